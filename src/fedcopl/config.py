@@ -1,0 +1,221 @@
+"""The settings of a run: read once, checked whole, never changed after.
+
+Scalars in sections only, so that the same settings can travel as flat `section.key = value` pairs.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import ConfigError
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class Data(Section):
+    """Which images, and in a simulation: who holds what."""
+
+    source: str = "digits"
+    """name of the data set"""
+    clients: int = Field(10, ge=1)
+    """number of simulated clients, K"""
+    partition: Literal["dirichlet", "quantity", "iid"] = "dirichlet"
+    """how the images are shared out among the clients"""
+    beta: float = Field(0.1, gt=0)
+    """Dirichlet concentration: the lower, the fewer classes a client holds"""
+    classes_per_client: int = Field(0, ge=0)
+    """for `quantity`: s, the classes each client holds; 0 takes ceil(0.2 C)"""
+    min_train: int = Field(10, ge=1)
+    """for `dirichlet`: no client gets fewer training images, as far as there are enough"""
+
+
+class Model(Section):
+    """The frozen CLIP and the prompts that are trained on top of it."""
+
+    backbone: str = "glyph-clip"
+    """name or folder of the CLIP model"""
+    template: str = ""
+    """zero-shot sentence with {} for the class name; empty takes the data set's own"""
+    visual_prompts: int = Field(5, ge=0)
+    """prompt vectors at the input of each prompted vision block"""
+    visual_depth: Literal["all-but-last", "all"] | int = "all-but-last"
+    """how many vision blocks get prompts, counted from the first"""
+    text_prompts: int = Field(16, ge=0)
+    """context vectors before the class name"""
+    init_std: float = Field(0.02, ge=0)
+    """standard deviation of the initial prompts"""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """where to compute; auto takes a GPU when there is one"""
+    threads: int = Field(0, ge=0)
+    """CPU threads; 0 leaves the choice to torch"""
+
+
+class Labels(Section):
+    """Cooperative pseudo labelling."""
+
+    refresh_every: int = Field(5, ge=1)
+    """rounds between two refreshes of the pseudo labels, Q"""
+    confidence_filter: bool = True
+    """count only confident images"""
+    confidence_quantile: float = Field(0.5, ge=0, lt=1)
+    """an image is confident above this quantile of its client's confidences (tau_1)"""
+    entropy_filter: bool = True
+    """count only images of low entropy"""
+    entropy_quantile: float = Field(0.5, ge=0, lt=1)
+    """an image has low entropy below the quantile 1 - this of its client's entropies (tau_2)"""
+    global_allocation: bool = True
+    """let the server balance the classes; off: each client trains on as many as it counted"""
+    budget: Literal["exact", "ceil"] = "exact"
+    """M = S / C as in the paper, or rounded up first as in the authors' code"""
+    unseen: Literal["grow", "none"] = "grow"
+    """how many images of a class nobody is sure of each client may take: growing with the refreshes, or none"""
+    candidates: Literal["argmax", "any"] = "argmax"
+    """choose for a class among the images predicted as it, or among all (the paper to the letter)"""
+
+
+class Train(Section):
+    """Local training at a client."""
+
+    epochs: int = Field(10, ge=1)
+    """local epochs per round, E"""
+    batch: int = Field(64, ge=1)
+    """images per step"""
+    lr: float = Field(0.1, gt=0)
+    """learning rate at its highest"""
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """of SGD; the optimiser is new for each client and round"""
+    weight_decay: float = Field(0.05, ge=0)
+    """of SGD, on the prompts"""
+    schedule: Literal["refresh", "run"] = "refresh"
+    """the cosine restarts at each refresh, or runs once over all rounds"""
+
+
+class Sharing(Section):
+    """What the clients do together."""
+
+    participation: float = Field(1.0, gt=0, le=1)
+    """share of the clients that train in a round, R"""
+    aggregate: Literal["visual", "text", "both", "none"] = "visual"
+    """which prompts the server averages; the others never leave their client"""
+
+
+class Evaluation(Section):
+    """Accuracy, where labels exist. It never feeds back into training."""
+
+    every: int = Field(1, ge=1)
+    """rounds between two evaluations; the last round is always evaluated"""
+    everywhere: bool = True
+    """also measure each client's model on all clients' test images (accuracy `global`); simulation only"""
+
+
+class RunConfig(Section):
+    """All settings of one run. The defaults are the paper's."""
+
+    name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
+    """names the run's folder"""
+    seed: int = Field(1, ge=0)
+    """of every random stream: the partition, the first prompts, the order of images, who takes part"""
+    rounds: int = Field(20, ge=1)
+    """communication rounds, T"""
+    data: Data = Data()
+    model: Model = Model()
+    labels: Labels = Labels()
+    train: Train = Train()
+    sharing: Sharing = Sharing()
+    evaluation: Evaluation = Evaluation()
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any], origin: str) -> Self:
+        """Check all settings at once; `origin` says in the message where they came from."""
+        try:
+            return cls.model_validate(settings)
+        except ValidationError as error:
+            mistakes = "; ".join(_explain(dict(mistake)) for mistake in error.errors())
+            raise ConfigError(f"{origin}: {mistakes}") from error
+
+    def to_toml(self) -> str:
+        """The complete settings as a file that `load` reads back."""
+        return tomli_w.dumps(self.model_dump())
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The raw settings of a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: there is no such settings file") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+
+
+def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """Settings from a file, with `key=value` pairs put on top."""
+    return RunConfig.from_mapping(override(read_settings(path), overrides), str(path))
+
+
+def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
+    """Put `section.key=value` pairs on top; a bare `key` is enough where only one section has it."""
+    merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
+    wrong = []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        place = _places().get(key.strip()) if equals else None
+        if place is None:
+            wrong.append(f"{key.strip()}: {_unknown(key.strip())}" if equals else f"{pair!r} is not key=value")
+            continue
+        *section, leaf = place
+        target = merged.setdefault(section[0], {}) if section else merged
+        if not isinstance(target, dict):
+            wrong.append(f"{section[0]}: should be a section")
+            continue
+        target[leaf] = _value(text.strip())
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return merged
+
+
+def setting_names() -> Iterator[tuple[str, ...]]:
+    """The place of every setting: ("rounds",), ("data", "clients"), ..."""
+    for name, field in RunConfig.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from ((name, leaf) for leaf in field.annotation.model_fields)
+        else:
+            yield (name,)
+
+
+def _places() -> dict[str, tuple[str, ...]]:
+    """Every spelling that names exactly one setting -> its place."""
+    places = list(setting_names())
+    leaves = [place[-1] for place in places]
+    spelled = {".".join(place): place for place in places}
+    return {place[-1]: place for place in places if leaves.count(place[-1]) == 1} | spelled
+
+
+def _value(text: str) -> Any:
+    """As TOML reads it, or else the text itself: `lr=0.1` is a number, `source=digits` needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _explain(mistake: dict[str, Any]) -> str:
+    # pydantic adds the branch of a union to the place: only our own names are of use to a reader
+    place = ".".join(str(part) for part in mistake["loc"][:2])
+    if mistake["type"] == "extra_forbidden":
+        return f"{place}: {_unknown(place)}"
+    return f"{place}: {mistake['msg'].removeprefix('Value error, ')} (given: {mistake['input']!r})"
+
+
+def _unknown(key: str) -> str:
+    """Say that there is no such setting, and which one may be meant."""
+    places = _places()
+    near = difflib.get_close_matches(key, places, n=1) or difflib.get_close_matches(key.split(".")[-1], places, n=1)
+    return "unknown setting" + (f"; did you mean {'.'.join(places[near[0]])}?" if near else "")

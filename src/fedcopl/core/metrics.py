@@ -1,0 +1,96 @@
+"""What a run is judged by: accuracy, drift between the clients, quality of the pseudo-labels."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import FloatArray, IntArray
+
+Score = tuple[int, int]  # images classified correctly, images tried
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Three ways to average the clients' accuracy, as fractions in [0, 1]; never to be mixed."""
+
+    macro: float  # unweighted mean over the clients, each on its own test part: the paper's number
+    weighted: float  # the same, by the number of test images
+    global_: float | None  # every client's model on the whole test set, averaged; None if not measured
+
+
+def accuracy(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Accuracy:
+    """Average the clients' scores on their own test parts, and on the whole test set where measured.
+
+    A client without test images has no accuracy and is left out. If no client has any: ValueError.
+    """
+    tried = sum(examples for _, examples in own)
+    if tried == 0:
+        raise ValueError("no client has a test image")
+    return Accuracy(
+        macro=_mean_score(own),
+        weighted=sum(correct for correct, _ in own) / tried,
+        global_=None if whole is None else _mean_score(whole),
+    )
+
+
+def _mean_score(scores: Sequence[Score]) -> float:
+    fractions = [correct / examples for correct, examples in scores if examples > 0]
+    return math.fsum(fractions) / len(fractions)
+
+
+def drift_diversity(updates: Sequence[NDArray[Any]]) -> float:
+    """How much the clients pull apart: xi = sum_k |m_k|^2 / |sum_k m_k|^2, with m_k = P_k^r - P^{r-1}.
+
+    1/K when all updates are equal (also when none moved), 1 when they are orthogonal and equally long,
+    infinite when they cancel out.
+    """
+    if not updates:
+        raise ValueError("drift needs at least one update")
+    squares, square_of_sum = _squares(updates)
+    if squares == 0:
+        return 1 / len(updates)
+    return squares / square_of_sum if square_of_sum > 0 else math.inf
+
+
+def cosine_distance(updates: Sequence[NDArray[Any]]) -> float:
+    """The mean over all pairs of clients of 1 - cos(m_i, m_j).
+
+    A client that did not move has no direction and is left out. With fewer than two left it is 0.
+    """
+    norms = [float(np.linalg.norm(np.asarray(update, np.float64))) for update in updates]
+    moved = sum(norm > 0 for norm in norms)
+    if moved < 2:
+        return 0.0
+    directions = (
+        np.asarray(update, np.float64) / norm for update, norm in zip(updates, norms, strict=True) if norm > 0
+    )
+    # |sum e|^2 = sum |e|^2 + 2 * (sum of cos over pairs): no need to visit the pairs.
+    squares, square_of_sum = _squares(directions)
+    return max(0.0, 1 - (square_of_sum - squares) / (moved * (moved - 1)))
+
+
+def _squares(vectors: Iterable[NDArray[Any]]) -> tuple[float, float]:
+    """sum |v|^2 and |sum v|^2, reading one vector at a time: a thousand prompts side by side are large."""
+    squares, total = 0.0, np.zeros(())
+    for vector in vectors:
+        vector = np.asarray(vector, np.float64)
+        squares += float(np.vdot(vector, vector))
+        total = total + vector
+    return squares, float(np.vdot(total, total))
+
+
+def label_accuracy(labels: IntArray, truth: IntArray) -> float | None:
+    """The fraction of pseudo-labels that are true, both (m,); None when nothing was selected."""
+    return float(np.mean(labels == truth)) if len(labels) else None
+
+
+def recall_per_class(predicted: IntArray, truth: IntArray, classes: int) -> FloatArray:
+    """Of the images of each class, the fraction predicted as that class, (C,); nan for an absent class."""
+    present = np.bincount(truth, minlength=classes)
+    found = np.bincount(truth[predicted == truth], minlength=classes)
+    recall: FloatArray = np.divide(found, present, out=np.full(classes, np.nan), where=present > 0)
+    return recall

@@ -1,0 +1,1 @@
+"""Ways to carry the questions and answers: here in one process."""

@@ -1,0 +1,65 @@
+"""Every error a user can meet.
+
+    FedCoPLError              1  the root: anything below
+    ├── ConfigError           2  a setting is unknown, out of range or of the wrong kind
+    ├── DataError             3  images or labels are missing, unreadable or cannot be shared out
+    ├── ModelError            4  a model's files are missing, broken or do not fit together
+    ├── NoClientAnswered      5  nobody is there
+    ├── ClientFailed          6  a client broke while answering
+    ├── RunFolderError        7  a run's folder cannot be used: taken, in use, unfinished, damaged
+    └── Interrupted         130  stopped by the user; the run can be resumed
+
+The command line prints the message as one line and leaves with the number. `docs/errors.md` says what to do about each.
+"""
+
+
+class FedCoPLError(Exception):
+    """The root of all errors that are not bugs."""
+
+    exit_code = 1
+
+
+class ConfigError(FedCoPLError):
+    """A setting is unknown, out of range or of the wrong kind. All mistakes of a file are reported at once."""
+
+    exit_code = 2
+
+
+class DataError(FedCoPLError):
+    """Images or labels are missing, unreadable or cannot be shared out as asked."""
+
+    exit_code = 3
+
+
+class ModelError(FedCoPLError):
+    """A model's files are missing, broken or do not fit together."""
+
+    exit_code = 4
+
+
+class NoClientAnswered(FedCoPLError):
+    """Nobody is there to ask, or nobody answered in time."""
+
+    exit_code = 5
+
+
+class ClientFailed(FedCoPLError):
+    """A client broke while answering; says which one, in which round and step, and why."""
+
+    exit_code = 6
+
+    def __init__(self, client: str, question: str, round: int, cause: Exception):
+        super().__init__(f"client {client} failed in round {round} at the step {question}: {cause}")
+        self.client, self.question, self.round = client, question, round
+
+
+class RunFolderError(FedCoPLError):
+    """A run's folder cannot be used: it is taken, in use, or its checkpoint is damaged."""
+
+    exit_code = 7
+
+
+class Interrupted(FedCoPLError):
+    """Stopped by the user. What was done is saved."""
+
+    exit_code = 130

@@ -1,0 +1,166 @@
+"""A run's folder: its settings, its checkpoint, its results.
+
+    settings.toml         complete: `fedcopl run settings.toml` repeats the run
+    checkpoint.safetensors   all that `--resume` needs, replaced as a whole after each round
+    rounds.jsonl          one line per round, for those who watch
+    results.json          the outcome
+    prompts/              the server's and each client's prompts
+    report.html           the outcome for people
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from .client import ClientState
+from .config import RunConfig, load
+from .core.select import Selection
+from .errors import RunFolderError
+from .files import write_bytes, write_text
+from .protocol import ServerState
+
+Tensors = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run between two rounds: the states of both sides, and the records so far."""
+
+    server: ServerState
+    clients: Mapping[str, ClientState]
+    records: Mapping[str, Any]
+
+
+class RunFolder:
+    """One run's folder, held by one process at a time."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock = FileLock(path / ".lock")
+
+    def __enter__(self) -> "RunFolder":
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+        except Timeout as error:
+            raise RunFolderError(f"{self.path}: another process is running in this folder") from error
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be used as a run's folder: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def begin(self, config: RunConfig, *, resume: bool) -> Checkpoint | None:
+        """Take the folder for this run. The checkpoint to go on from, if there is one and it is wanted."""
+        settings = self.path / "settings.toml"
+        if not settings.exists():
+            self._check_empty()
+            write_text(settings, config.to_toml())
+            return None
+        if not resume:
+            raise RunFolderError(f"{self.path}: holds a run already; add --resume to go on with it, or choose another --out")
+        self._check_same(config, load(settings))
+        return self.load_checkpoint()
+
+    def _check_empty(self) -> None:
+        strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        if strange:
+            raise RunFolderError(f"{self.path}: holds files that are not a run's ({strange[0]}); choose another --out")
+
+    def _check_same(self, wanted: RunConfig, there: RunConfig) -> None:
+        old, new = _flat(there), _flat(wanted)
+        changed = [f"{key} is {old[key]!r}, not {new[key]!r}" for key in new if old[key] != new[key]]
+        if changed:
+            raise RunFolderError(f"{self.path}: was begun with other settings: {'; '.join(changed)}")
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        server, clients = checkpoint.server, checkpoint.clients
+        tensors = {f"server/{name}": value for name, value in server.shared.items()}
+        for client, state in clients.items():
+            tensors |= {f"client/{client}/{name}": value for name, value in _state_tensors(state).items()}
+        about = {
+            "round": server.round,
+            "classes": server.classes,
+            "members": server.members,
+            "clients": tuple(clients),
+            "records": checkpoint.records,
+        }
+        write_bytes(self._checkpoint, save(tensors, {"about": json.dumps(about)}))
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        if not self._checkpoint.exists():
+            return None
+        try:
+            tensors, about = _read(self._checkpoint)
+            return _checkpoint(tensors, about)
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+            raise RunFolderError(f"{self._checkpoint}: is damaged and cannot be resumed from: {error}") from error
+
+    @property
+    def _checkpoint(self) -> Path:
+        return self.path / "checkpoint.safetensors"
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_text(self.path / name, json.dumps(value, indent=1) + "\n")
+
+    def write_lines(self, name: str, values: list[Any]) -> None:
+        write_text(self.path / name, "".join(json.dumps(value) + "\n" for value in values))
+
+    def write_text(self, name: str, text: str) -> None:
+        write_text(self.path / name, text)
+
+    def write_prompts(self, server: ServerState, clients: Mapping[str, ClientState]) -> None:
+        """The outcome for others to load: what is shared once, what is personal once per client."""
+        write_bytes(self.path / "prompts" / "server.safetensors", save(dict(server.shared)))
+        for client, state in clients.items():
+            write_bytes(self.path / "prompts" / f"{client}.safetensors", save(dict(state.own)))
+
+
+def _flat(config: RunConfig) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.model_dump().items():
+        flat |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def _state_tensors(state: ClientState) -> Tensors:
+    tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
+    named = {name: getattr(state, name) for name in ("log_probs", "counts", "quota", "confidence")}
+    tensors |= {name: value for name, value in named.items() if value is not None}
+    if state.selection is not None:
+        tensors |= {"index": state.selection.index, "label": state.selection.label}
+    return tensors
+
+
+def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    with safe_open(path, framework="numpy") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["about"])  # noqa: SIM118
+
+
+def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
+    shared = _below(tensors, "server/")
+    server = ServerState(about["round"], shared, about["classes"], tuple(about["members"]))
+    by_client: dict[str, Tensors] = {client: {} for client in about["clients"]}
+    for key, value in _below(tensors, "client/").items():
+        client, name = key.split("/", 1)
+        by_client[client][name] = value
+    return Checkpoint(server, {client: _state(t) for client, t in by_client.items()}, about["records"])
+
+
+def _state(tensors: Tensors) -> ClientState:
+    selection = Selection(tensors["index"], tensors["label"]) if "index" in tensors else None
+    named = {name: tensors.get(name) for name in ("log_probs", "counts", "quota", "confidence")}
+    return ClientState(own=_below(tensors, "own/"), selection=selection, **named)
+
+
+def _below(tensors: Tensors, prefix: str) -> Tensors:
+    return {key.removeprefix(prefix): np.asarray(value) for key, value in tensors.items() if key.startswith(prefix)}

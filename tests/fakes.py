@@ -1,0 +1,81 @@
+"""Stand-ins small enough to follow by hand: plain classes, no mock library."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedcopl.client import Client
+from fedcopl.config import RunConfig
+from fedcopl.engines.local import LocalFederation
+from fedcopl.messages import Ask, Reply
+from fedcopl.protocol import ServerState
+from fedcopl.rng import stream
+
+CLASSES = 3
+START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}
+
+
+class FakeLearner:
+    """Probabilities are fixed, training adds 1 to the visual prompt and the client's number to the text prompt."""
+
+    def __init__(self, number: int = 0, images: int = 12):
+        self.number = number
+        self.log_probs = np.log(stream(0, "fake", number).dirichlet(np.ones(CLASSES), size=images))
+        self.asked_with: list = []  # the prompts of every question about probabilities
+        self.trained_with: list = []
+
+    def initial(self):
+        return START
+
+    def log_probabilities(self, prompts):
+        self.asked_with.append(prompts)
+        return self.log_probs
+
+    def train(self, prompts, selection, round):
+        self.trained_with.append(prompts)
+        return {"visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
+
+
+class NoisyLearner(FakeLearner):
+    """Training depends on the client, the round and what it was sent, so a mixed-up reply shows."""
+
+    def __init__(self, number: int):
+        super().__init__(number, images=10 + 7 * number)
+
+    def train(self, prompts, selection, round):
+        noise = stream(0, "noise", self.number, round)
+        moved = {name: value * 0.9 + noise.normal(size=value.shape) for name, value in prompts.items()}
+        return {name: value.astype(np.float32) for name, value in moved.items()}, float(len(selection.index))
+
+
+class FakeExam:
+    def __init__(self, correct: int, examples: int):
+        self.result = correct, examples
+
+    def score(self, prompts):
+        return (0, self.result[1]) if prompts is None else self.result
+
+
+class FlakyFederation(LocalFederation):
+    """Loses the answers listed in `lost` as (client, kind of question, round), and spoils those in `spoiled`."""
+
+    def __init__(self, clients: Mapping[str, Client]):
+        super().__init__(clients)
+        self.lost: set[tuple[str, str, int]] = set()
+        self.spoiled: dict[tuple[str, str, int], Reply] = {}
+        self.asked: list[tuple[str, str, int]] = []
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        keys = {client: (client, type(ask).__name__, ask.round) for client, ask in questions.items()}
+        self.asked += keys.values()
+        replies = super().ask({client: ask for client, ask in questions.items() if keys[client] not in self.lost})
+        return {client: self.spoiled.get(keys[client], reply) for client, reply in replies.items()}
+
+
+def clients(config: RunConfig, kind=FakeLearner, count: int = 3) -> dict[str, Client]:
+    return {f"client-{i}": Client(kind(i), config, FakeExam(6 + i, 12)) for i in range(count)}
+
+
+def start(aggregate: str = "visual") -> ServerState:
+    names = {"visual": ["visual"], "text": ["text"], "both": ["visual", "text"], "none": []}[aggregate]
+    return ServerState(0, {name: START[name] for name in names}, CLASSES)

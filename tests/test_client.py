@@ -1,0 +1,138 @@
+"""One client's answers, against the steps of the algorithm."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from fakes import START, FakeLearner
+
+from fedcopl.client import Client, ClientState, NoExam
+from fedcopl.config import RunConfig
+from fedcopl.messages import Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
+
+VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
+# 4 images, 3 classes. Confidences .9 .6 .8 .5: above their median .7 are images 0 and 2, which are of lowest entropy too.
+PROBS = np.array([[0.9, 0.05, 0.05], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.5, 0.3, 0.2]])
+
+
+def client_with(probs=PROBS, **labels):
+    learner = FakeLearner()
+    learner.log_probs = np.log(probs)
+    return Client(learner, RunConfig.from_mapping({"labels": labels}, "test"))
+
+
+def estimated(client, round=0):
+    reply, state = client.answer(Estimate(round, VISUAL), ClientState())
+    return reply, state
+
+
+def test_estimate_counts_the_sure_images():
+    reply, _ = estimated(client_with())
+    assert isinstance(reply, Estimated)
+    assert reply.counts.tolist() == [1, 1, 0]
+
+
+def test_filters_can_be_switched_off():
+    reply, _ = estimated(client_with(confidence_filter=False, entropy_filter=False))
+    assert reply.counts.tolist() == [3, 1, 0]
+
+
+def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
+    client = client_with()
+    estimated(client, round=0)
+    estimated(client, round=5)
+    first, later = client.learner.asked_with
+    assert first is None
+    assert later["visual"] is VISUAL["visual"]
+    assert later["text"] is START["text"]
+
+
+def test_select_works_its_quota_out_from_the_sums():
+    # T = [1, 1, 2], S = 4, M = 4/3: quota ceil(1 * 4/3) = 2 of classes 0 and 1. Class 0 has images 0, 1, 3: the surest two.
+    client = client_with()
+    _, state = estimated(client)
+    reply, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
+    assert reply == Selected(3)
+    assert state.quota.tolist() == [2, 2, 0]
+    assert state.selection.index.tolist() == [0, 1, 2]
+    assert state.selection.label.tolist() == [0, 0, 1]
+    assert np.exp(state.confidence).tolist() == pytest.approx([0.9, 0.6, 0.8])
+    assert state.log_probs is None
+
+
+def test_without_allocation_nothing_is_told_and_the_own_counts_are_the_quota():
+    client = client_with(global_allocation=False)
+    reply, state = estimated(client)
+    assert reply.counts is None
+    _, state = client.answer(Select(0, 0, None, 2), state)
+    assert state.selection.index.tolist() == [0, 2]
+
+
+def selected(client):
+    _, state = estimated(client)
+    return client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)[1]
+
+
+def test_training_starts_from_what_was_sent_and_keeps_the_text_prompt_home():
+    client = client_with()
+    client.learner.number = 7
+    reply, state = client.answer(Train(0, VISUAL), selected(client))
+    assert isinstance(reply, Trained)
+    assert set(reply.shared) == {"visual"}
+    assert (reply.shared["visual"] == 6).all()
+    assert (reply.examples, reply.loss) == (3, 0.5)
+    assert set(state.own) == {"text"}
+    assert (state.own["text"] == 7).all()
+    _, state = client.answer(Train(1, VISUAL), state)
+    assert (state.own["text"] == 14).all()
+
+
+@pytest.mark.parametrize(
+    ("sent", "stays"), [(["text"], {"visual"}), (["visual", "text"], set()), ([], {"visual", "text"})]
+)
+def test_what_is_sent_decides_what_stays(sent, stays):
+    client = client_with()
+    reply, state = client.answer(Train(0, {name: START[name] for name in sent}), selected(client))
+    assert set(reply.shared) == set(sent)
+    assert set(state.own) == stays
+
+
+def test_nothing_chosen_costs_nothing_and_changes_nothing():
+    client = client_with(unseen="none")
+    _, state = estimated(client)
+    reply, state = client.answer(Select(0, 0, np.array([0, 0, 4]), 2), state)
+    assert reply == Selected(0)
+    reply, state = client.answer(Train(0, VISUAL), state)
+    assert reply.shared is VISUAL
+    assert reply.examples == 0
+    assert client.learner.trained_with == []
+
+
+def test_a_client_without_images():
+    client = client_with(probs=np.zeros((0, 3)))
+    reply, state = estimated(client)
+    assert reply.counts.tolist() == [0, 0, 0]
+    reply, _ = client.answer(Select(0, 0, np.array([1, 1, 0]), 2), state)
+    assert reply == Selected(0)
+
+
+def test_a_site_without_labels_evaluates_to_nothing():
+    client = Client(FakeLearner(), RunConfig(), NoExam())
+    reply, _ = client.answer(Evaluate(0, VISUAL), ClientState())
+    assert reply == Evaluated(0, 0)
+
+
+@pytest.mark.parametrize("ask", [Train(0, VISUAL), Select(0, 0, np.array([1, 1, 1]), 1)])
+def test_questions_out_of_order_are_refused(ask):
+    with pytest.raises(ValueError, match="before it was asked"):
+        client_with().answer(ask, ClientState())
+
+
+def test_what_leaves_a_client():
+    leaves = {kind.__name__: [f.name for f in fields(kind)] for kind in (Estimated, Selected, Trained, Evaluated)}
+    assert leaves == {  # a change here is a change of what users trust us with: write a decision first
+        "Estimated": ["counts"],
+        "Selected": ["examples"],
+        "Trained": ["shared", "examples", "loss"],
+        "Evaluated": ["correct", "examples"],
+    }

@@ -1,0 +1,119 @@
+"""Settings: typed, frozen, and every mistake named at once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from fedcopl.config import RunConfig, load, override, setting_names
+from fedcopl.errors import ConfigError
+
+
+def config_file(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_all_mistakes_are_reported_at_once_with_the_nearest_name(tmp_path):
+    path = config_file(tmp_path, "rounds = 0\n[train]\nepoch = 3\n[labels]\nbudget = 'half'\n[dat]\nclients = 3\n")
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    message = str(error.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert "rounds: Input should be greater than or equal to 1 (given: 0)" in message
+    assert "train.epoch: unknown setting; did you mean train.epochs?" in message
+    assert "labels.budget: Input should be 'exact' or 'ceil' (given: 'half')" in message
+    assert "dat: unknown setting" in message
+
+
+@pytest.mark.parametrize("text", ["rounds = ", "rounds = 1\nrounds = 2", "\0"])
+def test_a_file_that_is_no_toml(tmp_path, text):
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load(config_file(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="there is no such settings file"):
+        load(tmp_path / "nothing.toml")
+
+
+def test_a_folder_instead_of_a_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValidationError):
+        RunConfig().rounds = 3
+
+
+def test_pairs_go_on_top_of_the_file(tmp_path):
+    path = config_file(tmp_path, "rounds = 3\n[data]\nclients = 4\n")
+    config = load(path, ["clients=7", "train.lr=0.5", "source=digits", "confidence_filter=false", "name=x-1"])
+    assert (config.rounds, config.data.clients, config.train.lr, config.data.source) == (3, 7, 0.5, "digits")
+    assert (config.labels.confidence_filter, config.name) == (False, "x-1")
+
+
+def test_wrong_pairs_are_all_named():
+    with pytest.raises(ConfigError) as error:
+        override({}, ["round=3", "rounds", "data.client=2"])
+    message = str(error.value)
+    assert "round: unknown setting; did you mean rounds?" in message
+    assert "'rounds' is not key=value" in message
+    assert "data.client: unknown setting; did you mean data.clients?" in message
+
+
+def test_a_value_where_a_section_belongs():
+    with pytest.raises(ConfigError, match="data: should be a section"):
+        override({"data": 3}, ["data.clients=2"])
+
+
+def test_a_wrong_value_of_either_kind_is_one_message_each():
+    with pytest.raises(ConfigError, match="model.visual_depth"):
+        RunConfig.from_mapping({"model": {"visual_depth": "some"}}, "test")
+
+
+def test_defaults_are_the_papers():
+    config = RunConfig()
+    assert (config.rounds, config.labels.refresh_every, config.train.epochs, config.train.batch) == (20, 5, 10, 64)
+    assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.1, 0.9, 0.05)
+    assert (config.labels.confidence_quantile, config.labels.entropy_quantile) == (0.5, 0.5)
+    assert (config.model.visual_prompts, config.model.text_prompts, config.model.init_std) == (5, 16, 0.02)
+    assert (config.sharing.participation, config.sharing.aggregate) == (1.0, "visual")
+
+
+@given(st.integers(1, 100), st.floats(0.01, 10), st.booleans(), st.sampled_from(["all", "all-but-last", 3]))
+def test_written_settings_are_read_back(rounds, beta, flag, depth):
+    config = RunConfig.from_mapping(
+        {
+            "rounds": rounds,
+            "data": {"beta": beta},
+            "labels": {"entropy_filter": flag},
+            "model": {"visual_depth": depth, "template": 'a "quoted" {}\\ photo'},
+        },
+        "test",
+    )
+    import tomllib
+
+    assert RunConfig.from_mapping(tomllib.loads(config.to_toml()), "test") == config
+
+
+def test_every_setting_is_a_scalar():
+    # Flower carries only flat scalars.
+    config = RunConfig().model_dump()
+    for place in setting_names():
+        value = config
+        for part in place:
+            value = value[part]
+        assert isinstance(value, str | int | float | bool), place
+    assert len(list(setting_names())) >= 30
+
+
+def test_every_setting_explains_itself():
+    for place in setting_names():
+        fields = RunConfig.model_fields
+        for section in place[:-1]:
+            fields = fields[section].annotation.model_fields
+        assert fields[place[-1]].description, place

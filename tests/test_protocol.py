@@ -1,0 +1,228 @@
+"""The server's run over clients that are small enough to follow by hand."""
+
+import re
+
+import numpy as np
+import pytest
+from fakes import CLASSES, START, FakeLearner, FlakyFederation, NoisyLearner, clients, start
+
+from fedcopl.client import ClientState
+from fedcopl.config import RunConfig
+from fedcopl.core.allocate import allocate
+from fedcopl.engines.local import LocalFederation
+from fedcopl.errors import ClientFailed, NoClientAnswered
+from fedcopl.messages import Estimated, Evaluated, Train, Trained, payload_bytes
+from fedcopl.protocol import participants, play_round, run, what_is_wrong, zero_shot_scores
+
+
+def config_of(rounds=4, **sections):
+    return RunConfig.from_mapping({"rounds": rounds, **sections}, "test")
+
+
+def ignore(state, report):
+    pass
+
+
+def reports_of(config, federation, state=None):
+    reports = []
+    last = run(config, federation, state or start(), lambda state, report: reports.append(report))
+    return last, reports
+
+
+def test_a_run_by_hand():
+    config = config_of()
+    last, reports = reports_of(config, LocalFederation(clients(config)))
+    assert last.round == 4
+    assert (last.shared["visual"] == 4).all()  # every client adds 1 a round, so the mean does too
+    assert [report.refreshed for report in reports] == [True, False, False, False]
+    assert reports[0].scores == {"client-0": (6, 12), "client-1": (7, 12), "client-2": (8, 12)}
+    assert reports[0].loss == 0.5
+
+
+def test_refresh_is_every_q_rounds_from_the_first():
+    config = config_of(rounds=7, labels={"refresh_every": 3})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    assert [report.round for report in reports if report.refreshed] == [0, 3, 6]
+
+
+def test_clients_choose_as_the_whole_table_would_have_it():
+    config = config_of(rounds=1)
+    federation = LocalFederation(clients(config, NoisyLearner))
+    _, [report] = reports_of(config, federation)
+    counts = np.stack([state.counts for state in federation.states.values()])
+    assert report.totals.tolist() == counts.sum(axis=0).tolist()
+    rows = [state.quota.tolist() for state in federation.states.values()]
+    assert rows == allocate(counts, refresh_index=0, budget="exact", unseen="grow").tolist()
+
+
+def test_the_average_is_weighted_by_the_images_chosen():
+    class Constant(FakeLearner):
+        def train(self, prompts, selection, round):
+            return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
+
+    config = config_of(rounds=1)
+    federation = LocalFederation(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
+    last, _ = reports_of(config, federation)
+    chosen = [len(state.selection.index) for state in federation.states.values()]
+    expected = (chosen[1] * 1 + chosen[2] * 2) / sum(chosen)
+    assert last.shared["visual"] == pytest.approx(np.full((2, 3), expected))
+
+
+@pytest.mark.parametrize("aggregate", ["visual", "text", "both", "none"])
+def test_only_what_is_aggregated_crosses(aggregate):
+    config = config_of(rounds=2, sharing={"aggregate": aggregate})
+    federation = LocalFederation(clients(config))
+    last, reports = reports_of(config, federation, start(aggregate))
+    sent = set(start(aggregate).shared)
+    assert set(last.shared) == sent
+    assert all(set(update) == sent for report in reports for update in report.updates.values())
+    assert all(set(state.own) == {"visual", "text"} - sent for state in federation.states.values())
+
+
+def test_participation_takes_some_without_repeats_and_all_over_time():
+    config = config_of(sharing={"participation": 0.5})
+    members = tuple(f"client-{i}" for i in range(5))
+    drawn = [participants(config, members, round) for round in range(40)]
+    assert {len(set(some)) for some in drawn} == {2}  # floor(0.5 * 5)
+    assert all(list(some) == sorted(some) for some in drawn)
+    assert set().union(*drawn) == set(members)
+    assert drawn == [participants(config, members, round) for round in range(40)]
+    assert len(participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
+
+
+def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():
+    config = config_of(rounds=1, sharing={"participation": 0.4})
+    federation = LocalFederation(clients(config))
+    last, [report] = reports_of(config, federation)
+    assert len(report.participants) == 1
+    idle = [s for name, s in federation.states.items() if name not in report.participants]
+    assert all(not state.own and state.selection is not None for state in idle)
+    assert len(report.scores) == 3
+    assert len(last.members) == 3
+
+
+def test_nobody_has_anything_to_train_on():
+    config = config_of(rounds=1, labels={"unseen": "none"})
+    federation = LocalFederation(clients(config, lambda i: FakeLearner(i, images=0)))
+    last, [report] = reports_of(config, federation)
+    assert report.kept_old_prompt
+    assert last.shared["visual"] is START["visual"]
+
+
+def test_zero_shot_asks_without_prompts():
+    assert zero_shot_scores(LocalFederation(clients(config_of()))) == {f"client-{i}": (0, 12) for i in range(3)}
+
+
+def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
+    config = config_of(rounds=5, evaluation={"every": 2})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    assert [bool(report.scores) for report in reports] == [False, True, False, True, True]
+
+
+def test_bytes_are_those_of_the_messages():
+    config = config_of(rounds=2)
+    _, [first, second] = reports_of(config, LocalFederation(clients(config)))
+    prompt = START["visual"].nbytes
+    # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; correct, examples for Evaluated
+    assert second.bytes_down == 3 * 2 * (8 + prompt)
+    assert second.bytes_up == 3 * (prompt + 16 + 16)
+    assert first.bytes_up - second.bytes_up == 3 * (8 * CLASSES + 8)  # counts, and how many were chosen
+    assert payload_bytes(Evaluated(1, 2)) == 16
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits():
+    config = config_of(rounds=7, labels={"refresh_every": 3})
+    whole, _ = reports_of(config, LocalFederation(clients(config, NoisyLearner)))
+    first = LocalFederation(clients(config, NoisyLearner))
+    state = start()
+    for _ in range(4):
+        state, _ = play_round(config, first, state)
+    second = LocalFederation(clients(config, NoisyLearner), first.states)
+    resumed = run(config, second, state, ignore)
+    assert (resumed.shared["visual"] == whole.shared["visual"]).all()
+
+
+def test_order_of_clients_does_not_change_a_client():
+    config = config_of(rounds=3)
+    one, other = (LocalFederation(dict(order(clients(config, NoisyLearner).items()))) for order in (list, reversed))
+    run(config, one, start("none"), ignore)
+    run(config, other, start("none"), ignore)
+    for name, state in one.states.items():
+        assert (state.own["text"] == other.states[name].own["text"]).all()
+
+
+def test_a_broken_client_is_named():
+    config = config_of()
+    broken = clients(config)
+    broken["client-1"].learner.log_probs = None
+    with pytest.raises(ClientFailed, match="client client-1 failed in round 0 at the step Estimate: "):
+        run(config, LocalFederation(broken), start(), ignore)
+
+
+def test_nobody_there():
+    with pytest.raises(NoClientAnswered, match="round 0, step Estimate: none of 0 clients answered"):
+        run(config_of(), LocalFederation({}), start(), ignore)
+
+
+def test_who_missed_the_estimate_waits_for_the_next_one():
+    config = config_of(rounds=6)
+    federation = FlakyFederation(clients(config))
+    federation.lost = {("client-2", "Estimate", 0)}
+    run(config, federation, start(), ignore)
+    assert [round for client, kind, round in federation.asked if (client, kind) == ("client-2", "Train")] == [5]
+
+
+def test_a_lost_update_is_left_out_of_the_mean():
+    config = config_of(rounds=2)
+    federation = FlakyFederation(clients(config))
+    federation.lost = {("client-0", "Train", 1)}
+    last, reports = reports_of(config, federation)
+    assert (last.shared["visual"] == 2).all()
+    assert reports[1].participants == ("client-1", "client-2")
+
+
+GOOD = START["visual"]
+RUBBISH = {
+    "not finite": Trained({"visual": np.full((2, 3), np.nan, np.float32)}, 3, 0.1),
+    "instead of float32": Trained({"visual": GOOD.astype(np.float64)}, 3, 0.1),
+    r"\(3, 2\) instead of": Trained({"visual": GOOD.T}, 3, 0.1),
+    "instead of \\['visual'\\]": Trained({"visual": GOOD, "text": GOOD}, 3, 0.1),
+    "not a number of images": Trained({"visual": GOOD}, -1, 0.1),
+    "answered Train with Evaluated": Evaluated(1, 2),
+}
+
+
+@pytest.mark.parametrize(("why", "rubbish"), RUBBISH.items())
+def test_rubbish_is_dropped_and_named(why, rubbish):
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.spoiled = {("client-1", "Train", 0): rubbish}
+    last, [report] = reports_of(config, federation)
+    assert (last.shared["visual"] == 1).all()
+    assert list(report.dropped) == ["client-1"]
+    assert re.search(why, report.dropped["client-1"])
+
+
+@pytest.mark.parametrize("counts", [[1, 2], [1, 2, -1], [0.5, 1, 1]])
+def test_counts_must_be_one_whole_number_per_class(counts):
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.spoiled = {("client-0", "Estimate", 0): Estimated(np.array(counts))}
+    _, [report] = reports_of(config, federation)
+    assert "client-0" in report.dropped
+
+
+def test_a_good_reply_has_nothing_wrong():
+    assert what_is_wrong(Train(0, {"visual": GOOD}), Trained({"visual": GOOD}, 3, 0.1), CLASSES) is None
+
+
+def test_all_rubbish_ends_the_run_with_the_reason():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config, count=1))
+    federation.spoiled = {("client-0", "Train", 0): RUBBISH["not finite"]}
+    with pytest.raises(NoClientAnswered, match="client-0: prompt visual is not finite"):
+        run(config, federation, start(), ignore)
+
+
+def test_fresh_states_are_empty():
+    assert LocalFederation(clients(config_of())).states["client-0"] == ClientState()

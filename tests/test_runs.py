@@ -1,0 +1,122 @@
+"""A run's folder: nothing lost, nothing half-written, nothing of somebody else's touched."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+
+from fedcopl.client import ClientState
+from fedcopl.config import RunConfig
+from fedcopl.core.select import Selection
+from fedcopl.errors import RunFolderError
+from fedcopl.files import write_bytes
+from fedcopl.protocol import ServerState
+from fedcopl.runs import Checkpoint, RunFolder
+
+SHARED = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3)}
+FULL = ClientState(
+    own={"text": np.ones((2, 2), np.float32)},
+    log_probs=np.log(np.full((4, 2), 0.5)),
+    counts=np.array([1, 2]),
+    quota=np.array([2, 2]),
+    selection=Selection(np.array([3, 0]), np.array([1, 0])),
+    confidence=np.log(np.array([0.5, 0.25])),
+)
+
+
+def checkpoint_of(round=3):
+    server = ServerState(round, SHARED, 2, ("a", "b"))
+    return Checkpoint(server, {"a": FULL, "b": ClientState()}, {"rounds": [{"round": 0, "macro": 0.1 + 0.2}]})
+
+
+def assert_same_state(one, other):
+    for name in ("log_probs", "counts", "quota", "confidence"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert {k: v.tobytes() for k, v in one.own.items()} == {k: v.tobytes() for k, v in other.own.items()}
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+    with RunFolder(tmp_path / "run") as folder:
+        folder.save_checkpoint(checkpoint_of())
+        back = folder.load_checkpoint()
+    assert back.server.round == 3
+    assert back.server.members == ("a", "b")
+    assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
+    assert_same_state(back.clients["a"], FULL)
+    assert back.clients["a"].selection.index.tolist() == [3, 0]
+    assert back.clients["b"] == ClientState()
+    assert list(back.clients) == ["a", "b"]
+    assert back.records == checkpoint_of().records
+
+
+def test_a_new_folder_gets_its_settings(tmp_path):
+    with RunFolder(tmp_path / "deep" / "run") as folder:
+        assert folder.begin(RunConfig(rounds=3), resume=False) is None
+    assert "rounds = 3" in (tmp_path / "deep" / "run" / "settings.toml").read_text()
+
+
+def test_a_taken_folder_is_not_overwritten(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        folder.begin(RunConfig(), resume=False)
+        with pytest.raises(RunFolderError, match="holds a run already; add --resume"):
+            folder.begin(RunConfig(), resume=False)
+
+
+def test_somebody_elses_folder_is_not_used(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"precious")
+    with RunFolder(tmp_path) as folder, pytest.raises(RunFolderError, match=r"not a run's \(holiday.jpg\)"):
+        folder.begin(RunConfig(), resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == ["holiday.jpg"]
+
+
+def test_resume_refuses_other_settings_and_names_them(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        folder.begin(RunConfig(rounds=3), resume=False)
+        with pytest.raises(RunFolderError, match="begun with other settings: rounds is 3, not 4"):
+            folder.begin(RunConfig(rounds=4), resume=True)
+
+
+def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        folder.begin(RunConfig(), resume=False)
+        assert folder.begin(RunConfig(), resume=True) is None
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100])
+def test_a_damaged_checkpoint_is_named(tmp_path, keep):
+    with RunFolder(tmp_path) as folder:
+        folder.save_checkpoint(checkpoint_of())
+        path = tmp_path / "checkpoint.safetensors"
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(RunFolderError, match="checkpoint.safetensors: is damaged"):
+            folder.load_checkpoint()
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    with (
+        RunFolder(tmp_path),
+        pytest.raises(RunFolderError, match="another process is running"),
+        RunFolder(tmp_path),
+    ):
+        raise AssertionError("the second one got in")
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "run").write_text("not a folder")
+    with pytest.raises(RunFolderError, match="cannot be used as a run's folder"), RunFolder(tmp_path / "run"):
+        raise AssertionError("got in")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write_bytes(path, b"old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match=r"results.json: cannot be written: No space left on device"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
