@@ -4,14 +4,14 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from fakes import START, FakeLearner
 
+from fakes import START, FakeLearner
 from fedcopl.client import Client, ClientState, NoExam
 from fedcopl.config import RunConfig
 from fedcopl.messages import Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
-# 4 images, 3 classes. Confidences .9 .6 .8 .5: above their median .7 are images 0 and 2, which are of lowest entropy too.
+# 4 images, 3 classes. Confidences .9 .6 .8 .5: above the median .7 are images 0 and 2, of lowest entropy too.
 PROBS = np.array([[0.9, 0.05, 0.05], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.5, 0.3, 0.2]])
 
 
@@ -48,7 +48,7 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
 
 
 def test_select_works_its_quota_out_from_the_sums():
-    # T = [1, 1, 2], S = 4, M = 4/3: quota ceil(1 * 4/3) = 2 of classes 0 and 1. Class 0 has images 0, 1, 3: the surest two.
+    # T = [1, 1, 2], S = 4, M = 4/3: quota ceil(1 * 4/3) = 2 of classes 0 and 1. Of class 0's images 0, 1, 3: two.
     client = client_with()
     _, state = estimated(client)
     reply, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)

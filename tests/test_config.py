@@ -71,13 +71,18 @@ def test_a_value_where_a_section_belongs():
 
 
 def test_a_wrong_value_of_either_kind_is_one_message_each():
-    with pytest.raises(ConfigError, match="model.visual_depth"):
+    with pytest.raises(ConfigError, match=r"model\.visual_depth"):
         RunConfig.from_mapping({"model": {"visual_depth": "some"}}, "test")
 
 
 def test_defaults_are_the_papers():
     config = RunConfig()
-    assert (config.rounds, config.labels.refresh_every, config.train.epochs, config.train.batch) == (20, 5, 10, 64)
+    assert (config.rounds, config.labels.refresh_every, config.train.epochs, config.train.batch) == (
+        20,
+        5,
+        10,
+        64,
+    )
     assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.1, 0.9, 0.05)
     assert (config.labels.confidence_quantile, config.labels.entropy_quantile) == (0.5, 0.5)
     assert (config.model.visual_prompts, config.model.text_prompts, config.model.init_std) == (5, 16, 0.02)

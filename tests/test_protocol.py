@@ -4,8 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from fakes import CLASSES, START, FakeLearner, FlakyFederation, NoisyLearner, clients, start
 
+from fakes import CLASSES, START, FakeLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.client import ClientState
 from fedcopl.config import RunConfig
 from fedcopl.core.allocate import allocate

@@ -52,35 +52,36 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
 
 def test_a_new_folder_gets_its_settings(tmp_path):
     with RunFolder(tmp_path / "deep" / "run") as folder:
-        assert folder.begin(RunConfig(rounds=3), resume=False) is None
+        assert folder.open(RunConfig(rounds=3), resume=False) is None
+        folder.begin(RunConfig(rounds=3))
     assert "rounds = 3" in (tmp_path / "deep" / "run" / "settings.toml").read_text()
 
 
 def test_a_taken_folder_is_not_overwritten(tmp_path):
     with RunFolder(tmp_path) as folder:
-        folder.begin(RunConfig(), resume=False)
+        folder.begin(RunConfig())
         with pytest.raises(RunFolderError, match="holds a run already; add --resume"):
-            folder.begin(RunConfig(), resume=False)
+            folder.open(RunConfig(), resume=False)
 
 
 def test_somebody_elses_folder_is_not_used(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"precious")
     with RunFolder(tmp_path) as folder, pytest.raises(RunFolderError, match=r"not a run's \(holiday.jpg\)"):
-        folder.begin(RunConfig(), resume=True)
+        folder.open(RunConfig(), resume=True)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == ["holiday.jpg"]
 
 
 def test_resume_refuses_other_settings_and_names_them(tmp_path):
     with RunFolder(tmp_path) as folder:
-        folder.begin(RunConfig(rounds=3), resume=False)
+        folder.begin(RunConfig(rounds=3))
         with pytest.raises(RunFolderError, match="begun with other settings: rounds is 3, not 4"):
-            folder.begin(RunConfig(rounds=4), resume=True)
+            folder.open(RunConfig(rounds=4), resume=True)
 
 
 def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
     with RunFolder(tmp_path) as folder:
-        folder.begin(RunConfig(), resume=False)
-        assert folder.begin(RunConfig(), resume=True) is None
+        folder.begin(RunConfig())
+        assert folder.open(RunConfig(), resume=True) is None
 
 
 @pytest.mark.parametrize("keep", [0, 5, 100])
@@ -89,7 +90,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, keep):
         folder.save_checkpoint(checkpoint_of())
         path = tmp_path / "checkpoint.safetensors"
         path.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(RunFolderError, match="checkpoint.safetensors: is damaged"):
+        with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors: is damaged"):
             folder.load_checkpoint()
 
 
@@ -120,3 +121,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
         write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_folder_that_came_to_nothing_is_removed(tmp_path):
+    with RunFolder(tmp_path / "run") as folder:
+        folder.open(RunConfig(), resume=False)
+    assert not (tmp_path / "run").exists()

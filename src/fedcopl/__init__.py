@@ -11,7 +11,7 @@ from .config import load as load_config
 from .errors import FedCoPLError
 
 if TYPE_CHECKING:
-    from .engines.simulation import Watcher
+    from .engines.watcher import Watcher
 
 __all__ = ["FedCoPLError", "RunConfig", "load_config", "simulate"]
 

@@ -68,6 +68,9 @@ class NoExam:
         return 0, 0
 
 
+NO_EXAM = NoExam()
+
+
 @dataclass(frozen=True)
 class ClientState:
     """What a client keeps to itself between rounds. Never sent."""
@@ -86,7 +89,7 @@ class Client:
 
     learner: Learner
     config: RunConfig
-    exam: Exam = NoExam()
+    exam: Exam = NO_EXAM
 
     def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
         """The reply to a question, and the state to keep for the next one."""
@@ -146,6 +149,4 @@ def allowed_counts(counts: NDArray[np.int64], ask: Select, labels: Labels) -> ND
     """This client's row of the allocation, worked out from the sums alone; its own counts if nothing is shared out."""
     if ask.totals is None:
         return counts
-    return quota(
-        counts, ask.totals, ask.clients, refresh_index=ask.refresh, budget=labels.budget, unseen=labels.unseen
-    )
+    return quota(counts, ask.totals, ask.clients, refresh_index=ask.refresh, budget=labels.budget, unseen=labels.unseen)

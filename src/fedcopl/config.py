@@ -23,11 +23,17 @@ class Data(Section):
     """Which images, and in a simulation: who holds what."""
 
     source: str = "digits"
-    """name of the data set"""
+    """name of the data set, see `fedcopl data list`"""
+    path: str = ""
+    """folder, manifest or hub name of the images; the embedded digits need none"""
+    classes_file: str = ""
+    """class names, one a line; empty takes `classes.txt` beside the images where there is one"""
+    label_column: str = ""
+    """for `huggingface`: the column of the labels, where there are several"""
     clients: int = Field(10, ge=1)
     """number of simulated clients, K"""
-    partition: Literal["dirichlet", "quantity", "iid"] = "dirichlet"
-    """how the images are shared out among the clients"""
+    partition: Literal["dirichlet", "quantity", "iid", "natural"] = "dirichlet"
+    """how the images are shared out among the clients; `natural`: as the data set says, whatever `clients` is"""
     beta: float = Field(0.1, gt=0)
     """Dirichlet concentration: the lower, the fewer classes a client holds"""
     classes_per_client: int = Field(0, ge=0)
@@ -53,6 +59,8 @@ class Model(Section):
     """standard deviation of the initial prompts"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to compute; auto takes a GPU when there is one"""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """of the frozen towers; the lower ones only where the hardware is faster with them"""
     threads: int = Field(0, ge=0)
     """CPU threads; 0 leaves the choice to torch"""
 

@@ -107,7 +107,8 @@ def refresh(config: RunConfig, server: "_Round", state: ServerState) -> tuple[st
 
 def _sum_of_counts(estimated: Iterable[Estimated]) -> NDArray[np.int64]:
     """T: nothing but the sum over the clients is ever used."""
-    return np.sum([e.counts for e in estimated if e.counts is not None], axis=0)
+    totals: NDArray[np.int64] = np.sum([e.counts for e in estimated if e.counts is not None], axis=0)
+    return totals
 
 
 def train(config: RunConfig, server: "_Round", state: ServerState, members: tuple[str, ...]) -> Shared:

@@ -1,15 +1,16 @@
 """A run's folder: its settings, its checkpoint, its results.
 
-    settings.toml         complete: `fedcopl run settings.toml` repeats the run
-    checkpoint.safetensors   all that `--resume` needs, replaced as a whole after each round
-    rounds.jsonl          one line per round, for those who watch
-    results.json          the outcome
-    prompts/              the server's and each client's prompts
-    report.html           the outcome for people
+settings.toml         complete: `fedcopl run settings.toml` repeats the run
+checkpoint.safetensors   all that `--resume` needs, replaced as a whole after each round
+rounds.jsonl          one line per round, for those who watch
+results.json          the outcome
+prompts/              the server's and each client's prompts
+report.html           the outcome for people
 """
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,18 +59,26 @@ class RunFolder:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+        if not self._settings.exists():  # it came to nothing: leave no trace
+            with suppress(OSError):
+                Path(self._lock.lock_file).unlink(missing_ok=True)
+                self.path.rmdir()
 
-    def begin(self, config: RunConfig, *, resume: bool) -> Checkpoint | None:
-        """Take the folder for this run. The checkpoint to go on from, if there is one and it is wanted."""
-        settings = self.path / "settings.toml"
-        if not settings.exists():
+    def open(self, config: RunConfig, *, resume: bool) -> Checkpoint | None:
+        """Make sure that this run may use the folder. The checkpoint to go on from, if there is one and it is wanted."""
+        if not self._settings.exists():
             self._check_empty()
-            write_text(settings, config.to_toml())
             return None
         if not resume:
-            raise RunFolderError(f"{self.path}: holds a run already; add --resume to go on with it, or choose another --out")
-        self._check_same(config, load(settings))
+            raise RunFolderError(
+                f"{self.path}: holds a run already; add --resume to go on with it, or choose another --out"
+            )
+        self._check_same(config, load(self._settings))
         return self.load_checkpoint()
+
+    def begin(self, config: RunConfig) -> None:
+        """From here on the folder is this run's."""
+        write_text(self._settings, config.to_toml())
 
     def _check_empty(self) -> None:
         strange = [entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")]
@@ -104,6 +113,10 @@ class RunFolder:
             return _checkpoint(tensors, about)
         except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise RunFolderError(f"{self._checkpoint}: is damaged and cannot be resumed from: {error}") from error
+
+    @property
+    def _settings(self) -> Path:
+        return self.path / "settings.toml"
 
     @property
     def _checkpoint(self) -> Path:

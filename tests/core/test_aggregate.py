@@ -20,9 +20,7 @@ def test_by_hand():
 
 
 def test_each_name_is_averaged_on_its_own_and_keeps_its_shape_and_dtype():
-    parts = [
-        {"visual": np.full((2, 1), v, np.float32), "text": np.array([v + 10], np.float64)} for v in (0, 4)
-    ]
+    parts = [{"visual": np.full((2, 1), v, np.float32), "text": np.array([v + 10], np.float64)} for v in (0, 4)]
     mean = weighted_mean(parts, [1, 3])
     assert {name: (a.tolist(), a.dtype) for name, a in mean.items()} == {
         "visual": ([[3.0], [3.0]], np.float32),

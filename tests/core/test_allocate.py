@@ -30,10 +30,7 @@ def reference(counts, refresh_index, budget, unseen):
     m = Fraction(sum(totals), classes)
     m = Fraction(math.ceil(m)) if budget == "ceil" else m
     fallback = math.ceil(m * (refresh_index + 1) / (2 * clients)) if unseen == "grow" else 0
-    return [
-        [math.ceil(row[c] * m / totals[c]) if totals[c] else fallback for c in range(classes)]
-        for row in counts
-    ]
+    return [[math.ceil(row[c] * m / totals[c]) if totals[c] else fallback for c in range(classes)] for row in counts]
 
 
 # T = [4, 2, 1], S = 7.

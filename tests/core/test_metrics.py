@@ -27,9 +27,7 @@ def test_accuracy_by_hand():
     # Own parts: 1/2 and 9/10: macro (0.5 + 0.9) / 2 = 0.7, weighted 10 / 12.
     # Whole set of 20: 8/20 and 12/20 -> 0.5.
     got = accuracy([(1, 2), (9, 10)], whole=[(8, 20), (12, 20)])
-    assert got == Accuracy(
-        macro=pytest.approx(0.7), weighted=pytest.approx(10 / 12), global_=pytest.approx(0.5)
-    )
+    assert got == Accuracy(macro=pytest.approx(0.7), weighted=pytest.approx(10 / 12), global_=pytest.approx(0.5))
 
 
 def test_a_client_without_test_images_is_left_out():
@@ -43,9 +41,7 @@ def test_no_test_image_anywhere():
 
 def test_drift_by_hand():
     # |(3, 0)|^2 + |(0, 4)|^2 + |(1, 0)|^2 = 9 + 16 + 1 = 26; the sum is (4, 4), 32.
-    assert drift_diversity([np.array([3.0, 0]), np.array([0, 4.0]), np.array([1.0, 0])]) == pytest.approx(
-        26 / 32
-    )
+    assert drift_diversity([np.array([3.0, 0]), np.array([0, 4.0]), np.array([1.0, 0])]) == pytest.approx(26 / 32)
 
 
 @given(st.integers(1, 8), hnp.arrays(np.float32, (2, 3), elements=st.floats(1, 9, width=32)))

@@ -61,8 +61,7 @@ def test_no_client_is_empty_when_there_are_images_for_all(name, dataset):
 @pytest.mark.parametrize("name", SPLITS)
 def test_the_seed_decides_the_split(name):
     first, again, other = (
-        as_lists(SPLITS[name](balanced(300, 6), balanced(60, 6), 6, 5, stream(seed, "partition")))
-        for seed in (1, 1, 2)
+        as_lists(SPLITS[name](balanced(300, 6), balanced(60, 6), 6, 5, stream(seed, "partition"))) for seed in (1, 1, 2)
     )
     assert first == again != other
 
@@ -125,9 +124,7 @@ def test_dirichlet_reaches_the_asked_minimum():
 def test_dirichlet_is_mended_where_drawing_again_does_not_help(seed):
     # Ten classes over 200 clients: most clients would get nothing, in any draw.
     train, test = balanced(4000, 10), balanced(1000, 10)
-    split = dirichlet(
-        train, test, 10, 200, stream(seed, "partition"), beta=0.05, min_train=12, min_test=2, draws=3
-    )
+    split = dirichlet(train, test, 10, 200, stream(seed, "partition"), beta=0.05, min_train=12, min_test=2, draws=3)
     assert min(map(len, split.train)) == 12 and min(map(len, split.test)) == 2
 
 
@@ -190,9 +187,7 @@ def mean_largest_share(beta):
     labels = balanced(5000, 10)
     shares = []
     for seed in range(10):
-        split = dirichlet(
-            labels, labels, 10, 5, stream(seed, "partition"), beta=beta, min_train=0, min_test=0
-        )
+        split = dirichlet(labels, labels, 10, 5, stream(seed, "partition"), beta=beta, min_train=0, min_test=0)
         table = counts_by_client(labels, split.train, 10)
         shares.append((table.max(axis=0) / table.sum(axis=0)).mean())
     return np.mean(shares)

@@ -1,16 +1,11 @@
 """All clients in this process, one after another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from ..client import Client, ClientState
 from ..errors import ClientFailed
 from ..messages import Ask, Reply
-
-OnAnswer = Callable[[str, Ask], None]
-
-
-def nobody_watches(client: str, ask: Ask) -> None:
-    pass
+from .watcher import SilentWatcher, Watcher
 
 
 class LocalFederation:
@@ -20,11 +15,11 @@ class LocalFederation:
         self,
         clients: Mapping[str, Client],
         states: Mapping[str, ClientState] | None = None,
-        on_answer: OnAnswer = nobody_watches,
+        watcher: Watcher | None = None,
     ):
         self._clients = dict(clients)
         self.states = {name: ClientState() for name in clients} | dict(states or {})
-        self._on_answer = on_answer
+        self._watcher = watcher or SilentWatcher()
 
     def clients(self) -> tuple[str, ...]:
         return tuple(self._clients)
@@ -37,5 +32,5 @@ class LocalFederation:
             reply, self.states[client] = self._clients[client].answer(ask, self.states[client])
         except Exception as error:
             raise ClientFailed(client, type(ask).__name__, ask.round, error) from error
-        self._on_answer(client, ask)
+        self._watcher.answered(client, ask)
         return reply

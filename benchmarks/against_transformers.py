@@ -1,0 +1,89 @@
+"""The same work as Hugging Face `transformers`: vision forward, and labelling image files."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel
+
+from fedcopl.model.clip import load_clip
+from fedcopl.model.device import Arithmetic
+from fedcopl.model.encoder import Encoder
+
+from .measure import Line, side_by_side
+
+BATCH, FILES, CLASSES = 32, 96, 47
+
+
+def against_transformers() -> Iterator[Line]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        theirs = save_random_clip(folder / "model")
+        ours = load_clip(folder / "model")
+        yield vision_forward(ours, theirs)
+        yield from labelling(ours, theirs, write_images(folder / "images"))
+
+
+def save_random_clip(folder: Path) -> CLIPModel:
+    """A ViT-B/32 with random weights, saved in Hugging Face's form with our small tokenizer beside it."""
+    torch.manual_seed(0)
+    model = CLIPModel(CLIPConfig()).eval()
+    model.save_pretrained(folder)
+    CLIPImageProcessor().save_pretrained(folder)
+    tokenizer = Path(load_clip.__code__.co_filename).with_name("glyph_clip") / "tokenizer.json"
+    (folder / "tokenizer.json").write_bytes(tokenizer.read_bytes())
+    return model
+
+
+def vision_forward(ours, theirs) -> Line:
+    pixels = torch.randn(BATCH, 3, 224, 224)
+    with torch.inference_mode():
+        mine, other = side_by_side(
+            lambda: ours.encode_image(pixels),
+            lambda: theirs.get_image_features(pixel_values=pixels),
+            repeats=7,
+        )
+    detail = f"{mine:.2f} s against {other:.2f} s"
+    return Line(f"vision forward, B/32, batch {BATCH}", "transformers", other / mine, 1.0, detail=detail)
+
+
+def write_images(folder: Path) -> list[Path]:
+    """Pictures of a usual size as JPEG files."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    paths = [folder / f"{i}.jpg" for i in range(FILES)]
+    for path in paths:
+        coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+        Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC).save(path, quality=90)
+    return paths
+
+
+def labelling(ours, theirs, paths: list[Path]) -> Iterator[Line]:
+    """Probabilities of all images: from the files, and again with the embedded tokens at hand."""
+    encoder = Encoder(ours, [f"class {i}" for i in range(CLASSES)], "a photo of a {}", Arithmetic(torch.device("cpu")))
+    processor = CLIPImageProcessor()
+    weights = torch.randn(CLASSES, 512)
+    tokens = encoder.embed(Image.open(path) for path in paths)
+
+    @torch.inference_mode()
+    def by_transformers() -> None:
+        for start in range(0, FILES, BATCH):
+            images = [Image.open(path) for path in paths[start : start + BATCH]]
+            pixels = processor(images, return_tensors="pt").pixel_values
+            features = theirs.get_image_features(pixel_values=pixels)
+            features = getattr(features, "pooler_output", features)
+            (100 * features @ weights.T).softmax(-1)
+
+    def label(tokens: torch.Tensor) -> None:
+        images = encoder.all_image_features(tokens, None)
+        encoder.logits(images, weights).double().log_softmax(-1)
+
+    cold, other = side_by_side(lambda: label(encoder.embed(Image.open(p) for p in paths)), by_transformers, 3)
+    detail = f"{cold:.2f} s against {other:.2f} s"
+    yield Line(f"labelling {FILES} files, first time", "transformers", other / cold, 1.0, detail=detail)
+    warm, other = side_by_side(lambda: label(tokens), by_transformers, 3)
+    detail = f"{warm:.2f} s against {other:.2f} s"
+    yield Line(f"labelling {FILES} files, again", "transformers", other / warm, 1.15, detail=detail)

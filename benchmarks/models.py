@@ -1,0 +1,30 @@
+"""Random CLIPs of the real sizes: speed does not depend on what the weights say."""
+
+import torch
+
+from fedcopl.model.towers import TextTower, TowerShape, VisionTower
+
+START, END = 49406, 49407
+
+
+def vit_b32() -> tuple[VisionTower, TextTower]:
+    """ViT-B/32 with CLIP's text tower, frozen."""
+    vision = VisionTower(
+        TowerShape(768, 12, 12, 3072), patch=32, image=224, output=512, patch_bias=False, norm_first=True
+    )
+    text = TextTower(TowerShape(512, 12, 8, 2048), vocabulary=49408, positions=77, output=512)
+    generator = torch.Generator().manual_seed(0)
+    for tower in (vision, text):
+        for parameter in tower.parameters():
+            torch.nn.init.normal_(parameter, std=0.02, generator=generator)
+        tower.requires_grad_(False).eval()
+    return vision, text
+
+
+def class_rows(classes: int) -> list[list[int]]:
+    """Token rows of class names of one to five tokens with a full stop, as CLIP's vocabulary gives them."""
+    generator = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 6, (classes,), generator=generator).tolist()
+    return [
+        [START, *torch.randint(1000, 40000, (length,), generator=generator).tolist(), 269, END] for length in lengths
+    ]

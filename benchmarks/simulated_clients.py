@@ -1,0 +1,57 @@
+"""The same images in ten and in a thousand clients: time and memory of a round."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from .measure import Line
+
+# Training images are dealt out evenly; each is met once per epoch, whoever holds it.
+ONE_ROUND = """
+import json, resource, sys, time
+import numpy as np, torch
+from fedcopl.config import RunConfig
+from fedcopl.client import Client
+from fedcopl.engines.local import LocalFederation
+from fedcopl.model.clip import load_clip
+from fedcopl.model.device import Arithmetic, keep_freed_memory
+from fedcopl.model.encoder import Encoder
+from fedcopl.model.learner import ClipLearner
+from fedcopl.model.prompts import initial_prompts, prompt_shapes
+from fedcopl.protocol import ServerState, play_round
+
+keep_freed_memory()
+clients, images = int(sys.argv[1]), 64_000
+config = RunConfig.from_mapping({"rounds": 1, "train": {"epochs": 1}}, "benchmark")
+clip = load_clip("glyph-clip")
+classes = [f"class {i}" for i in range(10)]
+encoder = Encoder(clip, classes, "a photo of a {}", Arithmetic(torch.device("cpu")))
+tokens = encoder.clip.vision.embed(torch.zeros(1, 3, 32, 32)).expand(images, -1, -1)
+start = initial_prompts(prompt_shapes(clip, config.model), 0.02, 1)
+parts = np.array_split(np.arange(images), clients)
+sites = {
+    f"client-{n:04}": Client(ClipLearner(encoder, tokens[part[0]:part[-1] + 1], start, config, n), config)
+    for n, part in enumerate(parts)
+}
+began = time.perf_counter()
+state = ServerState(0, {"visual": start["visual"]}, len(classes))
+_, report = play_round(config, LocalFederation(sites), state)
+took = time.perf_counter() - began
+print(json.dumps({"seconds": took / report.examples, "examples": report.examples,
+                  "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+"""
+
+
+def simulated_clients() -> Iterator[Line]:
+    few, many = (_measured(clients) for clients in (10, 1000))
+    detail = f"{1e6 * few['seconds']:.0f} and {1e6 * many['seconds']:.0f} us an image trained on"
+    yield Line("time, clients 10 -> 1,000", "10 clients", many["seconds"] / few["seconds"], 1.15, True, detail)
+    detail = f"{few['peak'] / 1024:.0f} and {many['peak'] / 1024:.0f} MiB"
+    yield Line("peak memory, clients 10 -> 1,000", "10 clients", many["peak"] / few["peak"], 1.15, True, detail)
+
+
+def _measured(clients: int) -> dict[str, float]:
+    out = subprocess.run([sys.executable, "-c", ONE_ROUND, str(clients)], check=True, capture_output=True, text=True)
+    answer: dict[str, float] = json.loads(out.stdout)
+    return answer

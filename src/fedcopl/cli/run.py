@@ -1,0 +1,74 @@
+"""`fedcopl run`: one simulated federation, from settings to a folder with results."""
+
+import json
+from datetime import datetime
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..config import RunConfig, override, read_settings
+from ..errors import Interrupted, RunFolderError
+from .show import print_results, watch
+
+RUNS = Path("runs")
+
+
+def run(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.toml] [key=value ...]",
+            help="A settings file, and single settings on top of it. Without a file: the embedded demo.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results [default: runs/<time>-<name>].", show_default=False),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random stream.", show_default=False)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Run a federation in this process and write settings, results, prompts and a report into a folder."""
+    given = list(settings or [])
+    file = Path(given.pop(0)) if given and "=" not in given[0] else None
+    pairs = [*given, *([] if seed is None else [f"seed={seed}"])]
+    folder = _newest_run() if resume and out is None else out
+    config = _read(file, pairs, folder if resume else None)
+    folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
+    outcome = _simulate(config, folder, resume)
+    if as_json:
+        print(json.dumps(outcome))
+    else:
+        print_results(outcome, folder)
+
+
+def _newest_run() -> Path:
+    """The run to resume when none is named."""
+    begun = sorted(RUNS.glob("*/settings.toml"), key=lambda path: path.stat().st_mtime)
+    if not begun:
+        raise RunFolderError(f"{RUNS}: holds no run to resume; name one with --out")
+    return begun[-1].parent
+
+
+def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfig:
+    """Settings from the file named, else of the run that is resumed, else of the demo."""
+    if file is None and resumed is not None and (resumed / "settings.toml").exists():
+        file = resumed / "settings.toml"
+    if file is not None:
+        return RunConfig.from_mapping(override(read_settings(file), pairs), str(file))
+    with as_file(files("fedcopl") / "demo.toml") as demo:
+        return RunConfig.from_mapping(override(read_settings(demo), pairs), "settings")
+
+
+def _simulate(config: RunConfig, folder: Path, resume: bool) -> dict[str, Any]:
+    from ..engines.simulation import simulate  # brings torch: a second that --help need not wait for
+
+    try:
+        with watch(config.rounds) as watcher:
+            return simulate(config, folder, resume=resume, watcher=watcher)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"stopped; go on with: fedcopl run --out {folder} --resume") from error

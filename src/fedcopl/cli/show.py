@@ -1,0 +1,155 @@
+"""What a person sees of a run: its progress on stderr, its outcome on stdout."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from ..config import RunConfig
+from ..engines.watcher import Watcher
+from ..messages import Ask
+
+STEPS = {"Estimate": "labelling", "Select": "choosing", "Train": "training", "Evaluate": "evaluating"}
+Record = Mapping[str, Any]
+
+
+@contextmanager
+def watch(rounds: int) -> Iterator[Watcher]:
+    """A moving bar on a terminal, plain lines anywhere else."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield LineWatcher(console, rounds)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield BarWatcher(progress, rounds)
+
+
+class LineWatcher:
+    """One line for each thing that is done."""
+
+    def __init__(self, console: Console, rounds: int):
+        self._console, self._rounds, self._began = console, rounds, time.monotonic()
+        self._done_before = 0
+
+    def preparing(self, what: str) -> None:
+        self._line(what)
+
+    def started(self, config: RunConfig, done: int) -> None:
+        self._began, self._done_before = time.monotonic(), done
+        self._line(f"going on after round {done}" if done else f"{config.data.clients} clients, {config.rounds} rounds")
+
+    def answered(self, client: str, ask: Ask) -> None:
+        pass
+
+    def round_done(self, record: Record) -> None:
+        done = record["round"] + 1
+        each = (time.monotonic() - self._began) / (done - self._done_before)
+        self._line(f"{round_line(record, self._rounds)}, about {each * (self._rounds - done):.0f} s left")
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+
+class BarWatcher:
+    """A bar over the rounds, one over the clients of the step under way."""
+
+    def __init__(self, progress: Progress, rounds: int):
+        self._progress, self._rounds = progress, rounds
+        self._clients = 0
+        self._all = progress.add_task("preparing", total=rounds)
+        self._step = progress.add_task("", total=None, visible=False)
+        self._name = ""
+
+    def preparing(self, what: str) -> None:
+        self._progress.update(self._all, description=what)
+
+    def started(self, config: RunConfig, done: int) -> None:
+        self._clients = config.data.clients
+        self._progress.update(self._all, description="rounds", completed=done)
+
+    def answered(self, client: str, ask: Ask) -> None:
+        name = STEPS[type(ask).__name__]
+        if name != self._name:
+            self._name = name
+            self._progress.reset(self._step, total=self._clients, description=name, visible=True)
+        self._progress.advance(self._step)
+
+    def round_done(self, record: Record) -> None:
+        self._name = ""
+        self._progress.update(self._all, completed=record["round"] + 1)
+        self._progress.console.print(round_line(record, self._rounds), highlight=False)
+
+
+def round_line(record: Record, rounds: int) -> str:
+    parts = [f"round {record['round'] + 1}/{rounds}"]
+    if record["macro"] is not None:
+        parts.append(f"accuracy {percent(record['macro'])}")
+    if record["loss"] is not None:
+        parts.append(f"loss {record['loss']:.3f}")
+    if record.get("pseudo_label_accuracy") is not None:
+        parts.append(f"new pseudo labels, {percent(record['pseudo_label_accuracy'])} right")
+    if record["kept_old_prompt"]:
+        parts.append("no images to train on: the old prompt stays")
+    parts += [f"{client} left out: {why}" for client, why in record["dropped"].items()]
+    return ", ".join(parts)
+
+
+def print_results(outcome: Record, folder: Path) -> None:
+    """The outcome in one table, zero-shot beside the result."""
+    console = Console(highlight=False)
+    table = Table(title=f"{outcome['name']}, seed {outcome['seed']}: accuracy in %")
+    for name in ("", "macro", "weighted", "global"):
+        table.add_column(name, justify="left" if not name else "right")
+    rows = {
+        "zero-shot CLIP": "zero_shot",
+        f"last round ({outcome['final']['round'] + 1})": "final",
+        f"best round ({outcome['best']['round'] + 1})": "best",
+    }
+    for title, key in rows.items():
+        table.add_row(title, *(percent(outcome[key][kind], sign="") for kind in ("macro", "weighted", "global")))
+    console.print(table)
+    for title, value in facts(outcome):
+        console.print(f"{title:<22}{value}")
+    console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
+
+
+def facts(outcome: Record) -> Iterator[tuple[str, str]]:
+    yield (
+        "pseudo labels right",
+        ", ".join(percent(share) for share in outcome["pseudo_label_accuracy"]) + " (per refresh)",
+    )
+    held = sum(client["train"] for client in outcome["clients"])
+    yield "images used", f"{outcome['images_used']:,} of {held:,}, {len(outcome['clients'])} clients"
+    yield "sent to the server", f"{size(outcome['bytes_up'])} (back: {size(outcome['bytes_down'])})"
+    yield "time", f"{outcome['seconds']:.0f} s"
+
+
+def percent(share: float | None, sign: str = " %") -> str:
+    return "unknown" if share is None else f"{100 * share:.1f}{sign}"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

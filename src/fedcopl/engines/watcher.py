@@ -1,0 +1,30 @@
+"""Being told how a run gets on. Apart from the engines, so that watching does not need torch."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ..config import RunConfig
+from ..messages import Ask
+
+
+class Watcher(Protocol):
+    """Told of each thing that is done."""
+
+    def preparing(self, what: str) -> None: ...
+
+    def started(self, config: RunConfig, done: int) -> None:
+        """The rounds begin; `done` of them were played before a stop."""
+        ...
+
+    def answered(self, client: str, ask: Ask) -> None: ...
+
+    def round_done(self, record: Mapping[str, Any]) -> None: ...
+
+
+class SilentWatcher:
+    """Nobody watches."""
+
+    def preparing(self, what: str) -> None: ...
+    def started(self, config: RunConfig, done: int) -> None: ...
+    def answered(self, client: str, ask: Ask) -> None: ...
+    def round_done(self, record: Mapping[str, Any]) -> None: ...

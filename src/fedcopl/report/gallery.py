@@ -1,0 +1,148 @@
+"""Which pseudo-labelled images a reader sees: from the surest to the most doubtful of each class."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Holding = tuple[str, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""A client's name, and the place in the data set, pseudo label and log-probability of each image it chose."""
+
+PER_CLASS = 8  # images shown of a class
+IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
+SIDE = 96  # dots of a thumbnail's longer side
+TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pseudo-labelled image as the page shows it."""
+
+    image: str  # a data URI
+    width: int
+    height: int
+    label: int  # the pseudo label
+    pseudo: str  # its class name
+    confidence: float  # the label's probability
+    truth: str | None  # the true class name, where somebody knows it
+    right: bool | None
+    client: str
+    index: int  # the image's place in the data set
+
+    @property
+    def tiny(self) -> bool:
+        return max(self.width, self.height) <= TINY
+
+
+def gallery(
+    images: Sequence[Image.Image],
+    labels: NDArray[np.int64] | None,
+    classes: Sequence[str],
+    holdings: Sequence[Holding],
+) -> list[Example]:
+    """Some examples of each class, class by class, the surest first.
+
+    All chosen images of a class are ranked by the log-probability of their label, and evenly spaced ranks are
+    shown: always the first and the last, so the doubtful ones are seen as well. Nothing is random.
+    """
+    owner, index, label, confidence = _together(holdings)
+    shown = _shown(len(classes))
+    chosen = [
+        place
+        for c in range(len(classes))
+        for place in _spread(_ranked(np.flatnonzero(label == c), index, confidence), shown)
+    ]
+    return [
+        _example(images, labels, classes, holdings[owner[i]][0], int(index[i]), int(label[i]), confidence[i])
+        for i in chosen
+    ]
+
+
+def _shown(classes: int) -> int:
+    return max(2, min(PER_CLASS, IN_ALL // max(classes, 1)))
+
+
+def _together(
+    holdings: Sequence[Holding],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Everybody's images in one row: whose, which, labelled as what, how surely."""
+    nothing = np.zeros(0, np.int64)
+    owner = np.repeat(np.arange(len(holdings)), [len(index) for _, index, _, _ in holdings])
+    index = np.concatenate([nothing, *(index for _, index, _, _ in holdings)])
+    label = np.concatenate([nothing, *(label for _, _, label, _ in holdings)])
+    confidence = np.concatenate([np.zeros(0), *(confidence for _, _, _, confidence in holdings)])
+    return owner, index, label, confidence
+
+
+def _ranked(places: NDArray[np.int64], index: NDArray[np.int64], confidence: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The surest first; of equals the one that comes first in the data set."""
+    return places[np.lexsort((index[places], -confidence[places]))]
+
+
+def _spread(ranked: NDArray[np.int64], most: int) -> list[int]:
+    """At most so many, evenly spaced, with both ends."""
+    if len(ranked) <= most:
+        return [int(place) for place in ranked]
+    return [int(ranked[rank * (len(ranked) - 1) // (most - 1)]) for rank in range(most)]
+
+
+def _example(
+    images: Sequence[Image.Image],
+    labels: NDArray[np.int64] | None,
+    classes: Sequence[str],
+    client: str,
+    index: int,
+    label: int,
+    log_probability: float,
+) -> Example:
+    true = None if labels is None else int(labels[index])
+    uri, width, height = thumbnail(images[index])
+    return Example(
+        image=uri,
+        width=width,
+        height=height,
+        label=label,
+        pseudo=classes[label],
+        confidence=min(float(np.exp(log_probability)), 1.0),
+        truth=None if true is None else classes[true],
+        right=None if true is None else true == label,
+        client=client,
+        index=index,
+    )
+
+
+def thumbnail(image: Image.Image) -> tuple[str, int, int]:
+    """The image as a data URI, at most SIDE dots wide and high; a tiny one is kept as it is."""
+    small = _plain(image)
+    if max(small.size) <= TINY:
+        return _data_uri(small, "PNG"), *small.size
+    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return _data_uri(small, "JPEG"), *small.size
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    """A copy in grey or in colour, on white where it is transparent."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        return _stretched(image)
+    if image.has_transparency_data:
+        seen = image.convert("RGBA")
+        white = Image.new("RGBA", seen.size, "white")
+        return Image.alpha_composite(white, seen).convert("RGB")
+    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+def _stretched(image: Image.Image) -> Image.Image:
+    """Deep grey (16 bit, float) from its darkest to its lightest dot: its scale is not known."""
+    dots = np.asarray(image, np.float64)
+    low, high = float(dots.min()), float(dots.max())
+    return Image.fromarray(((dots - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
+
+
+def _data_uri(image: Image.Image, form: str) -> str:
+    file = io.BytesIO()
+    image.save(file, form, optimize=True, quality=80)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode('ascii')}"

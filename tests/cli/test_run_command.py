@@ -1,0 +1,118 @@
+"""`fedcopl run` as a person types it, in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+QUICK = ["rounds=2", "clients=3", "epochs=1"]
+
+
+def fedcopl(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "fedcopl", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    return fedcopl("run", *QUICK, cwd=folder), folder
+
+
+def test_the_table_is_on_stdout_and_progress_on_stderr(told):
+    process, folder = told
+    assert process.returncode == 0, process.stderr
+    assert "zero-shot CLIP" in process.stdout
+    assert "last round (2)" in process.stdout
+    assert "pseudo labels right" in process.stdout
+    assert "round 1/2" in process.stderr
+    assert "round 1/2" not in process.stdout
+    [run] = (folder / "runs").iterdir()
+    assert run.name.endswith("-demo")
+    assert str(run.relative_to(folder) / "report.html") in process.stdout
+
+
+def test_the_table_shows_the_numbers_of_the_results(told):
+    process, folder = told
+    [run] = (folder / "runs").iterdir()
+    results = json.loads((run / "results.json").read_text())
+    for key in ("zero_shot", "final"):
+        assert f"{100 * results[key]['macro']:.1f}" in process.stdout
+
+
+def test_json_is_one_object_and_equals_the_file(tmp_path):
+    process = fedcopl("run", "--json", "--out", str(tmp_path / "run"), *QUICK, "--seed", "3")
+    results = json.loads(process.stdout)
+    assert results == json.loads((tmp_path / "run" / "results.json").read_text())
+    assert results["seed"] == results["settings"]["seed"] == 3
+    wanted = {
+        "zero_shot",
+        "final",
+        "best",
+        "pseudo_label_accuracy",
+        "rounds",
+        "clients",
+        "seconds",
+        "settings",
+        "versions",
+    }
+    assert wanted <= set(results)
+
+
+def test_resume_without_a_name_takes_the_newest(told):
+    process, folder = told
+    again = fedcopl("run", "--resume", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.splitlines()[1:5] == process.stdout.splitlines()[1:5]
+
+
+def test_the_settings_of_a_run_can_be_run(told, tmp_path):
+    _, folder = told
+    [run] = (folder / "runs").iterdir()
+    process = fedcopl("run", str(run / "settings.toml"), "rounds=1", "--json", "--out", str(tmp_path / "again"))
+    assert json.loads(process.stdout)["settings"]["data"]["clients"] == 3
+
+
+MISTAKES = {
+    "a wrong setting": (["run", "round=3"], 2, "fedcopl: round: unknown setting; did you mean rounds?"),
+    "a wrong value": (["run", "rounds=many"], 2, "fedcopl: settings: rounds: "),
+    "no such file": (["run", "nothing.toml"], 2, "fedcopl: nothing.toml: there is no such settings file"),
+    "no such data": (["run", "source=digit"], 2, "data.source: unknown data set 'digit' (known: digits"),
+    "no such model": (["run", "backbone=glyph"], 4, "glyph"),
+    "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: holds no run to resume"),
+    "no such option": (["run", "--outt", "x"], 2, "--outt"),
+    "no such command": (["rum"], 2, "rum"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
+    process = fedcopl(*words, cwd=tmp_path)
+    assert process.returncode == code, process.stderr
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stdout == ""
+    assert not list(tmp_path.glob("runs/*"))  # a mistake leaves no folder behind
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    command = [sys.executable, "-m", "fedcopl", "run", "rounds=500", "clients=2", "epochs=1", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "rounds.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, messages = process.communicate()
+    assert process.returncode == 130
+    assert "fedcopl: stopped; go on with: fedcopl run --out run --resume" in messages
+    assert "Traceback" not in messages
+
+
+def test_help_and_version():
+    assert "CONFIG.toml" in fedcopl("run", "--help").stdout
+    assert fedcopl("--version").stdout.startswith("fedcopl 0.")

@@ -1,0 +1,219 @@
+"""Local training and evaluation on the embedded model."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedcopl.config import RunConfig
+from fedcopl.core.select import Selection
+from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.errors import ConfigError
+from fedcopl.model.clip import load_clip
+from fedcopl.model.device import Arithmetic, choose_arithmetic, choose_device
+from fedcopl.model.encoder import Encoder, zero_shot_sentences
+from fedcopl.model.learner import ClipExam, ClipLearner, learning_rate, score_everywhere
+from fedcopl.model.prompts import initial_prompts, prompt_shapes
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def clip():
+    return load_clip("glyph-clip")
+
+
+@pytest.fixture(scope="module")
+def encoder(clip):
+    return Encoder(clip, CLASSES, "a photo of a {}", Arithmetic(CPU))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits().train
+
+
+@pytest.fixture(scope="module")
+def tokens(encoder, digits):
+    return encoder.embed(digits.images[:100])
+
+
+def config_of(**train):
+    return RunConfig.from_mapping({"train": {"epochs": 2, "batch": 16} | train}, "test")
+
+
+def learner_of(encoder, tokens, number=0, config=None):
+    start = initial_prompts(prompt_shapes(encoder.clip, RunConfig().model), 0.02, seed=1)
+    return ClipLearner(encoder, tokens, start, config or config_of(), number)
+
+
+CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
+
+
+def test_learning_rate_of_the_paper():
+    # algorithm.md section 2, E = 10, Q = 5: e = 0, 10, 25, 40, 49
+    config = RunConfig()
+    rates = [learning_rate(config, r, epoch) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
+    assert rates == pytest.approx([0.1, 0.0904508, 0.05, 0.00954915, 0.0000986636], rel=1e-5)
+    assert learning_rate(config, 5, 0) == 0.1  # restarts with the labels
+
+
+def test_learning_rate_over_the_whole_run():
+    config = config_of(epochs=10, schedule="run")
+    assert learning_rate(config, 10, 0) == pytest.approx(0.05)  # half of 20 rounds
+    assert learning_rate(config, 5, 0) == pytest.approx(0.1 * (1 + np.cos(np.pi / 4)) / 2)
+
+
+def test_sizes_come_from_the_backbone(clip):
+    shapes = prompt_shapes(clip, RunConfig().model)
+    blocks, width = clip.vision.shape.depth, clip.vision.shape.width
+    assert shapes == {"visual": (blocks - 1, 5, width), "text": (16, clip.text.shape.width)}
+    every = RunConfig.from_mapping({"model": {"visual_depth": "all"}}, "test").model
+    assert prompt_shapes(clip, every)["visual"][0] == blocks
+    two = RunConfig.from_mapping({"model": {"visual_depth": 2}}, "test").model
+    assert prompt_shapes(clip, two)["visual"][0] == 2
+    with pytest.raises(ConfigError, match="visual_depth: glyph-clip has 4 places"):
+        prompt_shapes(clip, RunConfig.from_mapping({"model": {"visual_depth": 5}}, "test").model)
+
+
+def test_initial_prompts_have_the_right_spread_and_their_own_streams():
+    prompts = initial_prompts({"visual": (11, 5, 768), "text": (16, 512)}, 0.02, seed=3)
+    assert prompts["visual"].std() == pytest.approx(0.02, rel=0.02)
+    assert abs(prompts["text"].mean()) < 0.001
+    alone = initial_prompts({"text": (16, 512)}, 0.02, seed=3)
+    assert (alone["text"] == prompts["text"]).all()
+    assert sum(p.size for p in prompts.values()) == 42_240 + 8_192
+
+
+def test_zero_shot_is_plain_clip(clip, encoder, digits, tokens):
+    pixels = torch.from_numpy(np.stack([clip.preprocess(image) for image in digits.images[:100]]))
+    images = F.normalize(clip.encode_image(pixels), dim=-1)
+    texts = F.normalize(clip.encode_text(clip.tokenize([f"a photo of a {name}" for name in CLASSES])), dim=-1)
+    expected = (clip.logit_scale * images @ texts.T).log_softmax(-1)
+    ours = learner_of(encoder, tokens).log_probabilities(None)
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, expected.numpy(), atol=2e-4)
+    np.testing.assert_allclose(np.exp(ours).sum(1), 1)
+
+
+def test_training_lowers_the_loss_and_moves_both_prompts(encoder, tokens):
+    learner = learner_of(encoder, tokens, config=config_of(epochs=8))
+    trained, last = learner.train(learner.initial(), CHOSEN, round=0)
+    _, first = learner_of(encoder, tokens, config=config_of(epochs=1, lr=1e-9)).train(learner.initial(), CHOSEN, 0)
+    assert last < first
+    assert all((trained[name] != learner.initial()[name]).any() for name in ("visual", "text"))
+    assert all(value.dtype == np.float32 for value in trained.values())
+
+
+def test_the_frozen_model_stays_as_it_is(clip, encoder, tokens):
+    before = {name: value.clone() for name, value in clip.state_dict().items()}
+    learner = learner_of(encoder, tokens)
+    learner.train(learner.initial(), CHOSEN, round=0)
+    assert all(torch.equal(value, before[name]) for name, value in clip.state_dict().items())
+    assert all(parameter.grad is None for parameter in clip.parameters())
+
+
+def test_a_client_trains_the_same_whoever_trained_before(encoder, tokens):
+    alone, _ = learner_of(encoder, tokens, number=1).train(learner_of(encoder, tokens).initial(), CHOSEN, 3)
+    learner_of(encoder, tokens, number=0).train(learner_of(encoder, tokens).initial(), CHOSEN, 3)
+    after, _ = learner_of(encoder, tokens, number=1).train(learner_of(encoder, tokens).initial(), CHOSEN, 3)
+    assert all((alone[name] == after[name]).all() for name in alone)
+
+
+def test_client_and_round_name_the_order_of_images(encoder, tokens):
+    start = learner_of(encoder, tokens).initial()
+    runs = [
+        learner_of(encoder, tokens, number=n).train(start, CHOSEN, r)[0]["text"] for n, r in [(0, 0), (1, 0), (0, 5)]
+    ]
+    assert (runs[0] != runs[1]).any()
+    assert (runs[0] != runs[2]).any()  # the same learning rate as round 0, another order
+
+
+def test_one_step_by_hand(encoder, tokens):
+    # One batch, one epoch: p - lr * (grad + weight_decay * p), the first step of SGD with momentum.
+    config = config_of(epochs=1, batch=64, lr=0.05, weight_decay=0.1)
+    learner = learner_of(encoder, tokens, config=config)
+    start = {name: torch.tensor(value).requires_grad_() for name, value in learner.initial().items()}
+    images = F.normalize(encoder.clip.vision(tokens[CHOSEN.index], tuple(start["visual"])), dim=-1)
+    texts = F.normalize(encoder.clip.text(encoder.clip.sentences([f"{n}." for n in CLASSES]), start["text"]), dim=-1)
+    F.cross_entropy(encoder.clip.logit_scale * images @ texts.T, torch.from_numpy(CHOSEN.label)).backward()
+    trained, _ = learner.train(learner.initial(), CHOSEN, round=0)
+    for name, value in start.items():
+        expected = value - 0.05 * (value.grad + 0.1 * value)
+        np.testing.assert_allclose(trained[name], expected.detach().numpy(), atol=2e-6)
+
+
+def test_an_exam_counts_what_is_right(encoder, tokens, digits):
+    exam = ClipExam(encoder, tokens, digits.labels[:100])
+    predicted = learner_of(encoder, tokens).log_probabilities(None).argmax(1)
+    assert exam.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
+    prompts = learner_of(encoder, tokens).initial()
+    predicted = learner_of(encoder, tokens).log_probabilities(prompts).argmax(1)
+    assert exam.score(prompts) == (int((predicted == digits.labels[:100]).sum()), 100)
+
+
+def test_an_exam_sees_that_the_prompt_changed(encoder, tokens, digits):
+    exam = ClipExam(encoder, tokens, digits.labels[:100])
+    start = learner_of(encoder, tokens).initial()
+    loud = {name: value * 50 for name, value in start.items()}
+    fresh = ClipExam(encoder, tokens, digits.labels[:100]).predict(loud)
+    exam.predict(start)
+    assert torch.equal(exam.predict(loud), fresh)
+    assert not torch.equal(exam.predict(start), fresh)
+
+
+def test_everywhere_is_the_sum_of_all_exams(encoder, tokens, digits):
+    halves = [ClipExam(encoder, tokens[part], digits.labels[:100][part]) for part in (slice(0, 30), slice(30, 100))]
+    correct = sum(exam.score(None)[0] for exam in halves)
+    assert score_everywhere(halves, None) == (correct, 100)
+
+
+def test_a_client_without_images(encoder, tokens):
+    learner = learner_of(encoder, tokens[:0])
+    assert learner.log_probabilities(None).shape == (0, 10)
+    assert ClipExam(encoder, tokens[:0], np.zeros(0, np.int64)).score(learner.initial()) == (0, 0)
+
+
+def test_class_names_are_cleaned_once():
+    assert zero_shot_sentences(["sea_lake", " big  cat"], "a photo of a {}.") == [
+        "a photo of a sea lake.",
+        "a photo of a big cat.",
+    ]
+    assert zero_shot_sentences(["{0}"], "a {}") == ["a {0}"]
+
+
+def test_a_template_needs_a_place_for_the_name():
+    with pytest.raises(ConfigError, match=r"model.template: must have \{\}"):
+        zero_shot_sentences(["cat"], "a photo")
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(it has: cpu"):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize(("precision", "why"), [("fp16", "no fast float16"), ("bf16", "several times slower")])
+def test_a_precision_that_would_be_slower_is_refused(monkeypatch, precision, why):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    with pytest.raises(ConfigError, match=why):
+        choose_arithmetic("cpu", precision)
+
+
+def test_bf16_is_close_where_it_is_allowed(clip, encoder, tokens, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    low = Encoder(clip, CLASSES, "a photo of a {}", choose_arithmetic("cpu", "bf16"))
+    exact, rounded = (learner_of(e, tokens).log_probabilities(None) for e in (encoder, low))
+    assert 0 < np.abs(np.exp(exact) - np.exp(rounded)).max() < 0.05
+    trained, loss = learner_of(low, tokens).train(learner_of(low, tokens).initial(), CHOSEN, 0)
+    assert np.isfinite(loss)
+    assert all(np.isfinite(value).all() for value in trained.values())
+
+
+def test_scaling_the_loss_changes_no_digit(clip, encoder, tokens, monkeypatch):
+    plain, _ = learner_of(encoder, tokens).train(learner_of(encoder, tokens).initial(), CHOSEN, 0)
+    monkeypatch.setattr(Arithmetic, "loss_scale", 1024.0)
+    scaled, _ = learner_of(encoder, tokens).train(learner_of(encoder, tokens).initial(), CHOSEN, 0)
+    for name in plain:
+        np.testing.assert_allclose(scaled[name], plain[name], atol=1e-6)

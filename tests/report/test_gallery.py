@@ -1,0 +1,139 @@
+import base64
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from fedcopl.report.gallery import PER_CLASS, SIDE, Example, gallery, thumbnail
+
+
+def pictures(number, size=(8, 8)):
+    return [Image.new("L", size, color) for color in np.linspace(0, 255, number).astype(int).tolist()]
+
+
+def holding(client, index, label, probability):
+    return client, np.array(index, np.int64), np.array(label, np.int64), np.log(np.array(probability, float))
+
+
+def opened(uri):
+    head, data = uri.split(",")
+    assert head in ("data:image/png;base64", "data:image/jpeg;base64")
+    return Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
+
+
+def test_by_hand():
+    holdings = [
+        holding("north", [3, 0], [1, 0], [0.6, 0.9]),
+        holding("south", [1, 2], [1, 1], [0.95, 0.5]),
+    ]
+    shown = gallery(pictures(4), np.array([0, 0, 1, 1]), ("cat", "dog"), holdings)
+    assert [(e.index, e.pseudo, e.truth, e.right, e.client) for e in shown] == [
+        (0, "cat", "cat", True, "north"),
+        (1, "dog", "cat", False, "south"),
+        (3, "dog", "dog", True, "north"),
+        (2, "dog", "dog", True, "south"),
+    ]
+    assert [e.confidence for e in shown] == pytest.approx([0.9, 0.95, 0.6, 0.5])
+
+
+def test_shows_the_range_from_the_surest_to_the_most_doubtful():
+    probabilities = np.linspace(0.2, 0.9, 71)  # image 70 is the surest
+    shown = gallery(pictures(71), None, ("only",), [holding("a", range(71), [0] * 71, probabilities)])
+    assert [e.index for e in shown] == [70, 60, 50, 40, 30, 20, 10, 0]  # eight evenly spaced ranks, both ends
+
+
+def test_equally_sure_images_come_as_in_the_data_set():
+    shown = gallery(
+        pictures(3),
+        None,
+        ("only",),
+        [holding("a", [2, 0], [0, 0], [0.5, 0.5]), holding("b", [1], [0], [0.5])],
+    )
+    assert [(e.index, e.client) for e in shown] == [(0, "a"), (1, "b"), (2, "a")]
+
+
+def test_without_truth_nothing_is_right_or_wrong():
+    (example,) = gallery(pictures(1), None, ("only",), [holding("a", [0], [0], [0.5])])
+    assert (example.truth, example.right) == (None, None)
+
+
+def test_nobody_chose_anything():
+    assert gallery(pictures(2), None, ("x", "y"), []) == []
+    assert gallery(pictures(2), None, ("x", "y"), [holding("a", [], [], [])]) == []
+
+
+def test_many_classes_get_fewer_images_each():
+    classes = [str(number) for number in range(200)]
+    index = np.arange(2000)
+    shown = gallery(pictures(2000), None, classes, [holding("a", index, index % 200, 0.1 + index / 4000)])
+    assert [e.label for e in shown] == [c for c in range(200) for _ in range(2)]
+    assert [e.index for e in shown[:2]] == [1800, 0]  # the surest and the most doubtful
+
+
+def test_only_the_images_shown_are_opened():
+    class Counted(list):
+        opened = 0
+
+        def __getitem__(self, place):
+            self.opened += 1
+            return super().__getitem__(place)
+
+    images = Counted(pictures(500))
+    gallery(images, None, ("only",), [holding("a", range(500), [0] * 500, np.linspace(0.1, 1, 500))])
+    assert images.opened == PER_CLASS
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(-50, 0)), max_size=60), st.integers(1, 4))
+def test_every_class_shows_its_extremes_in_order(chosen, clients):
+    labels, log_probs = np.array([c for c, _ in chosen], np.int64), np.array([p for _, p in chosen], float)
+    parts = [np.arange(len(chosen))[start::clients] for start in range(clients)]
+    holdings = [(f"c{n}", part, labels[part], log_probs[part]) for n, part in enumerate(parts)]
+    shown = gallery(pictures(len(chosen)), labels, "abcd", holdings)
+    for c in range(4):
+        mine, all_of_it = [e for e in shown if e.label == c], np.exp(log_probs[labels == c])
+        assert len(mine) == len({e.index for e in mine}) == min(len(all_of_it), PER_CLASS)
+        confidences = [e.confidence for e in mine]
+        assert confidences == sorted(confidences, reverse=True)
+        if mine:
+            assert (confidences[0], confidences[-1]) == (all_of_it.max(), all_of_it.min())
+        assert all(e.right and e.client == f"c{e.index % clients}" for e in mine)
+
+
+def test_a_tiny_image_is_kept_dot_by_dot():
+    dots = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    uri, width, height = thumbnail(Image.fromarray(dots))
+    assert (width, height) == (8, 8)
+    assert np.array_equal(np.asarray(opened(uri)), dots)
+    assert Example(uri, 8, 8, 0, "a", 1.0, None, None, "c", 0).tiny
+
+
+def test_a_large_image_becomes_small_and_keeps_its_shape():
+    noise = np.random.default_rng(0).integers(0, 256, (300, 600, 3), np.uint8)
+    uri, width, height = thumbnail(Image.fromarray(noise))
+    assert (width, height) == opened(uri).size == (SIDE, SIDE // 2)
+    assert len(uri) < 10_000
+    assert not Example(uri, width, height, 0, "a", 1.0, None, None, "c", 0).tiny
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I", "F", "I;16"])
+@pytest.mark.parametrize("side", [8, 200])
+def test_every_kind_of_image(mode, side):
+    image = Image.new(mode, (side, side))
+    before = image.tobytes()
+    uri, *_ = thumbnail(image)
+    assert opened(uri).mode in ("L", "RGB")
+    assert image.tobytes() == before
+
+
+def test_transparent_is_white():
+    uri, *_ = thumbnail(Image.new("RGBA", (8, 8), (255, 0, 0, 0)))
+    assert opened(uri).getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_deep_grey_is_stretched():
+    uri, *_ = thumbnail(Image.fromarray(np.array([[1000, 2000], [3000, 1000]], np.uint16)))
+    assert np.asarray(opened(uri)).tolist() == [[0, 128], [255, 0]]

@@ -1,0 +1,468 @@
+import itertools
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedcopl.report.gallery import Example, gallery
+from fedcopl.report.page import render, write_page
+from fedcopl.report.words import NOTHING
+from report.parsed_page import parse
+from report.sample_results import DIGITS, KINDS, sample_results
+
+NASTY = "<script>alert(1)</script>"
+
+
+def example(**changes):
+    usual = {
+        "image": "data:image/png;base64,AAAA",
+        "width": 8,
+        "height": 8,
+        "label": 3,
+        "pseudo": "three",
+        "confidence": 0.912,
+        "truth": "three",
+        "right": True,
+        "client": "client-1",
+        "index": 17,
+    }
+    return Example(**usual | changes)
+
+
+def page(results, examples=()):
+    return parse(render(results, list(examples)))
+
+
+def percent(share):
+    return f"{100 * share:.1f} %"
+
+
+def words_of(element):
+    return element.text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def rows(table):
+    return [[words_of(cell) for cell in row if cell.tag in ("td", "th")] for row in table.all("tr")]
+
+
+def heat_maps(tree):
+    return {figure.one("h3").text: figure.one("table") for figure in tree.all("figure", class_="heat-map")}
+
+
+def tiles(tree):
+    return {words_of(tile.one("h3")): words_of(tile) for tile in tree.all("div", class_="tile")}
+
+
+def test_the_file_holds_the_page(tmp_path):
+    results = sample_results()
+    write_page(tmp_path / "deep" / "report.html", results, [example()])
+    text = (tmp_path / "deep" / "report.html").read_text(encoding="utf-8")
+    assert text == render(results, [example()])
+    assert text.startswith("<!DOCTYPE html>")
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html"]
+
+
+def test_the_same_results_give_the_same_page():
+    assert render(sample_results(), [example()]) == render(sample_results(), [example()])
+
+
+def test_names_and_language():
+    tree = page(sample_results(name="my-run"))
+    assert tree.one("html").attributes["lang"] == "en"
+    assert tree.one("h1").text == "my-run"
+    assert tree.one("head").one("title").text == "my-run · FedCoPL report"
+    lead = words_of(tree.one("p", class_="lead"))
+    assert lead.startswith("5 clients learned to tell 10 classes apart from 1,420 images")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_headline_numbers(kind):
+    results = sample_results()
+    final, zero_shot, best = (results[key] for key in ("final", "zero_shot", "best"))
+    assert final["round"] != best["round"]  # or the test would not tell them apart
+    tile = tiles(page(results))[f"Accuracy, {kind}"]
+    gain = 100 * (final[kind] - zero_shot[kind])
+    assert f"{percent(final[kind])} last round ({final['round']})" in tile
+    assert f"+{gain:.1f} points against {percent(zero_shot[kind])} zero-shot" in tile
+    assert re.search(rf"best round \({best['round']}[^)]*\): {percent(best[kind])}", tile)
+
+
+def test_a_loss_is_shown_as_a_loss():
+    results = sample_results()
+    results["final"]["macro"] = results["zero_shot"]["macro"] - 0.021
+    tree = page(results)
+    assert "\N{MINUS SIGN}2.1 points against" in tiles(tree)["Accuracy, macro"]
+    assert tree.all("b")[0].attributes["class"] == "bad"
+
+
+def test_the_other_tiles():
+    results = sample_results() | {
+        "bytes_up": 1_920_000,
+        "bytes_down": 3_844_000,
+        "seconds": 205.3,
+        "images_used": 711,
+    }
+    shown = tiles(page(results))
+    assert shown["Images used"] == "Images used 711 of 1,420, at the last refresh"
+    assert shown["Traffic, all clients"] == "Traffic, all clients 1.9 MB up 3.8 MB down"
+    assert shown["Time"] == "Time 3 min 25 s 10 rounds"
+    first, last = results["pseudo_label_accuracy"]
+    assert (
+        f"{percent(last)} at the last of 2 refreshes (round 5); before: {percent(first)}"
+        in shown["Pseudo labels that are right"]
+    )
+
+
+def test_every_line_has_a_point_per_round():
+    tree = page(sample_results(rounds=12))
+    lines = tree.all("polyline")
+    assert [line.attributes["class"] for line in lines] == [
+        "line global",
+        "line weighted",
+        "line macro",
+        "line macro",
+    ]
+    assert [len(line.attributes["points"].split()) for line in lines] == [12, 12, 12, 12]
+    accuracy, loss = tree.all("svg", class_="chart")
+    assert len(accuracy.all("line", class_="refresh")) == len(loss.all("line", class_="refresh")) == 3
+    assert len(accuracy.all("line", class_="level")) == 1
+    assert not loss.all("line", class_="level")
+
+
+def test_pointing_at_a_round_tells_its_numbers():
+    results = sample_results()
+    accuracy, loss = page(results).all("svg", class_="chart")
+    record = results["rounds"][5]
+    expected = " ".join(f"{kind} {percent(record[kind])}" for kind in KINDS)
+    assert words_of(accuracy.all("title")[5]) == f"round 5 {expected} pseudo labels refreshed"
+    assert words_of(loss.all("title")[4]) == f"round 4 loss {results['rounds'][4]['loss']:.3f}"
+
+
+def test_rounds_that_were_not_evaluated_have_no_point():
+    results = sample_results(rounds=10)
+    for record in results["rounds"]:
+        if record["round"] % 3:
+            record |= dict.fromkeys(KINDS) | {"clients": []}
+    lines = page(results).all("polyline")
+    assert [len(line.attributes["points"].split()) for line in lines] == [4, 4, 4, 10]
+
+
+def test_without_the_global_accuracy():
+    results = sample_results()
+    for record in (results["final"], results["best"], results["zero_shot"], *results["rounds"]):
+        record["global"] = None
+    tree = page(results)
+    assert "not measured" in tiles(tree)["Accuracy, global"]
+    assert percent(results["final"]["macro"]) in tiles(tree)["Accuracy, macro"]
+    assert len(tree.all("polyline")) == 3
+
+
+def test_all_rounds_as_a_table():
+    results = sample_results()
+    table = rows(page(results).one("section", id="rounds").one("table"))
+    assert len(table) == 1 + len(results["rounds"])
+    record = results["rounds"][5]
+    accuracies = [percent(record[kind]) for kind in KINDS]
+    assert table[6] == [
+        "5 (refresh)",
+        *accuracies,
+        f"{record['loss']:.3f}",
+        "5",
+        "595",
+        "192.0 kB",
+        "384.4 kB",
+    ]
+
+
+def test_refresh_by_refresh():
+    results = sample_results()
+    table = rows(page(results).one("section", id="labels").one("table"))
+    expected = [
+        [
+            str(refresh["round"]),
+            str(sum(map(sum, refresh["estimated"]))),
+            str(sum(map(sum, refresh["allocated"]))),
+            str(refresh["images"]),
+            percent(refresh["pseudo_label_accuracy"]),
+        ]
+        for refresh in results["refreshes"]
+    ]
+    assert table[1:] == expected
+
+
+def test_heat_maps_hold_the_numbers_of_the_last_refresh():
+    results = sample_results()
+    shown, last = heat_maps(page(results)), results["refreshes"][-1]
+    given = {key.capitalize(): last[key] for key in ("estimated", "allocated", "selected")}
+    given["True"] = [client["true_counts"] for client in results["clients"]]
+    assert list(shown) == ["True", "Estimated", "Allocated", "Selected"]
+    for title, counts in given.items():
+        head, *body, total = rows(shown[title])
+        assert head == ["", *DIGITS]
+        assert body == [[f"client-{k}", *map(str, row)] for k, row in enumerate(counts)]
+        assert total == ["all clients", *map(str, np.sum(counts, axis=0))]
+
+
+def test_shades_grow_with_the_number_over_all_heat_maps():
+    cells = [cell for table in heat_maps(page(sample_results())).values() for cell in table.one("tbody").all("td")]
+    pairs = sorted((int(cell.text), int(cell.attributes["class"][1:])) for cell in cells)
+    shades = [shade for _, shade in pairs]
+    assert shades == sorted(shades)
+    assert all((number == 0) == (shade == 0) for number, shade in pairs)
+    assert shades[-1] == 9
+
+
+def test_a_client_that_did_not_answer():
+    results = sample_results()
+    for key in ("estimated", "allocated", "selected"):
+        results["refreshes"][-1][key][2] = []
+    tree = page(results)
+    _, _, _, third, *_, total = rows(heat_maps(tree)["Allocated"])
+    assert third == ["client-2", "no answer"]
+    given = [row for row in results["refreshes"][-1]["allocated"] if row]
+    assert total[1:] == [str(number) for number in np.sum(given, axis=0)]
+    assert rows(tree.one("section", id="clients").one("table"))[3][-3:] == ["0", "0", "0"]
+
+
+def test_who_gave_and_who_got():
+    results = sample_results(clients=2, classes=("much", "little", "even"), rounds=1)
+    results["refreshes"][-1] |= {
+        "estimated": [[20, 1, 6], [10, 2, 6]],
+        "allocated": [[10, 5, 8], [5, 10, 7]],
+        "selected": [[10, 4, 8], [5, 3, 7]],
+        "images": 37,
+    }
+    tree = page(results).one("section", id="balance")
+    text = words_of(tree.all("p")[0])
+    assert "sure of 45 images; an equal share is 15.0 for each class" in text
+    assert "taken from much (\N{MINUS SIGN}15); most was given to little (+12), even (+3). Each client" in text
+    assert [row[:1] + row[2:] for row in rows(tree.one("table"))[1:]] == [
+        ["much", "30", "15", "\N{MINUS SIGN}15", "15"],
+        ["little", "3", "15", "+12", "7"],
+        ["even", "12", "15", "+3", "15"],
+    ]
+    titles = [words_of(group.one("title")) for group in tree.all("g", class_="group")]
+    assert titles[1] == "little estimated 3 allocated 15 selected 7"
+
+
+def test_without_global_allocation_nobody_gave():
+    results = sample_results()
+    results["settings"]["labels"]["global_allocation"] = False
+    tree = page(results)
+    assert "Global allocation was switched off" in tree.one("section", id="balance").text
+    assert "balances" not in tree.one("p", class_="lead").text
+
+
+def test_client_table():
+    results = sample_results()
+    section = page(results).one("section", id="clients")
+    last = results["refreshes"][-1]
+    for k, row in enumerate(rows(section.one("table"))[1:]):
+        client = results["clients"][k]
+        gain = 100 * (client["final"] - client["zero_shot"])
+        sums = [str(sum(last[key][k])) for key in ("estimated", "allocated", "selected")]
+        accuracies = [percent(client["zero_shot"]), percent(client["final"])]
+        assert row == [
+            client["name"],
+            str(client["train"]),
+            str(client["test"]),
+            *accuracies,
+            f"{gain:+.1f}",
+            *sums,
+        ]
+    assert "5 better, 0 worse, 0 the same" in section.text
+
+
+def test_a_client_without_test_images():
+    results = sample_results()
+    results["clients"][1] |= {"test": 0, "zero_shot": None, "final": None}
+    section = page(results).one("section", id="clients")
+    assert rows(section.one("table"))[2][2:6] == ["0", NOTHING, NOTHING, NOTHING]
+    assert "4 better, 0 worse, 0 the same" in section.text
+
+
+def test_gallery_marks_right_and_wrong_in_words():
+    wrong = example(label=5, pseudo="five", truth="nine", right=False, confidence=0.4)
+    section = page(sample_results(), [example(), wrong]).one("section", id="gallery")
+    three, five = section.all("article")
+    assert three.one("h3").text.startswith("three")
+    assert words_of(three.one("li")) == "91.2 % right client-1"
+    assert words_of(five.one("li")) == "40.0 % wrong: nine client-1"
+    assert five.one("span", class_="bad").text == "wrong: nine"
+    assert three.one("img").attributes["src"] == "data:image/png;base64,AAAA"
+    assert three.one("img").attributes["class"] == "tiny"
+
+
+def test_gallery_says_how_many_there_are():
+    results = sample_results()
+    chosen = sum(row[3] for row in results["refreshes"][-1]["selected"])
+    (article,) = page(results, [example()]).all("article")
+    assert words_of(article.one("h3")) == f"three 1 of {chosen}"
+
+
+def test_classes_nobody_was_given_are_named():
+    results = sample_results()
+    for row in results["refreshes"][-1]["selected"]:
+        row[4] = row[9] = 0
+    assert "No image was given the label four, nine." in page(results).one("section", id="gallery").text
+
+
+def test_settings_versions_seed_and_command():
+    results = sample_results()
+    section = page(results).one("section", id="repeat")
+    assert section.one("code").text == "fedcopl run settings.toml"
+    assert "the same seed (1)" in section.text
+    names, values = [dt.text for dt in section.all("dt")], [dd.text for dd in section.all("dd")]
+    shown = list(zip(names, values, strict=True))
+    leaves = [value for value in results["settings"].values() if isinstance(value, dict)]
+    assert len(shown) == 3 + sum(map(len, leaves)) + len(results["versions"])
+    assert {("rounds", "10"), ("source", '"digits"'), ("beta", "0.1"), ("entropy_filter", "true")} <= set(shown)
+    assert ("torch", "2.8.0") in shown
+
+
+def test_what_went_wrong_is_told():
+    assert not page(sample_results()).all("div", class_="troubles")
+    results = sample_results()
+    results["rounds"][3]["dropped"] = {"client-2": "prompt visual is not finite"}
+    results["rounds"][4] |= {"kept_old_prompt": True, "loss": None}
+    tree = page(results)
+    assert [line.text for line in tree.one("div", class_="troubles").all("li")] == [
+        "round 3, client-2: prompt visual is not finite; not used",
+        "round 4: nobody had anything to train on; the prompts stayed as they were",
+    ]
+    assert len(tree.all("polyline")[-1].attributes["points"].split()) == 9  # the loss has a gap
+
+
+def test_many_troubles_are_counted():
+    results = sample_results()
+    results["rounds"][0]["dropped"] = {f"client-{k}": "broken" for k in range(100)}
+    lines = page(results).one("div", class_="troubles").all("li")
+    assert len(lines) == 21
+    assert lines[-1].text == "and 80 more of this kind: see rounds.jsonl"
+
+
+def test_a_site_without_labels():
+    shown = example(truth=None, right=None)
+    tree = page(sample_results(labelled=False), [shown])
+    assert [title for title, text in tiles(tree).items() if "not measured" in text] == [
+        "Accuracy, macro",
+        "Accuracy, weighted",
+        "Accuracy, global",
+        "Pseudo labels that are right",
+    ]
+    assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected"]
+    (loss,) = tree.all("polyline")
+    assert len(loss.attributes["points"].split()) == 10
+    assert words_of(tree.one("article").one("li")) == "91.2 % client-1"
+    text = words_of(tree.one("body"))
+    assert "None" not in text
+    assert "nan" not in text.lower()
+    assert not re.search(r"better|worse|flatters", text)
+
+
+def test_nobody_ever_trained():
+    results = sample_results(labelled=False)
+    for record in results["rounds"]:
+        record["loss"] = None
+    tree = page(results)
+    assert not tree.all("svg", class_="chart")
+    assert "No client trained in any round" in tree.one("section", id="rounds").text
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_one_client_one_class_one_round(labelled):
+    tree = page(sample_results(clients=1, classes=("only",), rounds=1, labelled=labelled))
+    lines = tree.all("polyline")
+    assert [len(line.attributes["points"].split()) for line in lines] == [1] * (4 if labelled else 1)
+    assert words_of(tree.one("p", class_="lead")).startswith("1 client learned to tell 1 class apart")
+    assert "at the only refresh (round 0)" in tiles(tree)["Pseudo labels that are right"]
+
+
+def test_nothing_was_estimated_at_all():
+    results = sample_results()
+    nothing = [[0] * 10 for _ in range(5)]
+    results["refreshes"][-1] |= {"estimated": nothing, "allocated": nothing, "selected": nothing, "images": 0}
+    for client in results["clients"]:
+        client["true_counts"] = None
+    cells = heat_maps(page(results))["Estimated"].one("tbody").all("td")
+    assert {(cell.text, cell.attributes["class"]) for cell in cells} == {("0", "h0")}
+
+
+def test_names_are_text_and_never_markup():
+    classes = (NASTY, '" onmouseover="x', "Ünïcødé 猫", "a&b", "{{ 7 * 7 }}")
+    results = sample_results(name=NASTY, classes=classes)
+    results["clients"][0]["name"] = NASTY
+    results["settings"]["data"]["source"] = NASTY
+    results["versions"]["torch"] = NASTY
+    results["rounds"][0]["dropped"] = {NASTY: NASTY}
+    for row in results["refreshes"][-1]["selected"]:
+        row[0] = 0
+    shown = [example(label=0, pseudo=NASTY, truth=NASTY, right=False, client=NASTY)]
+    html = render(results, shown)
+    tree = parse(html)
+    assert "<script" not in html.lower()
+    assert not tree.all("script")
+    assert not [e for e in tree if any(name.startswith("on") for name in e.attributes)]
+    assert tree.one("h1").text == tree.one("article").one("h3").text.split(" 1 of")[0] == NASTY
+    assert rows(heat_maps(tree)["True"])[0] == ["", *classes]
+    assert tree.one("img").attributes["alt"] == f"image 17, labelled {NASTY}"
+
+
+def test_nothing_is_loaded_from_anywhere():
+    html = render(sample_results(), [example()])
+    tree = parse(html)
+    assert not re.search(r"https?:|@import|(?<!['\"])//", html)
+    assert set(re.findall(r"url\(([^)]*)\)", html)) == {"#hatch"}
+    links = [e.attributes[name] for e in tree for name in ("src", "href", "srcset", "data") if name in e.attributes]
+    assert len(links) == 8 + 1 + 1  # the sections, the icon, the example
+    assert all(link.startswith(("#", "data:")) for link in links)
+    assert "default-src 'none'" in tree.all("meta", http_equiv="Content-Security-Policy")[0].attributes["content"]
+
+
+def test_ids_are_unique_and_every_reference_leads_somewhere():
+    tree = page(sample_results())
+    ids = [e.attributes["id"] for e in tree if "id" in e.attributes]
+    assert len(ids) == len(set(ids))
+    inner = {a.attributes["href"][1:] for a in tree.all("a")}
+    named = {section.attributes["aria-labelledby"] for section in tree.all("section")}
+    assert inner == {section.attributes["id"] for section in tree.all("section")}
+    assert named <= set(ids)
+
+
+def test_headings_go_down_one_step_at_a_time():
+    levels = [int(e.tag[1]) for e in page(sample_results(), [example()]) if re.fullmatch("h[1-6]", e.tag)]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_tables_can_be_reached_and_read_out():
+    tree = page(sample_results())
+    boxes = tree.all("div", class_="scroll")
+    assert sum(len(box.all("table")) for box in boxes) == len(tree.all("table")) == 8
+    assert all(box.attributes["tabindex"] == "0" and box.attributes["aria-label"] for box in boxes)
+    assert all(head.attributes["scope"] in ("col", "row") for head in tree.all("th"))
+    assert all(svg.attributes.get("aria-label") or svg.attributes.get("aria-hidden") for svg in tree.all("svg"))
+    assert all(img.attributes["alt"] for img in page(sample_results(), [example()]).all("img"))
+
+
+def test_a_thousand_clients_and_two_hundred_classes():
+    classes = tuple(f"class {number}" for number in range(200))
+    results = sample_results(clients=1000, classes=classes, rounds=3)
+    images = [Image.effect_noise((200, 200), 80)] * 2000
+    index = np.arange(2000)
+    shown = gallery(images, None, classes, [("client-7", index, index % 200, -index / 2000)])
+    html = render(results, shown)
+    assert len(html) < 6_000_000
+    tree = parse(html)
+    head, *body, others, total = rows(heat_maps(tree)["Estimated"])
+    assert (len(head), len(body)) == (201, 30)
+    assert others[0] == "970 others"
+    sums = [sum(int(row[c].replace(",", "")) for row in (*body, others)) for c in range(1, 201)]
+    assert [f"{number:,}" for number in sums] == total[1:]
+    biggest = sorted((client["train"] for client in results["clients"]), reverse=True)
+    few, rest = (rows(table)[1:] for table in tree.one("section", id="clients").all("table"))
+    assert [int(row[1]) for row in (*few, *rest)] == biggest
+    assert [row[0] for row in few] == [row[0] for row in body]
+    assert "Of 1,000 clients the 30 with the most images are shown" in words_of(tree.one("section", id="who"))

@@ -1,0 +1,84 @@
+"""Documents agree with the code."""
+
+import inspect
+import re
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from fedcopl import errors, messages
+from fedcopl.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def page(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def named_functions():
+    return sorted(set(re.findall(r"`((?:core|model|protocol|client)\.[\w.]+)`", page("docs/algorithm.md"))))
+
+
+def test_the_algorithm_page_names_many_functions():
+    assert len(named_functions()) >= 12
+
+
+@pytest.mark.parametrize("name", named_functions())
+def test_the_algorithm_page_names_real_functions(name):
+    parts = name.split(".")
+    cut = next(
+        i
+        for i in range(len(parts) - 1, 0, -1)
+        if (ROOT / "src/fedcopl" / "/".join(parts[:i])).with_suffix(".py").exists()
+    )
+    thing = import_module("fedcopl." + ".".join(parts[:cut]))
+    for part in parts[cut:]:
+        thing = getattr(thing, part)
+    assert callable(thing)
+
+
+def test_what_leaves_a_client_is_the_list_on_the_page():
+    rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/what-leaves-a-client.md"), re.M))
+    replies = (messages.Estimated, messages.Selected, messages.Trained, messages.Evaluated)
+    assert rows == {(kind.__name__, field.name) for kind in replies for field in fields(kind)}
+
+
+def test_every_error_has_its_row():
+    rows = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page("docs/errors.md"), re.M)}
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.FedCoPLError)]
+    assert rows == {kind.__name__: kind.exit_code for kind in kinds}
+    assert len({kind.exit_code for kind in kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        if not target.startswith(("http:", "https:")):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_make_targets_named_in_documents_exist(path):
+    targets = set(re.findall(r"^([\w-]+):", page("Makefile"), re.M))
+    assert set(re.findall(r"`make ([\w-]+)", path.read_text(encoding="utf-8"))) <= targets
+
+
+def commands_in(text):
+    return set(re.findall(r"^\s*(?:\$ )?fedcopl (\w+)", text, re.M)) | set(re.findall(r"`fedcopl (\w+)", text))
+
+
+def test_documents_name_only_commands_that_exist():
+    known = set(get_command(app).commands)
+    named = {command for path in PAGES for command in commands_in(path.read_text(encoding="utf-8"))}
+    assert named
+    assert named <= known
+    assert known <= commands_in(page("README.md"))
+
+
+def test_no_page_is_left_out():
+    assert len(PAGES) >= 8

@@ -1,0 +1,93 @@
+"""The architecture is a test: each module imports only from the layers below its own."""
+
+import ast
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
+LAYERS = [  # lowest first
+    {"errors", "rng"},
+    {"core", "config", "messages", "files"},
+    {"data", "model", "protocol", "client"},
+    {"runs", "report"},
+    {"engines"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+ONLY = {  # packages from outside that only these parts may use
+    "torch": {"model"},
+    "flwr": {"engines"},
+    "tokenizers": {"model"},
+    "sklearn": {"data"},
+    "jinja2": {"report"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "pydantic": {"config"},
+    "filelock": {"runs"},
+}
+PURE = {"numpy", "typing", "dataclasses", "collections", "math"}  # all that core/ may use
+MODULES = sorted(path for path in SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str | None, str | None]]:
+    """(part of ours, None) or (None, outside package) for every import in the file, wherever it stands."""
+    package = ("fedcopl", *path.relative_to(SOURCE).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = [*base, *(node.module.split(".") if node.module else [])]
+            names = [module] if len(module) > 1 or module != ["fedcopl"] else [[*module, a.name] for a in node.names]
+        else:
+            continue
+        for name in names:
+            yield (name[1], None) if name[0] == "fedcopl" else (None, name[0])
+
+
+def test_the_walk_finds_the_package():
+    assert len(MODULES) >= 30
+    assert {part_of(path) for path in MODULES} - {"__init__", "__main__"} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_looks_only_down(path):
+    part = part_of(path)
+    for ours, outside in imports(path):
+        if ours and ours != part and part not in {"__init__", "__main__"}:
+            assert LEVEL[ours] < LEVEL[part], f"{part} must not import {ours}"
+        if outside in ONLY:
+            assert part in ONLY[outside], f"{part} must not import {outside}"
+        if outside and part == "core":
+            assert outside in PURE, f"core must not import {outside}"
+
+
+def test_the_unsupervised_path_has_no_word_for_truth():
+    # Nothing that estimates, allocates, selects or trains may take ground truth as an argument.
+    for name in ("client.py", "protocol.py", "core/estimate.py", "core/allocate.py", "core/select.py"):
+        for node in ast.walk(ast.parse((SOURCE / name).read_text())):
+            if isinstance(node, ast.arg):
+                assert node.arg not in {"truth", "true_labels", "targets", "ground_truth"}, f"{name}: {node.arg}"
+
+
+def bodies() -> Iterator[tuple[str, int]]:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                lines = {n.lineno for n in ast.walk(node) if isinstance(n, ast.stmt | ast.expr)} - {node.lineno}
+                yield f"{path.relative_to(SOURCE)}:{node.name}", len(lines)
+
+
+def test_sizes():
+    sizes = dict(bodies())
+    assert max(sizes.values()) <= 45, max(sizes, key=sizes.get)
+    assert statistics.median(sizes.values()) <= 10
+    long = [str(path) for path in MODULES if len(path.read_text().splitlines()) > 400]
+    assert not long
