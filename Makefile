@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast bench check clean
+.PHONY: demo test test-fast test-real bench check clean
 
 $(VENV)/.installed: pyproject.toml
 	rm -rf $(VENV)
@@ -15,10 +15,14 @@ demo: $(VENV)/.installed
 	$(BIN)/fedcopl run
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not real'
 
 test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not real'
+
+# Needs FEDCOPL_REAL_DATA, a folder with the real CIFAR-10; fails without it.
+test-real: $(VENV)/.installed
+	$(BIN)/python -m pytest -m real
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks

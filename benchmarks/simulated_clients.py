@@ -17,6 +17,7 @@ from fedcopl.engines.local import LocalFederation
 from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic, keep_freed_memory
 from fedcopl.model.encoder import Encoder
+from fedcopl.model.images import ClientImages, TokenStore
 from fedcopl.model.learner import ClipLearner
 from fedcopl.model.prompts import initial_prompts, prompt_shapes
 from fedcopl.protocol import ServerState, play_round
@@ -27,11 +28,11 @@ config = RunConfig.from_mapping({"rounds": 1, "train": {"epochs": 1}}, "benchmar
 clip = load_clip("glyph-clip")
 classes = [f"class {i}" for i in range(10)]
 encoder = Encoder(clip, classes, "a photo of a {}", Arithmetic(torch.device("cpu")))
-tokens = encoder.clip.vision.embed(torch.zeros(1, 3, 32, 32)).expand(images, -1, -1)
+store = TokenStore.of(clip, np.zeros((images, 3, 32, 32), np.uint8), 0)
 start = initial_prompts(prompt_shapes(clip, config.model), 0.02, 1)
 parts = np.array_split(np.arange(images), clients)
 sites = {
-    f"client-{n:04}": Client(ClipLearner(encoder, tokens[part[0]:part[-1] + 1], start, config, n), config)
+    f"client-{n:04}": Client(ClipLearner(encoder, ClientImages(store, part), start, config, n), config)
     for n, part in enumerate(parts)
 }
 began = time.perf_counter()

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -82,3 +84,12 @@ def test_documents_name_only_commands_that_exist():
 
 def test_no_page_is_left_out():
     assert len(PAGES) >= 8
+
+
+def test_the_python_example_of_the_readme_runs(tmp_path):
+    [example] = re.findall(r"```python\n(.*?)```", page("README.md"), re.S)
+    process = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
+    zero_shot, final = map(float, process.stdout.split())
+    assert 0 < zero_shot < 1
+    assert 0 < final < 1
+    assert (tmp_path / "runs" / "example" / "report.html").exists()

@@ -155,12 +155,12 @@ def test_a_broken_client_is_named():
     config = config_of()
     broken = clients(config)
     broken["client-1"].learner.log_probs = None
-    with pytest.raises(ClientFailed, match="client client-1 failed in round 0 at the step Estimate: "):
+    with pytest.raises(ClientFailed, match="client client-1 failed in round 1 at the step Estimate: "):
         run(config, LocalFederation(broken), start(), ignore)
 
 
 def test_nobody_there():
-    with pytest.raises(NoClientAnswered, match="round 0, step Estimate: none of 0 clients answered"):
+    with pytest.raises(NoClientAnswered, match="round 1, step Estimate: none of 0 clients answered"):
         run(config_of(), LocalFederation({}), start(), ignore)
 
 

@@ -1,6 +1,6 @@
 """The embedded demo over several seeds, as the table of the README.
 
-    .venv/bin/python tools/seeds.py            # seeds 1 to 5, about a minute each
+.venv/bin/python tools/seeds.py            # seeds 1 to 5, about a minute each
 """
 
 import argparse
@@ -25,7 +25,9 @@ def main() -> None:
     print("|---|---|---|---|---|")
     rows = [outcome(override(demo, [*arguments.pairs, f"seed={seed}"])) for seed in range(1, arguments.seeds + 1)]
     columns = list(zip(*rows, strict=True))
-    print("| mean ± std | " + " | ".join(f"{statistics.mean(c):.1f} ± {statistics.stdev(c):.1f}" for c in columns) + " |")
+    print(
+        "| mean ± std | " + " | ".join(f"{statistics.mean(c):.1f} ± {statistics.stdev(c):.1f}" for c in columns) + " |"
+    )
 
 
 def outcome(settings: dict) -> tuple[float, float, float, float]:

@@ -46,7 +46,9 @@ class Model(Section):
     """The frozen CLIP and the prompts that are trained on top of it."""
 
     backbone: str = "glyph-clip"
-    """name or folder of the CLIP model"""
+    """name, folder or file of the CLIP model"""
+    activation: Literal["auto", "quick_gelu", "gelu"] = "auto"
+    """for a bare weights file, which does not say: auto takes OpenAI's quick_gelu"""
     template: str = ""
     """zero-shot sentence with {} for the class name; empty takes the data set's own"""
     visual_prompts: int = Field(5, ge=0)
@@ -61,6 +63,8 @@ class Model(Section):
     """where to compute; auto takes a GPU when there is one"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """of the frozen towers; the lower ones only where the hardware is faster with them"""
+    memory: float = Field(4.0, ge=0)
+    """GB of embedded images kept in memory; beyond that they are embedded anew from the cache each time"""
     threads: int = Field(0, ge=0)
     """CPU threads; 0 leaves the choice to torch"""
 

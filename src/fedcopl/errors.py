@@ -49,7 +49,7 @@ class ClientFailed(FedCoPLError):
     exit_code = 6
 
     def __init__(self, client: str, question: str, round: int, cause: Exception):
-        super().__init__(f"client {client} failed in round {round} at the step {question}: {cause}")
+        super().__init__(f"client {client} failed in round {round + 1} at the step {question}: {cause}")
         self.client, self.question, self.round = client, question, round
 
 

@@ -171,7 +171,7 @@ class _Round:
 
 
 def _nobody(ask: Ask, asked: int, dropped: Mapping[str, str]) -> str:
-    step = f"round {ask.round}, step {type(ask).__name__}"
+    step = f"round {ask.round + 1}, step {type(ask).__name__}"
     if dropped:
         return f"{step}: no usable answer from {asked} clients; {next(iter(dropped))}: {next(iter(dropped.values()))}"
     return f"{step}: none of {asked} clients answered; is anyone connected?"

@@ -65,7 +65,7 @@ class RunFolder:
                 self.path.rmdir()
 
     def open(self, config: RunConfig, *, resume: bool) -> Checkpoint | None:
-        """Make sure that this run may use the folder. The checkpoint to go on from, if there is one and it is wanted."""
+        """Make sure that this run may use the folder. The checkpoint to go on from, if there is one."""
         if not self._settings.exists():
             self._check_empty()
             return None

@@ -32,9 +32,7 @@ def by_torch(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
 def plain_block(block: Block, x: Tensor, causal: bool, attend: Attend = written_out) -> Tensor:
     """A pre-norm transformer block over all tokens."""
     batch, length, width = x.shape
-    normed = F.layer_norm(
-        x, (width,), block.norm_attention.weight, block.norm_attention.bias, block.norm_attention.eps
-    )
+    normed = F.layer_norm(x, (width,), block.norm_attention.weight, block.norm_attention.bias, block.norm_attention.eps)
     projected = F.linear(normed, block.query_key_value.weight, block.query_key_value.bias)
     query, key, value = (
         part.reshape(batch, length, block.heads, width // block.heads).permute(0, 2, 1, 3)
@@ -55,9 +53,7 @@ def plain_vision(tower: VisionTower, tokens: Tensor, prompts: Tensor, attend: At
     return tower.project(tower.norm_last(tokens[:, 0]))
 
 
-def plain_text(
-    tower: TextTower, rows: list[list[int]], context: Tensor, attend: Attend = written_out
-) -> Tensor:
+def plain_text(tower: TextTower, rows: list[list[int]], context: Tensor, attend: Attend = written_out) -> Tensor:
     """Every sentence padded to full length; what follows the end token cannot be seen from it."""
     length = len(tower.positions) - len(context)
     padded = torch.tensor([row + [row[-1]] * (length - len(row)) for row in rows])

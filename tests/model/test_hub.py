@@ -29,9 +29,12 @@ def empty_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_network(monkeypatch):
+    """The hub's name can be looked up, but nobody answers."""
+
     def download(*_, **__):
         raise ConnectionError("no route to host")
 
+    monkeypatch.setattr(hub, "has_network", lambda: True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
 
 
@@ -59,6 +62,22 @@ def test_without_a_network_one_line_says_what_to_put_where(name, no_network, emp
     assert f"https://huggingface.co/{release.repository}/tree/{release.revision}" in message
     assert str(release.snapshot) in message
     assert release.original is None or f"OpenAI's {release.original.name} into {empty_home}/.cache/clip" in message
+
+
+def test_a_name_that_cannot_be_looked_up_is_not_tried_again_and_again(published, monkeypatch):
+    fake_hub = FakeHub(published)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake_hub)
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that by its standard never exists
+    monkeypatch.setattr(hub, "getproxies", dict)
+    with pytest.raises(ModelError, match="is not here and cannot be fetched"):
+        load_clip(NAME)
+    assert fake_hub.asked == []
+
+
+def test_behind_a_proxy_names_are_left_to_the_proxy(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy:3128"})
+    assert hub.has_network()
 
 
 def test_files_put_where_the_line_says_are_found(no_network, published):
@@ -116,6 +135,7 @@ class FakeHub:
 @pytest.fixture
 def fake_hub(published, monkeypatch):
     fake = FakeHub(published)
+    monkeypatch.setattr(hub, "has_network", lambda: True)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake)
     monkeypatch.setitem(hub.RELEASES, NAME, release_of(published))
     return fake
@@ -192,7 +212,11 @@ def test_a_folder_of_that_name_goes_before(no_network, published, empty_home, mo
     assert load_clip(NAME).image_size == 28
 
 
-@pytest.mark.parametrize("release", {*hub.RELEASES.values()}, ids=lambda release: release.repository)
+@pytest.mark.parametrize(
+    "release",
+    sorted({*hub.RELEASES.values()}, key=lambda release: release.repository),
+    ids=lambda release: release.repository,
+)
 def test_releases_are_pinned(release):
     assert re.fullmatch(r"[0-9a-f]{40}", release.revision)
     digests = [release.sha256] if release.sha256 else []

@@ -12,6 +12,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic, choose_arithmetic, choose_device
 from fedcopl.model.encoder import Encoder, zero_shot_sentences
+from fedcopl.model.images import ClientImages, TokenStore
 from fedcopl.model.learner import ClipExam, ClipLearner, learning_rate, score_everywhere
 from fedcopl.model.prompts import initial_prompts, prompt_shapes
 
@@ -34,17 +35,26 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def tokens(encoder, digits):
-    return encoder.embed(digits.images[:100])
+def store(clip, digits):
+    return store_of(clip, digits.images[:100])
+
+
+@pytest.fixture(scope="module")
+def images(store):
+    return ClientImages(store, np.arange(100))
+
+
+def store_of(clip, pictures, memory=1e9):
+    return TokenStore.of(clip, np.stack([clip.preprocess.cut(picture) for picture in pictures]), memory)
 
 
 def config_of(**train):
     return RunConfig.from_mapping({"train": {"epochs": 2, "batch": 16} | train}, "test")
 
 
-def learner_of(encoder, tokens, number=0, config=None):
+def learner_of(encoder, images, number=0, config=None):
     start = initial_prompts(prompt_shapes(encoder.clip, RunConfig().model), 0.02, seed=1)
-    return ClipLearner(encoder, tokens, start, config or config_of(), number)
+    return ClipLearner(encoder, images, start, config or config_of(), number)
 
 
 CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
@@ -85,93 +95,96 @@ def test_initial_prompts_have_the_right_spread_and_their_own_streams():
     assert sum(p.size for p in prompts.values()) == 42_240 + 8_192
 
 
-def test_zero_shot_is_plain_clip(clip, encoder, digits, tokens):
+def test_zero_shot_is_plain_clip(clip, encoder, digits, images):
     pixels = torch.from_numpy(np.stack([clip.preprocess(image) for image in digits.images[:100]]))
-    images = F.normalize(clip.encode_image(pixels), dim=-1)
+    pictures = F.normalize(clip.encode_image(pixels), dim=-1)
     texts = F.normalize(clip.encode_text(clip.tokenize([f"a photo of a {name}" for name in CLASSES])), dim=-1)
-    expected = (clip.logit_scale * images @ texts.T).log_softmax(-1)
-    ours = learner_of(encoder, tokens).log_probabilities(None)
+    expected = (clip.logit_scale * pictures @ texts.T).log_softmax(-1)
+    ours = learner_of(encoder, images).log_probabilities(None)
     assert ours.dtype == np.float64
     np.testing.assert_allclose(ours, expected.numpy(), atol=2e-4)
     np.testing.assert_allclose(np.exp(ours).sum(1), 1)
 
 
-def test_training_lowers_the_loss_and_moves_both_prompts(encoder, tokens):
-    learner = learner_of(encoder, tokens, config=config_of(epochs=8))
+def test_training_lowers_the_loss_and_moves_both_prompts(encoder, images):
+    learner = learner_of(encoder, images, config=config_of(epochs=8))
     trained, last = learner.train(learner.initial(), CHOSEN, round=0)
-    _, first = learner_of(encoder, tokens, config=config_of(epochs=1, lr=1e-9)).train(learner.initial(), CHOSEN, 0)
+    _, first = learner_of(encoder, images, config=config_of(epochs=1, lr=1e-9)).train(learner.initial(), CHOSEN, 0)
     assert last < first
     assert all((trained[name] != learner.initial()[name]).any() for name in ("visual", "text"))
     assert all(value.dtype == np.float32 for value in trained.values())
 
 
-def test_the_frozen_model_stays_as_it_is(clip, encoder, tokens):
+def test_the_frozen_model_stays_as_it_is(clip, encoder, images):
     before = {name: value.clone() for name, value in clip.state_dict().items()}
-    learner = learner_of(encoder, tokens)
+    learner = learner_of(encoder, images)
     learner.train(learner.initial(), CHOSEN, round=0)
     assert all(torch.equal(value, before[name]) for name, value in clip.state_dict().items())
     assert all(parameter.grad is None for parameter in clip.parameters())
 
 
-def test_a_client_trains_the_same_whoever_trained_before(encoder, tokens):
-    alone, _ = learner_of(encoder, tokens, number=1).train(learner_of(encoder, tokens).initial(), CHOSEN, 3)
-    learner_of(encoder, tokens, number=0).train(learner_of(encoder, tokens).initial(), CHOSEN, 3)
-    after, _ = learner_of(encoder, tokens, number=1).train(learner_of(encoder, tokens).initial(), CHOSEN, 3)
+def test_a_client_trains_the_same_whoever_trained_before(encoder, images):
+    alone, _ = learner_of(encoder, images, number=1).train(learner_of(encoder, images).initial(), CHOSEN, 3)
+    learner_of(encoder, images, number=0).train(learner_of(encoder, images).initial(), CHOSEN, 3)
+    after, _ = learner_of(encoder, images, number=1).train(learner_of(encoder, images).initial(), CHOSEN, 3)
     assert all((alone[name] == after[name]).all() for name in alone)
 
 
-def test_client_and_round_name_the_order_of_images(encoder, tokens):
-    start = learner_of(encoder, tokens).initial()
+def test_client_and_round_name_the_order_of_images(encoder, images):
+    start = learner_of(encoder, images).initial()
     runs = [
-        learner_of(encoder, tokens, number=n).train(start, CHOSEN, r)[0]["text"] for n, r in [(0, 0), (1, 0), (0, 5)]
+        learner_of(encoder, images, number=n).train(start, CHOSEN, r)[0]["text"] for n, r in [(0, 0), (1, 0), (0, 5)]
     ]
     assert (runs[0] != runs[1]).any()
     assert (runs[0] != runs[2]).any()  # the same learning rate as round 0, another order
 
 
-def test_one_step_by_hand(encoder, tokens):
+def test_one_step_by_hand(encoder, images):
     # One batch, one epoch: p - lr * (grad + weight_decay * p), the first step of SGD with momentum.
     config = config_of(epochs=1, batch=64, lr=0.05, weight_decay=0.1)
-    learner = learner_of(encoder, tokens, config=config)
+    learner = learner_of(encoder, images, config=config)
     start = {name: torch.tensor(value).requires_grad_() for name, value in learner.initial().items()}
-    images = F.normalize(encoder.clip.vision(tokens[CHOSEN.index], tuple(start["visual"])), dim=-1)
+    features = F.normalize(encoder.clip.vision(images.tokens(CHOSEN.index), tuple(start["visual"])), dim=-1)
     texts = F.normalize(encoder.clip.text(encoder.clip.sentences([f"{n}." for n in CLASSES]), start["text"]), dim=-1)
-    F.cross_entropy(encoder.clip.logit_scale * images @ texts.T, torch.from_numpy(CHOSEN.label)).backward()
+    F.cross_entropy(encoder.clip.logit_scale * features @ texts.T, torch.from_numpy(CHOSEN.label)).backward()
     trained, _ = learner.train(learner.initial(), CHOSEN, round=0)
     for name, value in start.items():
         expected = value - 0.05 * (value.grad + 0.1 * value)
         np.testing.assert_allclose(trained[name], expected.detach().numpy(), atol=2e-6)
 
 
-def test_an_exam_counts_what_is_right(encoder, tokens, digits):
-    exam = ClipExam(encoder, tokens, digits.labels[:100])
-    predicted = learner_of(encoder, tokens).log_probabilities(None).argmax(1)
+def test_an_exam_counts_what_is_right(encoder, images, digits):
+    exam = ClipExam(encoder, images, digits.labels[:100])
+    predicted = learner_of(encoder, images).log_probabilities(None).argmax(1)
     assert exam.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
-    prompts = learner_of(encoder, tokens).initial()
-    predicted = learner_of(encoder, tokens).log_probabilities(prompts).argmax(1)
+    prompts = learner_of(encoder, images).initial()
+    predicted = learner_of(encoder, images).log_probabilities(prompts).argmax(1)
     assert exam.score(prompts) == (int((predicted == digits.labels[:100]).sum()), 100)
 
 
-def test_an_exam_sees_that_the_prompt_changed(encoder, tokens, digits):
-    exam = ClipExam(encoder, tokens, digits.labels[:100])
-    start = learner_of(encoder, tokens).initial()
+def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
+    exam = ClipExam(encoder, images, digits.labels[:100])
+    start = learner_of(encoder, images).initial()
     loud = {name: value * 50 for name, value in start.items()}
-    fresh = ClipExam(encoder, tokens, digits.labels[:100]).predict(loud)
+    fresh = ClipExam(encoder, images, digits.labels[:100]).predict(loud)
     exam.predict(start)
     assert torch.equal(exam.predict(loud), fresh)
     assert not torch.equal(exam.predict(start), fresh)
 
 
-def test_everywhere_is_the_sum_of_all_exams(encoder, tokens, digits):
-    halves = [ClipExam(encoder, tokens[part], digits.labels[:100][part]) for part in (slice(0, 30), slice(30, 100))]
+def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
+    parts = np.arange(30), np.arange(30, 100)
+    halves = [ClipExam(encoder, ClientImages(images.store, part), digits.labels[part]) for part in parts]
     correct = sum(exam.score(None)[0] for exam in halves)
     assert score_everywhere(halves, None) == (correct, 100)
 
 
-def test_a_client_without_images(encoder, tokens):
-    learner = learner_of(encoder, tokens[:0])
+def test_a_client_without_images(encoder, images):
+    learner = learner_of(encoder, ClientImages(images.store, np.arange(0)))
     assert learner.log_probabilities(None).shape == (0, 10)
-    assert ClipExam(encoder, tokens[:0], np.zeros(0, np.int64)).score(learner.initial()) == (0, 0)
+    assert ClipExam(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
+        learner.initial()
+    ) == (0, 0)
 
 
 def test_class_names_are_cleaned_once():
@@ -201,19 +214,39 @@ def test_a_precision_that_would_be_slower_is_refused(monkeypatch, precision, why
         choose_arithmetic("cpu", precision)
 
 
-def test_bf16_is_close_where_it_is_allowed(clip, encoder, tokens, monkeypatch):
+def test_bf16_is_close_where_it_is_allowed(clip, encoder, images, monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     low = Encoder(clip, CLASSES, "a photo of a {}", choose_arithmetic("cpu", "bf16"))
-    exact, rounded = (learner_of(e, tokens).log_probabilities(None) for e in (encoder, low))
+    exact, rounded = (learner_of(e, images).log_probabilities(None) for e in (encoder, low))
     assert 0 < np.abs(np.exp(exact) - np.exp(rounded)).max() < 0.05
-    trained, loss = learner_of(low, tokens).train(learner_of(low, tokens).initial(), CHOSEN, 0)
+    trained, loss = learner_of(low, images).train(learner_of(low, images).initial(), CHOSEN, 0)
     assert np.isfinite(loss)
     assert all(np.isfinite(value).all() for value in trained.values())
 
 
-def test_scaling_the_loss_changes_no_digit(clip, encoder, tokens, monkeypatch):
-    plain, _ = learner_of(encoder, tokens).train(learner_of(encoder, tokens).initial(), CHOSEN, 0)
+def test_scaling_the_loss_changes_no_digit(clip, encoder, images, monkeypatch):
+    plain, _ = learner_of(encoder, images).train(learner_of(encoder, images).initial(), CHOSEN, 0)
     monkeypatch.setattr(Arithmetic, "loss_scale", 1024.0)
-    scaled, _ = learner_of(encoder, tokens).train(learner_of(encoder, tokens).initial(), CHOSEN, 0)
+    scaled, _ = learner_of(encoder, images).train(learner_of(encoder, images).initial(), CHOSEN, 0)
     for name in plain:
         np.testing.assert_allclose(scaled[name], plain[name], atol=1e-6)
+
+
+def test_kept_tokens_and_those_made_when_needed_are_the_same_bits(clip, digits, images):
+    fleeting = store_of(clip, digits.images[:100], memory=0)
+    assert fleeting.kept is None
+    assert images.store.kept is not None
+    some = np.array([7, 3, 99, 3])
+    assert torch.equal(fleeting[some], images.store[some])
+
+
+def test_an_image_has_the_same_bits_in_any_company(clip, digits):
+    alone = store_of(clip, digits.images[5:6])[np.arange(1)]
+    among = store_of(clip, digits.images[:50])[np.arange(50)]
+    assert torch.equal(alone[0], among[5])
+
+
+def test_a_part_counts_within_itself(store):
+    part = ClientImages(store, np.array([10, 20, 30]))
+    assert torch.equal(part.tokens(np.array([2, 0])), store[np.array([30, 10])])
+    assert torch.equal(torch.cat(list(part.batches())), store[np.array([10, 20, 30])])

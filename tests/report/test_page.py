@@ -83,9 +83,9 @@ def test_headline_numbers(kind):
     assert final["round"] != best["round"]  # or the test would not tell them apart
     tile = tiles(page(results))[f"Accuracy, {kind}"]
     gain = 100 * (final[kind] - zero_shot[kind])
-    assert f"{percent(final[kind])} last round ({final['round']})" in tile
+    assert f"{percent(final[kind])} last round ({final['round'] + 1})" in tile
     assert f"+{gain:.1f} points against {percent(zero_shot[kind])} zero-shot" in tile
-    assert re.search(rf"best round \({best['round']}[^)]*\): {percent(best[kind])}", tile)
+    assert re.search(rf"best round \({best['round'] + 1}[^)]*\): {percent(best[kind])}", tile)
 
 
 def test_a_loss_is_shown_as_a_loss():
@@ -109,7 +109,7 @@ def test_the_other_tiles():
     assert shown["Time"] == "Time 3 min 25 s 10 rounds"
     first, last = results["pseudo_label_accuracy"]
     assert (
-        f"{percent(last)} at the last of 2 refreshes (round 5); before: {percent(first)}"
+        f"{percent(last)} at the last of 2 refreshes (round 6); before: {percent(first)}"
         in shown["Pseudo labels that are right"]
     )
 
@@ -135,8 +135,8 @@ def test_pointing_at_a_round_tells_its_numbers():
     accuracy, loss = page(results).all("svg", class_="chart")
     record = results["rounds"][5]
     expected = " ".join(f"{kind} {percent(record[kind])}" for kind in KINDS)
-    assert words_of(accuracy.all("title")[5]) == f"round 5 {expected} pseudo labels refreshed"
-    assert words_of(loss.all("title")[4]) == f"round 4 loss {results['rounds'][4]['loss']:.3f}"
+    assert words_of(accuracy.all("title")[5]) == f"round 6 {expected} pseudo labels refreshed"
+    assert words_of(loss.all("title")[4]) == f"round 5 loss {results['rounds'][4]['loss']:.3f}"
 
 
 def test_rounds_that_were_not_evaluated_have_no_point():
@@ -165,7 +165,7 @@ def test_all_rounds_as_a_table():
     record = results["rounds"][5]
     accuracies = [percent(record[kind]) for kind in KINDS]
     assert table[6] == [
-        "5 (refresh)",
+        "6 (refresh)",
         *accuracies,
         f"{record['loss']:.3f}",
         "5",
@@ -180,7 +180,7 @@ def test_refresh_by_refresh():
     table = rows(page(results).one("section", id="labels").one("table"))
     expected = [
         [
-            str(refresh["round"]),
+            str(refresh["round"] + 1),
             str(sum(map(sum, refresh["estimated"]))),
             str(sum(map(sum, refresh["allocated"]))),
             str(refresh["images"]),
@@ -328,8 +328,8 @@ def test_what_went_wrong_is_told():
     results["rounds"][4] |= {"kept_old_prompt": True, "loss": None}
     tree = page(results)
     assert [line.text for line in tree.one("div", class_="troubles").all("li")] == [
-        "round 3, client-2: prompt visual is not finite; not used",
-        "round 4: nobody had anything to train on; the prompts stayed as they were",
+        "round 4, client-2: prompt visual is not finite; not used",
+        "round 5: nobody had anything to train on; the prompts stayed as they were",
     ]
     assert len(tree.all("polyline")[-1].attributes["points"].split()) == 9  # the loss has a gap
 
@@ -376,7 +376,7 @@ def test_one_client_one_class_one_round(labelled):
     lines = tree.all("polyline")
     assert [len(line.attributes["points"].split()) for line in lines] == [1] * (4 if labelled else 1)
     assert words_of(tree.one("p", class_="lead")).startswith("1 client learned to tell 1 class apart")
-    assert "at the only refresh (round 0)" in tiles(tree)["Pseudo labels that are right"]
+    assert "at the only refresh (round 1)" in tiles(tree)["Pseudo labels that are right"]
 
 
 def test_nothing_was_estimated_at_all():

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..errors import FedCoPLError
+from . import cache, data
 from .run import run
 
 app = typer.Typer(
@@ -15,6 +16,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.add_typer(data.app, name="data")
+app.add_typer(cache.app, name="cache")
 
 
 def _print_version(wanted: bool) -> None:

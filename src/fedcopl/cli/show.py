@@ -53,6 +53,12 @@ class LineWatcher:
     def preparing(self, what: str) -> None:
         self._line(what)
 
+    def prepared(self, done: int, total: int) -> None:
+        pass
+
+    def noticed(self, what: str) -> None:
+        self._line(f"note: {what}")
+
     def started(self, config: RunConfig, done: int) -> None:
         self._began, self._done_before = time.monotonic(), done
         self._line(f"going on after round {done}" if done else f"{config.data.clients} clients, {config.rounds} rounds")
@@ -80,11 +86,17 @@ class BarWatcher:
         self._name = ""
 
     def preparing(self, what: str) -> None:
-        self._progress.update(self._all, description=what)
+        self._progress.update(self._all, description=what, total=None)
+
+    def prepared(self, done: int, total: int) -> None:
+        self._progress.update(self._all, completed=done, total=total)
+
+    def noticed(self, what: str) -> None:
+        self._progress.console.print(f"note: {what}", highlight=False)
 
     def started(self, config: RunConfig, done: int) -> None:
         self._clients = config.data.clients
-        self._progress.update(self._all, description="rounds", completed=done)
+        self._progress.reset(self._all, description="rounds", completed=done, total=self._rounds)
 
     def answered(self, client: str, ask: Ask) -> None:
         name = STEPS[type(ask).__name__]

@@ -5,18 +5,14 @@ import numpy as np
 from . import BoolArray, FloatArray, IntArray
 
 
-def estimate(
-    log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None
-) -> IntArray:
+def estimate(log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None) -> IntArray:
     """Count the sure images by predicted class: u_k[c], shape (C,). The arguments are those of `sure`."""
     kept = sure(log_probs, confidence_quantile=confidence_quantile, entropy_quantile=entropy_quantile)
     predicted = log_probs[kept].argmax(axis=1)
     return np.bincount(predicted, minlength=log_probs.shape[1]).astype(np.int64)
 
 
-def sure(
-    log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None
-) -> BoolArray:
+def sure(log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None) -> BoolArray:
     """Which images are both confident and of low entropy (Eq. 2, the set D_k^est), as a mask of shape (n,).
 
     log_probs is (n, C), the float64 log-softmax of every image, without NaN.

@@ -91,9 +91,7 @@ def quantity(
     train_sizes, test_sizes = _class_sizes(train_labels, classes), _class_sizes(test_labels, classes)
     present = np.flatnonzero(train_sizes + test_sizes)
     if classes_per_client is not None and classes_per_client * clients < len(present):
-        raise ValueError(
-            f"{clients} clients of {per_client} classes each cannot hold all {len(present)} classes"
-        )
+        raise ValueError(f"{clients} clients of {per_client} classes each cannot hold all {len(present)} classes")
     holders = _deal_classes(present, classes, clients, per_client, rng)
     shares = _normalise(np.where(holders, rng.uniform(0.5, 1.5, size=holders.shape), 0.0))
     train, test = _shards(shares, holders, train_sizes), _shards(shares, holders, test_sizes)

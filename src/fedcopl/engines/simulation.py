@@ -1,9 +1,8 @@
-"""A whole federation in one process: share out a data set, run the protocol, keep the account."""
+"""A whole federation in one process: run the protocol, keep the account, write the outcome."""
 
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,41 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client import NO_EXAM, SHARED_PROMPTS, Client, ClientState, Exam
-from ..config import Data, RunConfig
-from ..core import partition
-from ..core.partition import Partition, counts_by_client
-from ..data.catalog import load_dataset
-from ..data.dataset import Dataset, ImageSet
-from ..errors import DataError
-from ..messages import Shared
-from ..model.clip import load_clip
-from ..model.device import choose_arithmetic, keep_freed_memory, use_threads
-from ..model.encoder import Encoder
-from ..model.learner import ClipExam, ClipLearner
-from ..model.prompts import initial_prompts, prompt_shapes
+from ..client import ClientState
+from ..config import RunConfig
+from ..core.partition import counts_by_client
 from ..protocol import RoundReport, ServerState, run, zero_shot_scores
 from ..report.gallery import gallery
 from ..report.page import write_page
-from ..rng import stream
 from ..runs import Checkpoint, RunFolder
-from .audit import Audit
+from .assembly import Simulation, assemble
 from .local import LocalFederation
 from .watcher import SilentWatcher, Watcher
 
 Results = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """Everything that stays the same during a run."""
-
-    config: RunConfig
-    dataset: Dataset
-    parts: Partition
-    clients: Mapping[str, Client]
-    audit: Audit
-    shared: Shared  # the first prompts of those that are averaged
 
 
 def simulate(config: RunConfig, folder: Path, *, resume: bool = False, watcher: Watcher | None = None) -> Results:
@@ -56,88 +32,19 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool = False, watcher: 
         began = time.monotonic()
         simulation = assemble(config, watcher)
         place.begin(config)
+        _tell_of_images(simulation, place, watcher)
         checkpoint = _play(simulation, place, checkpoint, watcher, began)
         return _finish(simulation, place, checkpoint)
 
 
-def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
-    """Load the images and the model, embed each image once, and give every client its part."""
-    watcher.preparing("reading the images")
-    dataset = load_dataset(config.data.source)
-    parts = share_out(dataset, config.data, config.seed)
-    watcher.preparing("loading the model")
-    use_threads(config.model.threads)
-    keep_freed_memory()
-    clip = load_clip(config.model.backbone)
-    arithmetic = choose_arithmetic(config.model.device, config.model.precision)
-    encoder = Encoder(
-        clip, dataset.classes, config.model.template or dataset.template, arithmetic
-    )
-    start = initial_prompts(prompt_shapes(clip, config.model), config.model.init_std, config.seed)
-    watcher.preparing("embedding the images")
-    train, test = encoder.embed(dataset.train.images), encoder.embed(dataset.test.images)
-    names = client_names(config.data.clients)
-    exams = _exams(encoder, test, dataset.test, parts, names)
-    clients = {
-        name: Client(ClipLearner(encoder, train[part], start, config, number), config, _exam(exams, name))
-        for number, (name, part) in enumerate(zip(names, parts.train, strict=True))
-    }
-    audit = Audit(_truth(dataset.train, parts, names), exams, start, config.evaluation.everywhere)
-    shared = {name: start[name] for name in SHARED_PROMPTS[config.sharing.aggregate]}
-    return Simulation(config, dataset, parts, clients, audit, shared)
-
-
-def client_names(count: int) -> list[str]:
-    """client-0 ... client-9, padded so that they sort as they count."""
-    digits = len(str(count - 1))
-    return [f"client-{number:0{digits}}" for number in range(count)]
-
-
-def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
-    """Who holds what. The truth is used to make the skew of the simulation, and by nobody else."""
-    train, test = dataset.train.labels, dataset.test.labels
-    if train is None or test is None:
-        raise DataError(
-            f"{dataset.name}: has no labels, so it cannot be shared out by class; name each client's images"
-        )
-    try:
-        return _partition(train, test, len(dataset.classes), data, stream(seed, "partition"))
-    except ValueError as error:
-        raise DataError(f"{dataset.name}: cannot be shared out among {data.clients} clients: {error}") from error
-
-
-def _partition(
-    train: NDArray[np.int64], test: NDArray[np.int64], classes: int, data: Data, rng: np.random.Generator
-) -> Partition:
-    match data.partition:
-        case "iid":
-            return partition.iid(train, test, classes, data.clients, rng)
-        case "dirichlet":
-            return partition.dirichlet(
-                train, test, classes, data.clients, rng, beta=data.beta, min_train=data.min_train
-            )
-        case "quantity":
-            return partition.quantity(
-                train, test, classes, data.clients, rng, classes_per_client=data.classes_per_client or None
-            )
-
-
-def _exams(encoder: Encoder, tokens: Any, test: ImageSet, parts: Partition, names: list[str]) -> dict[str, ClipExam]:
-    if test.labels is None:
-        return {}
-    return {
-        name: ClipExam(encoder, tokens[part], test.labels[part]) for name, part in zip(names, parts.test, strict=True)
-    }
-
-
-def _exam(exams: Mapping[str, ClipExam], name: str) -> Exam:
-    return exams.get(name, NO_EXAM)
-
-
-def _truth(train: ImageSet, parts: Partition, names: list[str]) -> dict[str, NDArray[np.int64]] | None:
-    if train.labels is None:
-        return None
-    return {name: train.labels[part] for name, part in zip(names, parts.train, strict=True)}
+def _tell_of_images(simulation: Simulation, place: RunFolder, watcher: Watcher) -> None:
+    """Say what was left out and what is odd about the images; the whole list goes into the folder."""
+    for note in simulation.notes:
+        watcher.noticed(note)
+    skipped = simulation.dataset.skipped
+    if skipped:
+        watcher.noticed(f"{len(skipped)} images are left out, for example {skipped[0][0]}: {skipped[0][1]}")
+        place.write_lines("skipped.jsonl", [{"name": name, "why": why} for name, why in skipped])
 
 
 def _play(
@@ -217,6 +124,7 @@ def results(simulation: Simulation, records: Mapping[str, Any]) -> Results:
         "bytes_down": sum(record["bytes_down"] for record in rounds),
         "seconds": records["seconds"],
         "classes": list(simulation.dataset.classes),
+        "images_left_out": len(simulation.dataset.skipped),
         "rounds": rounds,
         "refreshes": records["refreshes"],
         "clients": _client_results(simulation, records),

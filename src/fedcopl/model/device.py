@@ -25,7 +25,7 @@ def choose_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Where and how precisely the frozen towers compute. Prompts, losses and probabilities are always float32 or more."""
+    """Where and how precisely the frozen towers compute. Prompts, losses and probabilities are float32 or more."""
 
     device: torch.device
     precision: str = "fp32"

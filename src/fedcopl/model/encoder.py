@@ -1,20 +1,19 @@
 """A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from ..errors import ConfigError
 from .clip import Clip
 from .device import Arithmetic
+from .images import ClientImages
 
-ENCODE_BATCH = 256  # fixed, not a setting: the last bits of a matrix product may depend on its shape
 Array = NDArray[np.float32]
 
 
@@ -41,15 +40,6 @@ class Encoder:
         # Every client's evaluation and labelling ask for the features of the same few contexts again.
         self._remembered = lru_cache(maxsize=64)(self._class_features_of_bytes)
 
-    @torch.no_grad()
-    def embed(self, images: Iterable[Image.Image]) -> Tensor:
-        """Tokens before the first block, (n, N, width): they depend on no prompt, so this is done once per image."""
-        batches = [
-            self.clip.vision.embed(torch.from_numpy(pixels).to(self.device)).cpu()
-            for pixels in _batches_of_pixels(self.clip, images)
-        ]
-        return torch.cat(batches) if batches else torch.empty(0)
-
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
         """f(x), (B, d), of length one."""
         with self.arithmetic.towers():
@@ -67,10 +57,10 @@ class Encoder:
         return self.clip.logit_scale * image_features @ class_features.T
 
     @torch.inference_mode()
-    def all_image_features(self, tokens: Tensor, visual: Array | None) -> Tensor:
-        """f(x) of many images, in batches of one fixed size."""
+    def all_image_features(self, images: ClientImages, visual: Array | None) -> Tensor:
+        """f(x) of all of a client's images."""
         prompt = None if visual is None else self.tensor(visual)
-        parts = [self.image_features(part.to(self.device), prompt) for part in tokens.split(ENCODE_BATCH)]
+        parts = [self.image_features(tokens.to(self.device), prompt) for tokens in images.batches()]
         return torch.cat(parts) if parts else torch.empty(0, device=self.device)
 
     def frozen_class_features(self, text: Array | None) -> Tensor:
@@ -86,14 +76,3 @@ class Encoder:
 
     def tensor(self, array: Array) -> Tensor:
         return torch.tensor(array, device=self.device)
-
-
-def _batches_of_pixels(clip: Clip, images: Iterable[Image.Image]) -> Iterator[NDArray[np.float32]]:
-    batch: list[NDArray[np.float32]] = []
-    for image in images:
-        batch.append(clip.preprocess(image))
-        if len(batch) == ENCODE_BATCH:
-            yield np.stack(batch)
-            batch = []
-    if batch:
-        yield np.stack(batch)

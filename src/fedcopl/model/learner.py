@@ -14,16 +14,17 @@ from ..core.schedule import cosine
 from ..core.select import Selection
 from ..rng import stream
 from .encoder import Array, Encoder
+from .images import ClientImages
 
 Prompts = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
 class ClipLearner:
-    """Prompted CLIP over one client's images, given as embedded tokens. No label comes in but pseudo labels."""
+    """Prompted CLIP over one client's images. No label comes in but pseudo labels."""
 
     encoder: Encoder
-    tokens: Tensor  # (n_k, N, width)
+    images: ClientImages
     start: Prompts
     config: RunConfig
     number: int  # of this client: names its random streams
@@ -33,7 +34,7 @@ class ClipLearner:
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
         """log p_c(x), (n_k, C), in float64 so that saturated images still rank."""
-        images = self.encoder.all_image_features(self.tokens, None if prompts is None else prompts["visual"])
+        images = self.encoder.all_image_features(self.images, None if prompts is None else prompts["visual"])
         if not len(images):
             return np.zeros((0, self.encoder.classes))
         classes = self.encoder.frozen_class_features(None if prompts is None else prompts["text"])
@@ -62,12 +63,12 @@ class ClipLearner:
         shuffle: np.random.Generator,
     ) -> float:
         total = 0.0
-        for index, label in self._batches(selection, shuffle):
-            loss = self._loss(trained, index, label)
+        for batch in self._batches(selection, shuffle):
+            loss = self._loss(trained, batch)
             optimiser.zero_grad()
             self._backward(loss, trained)
             optimiser.step()
-            total += loss.item() * len(index)
+            total += loss.item() * len(batch.index)
         return total / len(selection.index)
 
     def _backward(self, loss: Tensor, trained: Mapping[str, Tensor]) -> None:
@@ -77,15 +78,17 @@ class ClipLearner:
             if prompt.grad is not None and scale != 1:
                 prompt.grad /= scale
 
-    def _batches(self, selection: Selection, shuffle: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        order = shuffle.permutation(len(selection.index))
-        index, label = torch.from_numpy(selection.index[order]), torch.from_numpy(selection.label[order])
-        return zip(index.split(self.config.train.batch), label.split(self.config.train.batch), strict=True)
+    def _batches(self, selection: Selection, shuffle: np.random.Generator) -> Iterator[Selection]:
+        order, size = shuffle.permutation(len(selection.index)), self.config.train.batch
+        for start in range(0, len(order), size):
+            batch = order[start : start + size]
+            yield Selection(selection.index[batch], selection.label[batch])
 
-    def _loss(self, trained: Mapping[str, Tensor], index: Tensor, label: Tensor) -> Tensor:
-        images = self.encoder.image_features(self.tokens[index].to(self.encoder.device), trained["visual"])
+    def _loss(self, trained: Mapping[str, Tensor], batch: Selection) -> Tensor:
+        tokens = self.images.tokens(batch.index).to(self.encoder.device)
+        images = self.encoder.image_features(tokens, trained["visual"])
         logits = self.encoder.logits(images, self.encoder.class_features(trained["text"]))
-        return F.cross_entropy(logits, label.to(self.encoder.device))
+        return F.cross_entropy(logits, torch.from_numpy(batch.label).to(self.encoder.device))
 
 
 def learning_rate(config: RunConfig, round: int, epoch: int) -> float:
@@ -98,8 +101,8 @@ def learning_rate(config: RunConfig, round: int, epoch: int) -> float:
 class ClipExam:
     """A client's labelled test images. The truth is here and nowhere else in the model."""
 
-    def __init__(self, encoder: Encoder, tokens: Tensor, truth: NDArray[np.int64]):
-        self._encoder, self._tokens = encoder, tokens
+    def __init__(self, encoder: Encoder, images: ClientImages, truth: NDArray[np.int64]):
+        self._encoder, self._images = encoder, images
         self._truth = torch.from_numpy(truth)
         self._seen: tuple[bytes | None, Tensor] | None = None  # the features under the last visual prompt
 
@@ -117,7 +120,7 @@ class ClipExam:
     def _features(self, visual: Array | None) -> Tensor:
         key = None if visual is None else visual.tobytes()
         if self._seen is None or self._seen[0] != key:
-            self._seen = key, self._encoder.all_image_features(self._tokens, visual)
+            self._seen = key, self._encoder.all_image_features(self._images, visual)
         return self._seen[1]
 
 

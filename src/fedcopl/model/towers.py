@@ -38,7 +38,7 @@ QUICK = 1.702
 def quick_gelu(x: Tensor) -> Tensor:
     """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, which torch has as one pass."""
     if torch.is_grad_enabled() and x.requires_grad:
-        activated: Tensor = _QuickGelu.apply(x)
+        activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
         return activated
     return F.silu(x * QUICK) / QUICK
 
@@ -96,9 +96,7 @@ class Block(nn.Module):
         """The query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
         width = x.shape[-1]
         normed = self.norm_attention(x)
-        query = F.linear(
-            take_row(normed, row), self.query_key_value.weight[:width], self.query_key_value.bias[:width]
-        )
+        query = F.linear(take_row(normed, row), self.query_key_value.weight[:width], self.query_key_value.bias[:width])
         return self.split_heads(query), *self._keys_values_of_normed(normed)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -122,9 +120,7 @@ def beside(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
 class VisionTower(nn.Module):
     """A CLIP vision transformer; a prompt for block l enters as `prompts[l]`, (P, width)."""
 
-    def __init__(
-        self, shape: TowerShape, *, patch: int, image: int, output: int, patch_bias: bool, norm_first: bool
-    ):
+    def __init__(self, shape: TowerShape, *, patch: int, image: int, output: int, patch_bias: bool, norm_first: bool):
         super().__init__()
         self.shape, self.patch, self.image = shape, patch, image
         self.prompt_width, self.prompt_levels = shape.width, shape.depth
@@ -225,9 +221,7 @@ class TextTower(nn.Module):
             start = torch.cat([start[:1], context, start[1:]])
         length = len(start) + sentences.rest.shape[1]
         if length > len(self.positions):
-            raise ModelError(
-                f"a class sentence takes {length} tokens; this model reads at most {len(self.positions)}"
-            )
+            raise ModelError(f"a class sentence takes {length} tokens; this model reads at most {len(self.positions)}")
         rest = self.embedding(sentences.rest) + self.positions[len(start) : length]
         return (start + self.positions[: len(start)])[None], rest
 

@@ -209,7 +209,7 @@ def bar_chart(
     label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]], level: float
 ) -> BarChart:
     """For each name one bar of each series (its name, its look, its numbers), and a line at `level`."""
-    slot = min(max(1040 / len(names), 36.0), 104.0)
+    slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
     bottom = HEIGHT - BOTTOM
     steps = ticks(0, max(1.0, level, *(float(number) for _, _, numbers in series for number in numbers)))

@@ -50,6 +50,7 @@ def write_page(path: Path, results: Results, examples: Sequence[Example]) -> Non
 
 
 def render(results: Results, examples: Sequence[Example]) -> str:
+    results = from_one(results)
     numbers = counted(results)
     classes, clients = class_rows(results, numbers), client_rows(results, numbers)
     return _template().render(
@@ -72,6 +73,16 @@ def render(results: Results, examples: Sequence[Example]) -> str:
         sections=sections(results["settings"]),
         troubles=troubles(results["rounds"]),
     )
+
+
+def from_one(results: Results) -> dict[str, Any]:
+    """The same with rounds counted from 1, as people do; the files count from 0, as the algorithm does."""
+    renumbered = dict(results)
+    for key in ("final", "best"):
+        renumbered[key] = {**results[key], "round": results[key]["round"] + 1}
+    for key in ("rounds", "refreshes"):
+        renumbered[key] = [{**record, "round": record["round"] + 1} for record in results[key]]
+    return renumbered
 
 
 @cache

@@ -1,0 +1,299 @@
+"""Images decoded, resized and cropped once, then mapped into memory: `uint8 (n, 3, side, side)`.
+
+An entry is a folder with the pixels of one list of images under one transform, named by a digest of all that went
+into it. It is built under a temporary name and renamed when complete, so a stop at any moment leaves no entry or a
+whole one. Whoever builds holds a lock; who comes second waits and finds the entry. Nothing else is ever written.
+"""
+
+import errno
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import PIL
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import DataError
+from . import digests as hashing
+from .dataset import ImageSet
+from .images import BadImage, ImageFiles, StoredImages, quiet
+
+FORMAT = 1  # of the entries: another number makes all older ones unknown
+RESERVE = 32_000_000  # bytes left free for others
+PIXELS, ENTRY, PART, LOCK = "pixels.bin", "entry.json", ".part", ".lock"
+HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
+
+Cut = Callable[[Image.Image], NDArray[np.uint8]]
+Progress = Callable[[int, int], None]
+"""Is told how many images are done, and of how many."""
+
+
+class Bad(NamedTuple):
+    """An image that cannot be used."""
+
+    place: int
+    name: str
+    reason: str
+
+
+class Pixels(NamedTuple):
+    """The images that can be used, in their order, those that cannot, and the digest of every image of the set."""
+
+    array: NDArray[np.uint8]
+    bad: list[Bad]
+    digests: list[str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finished entry on disk."""
+
+    folder: Path
+    transform: str
+    pillow: str
+    shape: tuple[int, ...]
+    digests: list[str]  # of the rows
+    bad: list[tuple[int, str]]
+
+    def array(self) -> NDArray[np.uint8]:
+        if self.shape[0] == 0:  # an empty file cannot be mapped
+            return np.zeros(self.shape, np.uint8)
+        return np.memmap(self.folder / PIXELS, np.uint8, "r", shape=self.shape)
+
+
+def default_folder() -> Path:
+    """FEDCOPL_CACHE, or `fedcopl` where this system keeps what can be made again."""
+    if chosen := os.environ.get("FEDCOPL_CACHE"):
+        return Path(chosen).expanduser()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "fedcopl"
+    if sys.platform == "win32" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "fedcopl"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "fedcopl"
+
+
+class PixelCache:
+    """Pixels of image sets, on disk; those of sets that live in memory are not worth it."""
+
+    def __init__(self, folder: Path | None = None):
+        self.folder = (folder or default_folder()) / "pixels"
+
+    def pixels(self, images: ImageSet, cut: Cut, key: str, progress: Progress = lambda done, total: None) -> Pixels:
+        """The set's images after `cut`; `key` names all that decides what `cut` does."""
+        stored = images.images
+        if not isinstance(stored, StoredImages):
+            progress(len(images), len(images))
+            return Pixels(_stack([cut(image) for image in stored], cut), [], [])
+        with self._explained():
+            contents = self._digests(stored)
+            entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
+            array = entry.array()
+        progress(len(images), len(images))
+        return Pixels(array, [Bad(place, images.names[place], why) for place, why in entry.bad], contents)
+
+    def entries(self) -> list[Entry]:
+        """All finished entries, the last used first."""
+        found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := read_entry(path.parent))]
+        return sorted(found, key=lambda entry: (entry.folder / ENTRY).stat().st_mtime, reverse=True)
+
+    def clear(self) -> None:
+        """Remove everything but what is being built. Who has an entry open keeps it until the end."""
+        with self._explained():
+            for index in self.folder.glob("*.index.json"):
+                index.unlink(missing_ok=True)
+            for entry in self.folder.glob(f"*/{ENTRY}"):
+                shutil.rmtree(entry.parent)
+            self._sweep()
+
+    def _digests(self, stored: StoredImages) -> list[str]:
+        if not isinstance(stored, ImageFiles):
+            return hashing.digests(stored, {})[0]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = blake2b(os.fsencode(hashing.home_of(stored.paths)), digest_size=16).hexdigest()
+        file = self.folder / f"{name}.index.json"
+        contents, learnt = hashing.digests(stored, hashing.read_index(file))
+        if learnt:
+            with FileLock(self.folder / f"{name}.index{LOCK}"):
+                _write(file, json.dumps(hashing.read_index(file) | learnt))
+        return contents
+
+    def _home(self, contents: list[str], key: str) -> Path:
+        made_of = json.dumps([FORMAT, PIL.__version__, key, contents])
+        return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
+
+    def _find(self, contents: list[str], key: str) -> Entry | None:
+        entry = read_entry(self._home(contents, key))
+        if entry:
+            os.utime(entry.folder / ENTRY)  # says when it was last used
+        return entry
+
+    def _make(
+        self, images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, key: str, progress: Progress
+    ) -> Entry:
+        """Build the entry, unless another process does so while we wait for the lock."""
+        home = self._home(contents, key)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(_beside(home, LOCK)):
+            if entry := self._find(contents, key):
+                return entry
+            for dead in (home, _beside(home, PART)):  # damaged, or half done: we hold the lock
+                shutil.rmtree(dead, ignore_errors=True)
+            self._sweep()
+            shape = (len(images), *_shape(cut))
+            self._require_space(math.prod(shape))
+            work = _worker(images, stored, contents, cut, self._known_rows(key))
+            try:
+                _build(home, work, shape, contents, key, progress)
+            finally:
+                shutil.rmtree(_beside(home, PART), ignore_errors=True)
+        entry = read_entry(home)
+        if entry is None:
+            raise DataError(f"{home}: what was just written cannot be read back; check the disk")
+        return entry
+
+    def _sweep(self) -> None:
+        """Remove what killed processes left half done."""
+        for part in self.folder.glob(f"*{PART}"):
+            try:
+                with FileLock(part.with_suffix(LOCK), timeout=0):
+                    shutil.rmtree(part, ignore_errors=True)
+            except Timeout:  # somebody is at work on it
+                continue
+
+    def _known_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
+        """Pixels of other entries by digest: when one file of thousands changes, the others are copied."""
+        rows: dict[str, NDArray[np.uint8]] = {}
+        for entry in self.entries():
+            if (entry.transform, entry.pillow) == (key, PIL.__version__):
+                rows.update(zip(entry.digests, entry.array(), strict=True))
+        return rows
+
+    def _require_space(self, need: int) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if need + RESERVE > free:
+            raise DataError(f"{self.folder}: needs {_size(need + RESERVE)}, but only {_size(free)} are free; {HINT}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the system says about the cache folder, as one line."""
+        try:
+            yield
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            free = f" ({_size(shutil.disk_usage(self.folder).free)} free)" if full else ""
+            raise DataError(f"{self.folder}: cannot be written: {error.strerror or error}{free}; {HINT}") from error
+
+
+def read_entry(folder: Path) -> Entry | None:
+    """A whole entry, or None: what is missing, cut short or of another format is no entry."""
+    try:
+        told = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        if told["format"] != FORMAT:
+            return None
+        shape, bad = tuple(map(int, told["shape"])), [(int(place), str(why)) for place, why in told["bad"]]
+        entry = Entry(folder, str(told["transform"]), str(told["pillow"]), shape, list(told["digests"]), bad)
+        whole = (folder / PIXELS).stat().st_size == math.prod(shape) and len(entry.digests) == shape[0]
+        return entry if whole else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _worker(
+    images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, known: dict[str, NDArray[np.uint8]]
+) -> Callable[[int], NDArray[np.uint8] | str]:
+    """What is done for each image: its pixels, or the reason why there are none."""
+
+    def work(place: int) -> NDArray[np.uint8] | str:
+        told = contents[place]
+        if told.startswith(hashing.UNREADABLE):
+            return told
+        if told in known:
+            return known[told]
+        content = _content(stored, place)
+        if content is None or hashing.digest(stored.kind, content) != told:
+            raise DataError(f"{images.names[place]}: was changed while it was read; start again when it is complete")
+        try:
+            return cut(stored.decode(content))
+        except BadImage as reason:
+            return str(reason)
+
+    return work
+
+
+def _content(stored: StoredImages, place: int) -> bytes | None:
+    try:
+        return stored.content(place)
+    except OSError:
+        return None
+
+
+def _build(
+    home: Path,
+    work: Callable[[int], NDArray[np.uint8] | str],
+    shape: tuple[int, ...],
+    contents: list[str],
+    key: str,
+    progress: Progress,
+) -> None:
+    """Write all rows under a temporary name, then give the entry its name. Plain writes: a full disk is an error
+    that can be caught, where a mapped file would be a crash."""
+    part = _beside(home, PART)
+    part.mkdir()
+    bad: list[tuple[int, str]] = []
+    with (part / PIXELS).open("wb") as file, quiet():
+        for place, result in enumerate(hashing.in_order(work, shape[0])):
+            if isinstance(result, str):
+                bad.append((place, result))
+            else:
+                file.write(np.ascontiguousarray(result).data)
+            progress(place, shape[0])
+        file.flush()
+        os.fsync(file.fileno())
+    dropped = {place for place, _ in bad}
+    told = {
+        "format": FORMAT,
+        "pillow": PIL.__version__,
+        "transform": key,
+        "shape": [shape[0] - len(bad), *shape[1:]],
+        "bad": bad,
+        "digests": [content for place, content in enumerate(contents) if place not in dropped],
+    }
+    _write(part / ENTRY, json.dumps(told))
+    part.rename(home)
+
+
+def _write(file: Path, text: str) -> None:
+    """Whole or not at all; the caller holds a lock."""
+    temporary = file.with_name(f"{file.name}.new")
+    with temporary.open("w", encoding="utf-8") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+    temporary.replace(file)
+
+
+def _beside(home: Path, suffix: str) -> Path:
+    return home.with_name(home.name + suffix)
+
+
+def _shape(cut: Cut) -> tuple[int, ...]:
+    return cut(Image.new("RGB", (1, 1))).shape
+
+
+def _stack(rows: list[NDArray[np.uint8]], cut: Cut) -> NDArray[np.uint8]:
+    return np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"

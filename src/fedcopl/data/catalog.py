@@ -1,0 +1,46 @@
+"""The closed table of data sets: name -> reader."""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..config import Data
+from ..errors import ConfigError
+from .cifar import read_cifar10, read_cifar100
+from .dataset import Dataset
+from .digits import load_digits
+from .folder import read_folder
+from .huggingface import read_huggingface
+from .manifest import read_manifest
+from .official import read_cub200, read_dtd, read_resisc45, read_ucf101
+
+
+@dataclass(frozen=True)
+class Source:
+    """One way to get images."""
+
+    read: Callable[[Data], Dataset]
+    about: str  # one line for `fedcopl data list`
+
+
+SOURCES: Mapping[str, Source] = {
+    "digits": Source(lambda data: load_digits(), "1,797 handwritten digits, embedded"),
+    "folder": Source(read_folder, "your images in train/<class>/*, or flat with classes.txt"),
+    "manifest": Source(read_manifest, "your images in a CSV or Parquet table"),
+    "cifar10": Source(read_cifar10, "60,000 tiny photographs of 10 things"),
+    "cifar100": Source(read_cifar100, "60,000 tiny photographs of 100 things"),
+    "dtd": Source(read_dtd, "5,640 textures of 47 kinds (split 1)"),
+    "resisc45": Source(read_resisc45, "31,500 satellite scenes of 45 kinds"),
+    "cub200": Source(read_cub200, "11,788 birds of 200 species (CUB-200-2011)"),
+    "ucf101": Source(read_ucf101, "11,422 middle frames of videos of 101 actions"),
+    "huggingface": Source(read_huggingface, "a data set of Hugging Face, from the hub or a folder"),
+}
+
+
+def load_dataset(data: Data) -> Dataset:
+    """The data set the settings name, listed but not yet opened. Broken images are found by `prepare`."""
+    if data.source not in SOURCES:
+        near = difflib.get_close_matches(data.source, SOURCES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
+    return SOURCES[data.source].read(data)

@@ -1,0 +1,126 @@
+"""CIFAR-10 and CIFAR-100 in both official forms: python pickles and plain binary files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import Data
+from ..errors import DataError
+from .classes import clean_all
+from .dataset import Dataset, ImageSet
+from .images import ImageArrays
+from .pickles import load_plain
+from .walk import require_folder
+
+TEMPLATE = "a photo of a {}."
+PIXELS = 3 * 32 * 32
+Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Pixels as they are stored, (n, 3072), and labels."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of the official forms: its folder, and its files with the number of images in each."""
+
+    folder: str
+    train: Sequence[str]
+    test: Sequence[str]
+    labels: str | int  # their key in a pickle, or how many label bytes stand before the pixels; the last one counts
+    sizes: tuple[int, int]  # images in each file of train and test
+
+
+TEN = (
+    Form("cifar-10-batches-py", [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"], "labels", (10000, 10000)),
+    Form("cifar-10-batches-bin", [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"], 1, (10000, 10000)),
+)
+HUNDRED = (
+    Form("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
+    Form("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
+)
+TEN_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+HUNDRED_CLASSES = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man
+    maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+    plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail
+    snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout
+    tulip turtle wardrobe whale willow_tree wolf woman worm
+""".split()
+
+
+def read_cifar10(data: Data, forms: Sequence[Form] = TEN) -> Dataset:
+    return _read("cifar10", data, forms, TEN_CLASSES)
+
+
+def read_cifar100(data: Data, forms: Sequence[Form] = HUNDRED) -> Dataset:
+    return _read("cifar100", data, forms, HUNDRED_CLASSES)
+
+
+def _read(name: str, data: Data, forms: Sequence[Form], classes: Sequence[str]) -> Dataset:
+    root = require_folder(data.path, name)
+    folder, form = _find(root, name, forms)
+    missing = [file for file in (*form.train, *form.test) if not (folder / file).is_file()]
+    if missing:
+        raise DataError(f"{folder}: {', '.join(missing)} is missing; {name} needs all of its official files")
+    return Dataset(
+        name,
+        clean_all(classes, name),
+        TEMPLATE,
+        _image_set(folder, form.train, form.sizes[0], form, len(classes)),
+        _image_set(folder, form.test, form.sizes[1], form, len(classes)),
+    )
+
+
+def _find(root: Path, name: str, forms: Sequence[Form]) -> tuple[Path, Form]:
+    """The folder of one of the forms: the root itself, or below it under its official name."""
+    for form in forms:
+        for folder in (root, root / form.folder):
+            if any((folder / file).is_file() for file in (*form.train, *form.test)):
+                return folder, form
+    known = " or ".join(form.folder for form in forms)
+    raise DataError(f"{root}: holds no {known}; fetch it with: fedcopl data get {name} {root}")
+
+
+def _image_set(folder: Path, files: Sequence[str], size: int, form: Form, classes: int) -> ImageSet:
+    batches = [_batch(folder / file, size, form, classes) for file in files]
+    pixels = np.concatenate([pixels for pixels, _ in batches])
+    # Stored colour by colour; an image is row by row.
+    rows = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    names = [f"{file}/{place}" for file in files for place in range(size)]
+    return ImageSet(ImageArrays(rows), np.concatenate([labels for _, labels in batches]), names)
+
+
+def _batch(file: Path, size: int, form: Form, classes: int) -> Batch:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    key = form.labels
+    pixels, labels = _pickled(file, content, key) if isinstance(key, str) else _binary(file, content, key, size)
+    if pixels.shape != (size, PIXELS) or labels.shape != (size,):
+        raise DataError(f"{file}: should hold {size:,} images, but has {len(pixels):,}; fetch it again")
+    if not 0 <= labels.min() <= labels.max() < classes:
+        raise DataError(f"{file}: has labels from {labels.min()} to {labels.max()}; {classes} classes are known")
+    return pixels, labels
+
+
+def _pickled(file: Path, content: bytes, key: str) -> Batch:
+    try:
+        told = load_plain(content)
+        return np.asarray(told["data"], np.uint8), np.array(told[key], np.int64)
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{file}: is not one of CIFAR's pickles: {error}; fetch it again") from error
+
+
+def _binary(file: Path, content: bytes, labels: int, size: int) -> Batch:
+    """Rows of one or two label bytes and 3,072 pixels; of two labels the first is the coarse one."""
+    if len(content) != size * (labels + PIXELS):
+        raise DataError(
+            f"{file}: should be {size * (labels + PIXELS):,} bytes long, not {len(content):,}; fetch it again"
+        )
+    rows = np.frombuffer(content, np.uint8).reshape(size, labels + PIXELS)
+    return rows[:, labels:], rows[:, labels - 1].astype(np.int64)

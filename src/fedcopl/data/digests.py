@@ -1,0 +1,114 @@
+"""What is in each image, as a short digest. A file that did not change is not read again."""
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from typing import TypeVar
+
+from .images import ImageFiles, StoredImages
+
+T = TypeVar("T")
+Traits = list[int]
+Index = dict[str, tuple[Traits, str]]
+"""Of each path: the traits the file had when it was read, and its digest."""
+
+UNREADABLE = "unreadable: "  # instead of a digest, with the reason
+SETTLED = 2_000_000_000  # ns: a file younger than this may change again without its times showing it
+AHEAD = 4  # images per worker that may be finished but not yet taken: bounds the memory
+
+
+def digest(kind: str, content: bytes) -> str:
+    return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
+
+
+def workers() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
+    """work(0), work(1), ... on all cores. Threads: reading, hashing, decoding and resizing all leave Python's lock."""
+    threads = workers()
+    waiting: deque[Future[T]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            for place in range(count):
+                waiting.append(pool.submit(work, place))
+                if len(waiting) > AHEAD * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
+    """The digest of each image, and what was learnt about the files among them."""
+    if not isinstance(images, ImageFiles):
+        return [_digest_or_reason(images, place) for place in range(len(images))], {}
+    found = [_unchanged(path, known) for path in images.paths]
+    unread = [place for place, result in enumerate(found) if result is None]
+    learnt: Index = {}
+    read = in_order(lambda number: _read(images, unread[number]), len(unread))
+    for place, (traits, result) in zip(unread, read, strict=True):
+        found[place] = result
+        if traits is not None:
+            learnt[str(images.paths[place])] = (traits, result)
+    return [result or "" for result in found], learnt
+
+
+def _unchanged(path: Path, known: Index) -> str | None:
+    try:
+        traits, result = known[str(path)]
+        return result if _traits(path) == traits else None
+    except (KeyError, OSError):
+        return None
+
+
+def _read(images: ImageFiles, place: int) -> tuple[Traits | None, str]:
+    """Its traits, unless they cannot be relied on, and its digest."""
+    path = images.paths[place]
+    try:
+        traits = _traits(path)
+        result = _digest_or_reason(images, place)
+        relied_on = _is_settled(traits) and _traits(path) == traits and not result.startswith(UNREADABLE)
+        return traits if relied_on else None, result
+    except OSError as error:
+        return None, f"{UNREADABLE}{error.strerror or error}"
+
+
+def _digest_or_reason(images: StoredImages, place: int) -> str:
+    try:
+        return digest(images.kind, images.content(place))
+    except OSError as error:
+        return f"{UNREADABLE}{error.strerror or error}"
+
+
+def _traits(path: Path) -> Traits:
+    """Size, times and number: whatever is written into a file, the second time, which nobody can set, moves."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def _is_settled(traits: Traits) -> bool:
+    return time.time_ns() - max(traits[1], traits[2]) > SETTLED
+
+
+def read_index(file: Path) -> Index:
+    """Only a shortcut: an index that is missing or damaged is begun again."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {str(path): (list(traits), str(result)) for path, (traits, result) in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def home_of(paths: Sequence[Path]) -> str:
+    """The folder that all files lie in: what an index is named after."""
+    return os.path.commonpath([path.parent for path in paths]) if paths else ""

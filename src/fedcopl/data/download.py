@@ -1,0 +1,141 @@
+"""Fetching the data sets whose publishers offer them for direct download: with a checksum, and resumed when stopped."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import DataError
+
+Progress = Callable[[int, int | None], None]
+"""Is told how many bytes are there, and of how many, if the server says."""
+
+PIECE = 1 << 20
+PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+
+
+@dataclass(frozen=True)
+class Download:
+    url: str
+    md5: str  # as the publisher, or torchvision for it, gives it
+    makes: str  # the folder that is in the archive
+
+    @property
+    def file(self) -> str:
+        return self.url.rsplit("/", 1)[-1]
+
+
+DOWNLOADS: Mapping[str, Download] = {
+    "cifar10": Download(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        "cifar-10-batches-py",
+    ),
+    "cifar100": Download(
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        "cifar-100-python",
+    ),
+    "dtd": Download(
+        "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
+        "fff73e5086ae6bdbea199a49dfb8a4c1",
+        "dtd",
+    ),
+    "cub200": Download(
+        "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
+        "97eceeb196236b17998738112f37df78",
+        "CUB_200_2011",
+    ),
+}
+BY_HAND: Mapping[str, str] = {
+    "resisc45": "its authors offer it on OneDrive only: https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs",
+    "ucf101": "CoOp offers the middle frames on Google Drive only; see DATASETS.md in github.com/KaiyangZhou/CoOp",
+}
+
+
+def get(name: str, folder: Path, progress: Progress = lambda done, total: None) -> Path:
+    """Download and unpack a data set into a folder; the folder that holds it."""
+    if name not in DOWNLOADS:
+        reason = BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
+        raise DataError(f"{name}: cannot be downloaded by this program; {reason}")
+    return fetch(DOWNLOADS[name], folder, progress)
+
+
+def fetch(download: Download, folder: Path, progress: Progress = lambda done, total: None) -> Path:
+    made = folder / download.makes
+    if made.exists():
+        return made
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        archive = folder / download.file
+        if not archive.exists():
+            _fetch_file(download, archive, progress)
+        _check(archive, download)
+        _unpack(archive, folder, download.makes)
+    except urllib.error.URLError as error:
+        raise DataError(f"{download.url}: cannot be fetched: {error.reason}; try again to go on") from error
+    except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        raise DataError(f"{download.url}: the connection broke: {error!r}; try again to go on") from error
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
+    archive.unlink()
+    return made
+
+
+def _fetch_file(download: Download, archive: Path, progress: Progress) -> None:
+    """Into a file of a temporary name, going on where an earlier attempt stopped."""
+    part = archive.with_name(f"{archive.name}.part")
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(download.url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        answer = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code != RANGE_NOT_SATISFIABLE:
+            raise
+        part.rename(archive)  # everything is there already; the checksum will tell
+        return
+    with answer, part.open("ab") as file:
+        if have and answer.status != PARTIAL_CONTENT:  # the server sends all of it again
+            file.truncate(0)
+            have = 0
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        while piece := answer.read(PIECE):
+            file.write(piece)
+            have += len(piece)
+            progress(have, total)
+        file.flush()
+        os.fsync(file.fileno())
+    if total is not None and have < total:
+        raise ConnectionError(f"{have:,} of {total:,} bytes came")
+    part.rename(archive)
+
+
+def _check(archive: Path, download: Download) -> None:
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if found != download.md5:
+        archive.unlink()
+        raise DataError(f"{download.url}: what came has the checksum {found}, not {download.md5}; it was removed")
+
+
+def _unpack(archive: Path, folder: Path, makes: str) -> None:
+    """Beside, then renamed: a folder of the final name is whole. The filter keeps every file inside."""
+    if not hasattr(tarfile, "data_filter"):
+        raise DataError(f"{archive}: unpacking safely needs Python 3.11.4 or newer; unpack it by hand: tar xf")
+    beside = folder / f".{makes}.part"
+    shutil.rmtree(beside, ignore_errors=True)
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(beside, filter="data")
+        (beside / makes).rename(folder / makes)
+    except (tarfile.TarError, EOFError, FileNotFoundError) as error:
+        raise DataError(f"{archive}: cannot be unpacked: {error}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

@@ -1,0 +1,141 @@
+"""Putting a simulated federation together: images, model, who holds what."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..client import NO_EXAM, SHARED_PROMPTS, Client
+from ..config import Data, RunConfig
+from ..core import partition
+from ..core.partition import Partition
+from ..data.cache import PixelCache
+from ..data.catalog import load_dataset
+from ..data.dataset import Dataset, ImageSet
+from ..data.natural import natural_partition
+from ..data.prepare import Prepared, prepare
+from ..errors import DataError
+from ..messages import Shared
+from ..model.clip import Clip, load_clip
+from ..model.device import choose_arithmetic, keep_freed_memory, use_threads
+from ..model.encoder import Encoder
+from ..model.images import ClientImages, TokenStore
+from ..model.learner import ClipExam, ClipLearner, Prompts
+from ..model.prompts import initial_prompts, prompt_shapes
+from ..rng import stream
+from .audit import Audit
+from .watcher import Watcher
+
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything that stays the same during a run."""
+
+    config: RunConfig
+    dataset: Dataset
+    notes: tuple[str, ...]  # what the user should know about the images
+    parts: Partition
+    clients: Mapping[str, Client]
+    audit: Audit
+    shared: Shared  # the first prompts of those that are averaged
+
+
+def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
+    """Load the images and the model, and give every client its part."""
+    watcher.preparing("listing the images")
+    dataset = load_dataset(config.data)
+    watcher.preparing("loading the model")
+    use_threads(config.model.threads)
+    keep_freed_memory()
+    arithmetic = choose_arithmetic(config.model.device, config.model.precision)
+    activation = None if config.model.activation == "auto" else config.model.activation
+    clip = load_clip(config.model.backbone, activation=activation)
+    encoder = Encoder(clip, dataset.classes, config.model.template or dataset.template, arithmetic)
+    start = initial_prompts(prompt_shapes(clip, config.model), config.model.init_std, config.seed)
+    prepared = _prepare(dataset, clip, watcher)
+    parts = share_out(prepared.dataset, config.data, config.seed)
+    clients, exams = _clients(config, encoder, prepared, parts, start)
+    audit = Audit(_truth(prepared.dataset.train, parts, list(clients)), exams, start, config.evaluation.everywhere)
+    shared = {name: start[name] for name in SHARED_PROMPTS[config.sharing.aggregate]}
+    return Simulation(config, prepared.dataset, prepared.notes, parts, clients, audit, shared)
+
+
+def _prepare(dataset: Dataset, clip: Clip, watcher: Watcher) -> Prepared:
+    """Every image decoded and cut to the model's size, once; what is broken is left out and named."""
+    watcher.preparing("preparing the images")
+    return prepare(dataset, clip.preprocess.cut, clip.preprocess.key, PixelCache(), watcher.prepared)
+
+
+def _clients(
+    config: RunConfig, encoder: Encoder, prepared: Prepared, parts: Partition, start: Prompts
+) -> tuple[dict[str, Client], dict[str, ClipExam]]:
+    train, test = (
+        TokenStore.of(encoder.clip, pixels, config.model.memory * GIGABYTE)
+        for pixels in (prepared.train, prepared.test)
+    )
+    names = client_names(prepared.dataset, parts)
+    truth = prepared.dataset.test.labels
+    exams = {
+        name: ClipExam(encoder, ClientImages(test, part), truth[part])
+        for name, part in zip(names, parts.test, strict=True)
+        if truth is not None
+    }
+    clients = {
+        name: Client(
+            ClipLearner(encoder, ClientImages(train, part), start, config, number), config, exams.get(name, NO_EXAM)
+        )
+        for number, (name, part) in enumerate(zip(names, parts.train, strict=True))
+    }
+    return clients, exams
+
+
+def client_names(dataset: Dataset, parts: Partition) -> Sequence[str]:
+    """As the data set calls them, or client-0 ... client-9, padded so that they sort as they count."""
+    count = len(parts.train)
+    if len(dataset.clients) == count:
+        return dataset.clients
+    digits = len(str(count - 1))
+    return [f"client-{number:0{digits}}" for number in range(count)]
+
+
+def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
+    """Who holds what. The truth is used to make the skew of the simulation, and by nobody else."""
+    if data.partition == "natural":
+        return natural_partition(dataset)
+    labelled = dataset.train.labels is not None
+    if not labelled and data.partition != "iid":
+        raise DataError(
+            f"{dataset.name}: has no labels, so it cannot be shared out by class; "
+            "use data.partition=iid, or say who holds what and use data.partition=natural"
+        )
+    classes = len(dataset.classes) if labelled else 1
+    train, test = (_labels_or_zeros(part, labelled) for part in (dataset.train, dataset.test))
+    try:
+        return _partition(train, test, classes, data, stream(seed, "partition"))
+    except ValueError as error:
+        raise DataError(f"{dataset.name}: cannot be shared out among {data.clients} clients: {error}") from error
+
+
+def _labels_or_zeros(images: ImageSet, labelled: bool) -> NDArray[np.int64]:
+    return images.labels if labelled and images.labels is not None else np.zeros(len(images), np.int64)
+
+
+def _partition(
+    train: NDArray[np.int64], test: NDArray[np.int64], classes: int, data: Data, rng: np.random.Generator
+) -> Partition:
+    if data.partition == "iid":
+        return partition.iid(train, test, classes, data.clients, rng)
+    if data.partition == "quantity":
+        per_client = data.classes_per_client or None
+        return partition.quantity(train, test, classes, data.clients, rng, classes_per_client=per_client)
+    return partition.dirichlet(train, test, classes, data.clients, rng, beta=data.beta, min_train=data.min_train)
+
+
+def _truth(train: ImageSet, parts: Partition, names: Sequence[str]) -> dict[str, NDArray[np.int64]] | None:
+    labels = train.labels
+    if labels is None:
+        return None
+    return {name: labels[part] for name, part in zip(names, parts.train, strict=True)}

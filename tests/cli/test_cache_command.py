@@ -1,0 +1,35 @@
+"""`fedcopl cache`, as a user types it."""
+
+import pytest
+from typer.testing import CliRunner
+
+from data.pictures import TRANSFORM, load, plant
+from fedcopl.cli import app
+from fedcopl.data.cache import PixelCache
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
+    return PixelCache()
+
+
+def fedcopl(*words):
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_info_of_nothing(cache):
+    assert fedcopl("cache", "info") == f"{cache.folder}: 0 entries, 0 B\n"
+
+
+def test_info_and_clear(cache, tmp_path):
+    images = load("folder", plant(tmp_path / "images", "cat/0.png", "cat/1.png")).train
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    seen = fedcopl("cache", "info")
+    assert TRANSFORM.key in seen
+    assert f"{cache.folder}: 1 entries, 1.5 kB" in seen  # 2 x 3 x 16 x 16 bytes
+    assert fedcopl("cache", "clear") == f"{cache.folder}: 1.5 kB freed\n"
+    assert cache.entries() == []
+    assert fedcopl("cache", "clear") == f"{cache.folder}: 0 B freed\n"

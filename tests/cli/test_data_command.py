@@ -1,0 +1,118 @@
+"""`fedcopl data`, as a user types it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from data.pictures import plant, put
+from fedcopl.cli import app
+from fedcopl.data.catalog import SOURCES
+from fedcopl.errors import ConfigError, DataError
+
+
+def fedcopl(*words):
+    result = CliRunner().invoke(app, list(map(str, words)), catch_exceptions=True)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def folder(tmp_path):
+    plant(
+        tmp_path / "images",
+        *(f"{split}/{name}/{n}.png" for split in ("train", "test") for name in ("cat", "sea_lion") for n in range(6)),
+    )
+    return tmp_path / "images"
+
+
+def test_list_names_all():
+    listed = fedcopl("data", "list").splitlines()[1:]
+    assert [line.split()[0] for line in listed] == list(SOURCES)
+    assert [line.split()[0] for line in listed if line.rstrip().endswith("yes")] == [
+        "cifar10",
+        "cifar100",
+        "dtd",
+        "cub200",
+    ]
+
+
+def test_check_prints_counts_sentences_and_what_is_broken(folder):
+    put(folder, "train/cat/[odd]\nname.png", b"")
+    seen = fedcopl("data", "check", "folder", folder)
+    assert [line.split() for line in seen.splitlines()[1:3]] == [
+        ["cat", "6", "6", "a", "photo", "of", "a", "cat"],
+        ["sea", "lion", "6", "6", "a", "photo", "of", "a", "sea", "lion"],
+    ]
+    assert "folder: 2 classes, 12 train and 12 test images" in seen
+    assert "note: 12 test images are also training images" not in seen
+    assert "1 left out:\n  train/cat/[odd]\\nname.png: the file is empty" in seen
+
+
+def test_check_takes_settings(folder):
+    assert "an X-ray of sea lion!" in fedcopl("data", "check", "folder", folder, "template=an X-ray of {}!")
+
+
+def test_check_as_json(folder):
+    put(folder, "test/cat/x.png", b"?")
+    seen = json.loads(fedcopl("data", "check", "folder", folder, "--json"))
+    assert seen["classes"][1] == {"name": "sea lion", "train": 6, "test": 6, "sentence": "a photo of a sea lion"}
+    assert [entry["image"] for entry in seen["skipped"]] == ["test/cat/x.png"]
+
+
+def test_many_broken_images_are_counted(folder):
+    for number in range(30):
+        put(folder, f"train/cat/x{number}.png", b"")
+    assert "30 left out:" in fedcopl("data", "check", "folder", folder)
+    assert "and 10 more; --json names all" in fedcopl("data", "check", "folder", folder)
+
+
+def test_check_of_the_digits_needs_no_folder():
+    assert "digits: 10 classes, 1,198 train and 599 test images" in fedcopl("data", "check", "digits")
+
+
+def test_show_writes_two_pictures(folder, tmp_path):
+    out = tmp_path / "out"
+    seen = fedcopl("data", "show", "folder", folder, "clients=3", "partition=iid", "--out", out)
+    assert seen.split() == [str(out / "folder-images.png"), str(out / "folder-clients.png")]
+    assert all(Image.open(path).format == "PNG" for path in seen.split())
+
+
+def test_show_a_natural_partition(folder, tmp_path):
+    plant(tmp_path / "sites", *(f"clients/{site}/cat/{n}.png" for site in ("north", "south") for n in range(3)))
+    seen = fedcopl("data", "show", "folder", tmp_path / "sites", "partition=natural", "--out", tmp_path / "out")
+    assert len(seen.split()) == 2
+
+
+def test_show_without_labels_is_one_picture(tmp_path):
+    put(plant(tmp_path / "flat", "a.png", "b.png"), "classes.txt", "cat")
+    assert len(fedcopl("data", "show", "folder", tmp_path / "flat", "--out", tmp_path / "out").split()) == 1
+
+
+def test_show_the_digits_with_settings_only(tmp_path):
+    assert len(fedcopl("data", "show", "digits", "clients=3", "--out", tmp_path).split()) == 2
+
+
+def test_mistakes(tmp_path):
+    with pytest.raises(ConfigError, match="unknown data set 'cifar'"):
+        fedcopl("data", "check", "cifar", tmp_path)
+    with pytest.raises(ConfigError, match="client: unknown setting"):
+        fedcopl("data", "show", "digits", "client=3")
+    with pytest.raises(DataError, match="cannot be downloaded by this program"):
+        fedcopl("data", "get", "resisc45", tmp_path)
+
+
+def test_a_mistake_is_one_line_and_code_3(tmp_path):
+    command = [sys.executable, "-m", "fedcopl", "data", "check", "cifar10", str(tmp_path)]
+    process = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
+    assert process.returncode == 3
+    assert process.stderr.startswith(
+        f"fedcopl: {tmp_path}: holds no cifar-10-batches-py or cifar-10-batches-bin; fetch"
+    )
+    assert process.stderr.count("\n") == 1

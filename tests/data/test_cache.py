@@ -1,0 +1,301 @@
+"""The cache gives the same bytes as direct work, whatever happens to it."""
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.pictures import TRANSFORM, directly, encoded, load, noise, plant, put
+from fedcopl.data import cache as cache_module
+from fedcopl.data import digests
+from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder
+from fedcopl.data.dataset import ImageSet
+from fedcopl.data.digits import load_digits
+from fedcopl.data.images import ImageArrays
+from fedcopl.data.prepare import prepare
+from fedcopl.errors import DataError
+from fedcopl.model.preprocess import ImageTransform
+
+
+class CountingCut:
+    """A transform that knows how often it was used."""
+
+    def __init__(self, transform: ImageTransform = TRANSFORM):
+        self.transform, self.calls = transform, 0
+
+    def __call__(self, image):
+        self.calls += image.size != (1, 1)  # the cache asks for the shape with a single dot
+        return self.transform.cut(image)
+
+
+@pytest.fixture
+def images(tmp_path) -> ImageSet:
+    return load("folder", plant(tmp_path / "images", *(f"cat/{n}.png" for n in range(12)))).train
+
+
+@pytest.fixture
+def cache(tmp_path) -> PixelCache:
+    return PixelCache(tmp_path / "cache")
+
+
+def only_entry(cache: PixelCache) -> Path:
+    (entry,) = cache.entries()
+    return entry.folder
+
+
+def test_the_same_bytes_as_without(images, cache):
+    for _ in range(2):
+        pixels, bad, contents = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        assert np.array_equal(pixels, directly(images))
+        assert (bad, len(set(contents))) == ([], 12)
+    assert isinstance(pixels, np.memmap)
+    assert not pixels.flags.writeable
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(1, 30)), max_size=8))
+def test_any_list_of_images(tmp_path_factory, pictures):
+    root = tmp_path_factory.mktemp("any")
+    for place, (seed, width, height) in enumerate(pictures):
+        put(root, f"cat/{place}.png", encoded(noise(seed, (width, height))))
+    plant(root, "cat/x.png")
+    images = load("folder", root).train
+    cache = PixelCache(root / "cache")
+    for _ in range(2):
+        assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+
+
+def test_each_image_is_decoded_once(images, cache):
+    cut = CountingCut()
+    for _ in range(3):
+        cache.pixels(images, cut, TRANSFORM.key)
+    assert cut.calls == 12
+
+
+def test_an_empty_set(cache, images):
+    pixels, bad, _ = cache.pixels(images.without(range(12)), TRANSFORM.cut, TRANSFORM.key)
+    assert (pixels.shape, bad) == ((0, 3, 16, 16), [])
+
+
+def test_another_transform_is_another_entry(images, cache):
+    other = ImageTransform(20, 16)
+    first = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array
+    second = cache.pixels(images, other.cut, other.key).array
+    assert np.array_equal(first, directly(images))
+    assert np.array_equal(second, directly(images, other))
+    assert len(cache.entries()) == 2
+
+
+def test_broken_images_are_left_out_with_a_reason(tmp_path, cache):
+    root = plant(tmp_path / "images", "cat/0.png", "cat/2.png", "dog/5.png")
+    put(root, "cat/1.png", b"")
+    put(root, "cat/3.png", "no picture")
+    put(root, "dog/4.jpg", encoded(noise(4), "JPEG")[:-300])
+    images = load("folder", root).train
+    for _ in range(2):
+        pixels, bad, _ = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+        assert [(place, name) for place, name, _ in bad] == [(1, "cat/1.png"), (3, "cat/3.png"), (4, "dog/4.jpg")]
+        assert bad[0].reason == "the file is empty"
+        good = images.without(place for place, _, _ in bad)
+        assert np.array_equal(pixels, directly(good))
+        assert (good.names, good.labels.tolist()) == (["cat/0.png", "cat/2.png", "dog/5.png"], [0, 0, 1])
+
+
+def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
+    content = type(images.images).content
+
+    def refuse(self, place):
+        if self.paths[place].name == "3.png":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return content(self, place)
+
+    monkeypatch.setattr(type(images.images), "content", refuse)
+    pixels, bad, _ = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    assert (len(pixels), [reason for _, _, reason in bad]) == (11, ["unreadable: Permission denied"])
+    monkeypatch.undo()
+    assert len(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array) == 12
+
+
+def settle(monkeypatch):
+    """As if all files were old enough for their times to be relied on."""
+    monkeypatch.setattr(digests, "SETTLED", -1)
+
+
+def test_unchanged_files_are_not_even_read(images, cache, monkeypatch):
+    settle(monkeypatch)
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    monkeypatch.setattr(type(images.images), "content", lambda self, place: pytest.fail("was read"))
+    assert len(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array) == 12
+
+
+def test_young_files_are_read_again(images, cache):
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    assert not list(cache.folder.glob("*.index.json"))
+
+
+def test_a_changed_file_is_noticed_and_only_it_is_decoded(images, cache, monkeypatch):
+    settle(monkeypatch)
+    cut = CountingCut()
+    cache.pixels(images, cut, TRANSFORM.key)
+    path = images.images.paths[5]
+    before = path.stat()
+    path.write_bytes(encoded(noise(77)).ljust(before.st_size, b"\0")[: before.st_size])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # even if somebody sets the time back
+    assert np.array_equal(cache.pixels(images, cut, TRANSFORM.key).array, directly(images))
+    assert cut.calls == 13
+
+
+def test_a_file_that_is_replaced_by_another(images, cache, monkeypatch):
+    settle(monkeypatch)
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    first, second = images.images.paths[:2]
+    first.rename(first.with_suffix(".x"))
+    second.rename(first)
+    first.with_suffix(".x").rename(second)
+    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+
+
+def test_a_file_that_changes_while_it_is_read(images, cache):
+    def cut(image):
+        images.images.paths[11].write_bytes(encoded(noise(99)))
+        return TRANSFORM.cut(image)
+
+    with pytest.raises(DataError, match=r"cat/9.png: was changed while it was read"):
+        cache.pixels(images, cut, TRANSFORM.key)
+    assert cache.entries() == []
+    assert not list(cache.folder.glob("*.part"))
+
+
+SPOILERS = {
+    "pixels cut short": lambda entry: os.truncate(entry / PIXELS, 1000),
+    "pixels gone": lambda entry: (entry / PIXELS).unlink(),
+    "pixels too long": lambda entry: (entry / PIXELS).open("ab").write(b"x"),
+    "description cut short": lambda entry: os.truncate(entry / ENTRY, 20),
+    "description empty": lambda entry: os.truncate(entry / ENTRY, 0),
+    "description gone": lambda entry: (entry / ENTRY).unlink(),
+    "description of another kind": lambda entry: (entry / ENTRY).write_text("[1, 2]"),
+    "another format": lambda entry: (entry / ENTRY).write_text(
+        json.dumps(json.loads((entry / ENTRY).read_text()) | {"format": 0})
+    ),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILERS.values(), ids=SPOILERS)
+def test_a_damaged_entry_is_made_again(images, cache, spoil):
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    spoil(only_entry(cache))
+    assert cache.entries() == []
+    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert len(cache.entries()) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 3}', '{"x": [[1], 2, 3]}'])
+def test_a_damaged_index_is_begun_again(images, cache, monkeypatch, text):
+    settle(monkeypatch)
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    (index,) = cache.folder.glob("*.index.json")
+    index.write_text(text)
+    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert len(json.loads(index.read_text())) == 12
+
+
+def test_too_little_space_is_told_before_work(images, cache, monkeypatch):
+    cut = CountingCut()
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9, 1_000_000))
+    with pytest.raises(DataError) as error:
+        cache.pixels(images, cut, TRANSFORM.key)
+    assert f"{cache.folder}: needs 32.0 MB, but only 1.0 MB are free; free some space" in str(error.value)
+    assert cut.calls == 0
+
+
+def test_a_disk_that_fills_up_during_work(images, cache, monkeypatch):
+    def full(number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache_module.os, "fsync", full)
+    with pytest.raises(DataError, match=r"cannot be written: No space left on device \(.* free\); free some space"):
+        cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+    monkeypatch.undo()
+    assert cache.entries() == []
+    assert not list(cache.folder.glob("*.part"))
+    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+
+
+def test_a_cache_folder_that_is_a_file(images, tmp_path):
+    put(tmp_path, "cache", "in the way")
+    with pytest.raises(DataError, match="FEDCOPL_CACHE"):
+        PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.cut, TRANSFORM.key)
+
+
+def test_embedded_images_are_not_written(cache):
+    test = load_digits().test
+    pixels, bad, _ = cache.pixels(test, TRANSFORM.cut, TRANSFORM.key)
+    assert np.array_equal(pixels, directly(test))
+    assert not cache.folder.exists()
+    assert bad == []
+
+
+def test_bare_pixels_of_two_shapes_are_not_mixed_up(cache):
+    dots = np.random.default_rng(0).integers(0, 256, (3, 8, 4, 3), dtype=np.uint8)
+    for pixels in (dots, dots.reshape(3, 4, 8, 3)):
+        images = ImageSet(ImageArrays(pixels))
+        assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+
+
+def test_progress_is_told(images, cache):
+    told = []
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key, lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert told[-1] == (12, 12)
+
+
+def test_clearing(images, cache, monkeypatch):
+    settle(monkeypatch)
+    pixels = cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array
+    (cache.folder / "0123.part").mkdir()
+    cache.clear()
+    assert [path for path in cache.folder.iterdir() if path.suffix != ".lock"] == []
+    assert np.array_equal(pixels, directly(images))  # who has it open keeps it
+    PixelCache(cache.folder / "never made").clear()
+
+
+def test_where_the_cache_lies(monkeypatch, tmp_path):
+    for name in ("FEDCOPL_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == tmp_path / ".cache" / "fedcopl"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert default_folder() == Path("/xdg/fedcopl")
+    monkeypatch.setenv("FEDCOPL_CACHE", "/mine")
+    assert default_folder() == Path("/mine")
+
+
+def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
+    root = plant(tmp_path / "images", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
+    put(root, "train/cat/9.png", b"")
+    put(root, "test/dog/8.png", b"?")
+    put(root, "train/cat/copy.png", encoded(noise(0)))
+    put(root, "test/dog/leak.png", encoded(noise(1)))
+    told = []
+    prepared = prepare(load("folder", root), TRANSFORM.cut, TRANSFORM.key, cache, lambda *seen: told.append(seen))
+    assert prepared.dataset.train.names == ["train/cat/0.png", "train/cat/copy.png", "train/dog/1.png"]
+    assert prepared.dataset.test.labels.tolist() == [0, 1]
+    assert np.array_equal(prepared.train, directly(prepared.dataset.train))
+    assert np.array_equal(prepared.test, directly(prepared.dataset.test))
+    assert [name for name, _ in prepared.dataset.skipped] == ["train/cat/9.png", "test/dog/8.png"]
+    assert prepared.notes == (
+        "1 training images are exact copies of others",
+        "1 test images are also training images",
+    )
+    assert told[-1] == (7, 7)
+
+
+def test_nothing_usable_is_an_error(tmp_path, cache):
+    put(tmp_path / "images", "cat/0.png", b"")
+    with pytest.raises(DataError, match=r"none of its 1 training images can be used, the first, cat/0\.png: the file"):
+        prepare(load("folder", tmp_path / "images"), TRANSFORM.cut, TRANSFORM.key, cache)

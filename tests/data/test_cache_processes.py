@@ -1,0 +1,119 @@
+"""The cache among several processes: killed, racing, out of room."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from data.pictures import TRANSFORM, directly, load, plant
+from fedcopl.data.cache import PixelCache
+
+BUILD = """
+import sys, time, resource
+from fedcopl.config import Data
+from fedcopl.data.cache import PixelCache
+from fedcopl.data.catalog import load_dataset
+from fedcopl.errors import DataError
+from fedcopl.model.preprocess import ImageTransform
+from pathlib import Path
+
+root, folder, pause, most = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+transform, calls = ImageTransform(18, 16), 0
+def cut(image):
+    global calls
+    calls += 1
+    time.sleep(pause)
+    return transform.cut(image)
+if most:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+try:
+    pixels = PixelCache(folder).pixels(load_dataset(Data(source="folder", path=root)).train, cut, transform.key).array
+    print(len(pixels), calls)
+except DataError as error:
+    print(error)
+    sys.exit(3)
+"""
+IMAGES = 200
+
+
+@pytest.fixture
+def root(tmp_path):
+    return plant(tmp_path / "images", *(f"cat/{n:03}.png" for n in range(IMAGES)))
+
+
+def build(root, folder, pause=0.0, most=0):
+    command = [sys.executable, "-c", BUILD, str(root), str(folder), str(pause), str(most)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, process):
+    while not condition():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.005)
+
+
+def written(folder) -> int:
+    return sum(path.stat().st_size for path in folder.glob("pixels/*.part/pixels.bin"))
+
+
+@pytest.mark.parametrize("rows", [0, 50, 150])
+def test_kill_9_leaves_nothing_that_is_believed(root, tmp_path, rows):
+    folder = tmp_path / "cache"
+    process = build(root, folder, pause=0.02)
+    wait_for(lambda: written(folder) > rows * 768 or (rows == 0 and list(folder.glob("pixels/*.part"))), process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    cache = PixelCache(folder)
+    assert cache.entries() == []
+    assert len(list(folder.glob("pixels/*.part"))) == 1
+    images = load("folder", root).train
+    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    assert not list(folder.glob("pixels/*.part"))
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next(root, tmp_path):
+    folder = tmp_path / "cache"
+    process = build(root, folder, pause=0.02)
+    wait_for(lambda: written(folder) > 0, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    plant(root, "cat/another.png")  # so the next one builds another entry
+    assert build(root, folder).communicate()[0].split()[0] == str(IMAGES + 1)
+    assert not list(folder.glob("pixels/*.part"))
+
+
+def test_two_at_once_do_the_work_once(root, tmp_path):
+    folder = tmp_path / "cache"
+    first = build(root, folder, pause=0.01)
+    wait_for(lambda: list(folder.glob("pixels/*.part")), first)
+    second = build(root, folder)
+    answers = [process.communicate()[0].split() for process in (first, second)]
+    assert answers[0] == [str(IMAGES), str(IMAGES + 1)]  # one more for the shape
+    assert answers[1] == [str(IMAGES), "0"]
+    images = load("folder", root).train
+    (entry,) = PixelCache(folder).entries()
+    assert np.array_equal(entry.array(), directly(images))
+
+
+def test_clearing_spares_what_is_being_built(root, tmp_path):
+    folder = tmp_path / "cache"
+    process = build(root, folder, pause=0.01)
+    wait_for(lambda: written(folder) > 0, process)
+    PixelCache(folder).clear()
+    assert process.communicate()[0].split()[0] == str(IMAGES)
+    assert len(PixelCache(folder).entries()) == 1
+
+
+def test_a_write_that_fails_halfway_is_one_line(root, tmp_path):
+    folder = tmp_path / "cache"
+    process = build(root, folder, most=100 * 768)
+    message = process.communicate()[0]
+    assert process.returncode == 3
+    assert f"{folder}/pixels: cannot be written: File too large" in message
+    assert message.count("\n") == 1
+    assert PixelCache(folder).entries() == []
+    assert not list(folder.glob("pixels/*.part"))
