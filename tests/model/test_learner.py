@@ -250,3 +250,11 @@ def test_a_part_counts_within_itself(store):
     part = ClientImages(store, np.array([10, 20, 30]))
     assert torch.equal(part.tokens(np.array([2, 0])), store[np.array([30, 10])])
     assert torch.equal(torch.cat(list(part.batches())), store[np.array([10, 20, 30])])
+
+
+def test_prompts_of_length_zero_are_zero_shot_bit_for_bit(clip, images):
+    # Without context the sentence is "name.", so that is the template to compare with.
+    plain = Encoder(clip, CLASSES, "{}.", Arithmetic(CPU))
+    nothing = {"visual": np.zeros((3, 0, 128), np.float32), "text": np.zeros((0, 128), np.float32)}
+    learner = learner_of(plain, images)
+    assert (learner.log_probabilities(nothing) == learner.log_probabilities(None)).all()

@@ -1,9 +1,9 @@
 """The script that made the embedded model still makes one."""
 
 import torch
-from pretrain_glyph_clip import IMAGE, coarse_pixels, distort, fill_box, matching_loss, render_glyphs, save, train
 
 from fedcopl.model.clip import load_clip
+from pretrain_glyph_clip import IMAGE, coarse_pixels, distort, fill_box, matching_loss, render_glyphs, save, train
 
 
 def test_two_steps_twice_give_the_same_folder(tmp_path):

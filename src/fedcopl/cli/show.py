@@ -126,8 +126,18 @@ def round_line(record: Record, rounds: int) -> str:
 
 
 def print_results(outcome: Record, folder: Path) -> None:
-    """The outcome in one table, zero-shot beside the result."""
+    """The outcome, zero-shot beside the result where labels tell how good they are."""
     console = Console(highlight=False)
+    if outcome["final"]["macro"] is None:
+        console.print(f"{outcome['name']}, seed {outcome['seed']}: no labelled test images, so accuracy is unknown")
+    else:
+        console.print(accuracy_table(outcome))
+    for title, value in facts(outcome):
+        console.print(f"{title:<22}{value}")
+    console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
+
+
+def accuracy_table(outcome: Record) -> Table:
     table = Table(title=f"{outcome['name']}, seed {outcome['seed']}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
@@ -138,17 +148,13 @@ def print_results(outcome: Record, folder: Path) -> None:
     }
     for title, key in rows.items():
         table.add_row(title, *(percent(outcome[key][kind], sign="") for kind in ("macro", "weighted", "global")))
-    console.print(table)
-    for title, value in facts(outcome):
-        console.print(f"{title:<22}{value}")
-    console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
+    return table
 
 
 def facts(outcome: Record) -> Iterator[tuple[str, str]]:
-    yield (
-        "pseudo labels right",
-        ", ".join(percent(share) for share in outcome["pseudo_label_accuracy"]) + " (per refresh)",
-    )
+    right = outcome["pseudo_label_accuracy"]
+    if any(share is not None for share in right):
+        yield "pseudo labels right", ", ".join(percent(share) for share in right) + " (per refresh)"
     held = sum(client["train"] for client in outcome["clients"])
     yield "images used", f"{outcome['images_used']:,} of {held:,}, {len(outcome['clients'])} clients"
     yield "sent to the server", f"{size(outcome['bytes_up'])} (back: {size(outcome['bytes_down'])})"

@@ -155,8 +155,10 @@ class PixelCache:
             work = _worker(images, stored, contents, cut, self._known_rows(key))
             try:
                 _build(home, work, shape, contents, key, progress)
-            finally:
-                shutil.rmtree(_beside(home, PART), ignore_errors=True)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):  # somebody else took the space meanwhile
+                    self._require_space(math.prod(shape))
+                raise
         entry = read_entry(home)
         if entry is None:
             raise DataError(f"{home}: what was just written cannot be read back; check the disk")
@@ -190,9 +192,7 @@ class PixelCache:
         try:
             yield
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            free = f" ({_size(shutil.disk_usage(self.folder).free)} free)" if full else ""
-            raise DataError(f"{self.folder}: cannot be written: {error.strerror or error}{free}; {HINT}") from error
+            raise DataError(f"{self.folder}: cannot be written: {error.strerror or error}; {HINT}") from error
 
 
 def read_entry(folder: Path) -> Entry | None:
@@ -246,31 +246,44 @@ def _build(
     key: str,
     progress: Progress,
 ) -> None:
-    """Write all rows under a temporary name, then give the entry its name. Plain writes: a full disk is an error
-    that can be caught, where a mapped file would be a crash."""
+    """Write the entry under a temporary name, then give it its own."""
     part = _beside(home, PART)
     part.mkdir()
-    bad: list[tuple[int, str]] = []
-    with (part / PIXELS).open("wb") as file, quiet():
-        for place, result in enumerate(hashing.in_order(work, shape[0])):
+    try:
+        bad = _write_rows(part / PIXELS, work, shape[0], progress)
+        dropped = dict(bad)
+        told = {
+            "format": FORMAT,
+            "pillow": PIL.__version__,
+            "transform": key,
+            "shape": [shape[0] - len(bad), *shape[1:]],
+            "bad": bad,
+            "digests": [content for place, content in enumerate(contents) if place not in dropped],
+        }
+        _write(part / ENTRY, json.dumps(told))
+        part.rename(home)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write_rows(
+    file: Path, work: Callable[[int], NDArray[np.uint8] | str], count: int, progress: Progress
+) -> list[tuple[int, str]]:
+    """The rows of all images that can be used, one after the other; returns the others, with their reasons.
+
+    Plain writes: on a full disk they are an error that can be caught, where a mapped file would be a crash.
+    """
+    bad = []
+    with file.open("wb") as rows, quiet():
+        for place, result in enumerate(hashing.in_order(work, count)):
             if isinstance(result, str):
                 bad.append((place, result))
             else:
-                file.write(np.ascontiguousarray(result).data)
-            progress(place, shape[0])
-        file.flush()
-        os.fsync(file.fileno())
-    dropped = {place for place, _ in bad}
-    told = {
-        "format": FORMAT,
-        "pillow": PIL.__version__,
-        "transform": key,
-        "shape": [shape[0] - len(bad), *shape[1:]],
-        "bad": bad,
-        "digests": [content for place, content in enumerate(contents) if place not in dropped],
-    }
-    _write(part / ENTRY, json.dumps(told))
-    part.rename(home)
+                rows.write(np.ascontiguousarray(result).data)
+            progress(place, count)
+        rows.flush()
+        os.fsync(rows.fileno())
+    return bad
 
 
 def _write(file: Path, text: str) -> None:

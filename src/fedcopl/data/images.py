@@ -101,7 +101,7 @@ def decode(content: bytes) -> Image.Image:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             _refuse_giants(image.size)
             image.load()
-            return _eight_bits(ImageOps.exif_transpose(image))
+            return _eight_bits(ImageOps.exif_transpose(image))  # a copy: the file may be closed
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -132,7 +132,7 @@ def _refuse_giants(size: tuple[int, int]) -> None:
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Deep grey by its full range: the brightness of one picture must not depend on its own extremes."""
     if not (image.mode in ("I", "F") or image.mode.startswith("I;16")):
-        return image.copy()
+        return image
     grey = np.asarray(image)
     if image.mode == "F" or int(grey.min(initial=0)) < 0 or int(grey.max(initial=0)) > 65535:
         raise BadImage("grey of 32 bits, whose scale is not known")

@@ -99,11 +99,12 @@ def _clients(records: Sequence[Record], origin: Path) -> tuple[str, ...]:
 
 
 def _image_set(records: Sequence[Record], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
+    number = {client: place for place, client in enumerate(clients)}
     return ImageSet(
         ImageFiles([record.path for record in records]),
         _labels(records, origin, classes),
         [printable(record.name) for record in records],
-        np.array([clients.index(record.client or "") for record in records], np.int64) if clients else None,
+        np.array([number[record.client or ""] for record in records], np.int64) if clients else None,
     )
 
 

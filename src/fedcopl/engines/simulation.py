@@ -43,7 +43,8 @@ def _tell_of_images(simulation: Simulation, place: RunFolder, watcher: Watcher) 
         watcher.noticed(note)
     skipped = simulation.dataset.skipped
     if skipped:
-        watcher.noticed(f"{len(skipped)} images are left out, for example {skipped[0][0]}: {skipped[0][1]}")
+        many = f"{len(skipped)} images are" if len(skipped) > 1 else "1 image is"
+        watcher.noticed(f"{many} left out, for example {skipped[0][0]}: {skipped[0][1]}")
         place.write_lines("skipped.jsonl", [{"name": name, "why": why} for name, why in skipped])
 
 
