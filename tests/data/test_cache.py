@@ -232,6 +232,20 @@ def test_a_cache_folder_that_is_a_file(images, tmp_path):
         PixelCache(tmp_path / "cache").pixels(images, TRANSFORM.cut, TRANSFORM.key)
 
 
+def test_a_cache_that_may_only_be_read(images, cache, monkeypatch):
+    settle(monkeypatch)
+    cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(cache_module.os, "utime", refuse)
+    monkeypatch.setattr(cache_module, "FileLock", refuse)
+    assert np.array_equal(cache.pixels(images, TRANSFORM.cut, TRANSFORM.key).array, directly(images))
+    with pytest.raises(DataError, match="cannot be written: Permission denied"):
+        cache.pixels(images, TRANSFORM.cut, "another transform")
+
+
 def test_embedded_images_are_not_written(cache):
     test = load_digits().test
     pixels, bad, _ = cache.pixels(test, TRANSFORM.cut, TRANSFORM.key)

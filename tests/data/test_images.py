@@ -69,12 +69,27 @@ def test_a_transparent_palette_is_seen_on_white():
     assert (TRANSFORM.cut(decode(encoded(clear, transparency=0))) == 255).all()
 
 
+def test_a_damaged_exif_entry_says_nothing():
+    damaged = encoded(PLAIN, "JPEG", exif=b"Exif\x00\x00MM\x00*\x00\x00\xff\xffgarbage")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with quiet():
+            assert decode(damaged).size == PLAIN.size
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
+def test_every_kind_of_colour_becomes_rgb(mode):
+    form = "TIFF" if mode in ("CMYK", "YCbCr") else "PNG"
+    assert TRANSFORM.cut(decode(encoded(PLAIN.convert(mode), form))).shape == (3, 16, 16)
+
+
 BROKEN = {
     "empty": (b"", "the file is empty"),
     "text": (b"hello, I am not a picture at all", "not an image of a known format"),
     "cut short": (encoded(PLAIN, "JPEG")[:-200], "damaged: "),
     "cut short png": (encoded(PLAIN)[:200], "damaged: "),
     "postscript": (encoded(PLAIN, "EPS"), "not an image of a known format"),
+    "lab": (encoded(Image.new("LAB", (9, 9)), "TIFF"), "colours of the kind LAB"),
     "thin": (encoded(Image.new("L", (500, 2))), "500 x 2 is more than 200 times longer than wide"),
 }
 

@@ -6,7 +6,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..data.cache import ENTRY, PIXELS, Entry, PixelCache
+from ..data.cache import PixelCache
 from .show import size
 
 app = typer.Typer(help="Show or clear the cache of decoded images.", no_args_is_help=True)
@@ -24,23 +24,16 @@ def info() -> None:
         table.add_column("size", justify="right")
         table.add_column("transform")
         for entry in entries:
-            table.add_row(_last_used(entry), f"{entry.shape[0]:,}", size(_bytes(entry)), entry.transform)
+            used = f"{datetime.fromtimestamp(entry.last_used):%Y-%m-%d %H:%M}"
+            table.add_row(used, f"{entry.shape[0]:,}", size(entry.size), entry.transform)
         console.print(table)
-    console.print(f"{cache.folder}: {len(entries)} entries, {size(sum(map(_bytes, entries)))}")
+    console.print(f"{cache.folder}: {len(entries)} entries, {size(sum(entry.size for entry in entries))}")
 
 
 @app.command()
 def clear() -> None:
     """Remove all of it; a run that is using it is not disturbed."""
     cache = PixelCache()
-    freed = sum(map(_bytes, cache.entries()))
+    freed = sum(entry.size for entry in cache.entries())
     cache.clear()
     print(f"{cache.folder}: {size(freed)} freed")
-
-
-def _last_used(entry: Entry) -> str:
-    return f"{datetime.fromtimestamp((entry.folder / ENTRY).stat().st_mtime):%Y-%m-%d %H:%M}"
-
-
-def _bytes(entry: Entry) -> int:
-    return (entry.folder / PIXELS).stat().st_size

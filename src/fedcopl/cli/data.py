@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from ..config import RunConfig, override
@@ -89,7 +97,7 @@ def get(name: Name, folder: Annotated[Path, typer.Argument(help="Where to put it
     """Download a data set, where its publisher allows it; a stopped download goes on where it was."""
     from ..data.download import get as download
 
-    with progress_bar(f"fetching {name}") as progress:
+    with progress_bar(f"fetching {name}", DownloadColumn()) as progress:
         print(download(name, folder, progress))
 
 
@@ -153,10 +161,10 @@ def _as_json(found: Survey, sentences: list[str]) -> dict[str, object]:
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[int, int | None], None]]:
+def progress_bar(what: str, counter: ProgressColumn | None = None) -> Iterator[Callable[[int, int | None], None]]:
     """A moving bar on a terminal, nothing anywhere else."""
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), counter or MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -65,6 +65,12 @@ class Entry:
     shape: tuple[int, ...]
     digests: list[str]  # of the rows
     bad: list[tuple[int, str]]
+    last_used: float  # seconds since 1970
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return math.prod(self.shape)
 
     def array(self) -> NDArray[np.uint8]:
         if self.shape[0] == 0:  # an empty file cannot be mapped
@@ -105,7 +111,7 @@ class PixelCache:
     def entries(self) -> list[Entry]:
         """All finished entries, the last used first."""
         found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := read_entry(path.parent))]
-        return sorted(found, key=lambda entry: (entry.folder / ENTRY).stat().st_mtime, reverse=True)
+        return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
         """Remove everything but what is being built. Who has an entry open keeps it until the end."""
@@ -123,9 +129,10 @@ class PixelCache:
         name = blake2b(os.fsencode(hashing.home_of(stored.paths)), digest_size=16).hexdigest()
         file = self.folder / f"{name}.index.json"
         contents, learnt = hashing.digests(stored, hashing.read_index(file))
-        if learnt:
-            with FileLock(self.folder / f"{name}.index{LOCK}"):
-                _write(file, json.dumps(hashing.read_index(file) | learnt))
+        with suppress(OSError):  # only a shortcut: a cache that may only be read will do
+            if learnt:
+                with FileLock(self.folder / f"{name}.index{LOCK}"):
+                    _write(file, json.dumps(hashing.read_index(file) | learnt))
         return contents
 
     def _home(self, contents: list[str], key: str) -> Path:
@@ -135,7 +142,8 @@ class PixelCache:
     def _find(self, contents: list[str], key: str) -> Entry | None:
         entry = read_entry(self._home(contents, key))
         if entry:
-            os.utime(entry.folder / ENTRY)  # says when it was last used
+            with suppress(OSError):
+                os.utime(entry.folder / ENTRY)  # says when it was last used
         return entry
 
     def _make(
@@ -191,8 +199,9 @@ class PixelCache:
         """What the system says about the cache folder, as one line."""
         try:
             yield
-        except OSError as error:
-            raise DataError(f"{self.folder}: cannot be written: {error.strerror or error}; {HINT}") from error
+        except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{self.folder}: cannot be written: {reason}; {HINT}") from error
 
 
 def read_entry(folder: Path) -> Entry | None:
@@ -201,10 +210,17 @@ def read_entry(folder: Path) -> Entry | None:
         told = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
         if told["format"] != FORMAT:
             return None
-        shape, bad = tuple(map(int, told["shape"])), [(int(place), str(why)) for place, why in told["bad"]]
-        entry = Entry(folder, str(told["transform"]), str(told["pillow"]), shape, list(told["digests"]), bad)
-        whole = (folder / PIXELS).stat().st_size == math.prod(shape) and len(entry.digests) == shape[0]
-        return entry if whole else None
+        entry = Entry(
+            folder,
+            str(told["transform"]),
+            str(told["pillow"]),
+            tuple(map(int, told["shape"])),
+            list(told["digests"]),
+            [(int(place), str(reason)) for place, reason in told["bad"]],
+            (folder / ENTRY).stat().st_mtime,
+        )
+        is_whole = (folder / PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
+        return entry if is_whole else None
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -1,7 +1,7 @@
 """What a data set is to the rest of the program."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +52,7 @@ class Dataset:
     train: ImageSet
     test: ImageSet
     clients: tuple[str, ...] = ()  # of the natural partition, in the order of the numbers in ImageSet.clients
-    skipped: Sequence[Skipped] = field(default=())
+    skipped: Sequence[Skipped] = ()
 
     def without(self, train: Iterable[int], test: Iterable[int], skipped: Iterable[Skipped]) -> "Dataset":
         """The same data set with some images left out, and why."""

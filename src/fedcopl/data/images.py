@@ -20,6 +20,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
+COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
 THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
 
 
@@ -101,7 +102,7 @@ def decode(content: bytes) -> Image.Image:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             _refuse_giants(image.size)
             image.load()
-            return _eight_bits(ImageOps.exif_transpose(image))  # a copy: the file may be closed
+            return _eight_bits(_upright(image))
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -129,10 +130,20 @@ def _refuse_giants(size: tuple[int, int]) -> None:
         raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
 
 
+def _upright(image: Image.Image) -> Image.Image:
+    """A copy, so the file may be closed, turned as its EXIF entry says; a damaged entry says nothing."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image.copy()
+
+
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Deep grey by its full range: the brightness of one picture must not depend on its own extremes."""
-    if not (image.mode in ("I", "F") or image.mode.startswith("I;16")):
+    if image.mode in COLOURS:
         return image
+    if not (image.mode in ("I", "F") or image.mode.startswith("I;16")):
+        raise BadImage(f"colours of the kind {image.mode}, which cannot be turned into RGB")
     grey = np.asarray(image)
     if image.mode == "F" or int(grey.min(initial=0)) < 0 or int(grey.max(initial=0)) > 65535:
         raise BadImage("grey of 32 bits, whose scale is not known")

@@ -14,24 +14,28 @@ from ..errors import DataError
 from .dataset import Dataset, ImageSet
 from .images import BadImage
 
+DPI = 110
 PER_ROW = 10
-MOST_ROWS = 50
-SIDE = 64  # dots of one image on the sheet
+SIDE, GAP = 72, 4  # dots of one image on the sheet, and between two
+UNLABELLED = 200  # images shown where there are no classes to choose by
 
 
 def contact_sheet(dataset: Dataset, file: Path) -> None:
     """A row of training images for each class; without labels, the first ones as they come."""
-    rows = _rows(dataset)[:MOST_ROWS]
-    figure = _figure(width=1.8 + 0.7 * PER_ROW, height=0.3 + 0.72 * len(rows))
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_axis_off()
-    axes.set(xlim=(-2.5, PER_ROW), ylim=(len(rows), -0.4))
-    for row, (name, places) in enumerate(rows):
-        axes.text(-0.1, row + 0.5, fill(name, 24), ha="right", va="center", fontsize=8, parse_math=False)
+    rows = _rows(dataset)
+    step = SIDE + GAP
+    canvas = np.full((len(rows) * step, PER_ROW * step, 3), 255, np.uint8)
+    for row, (_, places) in enumerate(rows):
         for column, place in enumerate(places):
-            thumbnail = _thumbnail(dataset.train, place)
-            axes.imshow(thumbnail, extent=(column + 0.02, column + 0.98, row + 0.98, row + 0.02), aspect="auto")
-    axes.set(xlim=(-2.5, PER_ROW), ylim=(len(rows), -0.4))  # imshow moves them
+            top, left = row * step, column * step
+            canvas[top : top + SIDE, left : left + SIDE] = _thumbnail(dataset.train, place)
+    names = [fill(name, 24) for name, _ in rows]
+    figure = _figure(width=2 + canvas.shape[1] / DPI, height=canvas.shape[0] / DPI)
+    axes = figure.add_axes((2 * DPI / (2 * DPI + canvas.shape[1]), 0, canvas.shape[1] / (2 * DPI + canvas.shape[1]), 1))
+    axes.imshow(canvas, interpolation="none", aspect="auto")
+    axes.set_yticks([row * step + SIDE / 2 for row in range(len(rows))], names, fontsize=8, parse_math=False)
+    axes.tick_params(length=0, bottom=False, labelbottom=False)
+    axes.spines[:].set_visible(False)
     _save(figure, file)
 
 
@@ -56,7 +60,7 @@ def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequenc
 def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
     labels = dataset.train.labels
     if labels is None:
-        shown = range(min(len(dataset.train), PER_ROW * MOST_ROWS))
+        shown = range(min(len(dataset.train), UNLABELLED))
         return [("", list(shown[start : start + PER_ROW])) for start in range(0, len(shown), PER_ROW)]
     return [
         (name, [int(place) for place in np.flatnonzero(labels == number)[:PER_ROW]])
@@ -76,7 +80,7 @@ def _thumbnail(images: ImageSet, place: int) -> NDArray[np.uint8]:
 def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure  # half a second: only when a picture is asked for
 
-    return Figure(figsize=(width, min(height, 200)), dpi=110)
+    return Figure(figsize=(width, height), dpi=DPI)
 
 
 def _save(figure: Any, file: Path) -> None:

@@ -41,24 +41,32 @@ def folders_in(folder: Path) -> list[Path]:
 
 def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool = True) -> Iterator[Path]:
     """All image files in a folder, and with `deep` below it. What is left out goes on the list, with a reason."""
+    unvisited = [folder]
+    while unvisited:
+        for entry in _entries(unvisited.pop(), root, skipped):
+            path = Path(entry.path)
+            if _is_passed_over(path):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                unvisited += [path] if deep else []
+                continue
+            reason = _why_not(path, root, entry.is_symlink())
+            if reason is None:
+                yield path
+            else:
+                skipped.append((_below(path, root), reason))
+
+
+def _entries(folder: Path, root: Path, skipped: list[Skipped]) -> list[os.DirEntry[str]]:
     try:
-        entries = list(os.scandir(folder))
+        return list(os.scandir(folder))
     except OSError as error:
         skipped.append((_below(folder, root), f"cannot be read: {error.strerror}"))
-        return
-    for entry in entries:
-        path = Path(entry.path)
-        if entry.name.startswith(".") or entry.name.lower() in NOT_MEANT or path.suffix.lower() in NOTES:
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            if deep:
-                yield from images_below(path, root, skipped)
-            continue
-        reason = _why_not(path, root, entry.is_symlink())
-        if reason is None:
-            yield path
-        else:
-            skipped.append((_below(path, root), reason))
+        return []
+
+
+def _is_passed_over(path: Path) -> bool:
+    return path.name.startswith(".") or path.name.lower() in NOT_MEANT or path.suffix.lower() in NOTES
 
 
 def _why_not(path: Path, root: Path, is_link: bool) -> str | None:
