@@ -1,11 +1,14 @@
-"""A run's folder: its settings, its checkpoint, its results.
+"""A run's folder.
 
-settings.toml         complete: `fedcopl run settings.toml` repeats the run
-checkpoint.safetensors   all that `--resume` needs, replaced as a whole after each round
-rounds.jsonl          one line per round, for those who watch
-results.json          the outcome
-prompts/              the server's and each client's prompts
-report.html           the outcome for people
+| file | what it holds |
+|---|---|
+| settings.toml | all settings: `fedcopl run settings.toml` repeats the run |
+| checkpoint.safetensors | all that `--resume` needs, replaced as a whole after each round |
+| rounds.jsonl | one line per round, for those who watch |
+| results.json | the outcome |
+| prompts/ | the server's prompts, and each client's own in clients/ |
+| skipped.jsonl | images that were left out, and why; only when there are any |
+| report.html | the outcome for people |
 """
 
 import json
@@ -14,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -94,8 +98,8 @@ class RunFolder:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         server, clients = checkpoint.server, checkpoint.clients
         tensors = {f"server/{name}": value for name, value in server.shared.items()}
-        for client, state in clients.items():
-            tensors |= {f"client/{client}/{name}": value for name, value in _state_tensors(state).items()}
+        for number, state in enumerate(clients.values()):
+            tensors |= {f"client/{number}/{name}": value for name, value in _state_tensors(state).items()}
         about = {
             "round": server.round,
             "classes": server.classes,
@@ -135,7 +139,8 @@ class RunFolder:
         """The outcome for others to load: what is shared once, what is personal once per client."""
         write_bytes(self.path / "prompts" / "server.safetensors", save(dict(server.shared)))
         for client, state in clients.items():
-            write_bytes(self.path / "prompts" / f"{client}.safetensors", save(dict(state.own)))
+            # A site may call itself anything, "../x" or "server" too.
+            write_bytes(self.path / "prompts/clients" / f"{quote(client, safe=' ')}.safetensors", save(dict(state.own)))
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
@@ -162,11 +167,12 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
     shared = _below(tensors, "server/")
     server = ServerState(about["round"], shared, about["classes"], tuple(about["members"]))
-    by_client: dict[str, Tensors] = {client: {} for client in about["clients"]}
+    by_number: list[Tensors] = [{} for _ in about["clients"]]
     for key, value in _below(tensors, "client/").items():
-        client, name = key.split("/", 1)
-        by_client[client][name] = value
-    return Checkpoint(server, {client: _state(t) for client, t in by_client.items()}, about["records"])
+        number, name = key.split("/", 1)
+        by_number[int(number)][name] = value
+    states = {client: _state(own) for client, own in zip(about["clients"], by_number, strict=True)}
+    return Checkpoint(server, states, about["records"])
 
 
 def _state(tensors: Tensors) -> ClientState:

@@ -88,7 +88,7 @@ def show(
 
     parts = share_out(dataset, config.data, config.seed)
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
-    heat_map(counts, dataset.classes, client_names(dataset, parts), heat)
+    heat_map(counts, dataset.classes, client_names(dataset, config.data), heat)
     print(heat)
 
 

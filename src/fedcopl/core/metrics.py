@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import FloatArray, IntArray
+from . import BoolArray, FloatArray, IntArray
 
 Score = tuple[int, int]  # images classified correctly, images tried
 
@@ -86,6 +86,29 @@ def _squares(vectors: Iterable[NDArray[Any]]) -> tuple[float, float]:
 def label_accuracy(labels: IntArray, truth: IntArray) -> float | None:
     """The fraction of pseudo-labels that are true, both (m,); None when nothing was selected."""
     return float(np.mean(labels == truth)) if len(labels) else None
+
+
+def coverage(candidates: BoolArray, truth: IntArray) -> float | None:
+    """The fraction of candidate sets (m, C) that hold the true label (m,); None when nothing was selected.
+
+    Larger sets cover more, so it says little without `mean_set_size`, and it is no `label_accuracy`.
+    """
+    return float(np.mean(candidates[np.arange(len(truth)), truth])) if len(truth) else None
+
+
+def mean_set_size(candidates: BoolArray) -> float | None:
+    """How many classes a candidate set (m, C) holds on average; None when nothing was selected."""
+    return float(candidates.sum(axis=1).mean()) if len(candidates) else None
+
+
+def distribution_similarity(counts_a: IntArray, counts_b: IntArray) -> float:
+    """The cosine of the angle between two label histograms, both (C,): <a, b> / (|a| |b|).
+
+    1 when they are proportional, however many labels each counts; 0 when they share no class, or one is empty.
+    """
+    a, b = np.asarray(counts_a, np.float64), np.asarray(counts_b, np.float64)
+    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return min(1.0, float(a @ b) / norms) if norms > 0 else 0.0
 
 
 def recall_per_class(predicted: IntArray, truth: IntArray, classes: int) -> FloatArray:

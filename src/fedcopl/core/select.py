@@ -4,16 +4,17 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from . import FloatArray, IntArray
+from . import BoolArray, FloatArray, IntArray
 
 Candidates = Literal["argmax", "any"]
 
 
 class Selection(NamedTuple):
-    """The images to train on; one image has one label."""
+    """The images to train on, by class and then surest first; a rule that gives an image two labels lists it twice."""
 
     index: IntArray  # type: ignore[assignment]  # (m,) positions among this client's images; hides tuple.index
-    label: IntArray  # (m,) the pseudo-label of each
+    label: IntArray  # (m,) the pseudo-label of each; with candidate sets, the class in whose pool it ended
+    candidates: BoolArray | None = None  # (m, C) the classes each may have, or None where the label is the answer
 
 
 def select(log_probs: FloatArray, quota: IntArray, candidates: Candidates = "argmax") -> Selection:
@@ -29,7 +30,7 @@ def select(log_probs: FloatArray, quota: IntArray, candidates: Candidates = "arg
     label, score = scores.argmax(axis=1), scores.max(axis=1)
     order = np.lexsort((-score, label))  # stable, so the lower index wins a tie
     order = order[score[order] > -np.inf]
-    kept = order[_rank_in_group(label[order]) < quota[label[order]]]
+    kept = order[rank_in_group(label[order]) < quota[label[order]]]
     return Selection(kept, label[kept])
 
 
@@ -56,6 +57,6 @@ def _best(scores: FloatArray, wanted: int) -> IntArray:
     return reaching[np.argsort(-scores[reaching], kind="stable")[:wanted]]
 
 
-def _rank_in_group(groups: IntArray) -> IntArray:
+def rank_in_group(groups: IntArray) -> IntArray:
     """The place of each element within its group, from 0; equal groups lie next to each other, in order."""
     return np.arange(len(groups)) - np.searchsorted(groups, groups)

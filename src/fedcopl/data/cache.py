@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import PIL
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -28,6 +28,7 @@ from ..errors import DataError
 from . import digests as hashing
 from .dataset import ImageSet
 from .images import BadImage, ImageFiles, StoredImages, quiet
+from .parallel import in_order
 
 FORMAT = 1  # of the entries: another number makes all older ones unknown
 RESERVE = 32_000_000  # bytes left free for others
@@ -175,11 +176,8 @@ class PixelCache:
     def _sweep(self) -> None:
         """Remove what killed processes left half done."""
         for part in self.folder.glob(f"*{PART}"):
-            try:
-                with FileLock(part.with_suffix(LOCK), timeout=0):
-                    shutil.rmtree(part, ignore_errors=True)
-            except Timeout:  # somebody is at work on it
-                continue
+            with suppress(OSError), FileLock(part.with_suffix(LOCK), timeout=0):  # or else somebody is at work on it
+                shutil.rmtree(part, ignore_errors=True)
 
     def _known_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Pixels of other entries by digest: when one file of thousands changes, the others are copied."""
@@ -291,7 +289,7 @@ def _write_rows(
     """
     bad = []
     with file.open("wb") as rows, quiet():
-        for place, result in enumerate(hashing.in_order(work, count)):
+        for place, result in enumerate(in_order(work, count)):
             if isinstance(result, str):
                 bad.append((place, result))
             else:

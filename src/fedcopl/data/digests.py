@@ -3,49 +3,23 @@
 import json
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TypeVar
 
 from .images import ImageFiles, StoredImages
+from .parallel import in_order
 
-T = TypeVar("T")
 Traits = list[int]
 Index = dict[str, tuple[Traits, str]]
 """Of each path: the traits the file had when it was read, and its digest."""
 
 UNREADABLE = "unreadable: "  # instead of a digest, with the reason
 SETTLED = 2_000_000_000  # ns: a file younger than this may change again without its times showing it
-AHEAD = 4  # images per worker that may be finished but not yet taken: bounds the memory
 
 
 def digest(kind: str, content: bytes) -> str:
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
-
-
-def workers() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
-    """work(0), work(1), ... on all cores. Threads: reading, hashing, decoding and resizing all leave Python's lock."""
-    threads = workers()
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for place in range(count):
-                waiting.append(pool.submit(work, place))
-                if len(waiting) > AHEAD * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:

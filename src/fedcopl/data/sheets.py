@@ -50,6 +50,7 @@ def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequenc
     axes.set_xticks(range(len(clients)), clients, rotation=90, fontsize=7, parse_math=False)
     axes.set_yticks(range(len(classes)), classes, fontsize=7, parse_math=False)
     axes.set(xlim=(-0.6, len(clients) - 0.4), ylim=(len(classes) - 0.4, -0.6), xlabel="client", ylabel="class")
+    axes.tick_params(top=True, labeltop=True)  # with many classes the lower end is far away
     axes.grid(linewidth=0.3)
     axes.set_axisbelow(True)
     if len(held):

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import Dataset, ImageSet, Skipped
-from .digests import UNREADABLE, digest, in_order
+from .digests import UNREADABLE, digest
 from .images import BadImage, StoredImages, quiet
+from .parallel import in_order
 from .prepare import repeats
 
 Progress = Callable[[int, int], None]

@@ -76,7 +76,7 @@ def _clients(
         TokenStore.of(encoder.clip, pixels, config.model.memory * GIGABYTE)
         for pixels in (prepared.train, prepared.test)
     )
-    names = client_names(prepared.dataset, parts)
+    names = client_names(prepared.dataset, config.data)
     truth = prepared.dataset.test.labels
     exams = {
         name: ClipExam(encoder, ClientImages(test, part), truth[part])
@@ -92,13 +92,12 @@ def _clients(
     return clients, exams
 
 
-def client_names(dataset: Dataset, parts: Partition) -> Sequence[str]:
+def client_names(dataset: Dataset, data: Data) -> Sequence[str]:
     """As the data set calls them, or client-0 ... client-9, padded so that they sort as they count."""
-    count = len(parts.train)
-    if len(dataset.clients) == count:
+    if data.partition == "natural":
         return dataset.clients
-    digits = len(str(count - 1))
-    return [f"client-{number:0{digits}}" for number in range(count)]
+    digits = len(str(data.clients - 1))
+    return [f"client-{number:0{digits}}" for number in range(data.clients)]
 
 
 def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:

@@ -1,0 +1,96 @@
+"""CPL, on the client: each image gets a set of candidate classes, and the classes share out the images.
+
+Zhang et al. (ICML 2024). An image trains with its whole set; the class it was given to only limits how many do.
+"""
+
+import math
+
+import numpy as np
+
+from . import BoolArray, FloatArray
+from .select import Selection, rank_in_group
+
+
+def select_candidates(log_probs: FloatArray, alpha: float, beta: float, capacity: int) -> Selection:
+    """The images to train on with their candidate sets: `candidate_sets`, then `match`."""
+    return match(log_probs, candidate_sets(log_probs, alpha, beta), capacity)
+
+
+def candidate_sets(log_probs: FloatArray, alpha: float, beta: float) -> BoolArray:
+    """Which classes each image may have, (n, C): those both its own ranking and the class's ranking allow.
+
+    log_probs is (n, C), the float64 log-softmax. A row may be left without any class.
+    Both filters compare probabilities with a quantile of probabilities, which often is one of them: then the two
+    must compare equal. So the probabilities are computed once, in float64, and `_quantile` returns them unrounded.
+    """
+    if len(log_probs) == 0:
+        return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
+    probs = np.exp(np.asarray(log_probs, np.float64))
+    return _likely_for_the_image(probs, alpha) & _likely_for_the_class(probs, beta)
+
+
+def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:
+    """Give each image to at most one of its candidate classes, and at most `capacity` (K) images to a class.
+
+    Deferred acceptance: the images propose to their candidates, likeliest class first (ties: lower class). A class
+    keeps the K proposals of highest probability; who is turned away, now or later, proposes to its next candidate,
+    and is left out when there is none. On a tie the class keeps who came in an earlier round, then the lower index.
+    The result is stable: no image and class would both rather have each other.
+    The answer is by class and then surest first, each image with its whole candidate set.
+    """
+    wishes = np.lexsort((-log_probs, ~candidates))  # of each image: its candidates in order, then the other classes
+    chances, refusals, since = candidates.sum(axis=1), *np.zeros((2, len(candidates)), np.int64)
+    while True:
+        hopeful = np.flatnonzero(refusals < chances)
+        wish = wishes[hopeful, refusals[hopeful]]
+        order = np.lexsort((since[hopeful], -log_probs[hopeful, wish], wish))  # stable, so the lower index wins a tie
+        hopeful, wish = hopeful[order], wish[order]
+        refused = hopeful[rank_in_group(wish) >= capacity]
+        if len(refused) == 0:
+            return Selection(hopeful, wish, candidates[hopeful])
+        refusals[refused] += 1
+        since[refused] = since.max() + 1
+
+
+def soft_targets(log_probs: FloatArray, candidates: BoolArray) -> FloatArray:
+    """The probabilities within each candidate set, made to sum to 1, (n, C); zeros where the set is empty."""
+    scores = np.where(candidates, log_probs, -np.inf)
+    highest = scores.max(axis=1, keepdims=True)
+    weights = np.exp(scores - np.where(np.isfinite(highest), highest, 0.0))
+    targets: FloatArray = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)  # the highest weighs 1
+    return targets
+
+
+def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
+    """The intra-instance sets: the likeliest classes, up to and with the one whose sum first exceeds tau.
+
+    tau is the quantile alpha of the images' highest probabilities; for alpha = 0, their mean.
+    """
+    highest = probs.max(axis=1)
+    tau = float(highest.mean() if alpha == 0 else _quantile(highest, alpha))
+    ranking = np.argsort(-probs, axis=1, kind="stable")
+    ranked = np.take_along_axis(probs, ranking, axis=1)
+    sum_before = np.cumsum(ranked, axis=1)[:, :-1]
+    kept = np.ones(probs.shape, np.bool_)  # the likeliest class always is
+    np.put_along_axis(kept, ranking[:, 1:], sum_before <= tau, axis=1)
+    return kept
+
+
+def _likely_for_the_class(probs: FloatArray, beta: float) -> BoolArray:
+    """The inter-instance sets: in each class, the images of at least the quantile beta of its column."""
+    likely: BoolArray = probs >= _quantile(probs, beta)
+    return likely
+
+
+def _quantile(values: FloatArray, level: float) -> FloatArray:
+    """The quantile along axis 0, with linear interpolation; exactly a value where it falls on one.
+
+    The place level * (n - 1) of a decimal level may miss its whole number (0.07 * 100 = 7.000000000000001), and
+    `np.quantile` would then return a little more than the value at that place.
+    """
+    place = level * (len(values) - 1)
+    place = round(place) if math.isclose(place, round(place), rel_tol=1e-12) else place
+    low, high = math.floor(place), math.ceil(place)
+    ordered = np.sort(values, axis=0)
+    between: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return between

@@ -1,0 +1,86 @@
+"""FedOTP's optimal transport: which patches of an image speak for which of a class's prompts?
+
+Li et al. (CVPR 2024). For each image and class, the plan T (M patches, N prompts) maximises
+
+    <T, S> + lambda * entropy(T)    subject to    T 1 <= 1/M (a patch may be left out),    T^T 1 = gamma/N.
+
+It is T = diag(u) K diag(v) with K = exp(S / lambda), where u is the same in all rows that are not full, and smaller in
+those that are. The authors start from u = 1 and repeat v <- gamma / (N K^T u), u <- min(1 / (M K v), 1), which creeps
+once many rows are full: then u can hardly change the total. Here the rows are filled to gamma in one go (`_fill`).
+Like theirs it is coordinate ascent on the dual problem, with larger steps: from the same first plan it comes to the
+same last one, in about 10 iterations instead of 80 at their gamma = 0.8 and lambda = 0.1.
+"""
+
+import math
+
+import numpy as np
+
+from . import FloatArray
+
+# A similarity further below the highest of its column than this many lambda counts as this far below it: u, v and
+# their products with K then stay within float64, whatever lambda.
+_DEEPEST = 500.0
+
+
+def transport(
+    similarity: FloatArray, *, mass: float, smoothing: float, tolerance: float = 1e-6, iterations: int = 1000
+) -> FloatArray:
+    """The plans T, float64 and shaped (..., M, N) like similarity (S); one problem for each leading index.
+
+    mass is gamma in (0, 1], smoothing is lambda > 0. With mass = 1 every row is full: the balanced problem, and the
+    iteration is Sinkhorn's.
+    A problem is solved when the next iteration would move no row sum by more than tolerance / M, or after
+    `iterations`. The columns sum to gamma / N after every iteration, the rows to at most 1 / M only in the end.
+    """
+    if not 0 < mass <= 1 or smoothing <= 0:
+        raise ValueError(f"transport needs a mass in (0, 1] and a positive smoothing, not {mass} and {smoothing}")
+    patches, prompts = similarity.shape[-2:]
+    kernel = _kernel(similarity, smoothing)
+    u = np.ones(kernel.shape[1:])
+    v = _column_scales(kernel, u, mass / prompts)
+    moving, part = np.arange(len(u)), kernel  # the problems not yet solved, and their kernels
+    for _ in range(iterations - 1):
+        unscaled = np.einsum("jbi,jb->bi", part, v[:, moving])
+        rows = _fill(unscaled, mass)
+        unsolved = (abs(rows - u[moving] * unscaled) > tolerance / patches).any(axis=1)
+        if not unsolved.any():
+            break
+        if not unsolved.all():
+            moving, part, rows, unscaled = moving[unsolved], part[:, unsolved], rows[unsolved], unscaled[unsolved]
+        u[moving] = rows / unscaled
+        v[:, moving] = _column_scales(part, u[moving], mass / prompts)
+    return np.moveaxis(kernel * u * v[..., None], 0, -1).reshape(similarity.shape)
+
+
+def _kernel(similarity: FloatArray, smoothing: float) -> FloatArray:
+    """K as (N, problems, M), each column divided by its highest entry: v makes up for that.
+
+    Prompts come first because there are one or two of them: sums along such a short last axis would be slow.
+    """
+    *leading, patches, prompts = similarity.shape
+    flat = np.asarray(similarity, np.float64).reshape(math.prod(leading), patches, prompts)
+    scores = np.ascontiguousarray(np.moveaxis(flat, -1, 0)) / smoothing
+    kernel: FloatArray = np.exp(np.maximum(scores - scores.max(axis=-1, keepdims=True), -_DEEPEST))
+    return kernel
+
+
+def _column_scales(kernel: FloatArray, u: FloatArray, column_sum: float) -> FloatArray:
+    """The v, (N, problems), that makes all columns of the plan sum to column_sum."""
+    scales: FloatArray = column_sum / np.einsum("jbi,bi->jb", kernel, u)
+    return scales
+
+
+def _fill(rows: FloatArray, mass: float) -> FloatArray:
+    """The row sums closest to the wanted ones x (problems, M): min(t x_i, 1/M), with t such that they sum to mass.
+
+    sum_i min(t x_i, 1/M) is the least of k/M + t (sum of the M - k smallest x) over the number k of full rows,
+    so t is the greatest of the values that make one of these equal to mass.
+    """
+    patches = rows.shape[1]
+    if mass == 1:
+        return np.full_like(rows, 1 / patches)
+    full = np.arange(patches)
+    sum_of_smallest = np.cumsum(np.sort(rows, axis=1), axis=1)[:, ::-1]
+    level = ((mass - full / patches) / sum_of_smallest).max(axis=1, keepdims=True)
+    filled: FloatArray = np.minimum(level * rows, 1 / patches)
+    return filled
