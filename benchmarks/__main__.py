@@ -35,7 +35,7 @@ def main() -> None:
     unknown = set(arguments.names) - set(BENCHMARKS)
     if unknown:
         sys.exit(f"no such benchmark: {', '.join(sorted(unknown))} (known: {', '.join(BENCHMARKS)})")
-    keep_freed_memory()  # as every run does; it speeds up both sides
+    keep_freed_memory()  # as every run does
     peak = matmul_peak(3200, 768, 3072)
     print(f"{platform.machine()}, {torch.get_num_threads()} threads, matrix product {peak / 1e9:.0f} GFLOP/s")
     print(f"{'what':<48}{'against':<18}{'ratio':>7}{'reach':>9}   detail")

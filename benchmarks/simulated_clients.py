@@ -18,8 +18,8 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic, keep_freed_memory
 from fedcopl.model.encoder import Encoder
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner
-from fedcopl.model.prompts import initial_prompts, prompt_shapes
+from fedcopl.model.learner import ClipLearner, PromptedModel
+from fedcopl.model.methods import choose_method
 from fedcopl.protocol import ServerState, play_round
 
 keep_freed_memory()
@@ -29,10 +29,11 @@ clip = load_clip("glyph-clip")
 classes = [f"class {i}" for i in range(10)]
 encoder = Encoder(clip, classes, "a photo of a {}", Arithmetic(torch.device("cpu")))
 store = TokenStore.of(clip, np.zeros((images, 3, 32, 32), np.uint8), 0)
-start = initial_prompts(prompt_shapes(clip, config.model), 0.02, 1)
+method = choose_method(config)
+model, start = PromptedModel(method, encoder), method.start(clip)
 parts = np.array_split(np.arange(images), clients)
 sites = {
-    f"client-{n:04}": Client(ClipLearner(encoder, ClientImages(store, part), start, config, n), config)
+    f"client-{n:04}": Client(ClipLearner(model, ClientImages(store, part), start, config, n), config)
     for n, part in enumerate(parts)
 }
 began = time.perf_counter()

@@ -31,6 +31,9 @@ class FakeLearner:
         self.asked_with.append(prompts)
         return self.log_probs
 
+    def remember(self, selection):
+        return {}
+
     def train(self, prompts, selection, round):
         self.trained_with.append(prompts)
         return {"visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.client import Client, ClientState, NoExam
+from fedcopl.client import Client, ClientState, NoExam, cpl_levels
 from fedcopl.config import RunConfig
 from fedcopl.messages import Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 
@@ -136,3 +136,73 @@ def test_what_leaves_a_client():
         "Trained": ["shared", "examples", "loss"],
         "Evaluated": ["correct", "examples"],
     }
+
+
+def client_labelling_by(labeler, **labels):
+    learner = FakeLearner()
+    learner.log_probs = np.log(PROBS)
+    return Client(learner, RunConfig.from_mapping({"labeler": labeler, "labels": labels}, "test"))
+
+
+def selected_by(labeler, refresh=0, **labels):
+    client = client_labelling_by(labeler, **labels)
+    reply, state = estimated(client)
+    assert reply.counts is None  # neither FPL nor CPL tells anybody what it sees
+    return client.answer(Select(5 * refresh, refresh, None, 2), state)[1]
+
+
+def test_fpl_takes_the_surest_of_each_class():
+    state = selected_by("fpl", per_class=2)
+    assert state.selection.index.tolist() == [0, 1, 2]  # of class 0: images 0, 1, 3 by confidence
+    assert state.selection.label.tolist() == [0, 0, 1]
+    assert state.quota.tolist() == [2, 2, 2]
+
+
+def test_fpl_can_take_any_image_for_a_class():
+    state = selected_by("fpl", per_class=1, fpl_rule="column")
+    assert state.selection.label.tolist() == [0, 1, 2]
+    assert state.selection.index.tolist() == [0, 2, 3]
+
+
+def test_capacity_can_grow_with_the_refreshes():
+    # 20 rounds and 5 between refreshes: 4 of them. 4 images, 3 classes: (q + 1) * (4 // 4) // 3, at least 1.
+    assert selected_by("fpl", capacity="grow").quota.tolist() == [1, 1, 1]
+    assert selected_by("fpl", refresh=2, capacity="grow").quota.tolist() == [1, 1, 1]
+    assert selected_by("fpl", refresh=5, capacity="grow").quota.tolist() == [2, 2, 2]
+
+
+def test_cpl_gives_candidate_sets():
+    state = selected_by("cpl", per_class=2, cpl_alpha=0.75, cpl_beta=0.5)
+    assert state.selection.candidates.shape == (len(state.selection.index), 3)
+    assert state.selection.candidates[np.arange(len(state.selection.label)), state.selection.label].all()
+
+
+def test_cpl_levels_come_from_the_data_set_unless_set():
+    def levels(**settings):
+        return cpl_levels(RunConfig.from_mapping(settings, "test"))
+
+    assert levels(data={"source": "dtd"}) == (0.75, 0.95)
+    assert levels(data={"source": "digits"}) == (0.60, 0.90)
+    assert levels(data={"source": "ucf101"}) == (0.45, pytest.approx(0.99505, abs=1e-5))
+    assert levels(data={"source": "dtd"}, labels={"cpl_beta": 0.5}) == (0.75, 0.5)
+
+
+def test_what_is_remembered_stays_and_is_used():
+    class Remembering(FakeLearner):
+        def remember(self, selection):
+            return {"memory": np.array([len(selection.index)], np.float32)}
+
+    learner = Remembering()
+    learner.log_probs = np.log(PROBS)
+    client = Client(learner, RunConfig())
+    state = selected(client)
+    assert state.own["memory"].tolist() == [3]
+    reply, state = client.answer(Train(0, VISUAL), state)
+    assert set(reply.shared) == {"visual"}
+    assert learner.trained_with[0]["memory"].tolist() == [3]
+
+
+def test_a_model_that_diverged_is_not_asked_for_labels():
+    client = client_with(probs=np.full((4, 3), np.nan))
+    with pytest.raises(ValueError, match=r"training diverged, try a lower train\.lr"):
+        estimated(client)

@@ -7,9 +7,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .config import Labels, RunConfig
+from .config import RunConfig
 from .core.allocate import quota
+from .core.cpl import select_candidates
 from .core.estimate import estimate
+from .core.fpl import grown_capacity, select_top
 from .core.select import Selection, select
 from .messages import (
     Ask,
@@ -26,15 +28,18 @@ from .messages import (
 )
 
 Prompts = Mapping[str, NDArray[np.float32]]
-"""All prompts of one client's model by name: `visual` (layers, vectors, width) and `text` (vectors, width)."""
+"""A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
 
-SHARED_PROMPTS: Mapping[str, tuple[str, ...]] = {
-    "visual": ("visual",),
-    "text": ("text",),
-    "both": ("visual", "text"),
-    "none": (),
+CPL_LEVELS: Mapping[str, tuple[float, float]] = {
+    "dtd": (0.75, 0.95),
+    "resisc45": (0.90, 0.97),
+    "cub200": (0.75, 0.99),
+    "ucf101": (0.45, 1 - 0.5 / 101),
+    "cifar100": (0.90, 1 - 0.75 / 100),
+    "cifar10": (0.75, 0.80),  # borrowed from EuroSAT, the other set of ten classes
 }
-"""Which prompts the server averages, for each value of the setting `sharing.aggregate`."""
+"""CPL's quantile levels alpha and beta for each data set, where its authors published them."""
+CPL_USUAL = (0.60, 0.90)
 
 
 class Learner(Protocol):
@@ -46,6 +51,10 @@ class Learner(Protocol):
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
         """log p_c(x) of every image, (n_k, C). None: plain zero-shot CLIP."""
+        ...
+
+    def remember(self, selection: Selection) -> Prompts:
+        """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
         ...
 
     def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
@@ -75,7 +84,7 @@ NO_EXAM = NoExam()
 class ClientState:
     """What a client keeps to itself between rounds. Never sent."""
 
-    own: Prompts = field(default_factory=dict)  # the prompts that stay at home; empty before the first training
+    own: Prompts = field(default_factory=dict)  # what stays at home, once it differs from where all began
     log_probs: NDArray[np.float64] | None = None  # of the last estimate, until the selection is made from it
     counts: NDArray[np.int64] | None = None  # u_k of the last estimate
     quota: NDArray[np.int64] | None = None  # how many of each class the last selection was allowed
@@ -107,17 +116,25 @@ class Client:
         # The random first prompts know nothing yet: the first labels are zero-shot CLIP's.
         prompts = None if ask.round == 0 else self._prompts(ask.shared, state)
         log_probs = self.learner.log_probabilities(prompts)
-        counts = count_sure(log_probs, self.config.labels)
-        sent = counts if self.config.labels.global_allocation else None
+        if np.isnan(log_probs).any():
+            raise ValueError("its model gives no probabilities any more: training diverged, try a lower train.lr")
+        counts = count_sure(log_probs, self.config)
+        sent = counts if self.config.is_cooperative else None
         return Estimated(sent), replace(state, log_probs=log_probs, counts=counts)
 
     def _select(self, ask: Select, state: ClientState) -> tuple[Reply, ClientState]:
         if state.log_probs is None or state.counts is None:
             raise ValueError("asked to select before it was asked to estimate")
-        allowed = allowed_counts(state.counts, ask, self.config.labels)
-        selection = select(state.log_probs, allowed, self.config.labels.candidates)
-        confidence = state.log_probs[selection.index, selection.label]
-        chosen = replace(state, log_probs=None, quota=allowed, selection=selection, confidence=confidence)
+        allowed = allowed_counts(state.counts, len(state.log_probs), ask, self.config)
+        selection = choose(state.log_probs, allowed, self.config)
+        chosen = replace(
+            state,
+            own={**state.own, **self.learner.remember(selection)},
+            log_probs=None,
+            quota=allowed,
+            selection=selection,
+            confidence=state.log_probs[selection.index, selection.label],
+        )
         return Selected(len(selection.index)), chosen
 
     def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
@@ -132,21 +149,55 @@ class Client:
         return Trained(shared, len(state.selection.index), loss), replace(state, own=own)
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
-        """The whole model: what the server averaged, with this client's own prompts beside it."""
-        return None if shared is None else {**(state.own or self.learner.initial()), **shared}
+        """The whole model: where all began, what this client made of it, and what the server averaged."""
+        return None if shared is None else {**self.learner.initial(), **state.own, **shared}
 
 
-def count_sure(log_probs: NDArray[np.float64], labels: Labels) -> NDArray[np.int64]:
-    """u_k: how many images of each class pass the filters that are switched on."""
+def count_sure(log_probs: NDArray[np.float64], config: RunConfig) -> NDArray[np.int64]:
+    """u_k: how many images of each class pass the filters that are switched on. FPL and CPL have no filters."""
+    labels, filters = config.labels, config.labeler == "copl"
     return estimate(
         log_probs,
-        confidence_quantile=labels.confidence_quantile if labels.confidence_filter else None,
-        entropy_quantile=labels.entropy_quantile if labels.entropy_filter else None,
+        confidence_quantile=labels.confidence_quantile if filters and labels.confidence_filter else None,
+        entropy_quantile=labels.entropy_quantile if filters and labels.entropy_filter else None,
     )
 
 
-def allowed_counts(counts: NDArray[np.int64], ask: Select, labels: Labels) -> NDArray[np.int64]:
-    """This client's row of the allocation, worked out from the sums alone; its own counts if nothing is shared out."""
+def allowed_counts(counts: NDArray[np.int64], images: int, ask: Select, config: RunConfig) -> NDArray[np.int64]:
+    """How many images of each class this client may take.
+
+    CoPL: its row of the allocation, worked out from the sums alone, or its own counts if nothing is shared out.
+    FPL and CPL: the same capacity for every class.
+    """
+    labels = config.labels
+    if config.labeler != "copl":
+        grown = grown_capacity(ask.refresh, images, len(counts), refresh_count(config))
+        return np.full_like(counts, grown if labels.capacity == "grow" else labels.per_class)
     if ask.totals is None:
         return counts
     return quota(counts, ask.totals, ask.clients, refresh_index=ask.refresh, budget=labels.budget, unseen=labels.unseen)
+
+
+def refresh_count(config: RunConfig) -> int:
+    return -(-config.rounds // config.labels.refresh_every)
+
+
+def choose(log_probs: NDArray[np.float64], allowed: NDArray[np.int64], config: RunConfig) -> Selection:
+    """The images to train on with their pseudo labels, by the labeler's rule."""
+    match config.labeler:
+        case "copl":
+            return select(log_probs, allowed, config.labels.candidates)
+        case "fpl":
+            return select_top(log_probs, int(allowed[0]), config.labels.fpl_rule)
+        case "cpl":
+            return select_candidates(log_probs, *cpl_levels(config), int(allowed[0]))
+
+
+def cpl_levels(config: RunConfig) -> tuple[float, float]:
+    """CPL's alpha and beta: as set, else its authors' for this data set, else their usual ones."""
+    alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
+    labels = config.labels
+    return (
+        alpha if labels.cpl_alpha == "auto" else labels.cpl_alpha,
+        beta if labels.cpl_beta == "auto" else labels.cpl_beta,
+    )

@@ -7,15 +7,19 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError
 
+Options = TypeVar("Options", bound="Section")
+
 
 class Section(BaseModel):
+    """A group of settings that belong together."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
@@ -90,6 +94,16 @@ class Labels(Section):
     """how many images of a class nobody is sure of each client may take: growing with the refreshes, or none"""
     candidates: Literal["argmax", "any"] = "argmax"
     """choose for a class among the images predicted as it, or among all (the paper to the letter)"""
+    per_class: int = Field(16, ge=1)
+    """for `fpl` and `cpl`: images of each class at each client, K"""
+    capacity: Literal["fixed", "grow"] = "fixed"
+    """for `fpl` and `cpl`: K as it is, or growing with the refreshes as in GRIP"""
+    fpl_rule: Literal["argmax", "column", "leaderboard"] = "argmax"
+    """for `fpl`: K among the images predicted as the class, among all, or the authors' leaderboard"""
+    cpl_alpha: float | Literal["auto"] = "auto"
+    """for `cpl`: quantile level within an image; auto takes its authors' value for the data set"""
+    cpl_beta: float | Literal["auto"] = "auto"
+    """for `cpl`: quantile level within a class; auto as above"""
 
 
 class Train(Section):
@@ -136,12 +150,18 @@ class RunConfig(Section):
     """of every random stream: the partition, the first prompts, the order of images, who takes part"""
     rounds: int = Field(20, ge=1)
     """communication rounds, T"""
+    method: str = "fedcopl"
+    """what is trained, shared and kept, see `fedcopl methods`"""
+    labeler: Literal["copl", "fpl", "cpl"] = "copl"
+    """who gets which pseudo label: cooperative, the surest of each class, or candidate sets"""
     data: Data = Data()
     model: Model = Model()
     labels: Labels = Labels()
     train: Train = Train()
     sharing: Sharing = Sharing()
     evaluation: Evaluation = Evaluation()
+    options: dict[str, str | int | float | bool] = Field(default={}, validate_default=False)
+    """settings of the method's own, as `options.mu=0.5`; each method names and checks them"""
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], origin: str) -> Self:
@@ -151,6 +171,11 @@ class RunConfig(Section):
         except ValidationError as error:
             mistakes = "; ".join(_explain(dict(mistake)) for mistake in error.errors())
             raise ConfigError(f"{origin}: {mistakes}") from error
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether counts are sent and shared out; otherwise each client goes by what it sees itself."""
+        return self.labeler == "copl" and self.labels.global_allocation
 
     def to_toml(self) -> str:
         """The complete settings as a file that `load` reads back."""
@@ -178,7 +203,7 @@ def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any
     wrong = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        place = _places().get(key.strip()) if equals else None
+        place = _place(key.strip()) if equals else None
         if place is None:
             wrong.append(f"{key.strip()}: {_unknown(key.strip())}" if equals else f"{pair!r} is not key=value")
             continue
@@ -193,13 +218,36 @@ def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any
     return merged
 
 
+def read_options(config: RunConfig, kind: type[Options]) -> Options:
+    """The method's own settings, checked by the method."""
+    try:
+        return kind.model_validate(config.options)
+    except ValidationError as error:
+        mistakes = "; ".join(_explain_option(dict(mistake), kind, config.method) for mistake in error.errors())
+        raise ConfigError(mistakes) from error
+
+
+def _explain_option(mistake: dict[str, Any], kind: type[Section], method: str) -> str:
+    name = str(mistake["loc"][0])
+    if mistake["type"] != "extra_forbidden":
+        return f"options.{name}: {mistake['msg']} (given: {mistake['input']!r})"
+    known = ", ".join(kind.model_fields) or "none"
+    return f"options.{name}: {method} has no such option (it has: {known})"
+
+
 def setting_names() -> Iterator[tuple[str, ...]]:
     """The place of every setting: ("rounds",), ("data", "clients"), ..."""
     for name, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from ((name, leaf) for leaf in field.annotation.model_fields)
-        else:
+        elif name != "options":
             yield (name,)
+
+
+def _place(key: str) -> tuple[str, ...] | None:
+    """Where a setting stands; the options of a method are the method's to know."""
+    section, dot, option = key.partition(".")
+    return ("options", option) if section == "options" and dot and option else _places().get(key)
 
 
 def _places() -> dict[str, tuple[str, ...]]:

@@ -98,17 +98,17 @@ def refresh(config: RunConfig, server: "_Round", state: ServerState) -> tuple[st
     """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
     server.report.refreshed = True
     estimated = server.ask(server.federation.clients(), lambda: Estimate(state.round, state.shared), Estimated)
-    totals = _sum_of_counts(estimated.values()) if config.labels.global_allocation else None
+    totals = _sum_of_counts(estimated.values()) if config.is_cooperative else None
     server.report.totals = totals
     index = state.round // config.labels.refresh_every
     selected = server.ask(estimated, lambda: Select(state.round, index, totals, len(estimated)), Selected)
     return tuple(selected)
 
 
-def _sum_of_counts(estimated: Iterable[Estimated]) -> NDArray[np.int64]:
-    """T: nothing but the sum over the clients is ever used."""
-    totals: NDArray[np.int64] = np.sum([e.counts for e in estimated if e.counts is not None], axis=0)
-    return totals
+def _sum_of_counts(estimated: Iterable[Estimated]) -> NDArray[np.int64] | None:
+    """T: nothing but the sum over the clients is ever used. None if nobody tells."""
+    told = [reply.counts for reply in estimated if reply.counts is not None]
+    return np.sum(told, axis=0, dtype=np.int64) if told else None
 
 
 def train(config: RunConfig, server: "_Round", state: ServerState, members: tuple[str, ...]) -> Shared:

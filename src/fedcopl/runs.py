@@ -156,6 +156,8 @@ def _state_tensors(state: ClientState) -> Tensors:
     tensors |= {name: value for name, value in named.items() if value is not None}
     if state.selection is not None:
         tensors |= {"index": state.selection.index, "label": state.selection.label}
+        if state.selection.candidates is not None:
+            tensors["candidates"] = state.selection.candidates
     return tensors
 
 
@@ -176,7 +178,8 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
 
 
 def _state(tensors: Tensors) -> ClientState:
-    selection = Selection(tensors["index"], tensors["label"]) if "index" in tensors else None
+    has_chosen = "index" in tensors
+    selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
     named = {name: tensors.get(name) for name in ("log_probs", "counts", "quota", "confidence")}
     return ClientState(own=_below(tensors, "own/"), selection=selection, **named)
 

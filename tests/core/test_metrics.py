@@ -11,8 +11,11 @@ from fedcopl.core.metrics import (
     Accuracy,
     accuracy,
     cosine_distance,
+    coverage,
+    distribution_similarity,
     drift_diversity,
     label_accuracy,
+    mean_set_size,
     recall_per_class,
 )
 
@@ -104,3 +107,47 @@ def test_recall_per_class_by_hand():
     # Class 0: 2 of 3 found. Class 1: its one image is missed. Class 2: absent. Class 3: found.
     got = recall_per_class(np.array([0, 0, 2, 0, 3]), np.array([0, 0, 0, 1, 3]), 4)
     assert np.allclose(got, [2 / 3, 0, np.nan, 1], equal_nan=True)
+
+
+def test_coverage_and_set_size_by_hand():
+    # Sets {0}, {0, 1}, {1, 2}, {2} of true labels 0, 2, 1, 2: three of four hold it; 6 classes in 4 sets.
+    sets = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]], bool)
+    assert coverage(sets, np.array([0, 2, 1, 2])) == 0.75
+    assert mean_set_size(sets) == 1.5
+
+
+def test_nothing_selected_has_no_coverage():
+    assert coverage(np.zeros((0, 3), bool), np.array([], np.int64)) is None
+    assert mean_set_size(np.zeros((0, 3), bool)) is None
+
+
+@given(hnp.arrays(np.int64, st.tuples(st.integers(1, 20), st.just(2)), elements=st.integers(0, 4)))
+def test_coverage_of_sets_of_one_is_accuracy(pairs):
+    labels, truth = pairs.T
+    assert coverage(np.eye(5, dtype=bool)[labels], truth) == label_accuracy(labels, truth)
+
+
+def test_distribution_similarity_by_hand():
+    # (3 * 4 + 4 * 3) / (5 * 5)
+    assert distribution_similarity(np.array([3, 4, 0]), np.array([4, 3, 0])) == pytest.approx(24 / 25)
+
+
+def test_distribution_similarity_at_the_edges():
+    some = np.array([3, 0, 1])
+    assert distribution_similarity(some, np.array([0, 7, 0])) == 0.0  # no class in common
+    assert distribution_similarity(some, np.zeros(3, np.int64)) == 0.0
+    assert distribution_similarity(np.ones(3), np.ones(3)) == 1.0  # 3 / sqrt(3)^2 is a little more in float64
+    # 50,000 images in one class: no overflow of small integers.
+    assert distribution_similarity(np.array([50_000], np.uint16), np.array([50_000], np.uint16)) == pytest.approx(1)
+
+
+histograms = hnp.arrays(np.int64, 4, elements=st.integers(0, 1000))
+
+
+@given(histograms, histograms, st.integers(1, 50))
+def test_distribution_similarity_is_between_0_and_1_and_takes_no_notice_of_size(a, b, factor):
+    assume(a.any() and b.any())
+    got = distribution_similarity(a, b)
+    assert 0 <= got <= 1
+    assert distribution_similarity(b, factor * a) == pytest.approx(got)
+    assert distribution_similarity(a, factor * a) == pytest.approx(1)

@@ -101,6 +101,11 @@ def test_an_impossible_class_takes_no_image():
     assert pairs(select(log_probs, np.array([0, 2]), "any")) == []
 
 
+@pytest.mark.parametrize("candidates", ["argmax", "any"])
+def test_a_label_is_the_answer_so_there_are_no_candidate_sets(candidates):
+    assert select(np.log([[0.3, 0.7]]), np.array([1, 1]), candidates).candidates is None
+
+
 def test_an_unknown_option_is_refused():
     with pytest.raises(KeyError):
         select(np.zeros((1, 1)), np.array([1]), "best")
@@ -121,7 +126,7 @@ def test_any_agrees_with_the_slow_loop(case):
 @given(cases(), st.sampled_from(["argmax", "any"]))
 def test_never_over_quota_and_never_an_image_twice(case, candidates):
     log_probs, quota = case
-    index, label = select(log_probs, quota, candidates)
+    index, label, _ = select(log_probs, quota, candidates)
     assert (np.bincount(label, minlength=len(quota)) <= quota).all()
     assert len(np.unique(index)) == len(index)
 
@@ -129,7 +134,7 @@ def test_never_over_quota_and_never_an_image_twice(case, candidates):
 @given(cases())
 def test_keeps_the_surest_and_as_many_as_there_are(case):
     log_probs, quota = case
-    index, label = select(log_probs, quota)
+    index, label, _ = select(log_probs, quota)
     predicted, best = log_probs.argmax(axis=1), log_probs.max(axis=1)
     for c, allowed in enumerate(quota):
         kept, mine = index[label == c], np.flatnonzero(predicted == c)

@@ -13,8 +13,9 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic, choose_arithmetic, choose_device
 from fedcopl.model.encoder import Encoder, zero_shot_sentences
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipExam, ClipLearner, learning_rate, score_everywhere
-from fedcopl.model.prompts import initial_prompts, prompt_shapes
+from fedcopl.model.learner import ClipExam, ClipLearner, PromptedModel, learning_rate, score_everywhere
+from fedcopl.model.methods import choose_method
+from fedcopl.model.prompts import initial_prompts, visual_shape
 
 CPU = torch.device("cpu")
 
@@ -53,8 +54,13 @@ def config_of(**train):
 
 
 def learner_of(encoder, images, number=0, config=None):
-    start = initial_prompts(prompt_shapes(encoder.clip, RunConfig().model), 0.02, seed=1)
-    return ClipLearner(encoder, images, start, config or config_of(), number)
+    config = config or config_of()
+    method = choose_method(config)
+    return ClipLearner(PromptedModel(method, encoder), images, method.start(encoder.clip), config, number)
+
+
+def exam_of(encoder, images, truth):
+    return ClipExam(PromptedModel(choose_method(config_of()), encoder), images, truth, config_of())
 
 
 CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
@@ -75,15 +81,15 @@ def test_learning_rate_over_the_whole_run():
 
 
 def test_sizes_come_from_the_backbone(clip):
-    shapes = prompt_shapes(clip, RunConfig().model)
+    shapes = choose_method(RunConfig()).shapes(clip)
     blocks, width = clip.vision.shape.depth, clip.vision.shape.width
     assert shapes == {"visual": (blocks - 1, 5, width), "text": (16, clip.text.shape.width)}
     every = RunConfig.from_mapping({"model": {"visual_depth": "all"}}, "test").model
-    assert prompt_shapes(clip, every)["visual"][0] == blocks
+    assert visual_shape(clip, every)[0] == blocks
     two = RunConfig.from_mapping({"model": {"visual_depth": 2}}, "test").model
-    assert prompt_shapes(clip, two)["visual"][0] == 2
+    assert visual_shape(clip, two)[0] == 2
     with pytest.raises(ConfigError, match="visual_depth: glyph-clip has 4 places"):
-        prompt_shapes(clip, RunConfig.from_mapping({"model": {"visual_depth": 5}}, "test").model)
+        visual_shape(clip, RunConfig.from_mapping({"model": {"visual_depth": 5}}, "test").model)
 
 
 def test_initial_prompts_have_the_right_spread_and_their_own_streams():
@@ -154,7 +160,7 @@ def test_one_step_by_hand(encoder, images):
 
 
 def test_an_exam_counts_what_is_right(encoder, images, digits):
-    exam = ClipExam(encoder, images, digits.labels[:100])
+    exam = exam_of(encoder, images, digits.labels[:100])
     predicted = learner_of(encoder, images).log_probabilities(None).argmax(1)
     assert exam.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
     prompts = learner_of(encoder, images).initial()
@@ -163,10 +169,10 @@ def test_an_exam_counts_what_is_right(encoder, images, digits):
 
 
 def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
-    exam = ClipExam(encoder, images, digits.labels[:100])
+    exam = exam_of(encoder, images, digits.labels[:100])
     start = learner_of(encoder, images).initial()
     loud = {name: value * 50 for name, value in start.items()}
-    fresh = ClipExam(encoder, images, digits.labels[:100]).predict(loud)
+    fresh = exam_of(encoder, images, digits.labels[:100]).predict(loud)
     exam.predict(start)
     assert torch.equal(exam.predict(loud), fresh)
     assert not torch.equal(exam.predict(start), fresh)
@@ -174,7 +180,7 @@ def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
 
 def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
     parts = np.arange(30), np.arange(30, 100)
-    halves = [ClipExam(encoder, ClientImages(images.store, part), digits.labels[part]) for part in parts]
+    halves = [exam_of(encoder, ClientImages(images.store, part), digits.labels[part]) for part in parts]
     correct = sum(exam.score(None)[0] for exam in halves)
     assert score_everywhere(halves, None) == (correct, 100)
 
@@ -182,7 +188,7 @@ def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
 def test_a_client_without_images(encoder, images):
     learner = learner_of(encoder, ClientImages(images.store, np.arange(0)))
     assert learner.log_probabilities(None).shape == (0, 10)
-    assert ClipExam(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
+    assert exam_of(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
         learner.initial()
     ) == (0, 0)
 

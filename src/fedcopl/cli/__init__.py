@@ -7,6 +7,7 @@ import typer
 
 from ..errors import FedCoPLError
 from . import cache, data
+from .methods import methods
 from .run import run
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(methods)
 app.add_typer(data.app, name="data")
 app.add_typer(cache.app, name="cache")
 

@@ -31,7 +31,7 @@ def select_top(log_probs: FloatArray, per_class: int, rule: Rule = "argmax") -> 
 def grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
     """GRIP's growing K: at refresh q, an even share of the first q + 1 parts of the images, at least 1.
 
-    K_q = max(1, floor((q + 1) floor(n / refreshes) / C)): after the last refresh all images find a place.
+    K_q = max(1, floor((q + 1) floor(n / refreshes) / C)), about n / C at the last refresh.
     """
     return max(1, (refresh_index + 1) * (images // refreshes) // classes)
 
@@ -48,9 +48,9 @@ def _column(log_probs: FloatArray, per_class: int) -> Selection:
 def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
     """Each image in turn goes to the board of its predicted class; if that has no place for it, to all others.
 
-    A board takes an image at its end while there is room, and afterwards in place of its last entry when that
-    scores less (see `_admit`): the last is not always the lowest, so the K surest may be missed, as in the
-    authors' program. Who is displaced does not come back, and one image may stand on several boards.
+    A board takes an image at its end while there is room, and afterwards when its last entry scores less: then it
+    is sorted, and its lowest entry is dropped for good. Before the first sorting the last entry need not be the
+    lowest, so the K surest may be missed, as in the authors' program; one image may stand on several boards.
     Equal scores never displace; where a board is sorted, they stand by larger index first (the
     authors': larger file path).
     """

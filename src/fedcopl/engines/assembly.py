@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client import NO_EXAM, SHARED_PROMPTS, Client
+from ..client import NO_EXAM, Client, Exam
 from ..config import Data, RunConfig
 from ..core import partition
 from ..core.partition import Partition
@@ -21,10 +21,11 @@ from ..model.clip import Clip, load_clip
 from ..model.device import choose_arithmetic, keep_freed_memory, use_threads
 from ..model.encoder import Encoder
 from ..model.images import ClientImages, TokenStore
-from ..model.learner import ClipExam, ClipLearner, Prompts
-from ..model.prompts import initial_prompts, prompt_shapes
+from ..model.learner import ClipExam, ClipLearner, PromptedModel, Prompts
+from ..model.methods import choose_method
 from ..rng import stream
 from .audit import Audit
+from .central import CENTRAL, PooledExam, supervised
 from .watcher import Watcher
 
 GIGABYTE = 10**9
@@ -45,6 +46,7 @@ class Simulation:
 
 def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
     """Load the images and the model, and give every client its part."""
+    method = choose_method(config)
     watcher.preparing("listing the images")
     dataset = load_dataset(config.data)
     watcher.preparing("loading the model")
@@ -54,12 +56,15 @@ def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
     activation = None if config.model.activation == "auto" else config.model.activation
     clip = load_clip(config.model.backbone, activation=activation)
     encoder = Encoder(clip, dataset.classes, config.model.template or dataset.template, arithmetic)
-    start = initial_prompts(prompt_shapes(clip, config.model), config.model.init_std, config.seed)
+    start = method.start(clip)
     prepared = _prepare(dataset, clip, watcher)
     parts = share_out(prepared.dataset, config.data, config.seed)
-    clients, exams = _clients(config, encoder, prepared, parts, start)
-    audit = Audit(_truth(prepared.dataset.train, parts, list(clients)), exams, start, config.evaluation.everywhere)
-    shared = {name: start[name] for name in SHARED_PROMPTS[config.sharing.aggregate]}
+    if config.method == CENTRAL:
+        parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
+    clients, exams = _clients(config, PromptedModel(method, encoder), prepared, parts, start)
+    truth = _truth(prepared.dataset.train, parts, list(clients))
+    audit = Audit(truth, exams, start, config.evaluation.everywhere, len(dataset.classes))
+    shared = {name: start[name] for name in method.shared()}
     return Simulation(config, prepared.dataset, prepared.notes, parts, clients, audit, shared)
 
 
@@ -70,26 +75,36 @@ def _prepare(dataset: Dataset, clip: Clip, watcher: Watcher) -> Prepared:
 
 
 def _clients(
-    config: RunConfig, encoder: Encoder, prepared: Prepared, parts: Partition, start: Prompts
+    config: RunConfig, model: PromptedModel, prepared: Prepared, parts: Partition, start: Prompts
 ) -> tuple[dict[str, Client], dict[str, ClipExam]]:
     train, test = (
-        TokenStore.of(encoder.clip, pixels, config.model.memory * GIGABYTE)
+        TokenStore.of(model.encoder.clip, pixels, config.model.memory * GIGABYTE)
         for pixels in (prepared.train, prepared.test)
     )
     names = client_names(prepared.dataset, config.data)
     truth = prepared.dataset.test.labels
     exams = {
-        name: ClipExam(encoder, ClientImages(test, part), truth[part])
+        name: ClipExam(model, ClientImages(test, part), truth[part], config)
         for name, part in zip(names, parts.test, strict=True)
         if truth is not None
     }
+    learners = [
+        ClipLearner(model, ClientImages(train, part), start, config, number) for number, part in enumerate(parts.train)
+    ]
+    if config.method == CENTRAL:
+        return {CENTRAL: _central(config, learners[0], PooledExam(exams), prepared.dataset)}, exams
     clients = {
-        name: Client(
-            ClipLearner(encoder, ClientImages(train, part), start, config, number), config, exams.get(name, NO_EXAM)
-        )
-        for number, (name, part) in enumerate(zip(names, parts.train, strict=True))
+        name: Client(learner, config, exams.get(name, NO_EXAM)) for name, learner in zip(names, learners, strict=True)
     }
     return clients, exams
+
+
+def _central(config: RunConfig, learner: ClipLearner, exam: Exam, dataset: Dataset) -> Client:
+    if learner.model.method.options.labels == "pseudo":
+        return Client(learner, config, exam)
+    if dataset.train.labels is None:
+        raise DataError(f"{dataset.name}: has no labels, so options.labels=truth cannot be done")
+    return supervised(learner, dataset.train.labels, len(dataset.classes), config, exam)
 
 
 def client_names(dataset: Dataset, data: Data) -> Sequence[str]:

@@ -8,13 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client import ClientState
-from ..core.metrics import Score, accuracy, label_accuracy
+from ..client import ClientState, Prompts
+from ..core.metrics import (
+    Score,
+    accuracy,
+    cosine_distance,
+    coverage,
+    distribution_similarity,
+    drift_diversity,
+    label_accuracy,
+    mean_set_size,
+    recall_per_class,
+)
+from ..core.select import Selection
 from ..messages import Shared
 from ..model.learner import ClipExam, score_everywhere
 from ..protocol import RoundReport, ServerState
+from .central import CENTRAL
 
 Record = dict[str, Any]
+States = Mapping[str, ClientState]
 
 
 @dataclass(frozen=True)
@@ -23,15 +36,17 @@ class Audit:
 
     truth: Mapping[str, NDArray[np.int64]] | None  # of each client's training images
     exams: Mapping[str, ClipExam]
-    start: Shared  # the prompts of a client that has not trained yet
+    start: Prompts  # where all clients began
     everywhere: bool
+    classes: int
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Record:
         whole = [score_everywhere(tuple(self.exams.values()), None)] if self.everywhere and self.exams else None
-        return accuracy_record(list(scores.values()), whole)
+        own = [exam.score(None) for exam in self.exams.values()] if CENTRAL in scores else list(scores.values())
+        return accuracy_record(own, whole) | {"recall": self._recall(dict.fromkeys(self.exams))}
 
-    def round(self, server: ServerState, report: RoundReport, states: Mapping[str, ClientState]) -> Record:
-        """One line of rounds.jsonl."""
+    def round(self, before: tuple[Shared, States], server: ServerState, report: RoundReport, states: States) -> Record:
+        """One line of rounds.jsonl; `before` are the server's prompts and the clients' states as the round began."""
         record = {
             "round": report.round,
             "refreshed": report.refreshed,
@@ -42,37 +57,99 @@ class Audit:
             "bytes_down": report.bytes_down,
             "kept_old_prompt": report.kept_old_prompt,
             "dropped": report.dropped,
+            "drift": drift(before, report, states),
         }
-        # A client that did not answer has a place of its own in the list, so that the others keep theirs.
-        scores = [report.scores.get(name, (0, 0)) for name in states] if report.scores else []
-        return record | accuracy_record(scores, self._whole(server.shared, states) if scores else None)
+        return record | self._measured(server.shared, report.scores, states)
 
-    def _whole(self, shared: Shared, states: Mapping[str, ClientState]) -> list[Score] | None:
-        """Every client's model on all test images."""
-        if not self.everywhere or not self.exams:
-            return None
+    def _measured(self, shared: Shared, scores: Mapping[str, Score], states: States) -> Record:
+        """The three accuracies after this round, and the recall of each class."""
+        if not scores or not self.exams:
+            return accuracy_record([], None) | {"recall": None}
+        models = {name: {**self.start, **state.own, **shared} for name, state in states.items()}
         exams = tuple(self.exams.values())
-        return [score_everywhere(exams, {**self.start, **state.own, **shared}) for state in states.values()]
+        whole = [score_everywhere(exams, model) for model in models.values()] if self.everywhere else None
+        if CENTRAL in models:
+            models = dict.fromkeys(self.exams, models[CENTRAL])
+            own = [self.exams[name].score(model) for name, model in models.items()]
+        else:
+            # A client that did not answer has a place of its own in the list, so that the others keep theirs.
+            own = [scores.get(name, (0, 0)) for name in states]
+        return accuracy_record(own, whole) | {"recall": self._recall(models)}
 
-    def refresh(self, round: int, states: Mapping[str, ClientState], classes: int) -> Record:
+    def _recall(self, models: Mapping[str, Prompts | None]) -> list[float | None] | None:
+        """Of each class, the share that its holders' own models find; None for a class without test images."""
+        if not self.exams:
+            return None
+        answers = [self.exams[name].answers(model) for name, model in models.items()]
+        predicted, truth = (np.concatenate(column) for column in zip(*answers, strict=True))
+        return [None if np.isnan(share) else float(share) for share in recall_per_class(predicted, truth, self.classes)]
+
+    def refresh(self, round: int, states: States) -> Record:
         """What the clients estimated, were allowed and chose, and how much of it is true."""
-        chosen = {name: state for name, state in states.items() if state.selection is not None}
-        return {
+        chosen = {name: state.selection for name, state in states.items() if state.selection is not None}
+        record = {
             "round": round,
-            "pseudo_label_accuracy": self._label_accuracy(chosen),
-            "images": sum(len(state.selection.index) for state in chosen.values() if state.selection),
+            "images": sum(len(selection.index) for selection in chosen.values()),
             "estimated": [_row(state.counts) for state in states.values()],
             "allocated": [_row(state.quota) for state in states.values()],
-            "selected": [_selected_row(state, classes) for state in states.values()],
+            "selected": [_selected_row(state.selection, self.classes) for state in states.values()],
         }
+        return record | self._truth_about(chosen)
 
-    def _label_accuracy(self, chosen: Mapping[str, ClientState]) -> float | None:
+    def _truth_about(self, chosen: Mapping[str, Selection]) -> Record:
+        """How many pseudo labels are right; for candidate sets also how many hold the truth, and how large they are."""
+        nothing = dict.fromkeys(("pseudo_label_accuracy", "coverage", "mean_set_size", "distribution_similarity"))
         if self.truth is None:
-            return None
-        picked = [(name, state.selection) for name, state in chosen.items() if state.selection is not None]
-        labels = np.concatenate([selection.label for _, selection in picked])
-        truth = np.concatenate([self.truth[name][selection.index] for name, selection in picked])
-        return label_accuracy(labels, truth)
+            return nothing
+        truths = {name: self.truth[name][selection.index] for name, selection in chosen.items()}
+        labels = np.concatenate([selection.label for selection in chosen.values()])
+        truth = np.concatenate(list(truths.values()))
+        right = {
+            "pseudo_label_accuracy": label_accuracy(labels, truth),
+            "distribution_similarity": self._similarity(chosen),
+        }
+        sets = [selection.candidates for selection in chosen.values()]
+        if any(candidates is None for candidates in sets):
+            return nothing | right
+        together = np.concatenate([candidates for candidates in sets if candidates is not None])
+        return right | {"coverage": coverage(together, truth), "mean_set_size": mean_set_size(together)}
+
+    def _similarity(self, chosen: Mapping[str, Selection]) -> float:
+        """Cosine of a client's chosen and true label counts, mean over the clients."""
+        assert self.truth is not None
+        return float(
+            np.mean(
+                [
+                    distribution_similarity(
+                        np.bincount(selection.label, minlength=self.classes),
+                        np.bincount(self.truth[name], minlength=self.classes),
+                    )
+                    for name, selection in chosen.items()
+                ]
+            )
+        )
+
+
+def drift(before: tuple[Shared, States], report: RoundReport, states: States) -> Record:
+    """How far the participants pull apart, for what they share and for what they keep (supplement of the paper)."""
+    shared, old = before
+    moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}
+    moved = [name for name in report.participants if old[name].own and states[name].own]
+    for name in states[moved[0]].own if moved else ():
+        past = [old[client].own[name] for client in moved if name in old[client].own]
+        if len(past) == len(moved) and len({value.shape for value in past}) == 1:
+            # What is never averaged has no common past: the plain mean of the clients' own stands in for it.
+            mean = np.mean(past, axis=0)
+            moves[name] = [states[client].own[name] - mean for client in moved]
+    return {
+        name: {"diversity": _finite(drift_diversity(move)), "cosine": cosine_distance(move)}
+        for name, move in moves.items()
+        if move
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
 
 
 def accuracy_record(own: Sequence[Score], whole: Sequence[Score] | None) -> Record:
@@ -92,5 +169,5 @@ def _row(counts: NDArray[np.int64] | None) -> list[int]:
     return [] if counts is None else counts.tolist()
 
 
-def _selected_row(state: ClientState, classes: int) -> list[int]:
-    return [] if state.selection is None else np.bincount(state.selection.label, minlength=classes).tolist()
+def _selected_row(selection: Selection | None, classes: int) -> list[int]:
+    return [] if selection is None else np.bincount(selection.label, minlength=classes).tolist()

@@ -18,6 +18,7 @@ from ..report.gallery import gallery
 from ..report.page import write_page
 from ..runs import Checkpoint, RunFolder
 from .assembly import Simulation, assemble
+from .central import CENTRAL
 from .local import LocalFederation
 from .watcher import SilentWatcher, Watcher
 
@@ -58,16 +59,20 @@ def _play(
     if checkpoint is None:
         checkpoint = _first_checkpoint(simulation, federation)
     records = dict(checkpoint.records)
-    before = records["seconds"]
+    spent = records["seconds"]
     watcher.started(config, checkpoint.server.round)
 
+    before = (checkpoint.server.shared, dict(federation.states))
+
     def after_round(server: ServerState, report: RoundReport) -> None:
-        record = audit.round(server, report, federation.states)
+        nonlocal before
+        record = audit.round(before, server, report, federation.states)
+        before = server.shared, dict(federation.states)
         if report.refreshed:
-            refresh = audit.refresh(report.round, federation.states, server.classes)
+            refresh = audit.refresh(report.round, federation.states)
             records["refreshes"] = [*records["refreshes"], refresh]
             record["pseudo_label_accuracy"] = refresh["pseudo_label_accuracy"]
-        records["seconds"] = before + time.monotonic() - began
+        records["seconds"] = spent + time.monotonic() - began
         record["seconds"] = records["seconds"]
         records["rounds"] = [*records["rounds"], record]
         place.save_checkpoint(Checkpoint(server, federation.states, records))
@@ -140,8 +145,8 @@ def _three(record: Mapping[str, Any]) -> dict[str, float | None]:
 
 def _client_results(simulation: Simulation, records: Mapping[str, Any]) -> list[dict[str, Any]]:
     names = list(simulation.clients)
-    zero_shot = records["zero_shot"]["clients"] or [None] * len(names)
-    final = records["rounds"][-1]["clients"] or [None] * len(names)
+    zero_shot, final = (_of_clients(record, names) for record in (records["zero_shot"], records["rounds"][-1]))
+    tested = [sum(map(len, simulation.parts.test))] if names == [CENTRAL] else [*map(len, simulation.parts.test)]
     labels = simulation.dataset.train.labels
     classes = len(simulation.dataset.classes)
     true = None if labels is None else counts_by_client(labels, simulation.parts.train, classes).tolist()
@@ -149,13 +154,18 @@ def _client_results(simulation: Simulation, records: Mapping[str, Any]) -> list[
         {
             "name": name,
             "train": len(simulation.parts.train[place]),
-            "test": len(simulation.parts.test[place]),
+            "test": tested[place],
             "zero_shot": zero_shot[place],
             "final": final[place],
             "true_counts": None if true is None else true[place],
         }
         for place, name in enumerate(names)
     ]
+
+
+def _of_clients(record: Mapping[str, Any], names: list[str]) -> list[float | None]:
+    """Each client's accuracy; one place that holds everything has that of all images."""
+    return [record["weighted"]] if names == [CENTRAL] else record["clients"] or [None] * len(names)
 
 
 def versions() -> dict[str, str]:

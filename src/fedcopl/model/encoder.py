@@ -1,7 +1,6 @@
 """A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor
 from ..errors import ConfigError
 from .clip import Clip
 from .device import Arithmetic
-from .images import ClientImages
 
 Array = NDArray[np.float32]
 
@@ -37,13 +35,21 @@ class Encoder:
         self.arithmetic, self.device, self.classes = arithmetic, arithmetic.device, len(classes)
         self._zero_shot = clip.sentences(zero_shot_sentences(classes, template))
         self._prompted = clip.sentences([f"{clean_name(name)}." for name in classes])
-        # Every client's evaluation and labelling ask for the features of the same few contexts again.
-        self._remembered = lru_cache(maxsize=64)(self._class_features_of_bytes)
+
+    def raw_image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
+        """The vision tower's output, (B, d), not normalised."""
+        with self.arithmetic.towers():
+            features: Tensor = self.clip.vision(tokens, () if visual is None else tuple(visual))
+        return features.float()
 
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
         """f(x), (B, d), of length one."""
+        return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
+
+    def patch_features(self, tokens: Tensor) -> Tensor:
+        """The patches of each image in the space of the classes, (B, M, d), of length one."""
         with self.arithmetic.towers():
-            features = self.clip.vision(tokens, () if visual is None else tuple(visual))
+            features = self.clip.vision.patch_features(tokens)
         return F.normalize(features.float(), dim=-1)
 
     def class_features(self, context: Tensor | None) -> Tensor:
@@ -55,24 +61,6 @@ class Encoder:
 
     def logits(self, image_features: Tensor, class_features: Tensor) -> Tensor:
         return self.clip.logit_scale * image_features @ class_features.T
-
-    @torch.inference_mode()
-    def all_image_features(self, images: ClientImages, visual: Array | None) -> Tensor:
-        """f(x) of all of a client's images."""
-        prompt = None if visual is None else self.tensor(visual)
-        parts = [self.image_features(tokens.to(self.device), prompt) for tokens in images.batches()]
-        return torch.cat(parts) if parts else torch.empty(0, device=self.device)
-
-    def frozen_class_features(self, text: Array | None) -> Tensor:
-        """w_c without gradient, remembered."""
-        return self._remembered(None if text is None else (text.tobytes(), text.shape))
-
-    @torch.inference_mode()
-    def _class_features_of_bytes(self, text: tuple[bytes, tuple[int, ...]] | None) -> Tensor:
-        if text is None:
-            return self.class_features(None)
-        data, shape = text
-        return self.class_features(self.tensor(np.frombuffer(data, np.float32).reshape(shape)))
 
     def tensor(self, array: Array) -> Tensor:
         return torch.tensor(array, device=self.device)

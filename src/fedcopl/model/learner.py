@@ -1,11 +1,10 @@
 """One client's learning in torch: its probabilities, its local training, and its exam."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,35 +14,133 @@ from ..core.select import Selection
 from ..rng import stream
 from .encoder import Array, Encoder
 from .images import ClientImages
+from .methods.base import Method, Named, as_numpy, loss_on
+from .methods.fedcopl import ZeroShot
 
 Prompts = Mapping[str, Array]
+Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True)
+class PromptedModel:
+    """A method on a frozen CLIP: what all clients of a process share. It remembers what it was asked last."""
+
+    def __init__(self, method: Method, encoder: Encoder):
+        self.method, self.encoder = method, encoder
+        # Evaluation here and everywhere asks for the same few clients' class features again.
+        self._classes = lru_cache(maxsize=64)(self._classes_of)
+
+    def named(self, prompts: Prompts) -> dict[str, Tensor]:
+        return {name: self.encoder.tensor(value) for name, value in prompts.items()}
+
+    def classes(self, prompts: Prompts) -> Tensor:
+        """The class side without gradient."""
+        return self._classes(key_of(prompts, self.method.of_classes))
+
+    @torch.inference_mode()
+    def _classes_of(self, key: Key) -> Tensor:
+        arrays = {name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key}
+        return self.method.classes(self.encoder, self.named(arrays))
+
+
+def key_of(prompts: Prompts, names: Sequence[str]) -> Key:
+    """What certain arrays say, as something to look up by."""
+    return tuple((name, prompts[name].tobytes(), prompts[name].shape) for name in names)
+
+
+class ImageSide:
+    """Some images as a method reads them. What no training changes is computed once and kept."""
+
+    def __init__(self, model: PromptedModel, images: ClientImages):
+        self._model, self._images = model, images
+        self._kept: Tensor | None = None
+        self._seen: tuple[Key, list[Tensor]] | None = None  # the image side under the last prompts
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def frozen(self, index: NDArray[np.int64]) -> Tensor:
+        """The frozen part of some images, on the device."""
+        if self._model.method.keeps_images:
+            return self.all_frozen()[torch.from_numpy(index)]
+        return self._images.tokens(index).to(self._model.encoder.device)
+
+    @torch.no_grad()
+    def all_frozen(self) -> Tensor:
+        if self._kept is None:
+            self._kept = torch.cat(list(self._frozen_batches()))
+        return self._kept
+
+    @torch.no_grad()
+    def _frozen_batches(self) -> Iterator[Tensor]:
+        method, encoder = self._model.method, self._model.encoder
+        return (method.frozen(encoder, tokens.to(encoder.device)) for tokens in self._images.batches())
+
+    @torch.inference_mode()
+    def features(self, prompts: Prompts) -> list[Tensor]:
+        """The image side of all images, in batches; computed anew only when what it depends on has changed."""
+        method, encoder = self._model.method, self._model.encoder
+        key = key_of(prompts, method.of_images)
+        if self._seen is None or self._seen[0] != key:
+            named = self._model.named(prompts)
+            batches = self._frozen_batches() if not method.keeps_images else iter(self.all_frozen().split(256))
+            self._seen = key, [method.images(encoder, frozen, named) for frozen in batches]
+        return self._seen[1]
+
+    @torch.inference_mode()
+    def logits(self, prompts: Prompts) -> Tensor:
+        """z of all images, (n, C), on the CPU."""
+        method, encoder = self._model.method, self._model.encoder
+        if not len(self):
+            return torch.empty(0, encoder.classes)
+        classes, named = self._model.classes(prompts), self._model.named(prompts)
+        parts = [
+            method.personal(method.logits(encoder, images, classes), images, named) for images in self.features(prompts)
+        ]
+        return torch.cat(parts).cpu()
+
+    def forget(self) -> None:
+        """Drop what is only of use until the next training."""
+        self._seen = None
+
+
+def zero_shot_logits(encoder: Encoder, images: ClientImages, config: RunConfig) -> Tensor:
+    """Plain CLIP with the hand-written sentences, whatever the method."""
+    plain = config.model_copy(update={"method": "zeroshot", "options": {}})
+    return ImageSide(PromptedModel(ZeroShot(plain), encoder), images).logits({})
+
+
 class ClipLearner:
-    """Prompted CLIP over one client's images. No label comes in but pseudo labels."""
+    """A method over one client's images. No label comes in but pseudo labels."""
 
-    encoder: Encoder
-    images: ClientImages
-    start: Prompts
-    config: RunConfig
-    number: int  # of this client: names its random streams
+    def __init__(self, model: PromptedModel, images: ClientImages, start: Prompts, config: RunConfig, number: int):
+        self.model, self.images, self.start, self.config = model, images, start, config
+        self.number = number  # of this client: names its random streams
+        self.side = ImageSide(model, images)
 
     def initial(self) -> Prompts:
         return self.start
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
         """log p_c(x), (n_k, C), in float64 so that saturated images still rank."""
-        images = self.encoder.all_image_features(self.images, None if prompts is None else prompts["visual"])
-        if not len(images):
-            return np.zeros((0, self.encoder.classes))
-        classes = self.encoder.frozen_class_features(None if prompts is None else prompts["text"])
-        logits = self.encoder.logits(images, classes)
-        return logits.cpu().double().log_softmax(-1).numpy()
+        if prompts is None:
+            logits = zero_shot_logits(self.model.encoder, self.images, self.config)
+        else:
+            logits = self.side.logits(prompts)
+            self.side.forget()
+        return logits.double().log_softmax(-1).numpy()
+
+    def remember(self, selection: Selection) -> Prompts:
+        if not len(selection.index):
+            return {}
+        return self.model.method.remember(self.side.all_frozen, selection, self.model.encoder.classes)
 
     def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
-        """Step 4 of the algorithm: cross-entropy on the pseudo labels, SGD with an optimiser of its own."""
-        trained = {name: self.encoder.tensor(value).requires_grad_() for name, value in prompts.items()}
+        """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
+        names = self.model.method.shapes(self.model.encoder.clip)
+        if not names:
+            return prompts, float("nan")
+        begin = {name: self.model.encoder.tensor(prompts[name]) for name in names}
+        trained = {name: value.clone().requires_grad_() for name, value in begin.items()}
         settings = self.config.train
         optimiser = torch.optim.SGD(
             trained.values(), settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay
@@ -52,43 +149,41 @@ class ClipLearner:
         loss = float("nan")
         for epoch in range(settings.epochs):
             optimiser.param_groups[0]["lr"] = learning_rate(self.config, round, epoch)
-            loss = self._epoch(trained, optimiser, selection, shuffle)
-        return {name: value.detach().cpu().numpy() for name, value in trained.items()}, loss
+            loss = self._epoch(trained, begin, optimiser, batches(selection, settings.batch, shuffle))
+        return {**prompts, **{name: as_numpy(value) for name, value in trained.items()}}, loss
 
     def _epoch(
-        self,
-        trained: Mapping[str, Tensor],
-        optimiser: torch.optim.Optimizer,
-        selection: Selection,
-        shuffle: np.random.Generator,
+        self, trained: Named, begin: Named, optimiser: torch.optim.Optimizer, chosen: Iterator[Selection]
     ) -> float:
-        total = 0.0
-        for batch in self._batches(selection, shuffle):
+        total, images = 0.0, 0
+        for batch in chosen:
             loss = self._loss(trained, batch)
             optimiser.zero_grad()
-            self._backward(loss, trained)
+            self._backward(loss + self.model.method.penalty(trained, begin), trained)
             optimiser.step()
-            total += loss.item() * len(batch.index)
-        return total / len(selection.index)
+            total, images = total + loss.item() * len(batch.index), images + len(batch.index)
+        return total / images
 
-    def _backward(self, loss: Tensor, trained: Mapping[str, Tensor]) -> None:
-        scale = self.encoder.arithmetic.loss_scale
+    def _loss(self, trained: Named, batch: Selection) -> Tensor:
+        method, encoder = self.model.method, self.model.encoder
+        images = method.images(encoder, self.side.frozen(batch.index), trained)
+        return loss_on(method.logits(encoder, images, method.classes(encoder, trained)), batch)
+
+    def _backward(self, loss: Tensor, trained: Named) -> None:
+        scale = self.model.encoder.arithmetic.loss_scale
         (loss * scale).backward()
         for prompt in trained.values():
             if prompt.grad is not None and scale != 1:
                 prompt.grad /= scale
 
-    def _batches(self, selection: Selection, shuffle: np.random.Generator) -> Iterator[Selection]:
-        order, size = shuffle.permutation(len(selection.index)), self.config.train.batch
-        for start in range(0, len(order), size):
-            batch = order[start : start + size]
-            yield Selection(selection.index[batch], selection.label[batch])
 
-    def _loss(self, trained: Mapping[str, Tensor], batch: Selection) -> Tensor:
-        tokens = self.images.tokens(batch.index).to(self.encoder.device)
-        images = self.encoder.image_features(tokens, trained["visual"])
-        logits = self.encoder.logits(images, self.encoder.class_features(trained["text"]))
-        return F.cross_entropy(logits, torch.from_numpy(batch.label).to(self.encoder.device))
+def batches(selection: Selection, size: int, shuffle: np.random.Generator) -> Iterator[Selection]:
+    """The chosen images in a new order, the last batch kept however small."""
+    order = shuffle.permutation(len(selection.index))
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        candidates = None if selection.candidates is None else selection.candidates[batch]
+        yield Selection(selection.index[batch], selection.label[batch], candidates)
 
 
 def learning_rate(config: RunConfig, round: int, epoch: int) -> float:
@@ -101,27 +196,23 @@ def learning_rate(config: RunConfig, round: int, epoch: int) -> float:
 class ClipExam:
     """A client's labelled test images. The truth is here and nowhere else in the model."""
 
-    def __init__(self, encoder: Encoder, images: ClientImages, truth: NDArray[np.int64]):
-        self._encoder, self._images = encoder, images
+    def __init__(self, model: PromptedModel, images: ClientImages, truth: NDArray[np.int64], config: RunConfig):
+        self._model, self._images, self._config = model, images, config
+        self._side = ImageSide(model, images)
         self._truth = torch.from_numpy(truth)
-        self._seen: tuple[bytes | None, Tensor] | None = None  # the features under the last visual prompt
 
     def score(self, prompts: Prompts | None) -> tuple[int, int]:
         return int((self.predict(prompts) == self._truth).sum()), len(self._truth)
 
+    def answers(self, prompts: Prompts | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What was predicted, and what is true, image by image."""
+        return self.predict(prompts).numpy(), self._truth.numpy()
+
     def predict(self, prompts: Prompts | None) -> Tensor:
         """The most probable class of each test image."""
-        images = self._features(None if prompts is None else prompts["visual"])
-        if not len(images):
-            return torch.empty(0, dtype=torch.long)
-        classes = self._encoder.frozen_class_features(None if prompts is None else prompts["text"])
-        return self._encoder.logits(images, classes).argmax(-1).cpu()
-
-    def _features(self, visual: Array | None) -> Tensor:
-        key = None if visual is None else visual.tobytes()
-        if self._seen is None or self._seen[0] != key:
-            self._seen = key, self._encoder.all_image_features(self._images, visual)
-        return self._seen[1]
+        if prompts is None:
+            return zero_shot_logits(self._model.encoder, self._images, self._config).argmax(-1)
+        return self._side.logits(prompts).argmax(-1)
 
 
 def score_everywhere(exams: Sequence[ClipExam], prompts: Prompts | None) -> tuple[int, int]:

@@ -13,12 +13,14 @@ from .clip import Clip
 Shape = tuple[int, ...]
 
 
-def prompt_shapes(clip: Clip, model: Model) -> dict[str, Shape]:
-    """`visual`: P^v (blocks, vectors, vision width); `text`: P^t (vectors, text width). All from the backbone."""
-    return {
-        "visual": (_levels(clip, model), model.visual_prompts, clip.vision.prompt_width),
-        "text": (model.text_prompts, clip.text.shape.width),
-    }
+def visual_shape(clip: Clip, model: Model) -> Shape:
+    """P^v: (blocks, vectors, vision width), all from the backbone."""
+    return _levels(clip, model), model.visual_prompts, clip.vision.prompt_width
+
+
+def text_shape(clip: Clip, model: Model) -> Shape:
+    """P^t: (vectors, text width)."""
+    return model.text_prompts, clip.text.shape.width
 
 
 def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:

@@ -81,6 +81,13 @@ class AttentionPool(nn.Module):
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(1))
         return features
 
+    def everywhere(self, tokens: Tensor) -> Tensor:
+        """Every position as a query, (B, 1 + cells, output)."""
+        query, key, value = (self._split_heads(project(tokens)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        attended = F.scaled_dot_product_attention(query, key, value)
+        features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
+        return features
+
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
@@ -120,6 +127,10 @@ class ResNetTower(nn.Module):
         """Embedded tokens -> features (B, output), not normalised."""
         features: Tensor = self.attnpool(tokens, prompts[0] if len(prompts) else None)
         return features
+
+    def patch_features(self, tokens: Tensor) -> Tensor:
+        """Every cell of the grid as the pool sees it, (B, cells, output)."""
+        return self.attnpool.everywhere(tokens)[:, 1:]
 
 
 def _stage(width_in: int, width: int, depth: int, *, stride: int) -> nn.Sequential:

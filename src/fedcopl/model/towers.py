@@ -154,6 +154,14 @@ class VisionTower(nn.Module):
         features: Tensor = self.project(self.norm_last(read[:, 0]))
         return features
 
+    def patch_features(self, tokens: Tensor) -> Tensor:
+        """Every patch projected like the class token, (B, N, output): for methods that look at parts of an image."""
+        for block in cast(Sequence[Block], self.blocks):
+            query, key, value = block.queries_keys_values(tokens)
+            tokens = block.finish(tokens, F.scaled_dot_product_attention(query, key, value))
+        features: Tensor = self.project(self.norm_last(tokens[:, 1:]))
+        return features
+
 
 def _with_prompt(
     block: Block, key: Tensor, value: Tensor, prompts: Sequence[Tensor], level: int

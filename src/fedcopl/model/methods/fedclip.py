@@ -1,0 +1,53 @@
+"""FedCLIP (Lu et al., 2023): an adapter on frozen image features, averaged; no prompt at all."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...config import RunConfig
+from ...rng import stream
+from ..clip import Clip
+from ..encoder import Array, Encoder
+from ..prompts import Shape
+from .base import Method, Named
+
+
+class FedCLIP(Method):
+    """a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one."""
+
+    keeps_images = True
+    of_images = ("down", "down bias", "up", "up bias")
+    of_classes = ()
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        size = clip.text.project.out_features
+        return {"down": (size, size), "down bias": (size,), "up": (size, size), "up bias": (size,)}
+
+    def shared(self) -> tuple[str, ...]:
+        return self.of_images
+
+    def start(self, clip: Clip) -> dict[str, Array]:
+        """Uniform in +- 1 / sqrt(d), as layers of torch begin: prompts' tiny values would not do for an adapter."""
+        shapes = self.shapes(clip)
+        bound = 1 / np.sqrt(shapes["down"][0])
+        return {
+            name: stream(self.config.seed, f"initial {name}").uniform(-bound, bound, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        return encoder.raw_image_features(tokens)
+
+    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+        hidden = torch.tanh(F.linear(frozen, named["down"], named["down bias"]))
+        attention = F.linear(hidden, named["up"], named["up bias"]).softmax(-1)
+        return F.normalize(attention * frozen, dim=-1)
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        return encoder.class_features(None)
+
+
+def fedclip(config: RunConfig) -> FedCLIP:
+    """An adapter on image features, averaged (FedCLIP)."""
+    return FedCLIP(config)

@@ -1,0 +1,86 @@
+"""FedCoPL (Guo et al., ICCV 2025), and what remains of it when something is left out."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from ...config import RunConfig, Section
+from ..clip import Clip
+from ..encoder import Encoder
+from ..prompts import Shape, visual_shape
+from .base import Method, Named
+from .promptfl import FrozenImages
+
+SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), "none": ()}
+
+
+class FedCoPL(Method):
+    """Visual and text prompts are trained; which are averaged is the setting `sharing.aggregate`: the visual ones."""
+
+    def shared(self) -> tuple[str, ...]:
+        return SHARED[self.config.sharing.aggregate]
+
+
+class FedVPT(Method):
+    """Visual prompts alone; the classes are CLIP's hand-written sentences."""
+
+    of_classes = ()
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        return {"visual": visual_shape(clip, self.config.model)}
+
+    def shared(self) -> tuple[str, ...]:
+        return ("visual",)
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        return encoder.class_features(None)
+
+
+class ZeroShot(FrozenImages):
+    """Nothing is trained."""
+
+    of_classes = ()
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        return {}
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        return encoder.class_features(None)
+
+
+class CentralOptions(Section):
+    """Settings of the centralised bounds."""
+
+    labels: Literal["pseudo", "truth"] = "pseudo"
+    """train on pseudo labels of all images in one place, or on their true labels: the upper bound"""
+
+
+class Central(Method):
+    """Both prompts, one client that holds everything."""
+
+    Options = CentralOptions
+
+
+def fedcopl(config: RunConfig) -> Method:
+    """Visual prompts averaged, text prompts personal (FedCoPL)."""
+    return FedCoPL(config)
+
+
+def local(config: RunConfig) -> Method:
+    """Both prompts trained by each client alone."""
+    return Method(config)
+
+
+def central(config: RunConfig) -> Method:
+    """Both prompts trained on all images in one place: what federation is measured against."""
+    return Central(config)
+
+
+def fedvpt(config: RunConfig) -> Method:
+    """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
+    return FedVPT(config)
+
+
+def zeroshot(config: RunConfig) -> Method:
+    """Plain CLIP, nothing trained."""
+    return ZeroShot(config)
