@@ -16,6 +16,7 @@ import torch
 from fedcopl.model.device import keep_freed_memory
 
 from .against_transformers import against_transformers
+from .frozen_images import frozen_images
 from .measure import Line, matmul_peak
 from .simulated_clients import simulated_clients
 from .training_step import training_step
@@ -23,6 +24,7 @@ from .training_step import training_step
 BENCHMARKS: dict[str, Callable[[], Iterator[Line]]] = {
     "training_step": training_step,
     "against_transformers": against_transformers,
+    "frozen_images": frozen_images,
     "simulated_clients": simulated_clients,
 }
 

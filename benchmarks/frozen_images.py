@@ -1,0 +1,47 @@
+"""An epoch of a method with a frozen image side, after the first: features at hand against images encoded anew."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedcopl.config import RunConfig
+from fedcopl.core.select import Selection
+from fedcopl.model.clip import load_clip
+from fedcopl.model.device import Arithmetic
+from fedcopl.model.encoder import Encoder
+from fedcopl.model.images import ClientImages, TokenStore
+from fedcopl.model.learner import ClipLearner, PromptedModel
+from fedcopl.model.methods import choose_method
+
+from .against_transformers import save_random_clip
+from .measure import Line, side_by_side
+
+IMAGES = 128
+REACH = 20.0
+
+
+def frozen_images() -> Iterator[Line]:
+    config = RunConfig.from_mapping({"method": "promptfl", "train": {"epochs": 1}}, "benchmark")
+    with tempfile.TemporaryDirectory() as name:
+        save_random_clip(Path(name))
+        clip = load_clip(name)
+    method = choose_method(config)
+    encoder = Encoder(clip, [f"class {i}" for i in range(10)], "a photo of a {}", Arithmetic(torch.device("cpu")))
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 3, 224, 224), dtype=np.uint8)
+    images = ClientImages(TokenStore.of(clip, pixels, memory=0), np.arange(IMAGES))
+    chosen = Selection(np.arange(IMAGES), np.arange(IMAGES) % 10)
+
+    def learner() -> ClipLearner:
+        return ClipLearner(PromptedModel(method, encoder), images, method.start(clip), config, 0)
+
+    kept = learner()
+    ours, anew = side_by_side(
+        lambda: kept.train(kept.initial(), chosen, 1), lambda: learner().train(kept.initial(), chosen, 1), repeats=3
+    )
+    detail = f"{ours:.2f} s against {anew:.2f} s, 10 classes"
+    yield Line(
+        f"PromptFL epoch of {IMAGES} images, B/32, after the first", "encoding anew", anew / ours, REACH, detail=detail
+    )
