@@ -17,7 +17,8 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic
 from fedcopl.model.encoder import Encoder
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import zero_shot_logits
+from fedcopl.model.learner import ClipLearner, PromptedModel
+from fedcopl.model.methods import choose_method
 
 from .measure import Line, side_by_side
 
@@ -77,6 +78,7 @@ def labelling(ours, theirs, paths: list[Path]) -> Iterator[Line]:
     processor = CLIPImageProcessor()
     weights = torch.randn(CLASSES, 512)
     config = RunConfig()
+    model = PromptedModel(choose_method(config), encoder)
 
     @torch.inference_mode()
     def by_transformers() -> None:
@@ -92,7 +94,7 @@ def labelling(ours, theirs, paths: list[Path]) -> Iterator[Line]:
 
     def label(pixels: np.ndarray) -> None:
         images = ClientImages(TokenStore.of(ours, pixels, memory=0), np.arange(len(pixels)))
-        zero_shot_logits(encoder, images, config).double().log_softmax(-1)
+        ClipLearner(model, images, {}, config, 0).log_probabilities(None)
 
     cold, other = side_by_side(lambda: label(cut()), by_transformers, 3)
     detail = f"{cold:.2f} s against {other:.2f} s"

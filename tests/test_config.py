@@ -122,3 +122,9 @@ def test_every_setting_explains_itself():
         for section in place[:-1]:
             fields = fields[section].annotation.model_fields
         assert fields[place[-1]].description, place
+
+
+@pytest.mark.parametrize("level", [-0.1, 1.5, "some"])
+def test_levels_are_between_0_and_1(level):
+    with pytest.raises(ConfigError, match=r"labels\.cpl_beta"):
+        RunConfig.from_mapping({"labels": {"cpl_beta": level}}, "test")

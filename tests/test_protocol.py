@@ -88,6 +88,8 @@ def test_participation_takes_some_without_repeats_and_all_over_time():
     assert set().union(*drawn) == set(members)
     assert drawn == [participants(config, members, round) for round in range(40)]
     assert len(participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
+    hundred = tuple(f"client-{i:02}" for i in range(100))
+    assert len(participants(config_of(sharing={"participation": 0.29}), hundred, 0)) == 29  # not 28.999...
 
 
 def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():

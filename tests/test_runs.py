@@ -127,3 +127,28 @@ def test_a_folder_that_came_to_nothing_is_removed(tmp_path):
     with RunFolder(tmp_path / "run") as folder:
         folder.open(RunConfig(), resume=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_resume_sees_options_that_came_or_went(tmp_path):
+    with_mu, without = RunConfig(method="promptprox", options={"mu": 5.0}), RunConfig(method="promptprox")
+    for began, resumed in ((with_mu, without), (without, with_mu)):
+        with RunFolder(tmp_path / str(began.options)) as folder:
+            folder.begin(began)
+            with pytest.raises(RunFolderError, match=r"options\.mu"):
+                folder.open(resumed, resume=True)
+
+
+@pytest.mark.parametrize("name", ["plain", "../up", "数" * 90, "a" * 400, "\udcff"])
+def test_any_name_of_a_client_makes_a_file(tmp_path, name):
+    server = ServerState(1, SHARED, 2)
+    with RunFolder(tmp_path / "run") as folder:
+        folder.write_prompts(server, {name: FULL, name + "!": FULL})
+    written = list((tmp_path / "run" / "prompts" / "clients").iterdir())
+    assert len(written) == 2
+
+
+def test_records_may_be_longer_than_a_header(tmp_path):
+    long = {"rounds": ["x" * 1000] * 120_000}
+    with RunFolder(tmp_path) as folder:
+        folder.save_checkpoint(Checkpoint(ServerState(1, SHARED, 2), {}, long))
+        assert folder.load_checkpoint().records == long

@@ -7,7 +7,7 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .errors import ConfigError
 
 Options = TypeVar("Options", bound="Section")
+Level = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
@@ -100,9 +101,9 @@ class Labels(Section):
     """for `fpl` and `cpl`: K as it is, or growing with the refreshes as in GRIP"""
     fpl_rule: Literal["argmax", "column", "leaderboard"] = "argmax"
     """for `fpl`: K among the images predicted as the class, among all, or the authors' leaderboard"""
-    cpl_alpha: float | Literal["auto"] = "auto"
+    cpl_alpha: Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within an image; auto takes its authors' value for the data set"""
-    cpl_beta: float | Literal["auto"] = "auto"
+    cpl_beta: Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within a class; auto as above"""
 
 

@@ -1,6 +1,7 @@
 """Writing files so that a stop at any moment leaves the old one or the new one, never half of one."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import RunFolderError
@@ -19,7 +20,8 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 

@@ -1,7 +1,9 @@
 """The FedCoPL run as the server sees it: the paper's algorithm, and nothing of how messages travel."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -129,7 +131,8 @@ def train(config: RunConfig, server: "_Round", state: ServerState, members: tupl
 
 def participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:
     """m = max(floor(R K), 1) of the members without replacement, in their usual order."""
-    count = max(int(np.floor(config.sharing.participation * len(members))), 1)
+    share = Fraction(str(config.sharing.participation))  # 0.29 of 100 is 29, not the 28.999... of binary fractions
+    count = max(math.floor(share * len(members)), 1)
     drawn = stream(config.seed, "participation", round).choice(len(members), count, replace=False)
     return tuple(members[place] for place in sorted(drawn))
 

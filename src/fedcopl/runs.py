@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -91,7 +92,8 @@ class RunFolder:
 
     def _check_same(self, wanted: RunConfig, there: RunConfig) -> None:
         old, new = _flat(there), _flat(wanted)
-        changed = [f"{key} is {old[key]!r}, not {new[key]!r}" for key in new if old[key] != new[key]]
+        keys = [*old, *(key for key in new if key not in old)]
+        changed = [f"{key} is {old.get(key)!r}, not {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
         if changed:
             raise RunFolderError(f"{self.path}: was begun with other settings: {'; '.join(changed)}")
 
@@ -105,8 +107,9 @@ class RunFolder:
             "classes": server.classes,
             "members": server.members,
             "clients": tuple(clients),
-            "records": checkpoint.records,
         }
+        # The header of a safetensors file is limited in size; the records of a long run are not.
+        tensors["records"] = np.frombuffer(json.dumps(checkpoint.records).encode(), np.uint8)
         write_bytes(self._checkpoint, save(tensors, {"about": json.dumps(about)}))
 
     def load_checkpoint(self) -> Checkpoint | None:
@@ -139,8 +142,13 @@ class RunFolder:
         """The outcome for others to load: what is shared once, what is personal once per client."""
         write_bytes(self.path / "prompts" / "server.safetensors", save(dict(server.shared)))
         for client, state in clients.items():
-            # A site may call itself anything, "../x" or "server" too.
-            write_bytes(self.path / "prompts/clients" / f"{quote(client, safe=' ')}.safetensors", save(dict(state.own)))
+            write_bytes(self.path / "prompts/clients" / f"{file_name(client)}.safetensors", save(dict(state.own)))
+
+
+def file_name(client: str) -> str:
+    """A name fit for a file: a site may call itself anything, "../x", or a whole sentence."""
+    safe = quote(client, safe=" ", errors="surrogateescape")
+    return safe if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
@@ -174,7 +182,7 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         number, name = key.split("/", 1)
         by_number[int(number)][name] = value
     states = {client: _state(own) for client, own in zip(about["clients"], by_number, strict=True)}
-    return Checkpoint(server, states, about["records"])
+    return Checkpoint(server, states, json.loads(tensors["records"].tobytes()))
 
 
 def _state(tensors: Tensors) -> ClientState:

@@ -127,3 +127,9 @@ def test_a_wrong_option_is_refused_before_any_work(tmp_path):
     with pytest.raises(ConfigError, match="promptfl has no such option"):
         run(tmp_path / "run", "method=promptfl", "options.mu=1")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_memory_that_changes_its_size_is_no_prompt(tmp_path):
+    # At each refresh the memory is another size; drift is told of prompts alone.
+    results = run(tmp_path / "run", "method=pfedprompt", "clients=5", "participation=0.2", "rounds=4")
+    assert {name for record in results["rounds"] for name in record["drift"]} == {"text"}

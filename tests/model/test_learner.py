@@ -60,7 +60,7 @@ def learner_of(encoder, images, number=0, config=None):
 
 
 def exam_of(encoder, images, truth):
-    return ClipExam(PromptedModel(choose_method(config_of()), encoder), images, truth, config_of())
+    return ClipExam(PromptedModel(choose_method(config_of()), encoder), images, truth)
 
 
 CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
@@ -179,10 +179,16 @@ def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
 
 
 def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
-    parts = np.arange(30), np.arange(30, 100)
-    halves = [exam_of(encoder, ClientImages(images.store, part), digits.labels[part]) for part in parts]
-    correct = sum(exam.score(None)[0] for exam in halves)
-    assert score_everywhere(halves, None) == (correct, 100)
+    start = learner_of(encoder, images).initial()
+    loud = {name: value * 50 for name, value in start.items()}
+    model = PromptedModel(choose_method(config_of()), encoder)
+    parts = np.arange(30), np.arange(30, 30), np.arange(30, 100)
+    exams = [ClipExam(model, ClientImages(images.store, part), digits.labels[part]) for part in parts]
+    for prompts, (correct, examples) in zip(
+        (start, loud, start), score_everywhere(exams, [start, loud, start]), strict=True
+    ):
+        assert examples == 100
+        assert correct == sum(exam.score(prompts)[0] for exam in exams)
 
 
 def test_a_client_without_images(encoder, images):

@@ -59,9 +59,9 @@ class LineWatcher:
     def noticed(self, what: str) -> None:
         self._line(f"note: {what}")
 
-    def started(self, config: RunConfig, done: int) -> None:
+    def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._began, self._done_before = time.monotonic(), done
-        self._line(f"going on after round {done}" if done else f"{config.data.clients} clients, {config.rounds} rounds")
+        self._line(f"going on after round {done}" if done else f"{clients} clients, {config.rounds} rounds")
 
     def answered(self, client: str, ask: Ask) -> None:
         pass
@@ -72,7 +72,7 @@ class LineWatcher:
         self._line(f"{round_line(record, self._rounds)}, about {each * (self._rounds - done):.0f} s left")
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class BarWatcher:
@@ -92,10 +92,10 @@ class BarWatcher:
         self._progress.update(self._all, completed=done, total=total)
 
     def noticed(self, what: str) -> None:
-        self._progress.console.print(f"note: {what}", highlight=False)
+        self._progress.console.print(f"note: {what}", highlight=False, markup=False)
 
-    def started(self, config: RunConfig, done: int) -> None:
-        self._clients = config.data.clients
+    def started(self, config: RunConfig, clients: int, done: int) -> None:
+        self._clients = clients
         self._progress.reset(self._all, description="rounds", completed=done, total=self._rounds)
 
     def answered(self, client: str, ask: Ask) -> None:
@@ -108,7 +108,7 @@ class BarWatcher:
     def round_done(self, record: Record) -> None:
         self._name = ""
         self._progress.update(self._all, completed=record["round"] + 1)
-        self._progress.console.print(round_line(record, self._rounds), highlight=False)
+        self._progress.console.print(round_line(record, self._rounds), highlight=False, markup=False)
 
 
 def round_line(record: Record, rounds: int) -> str:
@@ -127,7 +127,7 @@ def round_line(record: Record, rounds: int) -> str:
 
 def print_results(outcome: Record, folder: Path) -> None:
     """The outcome, zero-shot beside the result where labels tell how good they are."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     if outcome["final"]["macro"] is None:
         console.print(f"{outcome['name']}, seed {outcome['seed']}: no labelled test images, so accuracy is unknown")
     else:

@@ -63,7 +63,8 @@ def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
     clients, exams = _clients(config, PromptedModel(method, encoder), prepared, parts, start)
     truth = _truth(prepared.dataset.train, parts, list(clients))
-    audit = Audit(truth, exams, start, config.evaluation.everywhere, len(dataset.classes))
+    everywhere = config.evaluation.everywhere
+    audit = Audit(truth, exams, start, everywhere, len(dataset.classes), config.method == CENTRAL)
     shared = {name: start[name] for name in method.shared()}
     return Simulation(config, prepared.dataset, prepared.notes, parts, clients, audit, shared)
 
@@ -84,7 +85,7 @@ def _clients(
     names = client_names(prepared.dataset, config.data)
     truth = prepared.dataset.test.labels
     exams = {
-        name: ClipExam(model, ClientImages(test, part), truth[part], config)
+        name: ClipExam(model, ClientImages(test, part), truth[part])
         for name, part in zip(names, parts.test, strict=True)
         if truth is not None
     }

@@ -24,7 +24,6 @@ from ..core.select import Selection
 from ..messages import Shared
 from ..model.learner import ClipExam, score_everywhere
 from ..protocol import RoundReport, ServerState
-from .central import CENTRAL
 
 Record = dict[str, Any]
 States = Mapping[str, ClientState]
@@ -39,10 +38,11 @@ class Audit:
     start: Prompts  # where all clients began
     everywhere: bool
     classes: int
+    central: bool = False  # one place holds everything, but is measured on every client's part
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Record:
-        whole = [score_everywhere(tuple(self.exams.values()), None)] if self.everywhere and self.exams else None
-        own = [exam.score(None) for exam in self.exams.values()] if CENTRAL in scores else list(scores.values())
+        own = [exam.score(None) for exam in self.exams.values()] if self.central else list(scores.values())
+        whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
         return accuracy_record(own, whole) | {"recall": self._recall(dict.fromkeys(self.exams))}
 
     def round(self, before: tuple[Shared, States], server: ServerState, report: RoundReport, states: States) -> Record:
@@ -57,7 +57,7 @@ class Audit:
             "bytes_down": report.bytes_down,
             "kept_old_prompt": report.kept_old_prompt,
             "dropped": report.dropped,
-            "drift": drift(before, report, states),
+            "drift": drift(tuple(self.start), before, report, states),
         }
         return record | self._measured(server.shared, report.scores, states)
 
@@ -66,10 +66,9 @@ class Audit:
         if not scores or not self.exams:
             return accuracy_record([], None) | {"recall": None}
         models = {name: {**self.start, **state.own, **shared} for name, state in states.items()}
-        exams = tuple(self.exams.values())
-        whole = [score_everywhere(exams, model) for model in models.values()] if self.everywhere else None
-        if CENTRAL in models:
-            models = dict.fromkeys(self.exams, models[CENTRAL])
+        whole = score_everywhere(list(self.exams.values()), list(models.values())) if self.everywhere else None
+        if self.central:
+            models = dict.fromkeys(self.exams, next(iter(models.values())))
             own = [self.exams[name].score(model) for name, model in models.items()]
         else:
             # A client that did not answer has a place of its own in the list, so that the others keep theirs.
@@ -130,16 +129,15 @@ class Audit:
         )
 
 
-def drift(before: tuple[Shared, States], report: RoundReport, states: States) -> Record:
+def drift(trained: Sequence[str], before: tuple[Shared, States], report: RoundReport, states: States) -> Record:
     """How far the participants pull apart, for what they share and for what they keep (supplement of the paper)."""
     shared, old = before
     moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}
-    moved = [name for name in report.participants if old[name].own and states[name].own]
-    for name in states[moved[0]].own if moved else ():
-        past = [old[client].own[name] for client in moved if name in old[client].own]
-        if len(past) == len(moved) and len({value.shape for value in past}) == 1:
+    for name in (name for name in trained if name not in shared):
+        moved = [client for client in report.participants if name in old[client].own and name in states[client].own]
+        if moved:
             # What is never averaged has no common past: the plain mean of the clients' own stands in for it.
-            mean = np.mean(past, axis=0)
+            mean = np.mean([old[client].own[name] for client in moved], axis=0)
             moves[name] = [states[client].own[name] - mean for client in moved]
     return {
         name: {"diversity": _finite(drift_diversity(move)), "cosine": cosine_distance(move)}

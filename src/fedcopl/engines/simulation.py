@@ -60,7 +60,7 @@ def _play(
         checkpoint = _first_checkpoint(simulation, federation)
     records = dict(checkpoint.records)
     spent = records["seconds"]
-    watcher.started(config, checkpoint.server.round)
+    watcher.started(config, len(simulation.clients), checkpoint.server.round)
 
     before = (checkpoint.server.shared, dict(federation.states))
 
@@ -94,8 +94,8 @@ def _finish(simulation: Simulation, place: RunFolder, checkpoint: Checkpoint) ->
     """Write the outcome: prompts, results.json, report.html."""
     outcome = results(simulation, checkpoint.records)
     place.write_lines("rounds.jsonl", checkpoint.records["rounds"])
-    place.write_prompts(checkpoint.server, checkpoint.clients)
     place.write_json("results.json", outcome)
+    place.write_prompts(checkpoint.server, checkpoint.clients)
     train = simulation.dataset.train
     shown = gallery(train.images, train.labels, simulation.dataset.classes, _holdings(simulation, checkpoint.clients))
     write_page(place.path / "report.html", outcome, shown)
@@ -145,8 +145,9 @@ def _three(record: Mapping[str, Any]) -> dict[str, float | None]:
 
 def _client_results(simulation: Simulation, records: Mapping[str, Any]) -> list[dict[str, Any]]:
     names = list(simulation.clients)
-    zero_shot, final = (_of_clients(record, names) for record in (records["zero_shot"], records["rounds"][-1]))
-    tested = [sum(map(len, simulation.parts.test))] if names == [CENTRAL] else [*map(len, simulation.parts.test)]
+    central = simulation.config.method == CENTRAL
+    zero_shot, final = (_of_clients(record, names, central) for record in (records["zero_shot"], records["rounds"][-1]))
+    tested = [sum(map(len, simulation.parts.test))] if central else [*map(len, simulation.parts.test)]
     labels = simulation.dataset.train.labels
     classes = len(simulation.dataset.classes)
     true = None if labels is None else counts_by_client(labels, simulation.parts.train, classes).tolist()
@@ -163,9 +164,9 @@ def _client_results(simulation: Simulation, records: Mapping[str, Any]) -> list[
     ]
 
 
-def _of_clients(record: Mapping[str, Any], names: list[str]) -> list[float | None]:
+def _of_clients(record: Mapping[str, Any], names: list[str], central: bool) -> list[float | None]:
     """Each client's accuracy; one place that holds everything has that of all images."""
-    return [record["weighted"]] if names == [CENTRAL] else record["clients"] or [None] * len(names)
+    return [record["weighted"]] if central else record["clients"] or [None] * len(names)
 
 
 def versions() -> dict[str, str]:

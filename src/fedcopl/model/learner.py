@@ -15,7 +15,6 @@ from ..rng import stream
 from .encoder import Array, Encoder
 from .images import ClientImages
 from .methods.base import Method, Named, as_numpy, loss_on
-from .methods.fedcopl import ZeroShot
 
 Prompts = Mapping[str, Array]
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
@@ -98,15 +97,24 @@ class ImageSide:
         ]
         return torch.cat(parts).cpu()
 
+    @torch.inference_mode()
+    def zero_shot_logits(self) -> Tensor:
+        """Plain CLIP with the hand-written sentences, whatever the method; on the CPU."""
+        method, encoder = self._model.method, self._model.encoder
+        if not len(self):
+            return torch.empty(0, encoder.classes)
+        kept = method.plain_images(self.all_frozen()) if method.keeps_images else None
+        features = (
+            (encoder.image_features(tokens.to(encoder.device)) for tokens in self._images.batches())
+            if kept is None
+            else (kept,)
+        )
+        classes = encoder.class_features(None)
+        return torch.cat([encoder.logits(images, classes) for images in features]).cpu()
+
     def forget(self) -> None:
         """Drop what is only of use until the next training."""
         self._seen = None
-
-
-def zero_shot_logits(encoder: Encoder, images: ClientImages, config: RunConfig) -> Tensor:
-    """Plain CLIP with the hand-written sentences, whatever the method."""
-    plain = config.model_copy(update={"method": "zeroshot", "options": {}})
-    return ImageSide(PromptedModel(ZeroShot(plain), encoder), images).logits({})
 
 
 class ClipLearner:
@@ -123,14 +131,14 @@ class ClipLearner:
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
         """log p_c(x), (n_k, C), in float64 so that saturated images still rank."""
         if prompts is None:
-            logits = zero_shot_logits(self.model.encoder, self.images, self.config)
+            logits = self.side.zero_shot_logits()
         else:
             logits = self.side.logits(prompts)
             self.side.forget()
         return logits.double().log_softmax(-1).numpy()
 
     def remember(self, selection: Selection) -> Prompts:
-        if not len(selection.index):
+        if not len(self.images):
             return {}
         return self.model.method.remember(self.side.all_frozen, selection, self.model.encoder.classes)
 
@@ -196,26 +204,42 @@ def learning_rate(config: RunConfig, round: int, epoch: int) -> float:
 class ClipExam:
     """A client's labelled test images. The truth is here and nowhere else in the model."""
 
-    def __init__(self, model: PromptedModel, images: ClientImages, truth: NDArray[np.int64], config: RunConfig):
-        self._model, self._images, self._config = model, images, config
-        self._side = ImageSide(model, images)
-        self._truth = torch.from_numpy(truth)
+    def __init__(self, model: PromptedModel, images: ClientImages, truth: NDArray[np.int64]):
+        self.model, self.side = model, ImageSide(model, images)
+        self.truth = torch.from_numpy(truth)
+        self._by_zero_shot: Tensor | None = None
 
     def score(self, prompts: Prompts | None) -> tuple[int, int]:
-        return int((self.predict(prompts) == self._truth).sum()), len(self._truth)
+        return int((self.predict(prompts) == self.truth).sum()), len(self.truth)
 
     def answers(self, prompts: Prompts | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What was predicted, and what is true, image by image."""
-        return self.predict(prompts).numpy(), self._truth.numpy()
+        return self.predict(prompts).numpy(), self.truth.numpy()
 
     def predict(self, prompts: Prompts | None) -> Tensor:
         """The most probable class of each test image."""
-        if prompts is None:
-            return zero_shot_logits(self._model.encoder, self._images, self._config).argmax(-1)
-        return self._side.logits(prompts).argmax(-1)
+        if prompts is not None:
+            return self.side.logits(prompts).argmax(-1)
+        if self._by_zero_shot is None:
+            self._by_zero_shot = self.side.zero_shot_logits().argmax(-1)
+        return self._by_zero_shot
 
 
-def score_everywhere(exams: Sequence[ClipExam], prompts: Prompts | None) -> tuple[int, int]:
-    """How many of all clients' test images one client's model gets right, of how many."""
-    correct, examples = np.sum([exam.score(prompts) for exam in exams], axis=0)
-    return int(correct), int(examples)
+@torch.inference_mode()
+def score_everywhere(exams: Sequence[ClipExam], models: Sequence[Prompts]) -> list[tuple[int, int]]:
+    """How many of all clients' test images each of these models gets right, of how many."""
+    exams = [exam for exam in exams if len(exam.side)]
+    model, truth = exams[0].model, torch.cat([exam.truth for exam in exams])
+    method, encoder = model.method, model.encoder
+    seen: tuple[Key, Tensor] | None = None
+    scores: dict[Key, tuple[int, int]] = {}
+    for prompts in models:
+        whole = key_of(prompts, tuple(prompts))
+        if whole not in scores:
+            key = key_of(prompts, method.of_images)
+            if seen is None or seen[0] != key:
+                seen = key, torch.cat([batch for exam in exams for batch in exam.side.features(prompts)])
+            logits = method.logits(encoder, seen[1], model.classes(prompts))
+            right = method.personal(logits, seen[1], model.named(prompts)).argmax(-1).cpu() == truth
+            scores[whole] = int(right.sum()), len(truth)
+    return [scores[key_of(prompts, tuple(prompts))] for prompts in models]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedcopl.errors import ConfigError
-from fedcopl.model.learner import ClipLearner, ImageSide, PromptedModel, zero_shot_logits
+from fedcopl.model.learner import ClipLearner, PromptedModel
 from fedcopl.model.methods import METHODS, choose_method
 from model.methods.toolbox import CHOSEN, SETS, config_of, encoder, images, learner_of, trained
 
@@ -72,12 +72,13 @@ def test_frozen_images_are_read_once(name, monkeypatch):
     runs = []
     tower = encoder().clip.vision
     monkeypatch.setattr(tower, "forward", lambda *args, run=tower.forward: (runs.append(1), run(*args))[1])
+    learner.log_probabilities(None)
     trained(learner)
     learner.log_probabilities(learner.initial())
     if learner.model.method.keeps_images:
         assert len(runs) <= 1
     else:
-        assert len(runs) == 7  # two epochs of three batches, and one pass over all
+        assert len(runs) == 8  # zero-shot, two epochs of three batches, and one pass over all
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -93,9 +94,10 @@ def test_class_order_changes_only_the_order(name):
 
 
 def test_zero_shot_is_what_everybody_is_compared_with():
-    plain = zero_shot_logits(encoder(), images(), config_of("fedotp"))
     learner = learner_of("zeroshot")
-    assert torch.equal(ImageSide(learner.model, images()).logits({}), plain)
+    plain = learner.side.logits({})
+    for name in METHODS:
+        torch.testing.assert_close(learner_of(name).side.zero_shot_logits(), plain, atol=1e-4, rtol=1e-5)
     assert learner.train({}, CHOSEN, 0)[0] == {}
 
 
@@ -116,7 +118,11 @@ def test_options_are_the_methods_own():
 
 @pytest.mark.parametrize(
     ("pairs", "why"),
-    [(["zeroshot", "labeler=fpl"], "trains on no labels"), (["promptfl", "aggregate=both"], "an ablation of fedcopl")],
+    [
+        (["zeroshot", "labeler=fpl"], "trains on no labels"),
+        (["promptfl", "aggregate=both"], "an ablation of fedcopl"),
+        (["central", "options.labels=truth", "labeler=cpl"], "true labels need no labeler"),
+    ],
 )
 def test_pairs_that_make_no_sense_are_refused(pairs, why):
     with pytest.raises(ConfigError, match=why):

@@ -40,5 +40,7 @@ def choose_method(config: RunConfig) -> Method:
 def _refuse_what_makes_no_sense(config: RunConfig) -> None:
     if config.method == "zeroshot" and config.labeler != "copl":
         raise ConfigError(f"labeler: zeroshot trains on no labels, so labeler={config.labeler} would change nothing")
+    if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
+        raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
     if config.method != "fedcopl" and config.sharing.aggregate != "visual":
         raise ConfigError(f"sharing.aggregate: is an ablation of fedcopl; {config.method} says itself what is averaged")

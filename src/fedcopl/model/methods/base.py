@@ -57,6 +57,10 @@ class Method:
         """What of an image no training changes."""
         return tokens
 
+    def plain_images(self, frozen: Tensor) -> Tensor | None:
+        """Zero-shot CLIP's image side, where what is kept of the images tells it: then they are not encoded again."""
+        return None
+
     def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
         """The image side, f(x), of length one."""
         return encoder.image_features(frozen, named["visual"])

@@ -39,6 +39,9 @@ class FedCLIP(Method):
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.raw_image_features(tokens)
 
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return F.normalize(frozen, dim=-1)
+
     def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
         hidden = torch.tanh(F.linear(frozen, named["down"], named["down bias"]))
         attention = F.linear(hidden, named["up"], named["up bias"]).softmax(-1)

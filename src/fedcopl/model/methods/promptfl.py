@@ -38,6 +38,9 @@ class FrozenImages(Method):
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.image_features(tokens)
 
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return frozen
+
     def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
         return frozen
 
