@@ -128,3 +128,9 @@ def test_every_setting_explains_itself():
 def test_levels_are_between_0_and_1(level):
     with pytest.raises(ConfigError, match=r"labels\.cpl_beta"):
         RunConfig.from_mapping({"labels": {"cpl_beta": level}}, "test")
+
+
+@pytest.mark.parametrize("rate", [float("inf"), float("nan"), 0, -1])
+def test_a_rate_is_a_positive_number(rate):
+    with pytest.raises(ConfigError, match=r"train\.lr"):
+        RunConfig.from_mapping({"train": {"lr": rate}}, "test")

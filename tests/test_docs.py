@@ -111,3 +111,9 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path):
     assert shown_accuracies(told) == pytest.approx(shown_accuracies(shown), abs=1.5)
     words = [line.split("  ")[0] for line in shown.splitlines()[-5:]]
     assert [line.split("  ")[0] for line in told.splitlines()[-5:]] == words
+
+
+def test_the_settings_page_is_that_of_the_settings():
+    from settings_page import page as made
+
+    assert page("docs/settings.md") == made()

@@ -21,7 +21,7 @@ Level = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """A group of settings that belong together."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class Data(Section):

@@ -203,7 +203,7 @@ def _wrong_prompts(sent: Shared, back: Shared) -> str | None:
         if value.shape != sent[name].shape or value.dtype != sent[name].dtype:
             return f"prompt {name} is {value.dtype}{value.shape} instead of {sent[name].dtype}{sent[name].shape}"
         if not np.isfinite(value).all():
-            return f"prompt {name} is not finite"
+            return f"prompt {name} is not finite: training diverged, try a lower train.lr"
     return None
 
 

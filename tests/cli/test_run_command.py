@@ -82,6 +82,7 @@ MISTAKES = {
     "a wrong setting": (["run", "round=3"], 2, "fedcopl: round: unknown setting; did you mean rounds?"),
     "a wrong value": (["run", "rounds=many"], 2, "fedcopl: settings: rounds: "),
     "no such file": (["run", "nothing.toml"], 2, "fedcopl: nothing.toml: there is no such settings file"),
+    "a folder": (["run", "."], 2, "is a folder; for images in it say data.source=folder"),
     "no such data": (["run", "source=digit"], 2, "data.source: unknown data set 'digit' (known: digits"),
     "no such model": (["run", "backbone=glyph"], 4, "glyph"),
     "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: holds no run to resume"),

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from safetensors.numpy import load_file
 
 from data.pictures import encoded, noise, plant, put
@@ -9,6 +10,7 @@ from fedcopl import RunConfig, simulate
 from fedcopl.config import Data
 from fedcopl.data.digits import load_digits
 from fedcopl.engines.assembly import client_names
+from fedcopl.errors import ConfigError
 
 
 def test_names_of_clients_sort_as_they_count():
@@ -53,3 +55,16 @@ def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_p
     written = sorted(path.name for path in (tmp_path / "run" / "prompts" / "clients").iterdir())
     assert written == ["..%2Fup.safetensors", "server.safetensors"]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == {"visual"}
+
+
+def test_a_name_that_leaves_no_room_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
+    photos = plant(tmp_path / "photos", "1.png", "2.png")
+    put(photos, "classes.txt", "zero\nantidisestablishmentarianism of the highest order\n")
+    with pytest.raises(ConfigError, match=r"class 'antidis.*shorten it, or lower model\.text_prompts"):
+        run_on(photos, tmp_path / "run", partition="iid", clients=1)
+
+
+def test_a_path_without_a_source_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigError, match=r"the embedded digits read no path; .*data\.source=folder"):
+        run_on(tmp_path, tmp_path / "run", source="digits")

@@ -49,6 +49,7 @@ def test_fedopt_is_fedotp(tmp_path):
     assert one["final"] == other["final"]
 
 
+@pytest.mark.slow
 def test_one_client_is_central_training(tmp_path):
     # With one client there is nobody to average with: FedCoPL, local and central training are the same.
     for name in ("fedcopl", "local", "central"):
@@ -61,6 +62,7 @@ def test_one_client_is_central_training(tmp_path):
         assert (own["text"] == text).all()
 
 
+@pytest.mark.slow
 def test_the_truth_is_an_upper_bound_and_uses_every_image(tmp_path):
     told = run(tmp_path / "told", "method=central", "options.labels=truth")
     pseudo = run(tmp_path / "pseudo", "method=central")
@@ -104,6 +106,7 @@ def finished_recall(tmp_path):
     return run(tmp_path / "run", "rounds=1")
 
 
+@pytest.mark.slow
 def test_a_method_with_a_memory_resumes_to_the_same_bits(tmp_path):
     from fedcopl.engines.watcher import SilentWatcher
 
@@ -129,6 +132,7 @@ def test_a_wrong_option_is_refused_before_any_work(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_memory_that_changes_its_size_is_no_prompt(tmp_path):
     # At each refresh the memory is another size; drift is told of prompts alone.
     results = run(tmp_path / "run", "method=pfedprompt", "clients=5", "participation=0.2", "rounds=4")

@@ -185,6 +185,7 @@ def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
     assert without_times(results[0]) == without_times(results[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["text", "both", "none"])
 def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
     results = simulate(config_of("rounds=2", f"aggregate={aggregate}"), tmp_path / "run")
@@ -193,6 +194,7 @@ def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
     assert results["final"]["global"] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pairs",
     [

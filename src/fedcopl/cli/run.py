@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ..config import RunConfig, override, read_settings
-from ..errors import Interrupted, RunFolderError
+from ..errors import ConfigError, Interrupted, RunFolderError
 from .show import print_results, watch
 
 RUNS = Path("runs")
@@ -26,7 +26,7 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results [default: runs/<time>-<name>].", show_default=False),
+        typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
@@ -58,6 +58,8 @@ def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfi
     """Settings from the file named, else of the run that is resumed, else of the demo."""
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
         file = resumed / "settings.toml"
+    if file is not None and file.is_dir():
+        raise ConfigError(f"{file}: is a folder; for images in it say data.source=folder data.path={file}")
     if file is not None:
         return RunConfig.from_mapping(override(read_settings(file), pairs), str(file))
     with as_file(files("fedcopl") / "demo.toml") as demo:

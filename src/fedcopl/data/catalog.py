@@ -43,4 +43,6 @@ def load_dataset(data: Data) -> Dataset:
         near = difflib.get_close_matches(data.source, SOURCES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
+    if data.source == "digits" and data.path:
+        raise ConfigError("data.path: the embedded digits read no path; for your images say data.source=folder")
     return SOURCES[data.source].read(data)

@@ -1,6 +1,6 @@
 """Putting a simulated federation together: images, model, who holds what."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,6 +49,7 @@ def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
     method = choose_method(config)
     watcher.preparing("listing the images")
     dataset = load_dataset(config.data)
+    refuse_partition(dataset, config.data)
     watcher.preparing("loading the model")
     use_threads(config.model.threads)
     keep_freed_memory()
@@ -56,6 +57,7 @@ def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
     activation = None if config.model.activation == "auto" else config.model.activation
     clip = load_clip(config.model.backbone, activation=activation)
     encoder = Encoder(clip, dataset.classes, config.model.template or dataset.template, arithmetic)
+    encoder.refuse_long_names(config.model.text_prompts)
     start = method.start(clip)
     prepared = _prepare(dataset, clip, watcher)
     parts = share_out(prepared.dataset, config.data, config.seed)
@@ -66,7 +68,17 @@ def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
     everywhere = config.evaluation.everywhere
     audit = Audit(truth, exams, start, everywhere, len(dataset.classes), config.method == CENTRAL)
     shared = {name: start[name] for name in method.shared()}
-    return Simulation(config, prepared.dataset, prepared.notes, parts, clients, audit, shared)
+    notes = (*prepared.notes, *_notes(config, parts))
+    return Simulation(config, prepared.dataset, notes, parts, clients, audit, shared)
+
+
+def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
+    """What a user may not have meant."""
+    if config.model.backbone == "glyph-clip" and config.data.source != "digits":
+        yield "glyph-clip knows printed characters only; for photographs set model.backbone, see docs/models.md"
+    empty = sum(not len(part) for part in parts.train)
+    if empty:
+        yield f"{empty} of {len(parts.train)} clients hold no image: there are more clients than images for them"
 
 
 def _prepare(dataset: Dataset, clip: Clip, watcher: Watcher) -> Prepared:
@@ -118,20 +130,27 @@ def client_names(dataset: Dataset, data: Data) -> Sequence[str]:
 
 def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
     """Who holds what. The truth is used to make the skew of the simulation, and by nobody else."""
+    refuse_partition(dataset, data)
     if data.partition == "natural":
         return natural_partition(dataset)
     labelled = dataset.train.labels is not None
-    if not labelled and data.partition != "iid":
-        raise DataError(
-            f"{dataset.name}: has no labels, so it cannot be shared out by class; "
-            "use data.partition=iid, or say who holds what and use data.partition=natural"
-        )
     classes = len(dataset.classes) if labelled else 1
     train, test = (_labels_or_zeros(part, labelled) for part in (dataset.train, dataset.test))
     try:
         return _partition(train, test, classes, data, stream(seed, "partition"))
     except ValueError as error:
         raise DataError(f"{dataset.name}: cannot be shared out among {data.clients} clients: {error}") from error
+
+
+def refuse_partition(dataset: Dataset, data: Data) -> None:
+    """Say that the images cannot be shared out as asked, before the work of decoding them."""
+    if data.partition == "natural":
+        natural_partition(dataset)
+    elif dataset.train.labels is None and data.partition != "iid":
+        raise DataError(
+            f"{dataset.name}: has no labels, so it cannot be shared out by class; "
+            "use data.partition=iid, or say who holds what and use data.partition=natural"
+        )
 
 
 def _labels_or_zeros(images: ImageSet, labelled: bool) -> NDArray[np.int64]:

@@ -30,6 +30,8 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool = False, watcher: 
     watcher = watcher or SilentWatcher()
     with RunFolder(folder) as place:
         checkpoint = place.open(config, resume=resume)
+        if resume and checkpoint is None:
+            watcher.noticed(f"{folder} holds no finished round: starting at the first")
         began = time.monotonic()
         simulation = assemble(config, watcher)
         place.begin(config)

@@ -34,7 +34,17 @@ class Encoder:
         self.clip = clip.to(arithmetic.device)
         self.arithmetic, self.device, self.classes = arithmetic, arithmetic.device, len(classes)
         self._zero_shot = clip.sentences(zero_shot_sentences(classes, template))
-        self._prompted = clip.sentences([f"{clean_name(name)}." for name in classes])
+        self._names = [clean_name(name) for name in classes]
+        self._prompted = clip.sentences([f"{name}." for name in self._names])
+
+    def refuse_long_names(self, context: int) -> None:
+        """Say which class name leaves no room for the context, before anybody trains."""
+        for name, row in zip(self._names, self.clip.tokenizer.rows([f"{name}." for name in self._names]), strict=True):
+            if len(row) + context > self.clip.positions:
+                raise ConfigError(
+                    f"class {name!r}: takes {len(row)} tokens, with {context} context vectors more than the "
+                    f"{self.clip.positions} that {self.clip.name} reads; shorten it, or lower model.text_prompts"
+                )
 
     def raw_image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
         """The vision tower's output, (B, d), not normalised."""
