@@ -1,6 +1,7 @@
 """A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..errors import ConfigError
 from .clip import Clip
 from .device import Arithmetic
+from .towers import Sentences
 
 Array = NDArray[np.float32]
 
@@ -64,7 +66,15 @@ class Encoder:
 
     def class_features(self, context: Tensor | None) -> Tensor:
         """w_c, (C, d), of length one; None takes the hand-written sentences."""
-        sentences = self._zero_shot if context is None else self._prompted
+        return self._hand_written if context is None else self._encode_sentences(self._prompted, context)
+
+    @cached_property
+    def _hand_written(self) -> Tensor:
+        # Not in inference mode, whoever asks first: others train with it.
+        with torch.inference_mode(False), torch.no_grad():
+            return self._encode_sentences(self._zero_shot, None)
+
+    def _encode_sentences(self, sentences: Sentences, context: Tensor | None) -> Tensor:
         with self.arithmetic.towers():
             features = self.clip.text(sentences, context)
         return F.normalize(features.float(), dim=-1)
