@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from fedcopl.core.cpl import (
     candidate_sets,
     match,
     select_candidates,
-    soft_targets,
 )
 
 # Worked by hand and checked against the authors' program (baselines.md, section 6).
@@ -264,16 +261,3 @@ def test_pools_do_not_depend_on_the_order_of_images(case, random):
 
 
 # Soft targets
-
-
-def test_soft_targets_by_hand():
-    # .40 / .75, .35 / .75; .60 / .85, .25 / .85.
-    expected = [[1, 0, 0], [0.533333, 0.466667, 0], [0, 0.705882, 0.294118], [0, 0, 1]]
-    got = soft_targets(np.log(WORKED), np.array(CANDIDATES, bool))
-    assert np.allclose(got, expected, atol=5e-7, rtol=0)
-
-
-def test_soft_targets_of_an_empty_set_and_of_unlikely_classes():
-    log_probs = np.array([[0.0, -800.0, -800.0], [-math.log(3)] * 3])
-    got = soft_targets(log_probs, np.array([[0, 1, 1], [0, 0, 0]], bool))
-    assert np.allclose(got, [[0, 0.5, 0.5], [0, 0, 0]], rtol=0, atol=1e-12)

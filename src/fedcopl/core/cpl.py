@@ -52,15 +52,6 @@ def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Select
         since[refused] = since.max() + 1
 
 
-def soft_targets(log_probs: FloatArray, candidates: BoolArray) -> FloatArray:
-    """The probabilities within each candidate set, made to sum to 1, (n, C); zeros where the set is empty."""
-    scores = np.where(candidates, log_probs, -np.inf)
-    highest = scores.max(axis=1, keepdims=True)
-    weights = np.exp(scores - np.where(np.isfinite(highest), highest, 0.0))
-    targets: FloatArray = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1.0)  # the highest weighs 1
-    return targets
-
-
 def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
     """The intra-instance sets: the likeliest classes, up to and with the one whose sum first exceeds tau.
 

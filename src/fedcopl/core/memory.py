@@ -59,31 +59,6 @@ def memory_logits(
     return logits
 
 
-def spatial_logits(
-    features: FloatArray,
-    patches: FloatArray,
-    text: FloatArray,
-    *,
-    scale: float,
-    text_weight: float,
-    image_weight: float,
-) -> FloatArray:
-    """What attention between patches and classes, without parameters, adds to the logits s f W^T, (n, C).
-
-    features is f (n, d), patches F (n, M, d), text W (C, d), scale s. With A = 2 F W^T, each class becomes the patches
-    that resemble it, W' = softmax over patches (A)^T F, and each image the classes of its patches,
-    f' = mean + max over patches of softmax over classes (A) W. The gain is b2 s f W'^T + b3 s f' W^T, where b2 is
-    text_weight and b3 image_weight.
-    """
-    likeness = 2 * patches @ text.T
-    by_patch = np.einsum("nid,nd->ni", patches, features)
-    by_text = np.einsum("nci,ni->nc", _softmax(likeness.swapaxes(1, 2)), by_patch)  # f W'^T, W' itself is large
-    spoken = _softmax(likeness) @ text
-    by_image = (spoken.mean(axis=1) + spoken.max(axis=1)) @ text.T
-    logits: FloatArray = scale * (text_weight * by_text + image_weight * by_image)
-    return logits
-
-
 def _softmax(scores: FloatArray) -> FloatArray:
     """Along the last axis; zeros where every score is -inf."""
     highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)

@@ -13,7 +13,7 @@ from ..core.schedule import cosine
 from ..core.select import Selection
 from ..rng import stream
 from .encoder import Array, Encoder
-from .images import ClientImages
+from .images import ENCODE_BATCH, ClientImages
 from .methods.base import Method, Named, as_numpy, loss_on
 
 Prompts = Mapping[str, Array]
@@ -81,7 +81,7 @@ class ImageSide:
         key = key_of(prompts, method.of_images)
         if self._seen is None or self._seen[0] != key:
             named = self._model.named(prompts)
-            batches = self._frozen_batches() if not method.keeps_images else iter(self.all_frozen().split(256))
+            batches = self._frozen_batches() if not method.keeps_images else iter(self.all_frozen().split(ENCODE_BATCH))
             self._seen = key, [method.images(encoder, frozen, named) for frozen in batches]
         return self._seen[1]
 
