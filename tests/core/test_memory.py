@@ -148,5 +148,3 @@ def test_remembering_less_is_selecting_less_in_the_first_place(scores, per_class
 
 
 # CALIP's attention
-
-PATCHES = np.array([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]])

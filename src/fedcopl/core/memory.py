@@ -1,6 +1,6 @@
 """pFedPrompt, on the client: what its own images, remembered by their embeddings, say about a new one.
 
-Guo et al. (WWW 2023) publish neither code nor constants: the kernel is Tip-Adapter's, the spatial variant CALIP's.
+Guo et al. (WWW 2023) publish neither code nor constants: the kernel is Tip-Adapter's.
 Nothing here is trained, and nothing of it is sent. All features are of length 1 (L2-normalised).
 """
 
