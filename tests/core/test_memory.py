@@ -145,6 +145,3 @@ def test_remembering_less_is_selecting_less_in_the_first_place(scores, per_class
         fewer = select_top(scores, per_class, rule)
         assert memory.images.tolist() == fewer.index.tolist()
         assert memory.values.argmax(axis=1).tolist() == fewer.label.tolist()
-
-
-# CALIP's attention
