@@ -3,31 +3,43 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-fast test-real bench check clean
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Pages are tested in a real browser; a machine without one is told so, not served a smaller green.
+NO_BROWSER := $(if $(shell command -v chromium),,and not browser)
+
+.PHONY: demo test test-fast test-real bench check clean say-browser
 
 $(VENV)/.installed: pyproject.toml
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e .
+	touch $@
+
+# What only developers need: test tools, and every extra.
+$(VENV)/.for-developers: $(VENV)/.installed
+	$(PIP) -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/.installed
 	$(BIN)/fedcopl run
 
-test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not real'
+test: $(VENV)/.for-developers say-browser
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not real $(NO_BROWSER)'
 
-test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not real'
+test-fast: $(VENV)/.for-developers say-browser
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not real $(NO_BROWSER)'
+
+say-browser:
+	@$(if $(NO_BROWSER),echo 'chromium is not installed: the tests of the pages in a browser are LEFT OUT (apt-get install chromium)',true)
 
 # Needs FEDCOPL_REAL_DATA, a folder with the real CIFAR-10; fails without it.
-test-real: $(VENV)/.installed
+test-real: $(VENV)/.for-developers
 	$(BIN)/python -m pytest -m real
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.for-developers
 	$(BIN)/python -m benchmarks
 
-check: $(VENV)/.installed
+check: $(VENV)/.for-developers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -17,7 +17,8 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic
 from fedcopl.model.encoder import Encoder
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner, PromptedModel
+from fedcopl.model.learner import ClipLearner
+from fedcopl.model.prompted import PromptedModel
 from fedcopl.model.methods import choose_method
 
 from .measure import Line, side_by_side

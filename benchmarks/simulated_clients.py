@@ -18,7 +18,8 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic, keep_freed_memory
 from fedcopl.model.encoder import Encoder
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner, PromptedModel
+from fedcopl.model.learner import ClipLearner
+from fedcopl.model.prompted import PromptedModel
 from fedcopl.model.methods import choose_method
 from fedcopl.protocol import ServerState, play_round
 

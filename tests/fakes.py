@@ -36,7 +36,7 @@ class FakeLearner:
 
     def train(self, prompts, selection, round):
         self.trained_with.append(prompts)
-        return {"visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
+        return {**prompts, "visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
 
 
 class NoisyLearner(FakeLearner):

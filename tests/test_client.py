@@ -206,3 +206,13 @@ def test_a_model_that_diverged_is_not_asked_for_labels():
     client = client_with(probs=np.full((4, 3), np.nan))
     with pytest.raises(ValueError, match=r"training diverged, try a lower train\.lr"):
         estimated(client)
+
+
+def test_experts_are_kept_at_home_and_never_sent():
+    client = client_with()
+    expert = {"visual": START["visual"] + 7}
+    reply, after = client.answer(Train(0, VISUAL, (expert, expert)), selected(client))
+    assert set(reply.shared) == {"visual"}
+    assert after.own["experts' visual"].shape == (2, *START["visual"].shape)
+    _, later = client.answer(Train(1, VISUAL), after)
+    assert (later.own["experts' visual"] == after.own["experts' visual"]).all()  # the last ones sent stay

@@ -1,6 +1,7 @@
 """The server's run over clients that are small enough to follow by hand."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -162,7 +163,7 @@ def test_a_broken_client_is_named():
 
 
 def test_nobody_there():
-    with pytest.raises(NoClientAnswered, match="round 1, step Estimate: none of 0 clients answered"):
+    with pytest.raises(NoClientAnswered, match="nobody is there to be asked; is anyone connected"):
         run(config_of(), LocalFederation({}), start(), ignore)
 
 
@@ -228,3 +229,33 @@ def test_all_rubbish_ends_the_run_with_the_reason():
 
 def test_fresh_states_are_empty():
     assert LocalFederation(clients(config_of())).states["client-0"] == ClientState()
+
+
+def test_everyone_trains_first_where_the_method_says_so():
+    config = config_of(sharing={"participation": 0.34})
+    federation = LocalFederation(clients(config))
+    first, report = play_round(config, federation, replace(start(), everyone_first=True))
+    assert report.participants == ("client-0", "client-1", "client-2")
+    _, report = play_round(config, federation, first)
+    assert len(report.participants) == 1
+
+
+def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
+    config = config_of()
+    federation, sent = LocalFederation(clients(config)), []
+    ask = federation.ask
+    monkeypatch.setattr(federation, "ask", lambda questions: (sent.append(dict(questions)), ask(questions))[1])
+    first, report = play_round(config, federation, replace(start(), neighbours=1))
+    assert set(first.uploads) == {"client-0", "client-1", "client-2"}
+    play_round(config, federation, first)
+    before, after = (asked for asked in sent if isinstance(next(iter(asked.values())), Train))
+    assert all(question.experts == () for question in before.values())
+    for client, question in after.items():
+        (expert,) = question.experts
+        assert [expert is report.updates[other] for other in report.updates if other != client].count(True) == 1
+
+
+def test_without_neighbours_no_upload_is_kept():
+    config = config_of()
+    state, _ = play_round(config, LocalFederation(clients(config)), start())
+    assert state.uploads == {}

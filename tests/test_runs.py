@@ -26,7 +26,7 @@ FULL = ClientState(
 
 
 def checkpoint_of(round=3):
-    server = ServerState(round, SHARED, 2, ("a", "b"))
+    server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, {"../b": SHARED, "a": {"visual": SHARED["visual"] + 1}})
     return Checkpoint(server, {"a": FULL, "b": ClientState()}, {"rounds": [{"round": 0, "macro": 0.1 + 0.2}]})
 
 
@@ -43,6 +43,8 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.server.round == 3
     assert back.server.members == ("a", "b")
     assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
+    assert (back.server.everyone_first, back.server.neighbours, list(back.server.uploads)) == (True, 4, ["../b", "a"])
+    assert (back.server.uploads["a"]["visual"] == SHARED["visual"] + 1).all()
     assert_same_state(back.clients["a"], FULL)
     assert back.clients["a"].selection.index.tolist() == [3, 0]
     assert back.clients["b"] == ClientState()

@@ -1,6 +1,6 @@
 """The client's side: its own images, its own text prompt, and one answer per question."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .config import RunConfig
 from .core.allocate import quota
-from .core.cpl import select_candidates
+from .core.cpl import select_candidates, with_soft_targets
 from .core.estimate import estimate
 from .core.fpl import grown_capacity, select_top
 from .core.select import Selection, select
@@ -58,7 +58,7 @@ class Learner(Protocol):
         ...
 
     def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
-        """The prompts after this round's local epochs, and the mean loss of the last one."""
+        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch."""
         ...
 
 
@@ -142,7 +142,7 @@ class Client:
             raise ValueError("asked to train before it was asked to select")
         if not len(state.selection.index):
             return Trained(ask.shared, 0, float("nan")), state
-        prompts = self._prompts(ask.shared, state) or {}
+        prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
         trained, loss = self.learner.train(prompts, state.selection, ask.round)
         shared = {name: trained[name] for name in ask.shared}
         own = {name: value for name, value in trained.items() if name not in ask.shared}
@@ -151,6 +151,12 @@ class Client:
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
         """The whole model: where all began, what this client made of it, and what the server averaged."""
         return None if shared is None else {**self.learner.initial(), **state.own, **shared}
+
+
+def side_by_side(experts: Sequence[Shared]) -> Prompts:
+    """Other clients' prompts as arrays of one more dimension, under names of their own; they are kept, never sent."""
+    names = experts[0] if experts else ()
+    return {f"experts' {name}": np.stack([expert[name] for expert in experts]) for name in names}
 
 
 def count_sure(log_probs: NDArray[np.float64], config: RunConfig) -> NDArray[np.int64]:
@@ -190,7 +196,8 @@ def choose(log_probs: NDArray[np.float64], allowed: NDArray[np.int64], config: R
         case "fpl":
             return select_top(log_probs, int(allowed[0]), config.labels.fpl_rule)
         case "cpl":
-            return select_candidates(log_probs, *cpl_levels(config), int(allowed[0]))
+            sets = select_candidates(log_probs, *cpl_levels(config), int(allowed[0]))
+            return with_soft_targets(log_probs, sets) if config.labels.cpl_targets == "soft" else sets
 
 
 def cpl_levels(config: RunConfig) -> tuple[float, float]:

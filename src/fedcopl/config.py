@@ -105,6 +105,10 @@ class Labels(Section):
     """for `cpl`: quantile level within an image; auto takes its authors' value for the data set"""
     cpl_beta: Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within a class; auto as above"""
+    cpl_loss: Literal["cc", "rc", "lw", "gce"] = "cc"
+    """for `cpl`: -log of the candidates' probability together (cc), or one of its authors' other losses"""
+    cpl_targets: Literal["sets", "soft"] = "sets"
+    """for `cpl`: candidates count alike, or by their probability at the refresh"""
 
 
 class Train(Section):
@@ -120,6 +124,8 @@ class Train(Section):
     """of SGD; the optimiser is new for each client and round"""
     weight_decay: float = Field(0.05, ge=0)
     """of SGD, on the prompts"""
+    clip_norm: float = Field(0.0, ge=0)
+    """the gradient is made no longer than this; 0: left as it is"""
     schedule: Literal["refresh", "run"] = "refresh"
     """the cosine restarts at each refresh, or runs once over all rounds"""
 

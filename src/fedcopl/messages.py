@@ -48,6 +48,9 @@ class Train:
 
     round: int
     shared: Shared
+    experts: tuple[
+        Shared, ...
+    ] = ()  # other clients' last prompts, nearest first; only for methods that learn from them
 
 
 @dataclass(frozen=True)
@@ -86,4 +89,6 @@ def _bytes_of(value: Any) -> int:
         return 0
     if isinstance(value, Mapping):
         return sum(array.nbytes for array in value.values())
+    if isinstance(value, tuple):
+        return sum(_bytes_of(one) for one in value)
     return value.nbytes if isinstance(value, np.ndarray) else 8

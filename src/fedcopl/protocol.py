@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .config import RunConfig
 from .core.aggregate import weighted_mean
+from .core.neighbours import nearest
 from .errors import NoClientAnswered
 from .messages import (
     REPLY_TO,
@@ -50,6 +51,9 @@ class ServerState:
     shared: Shared
     classes: int  # C
     members: tuple[str, ...] = ()  # who chose training images at the last refresh
+    everyone_first: bool = False  # the method wants all members to train in the first round, whatever the participation
+    neighbours: int = 0  # how many other clients' prompts the method sends to each
+    uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
 
 
 @dataclass
@@ -61,6 +65,7 @@ class RoundReport:
     totals: NDArray[np.int64] | None = None  # T_c of this round's refresh
     participants: tuple[str, ...] = ()
     examples: int = 0
+    batches: int = 0  # of one pass over all participants' images
     loss: float = float("nan")
     kept_old_prompt: bool = False  # nobody had anything to train on
     scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
@@ -88,7 +93,8 @@ def play_round(config: RunConfig, federation: Federation, state: ServerState) ->
     shared = train(config, server, state, members)
     if is_evaluated(config, state.round):
         server.report.scores = evaluate(server, state.round, shared)
-    return ServerState(state.round + 1, shared, state.classes, members), server.report
+    uploads = {**state.uploads, **server.report.updates} if state.neighbours else {}
+    return replace(state, round=state.round + 1, shared=shared, members=members, uploads=uploads), server.report
 
 
 def zero_shot_scores(federation: Federation) -> dict[str, tuple[int, int]]:
@@ -99,11 +105,11 @@ def zero_shot_scores(federation: Federation) -> dict[str, tuple[int, int]]:
 def refresh(config: RunConfig, server: "_Round", state: ServerState) -> tuple[str, ...]:
     """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
     server.report.refreshed = True
-    estimated = server.ask(server.federation.clients(), lambda: Estimate(state.round, state.shared), Estimated)
+    estimated = server.ask(server.federation.clients(), lambda _: Estimate(state.round, state.shared), Estimated)
     totals = _sum_of_counts(estimated.values()) if config.is_cooperative else None
     server.report.totals = totals
     index = state.round // config.labels.refresh_every
-    selected = server.ask(estimated, lambda: Select(state.round, index, totals, len(estimated)), Selected)
+    selected = server.ask(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)
     return tuple(selected)
 
 
@@ -115,11 +121,13 @@ def _sum_of_counts(estimated: Iterable[Estimated]) -> NDArray[np.int64] | None:
 
 def train(config: RunConfig, server: "_Round", state: ServerState, members: tuple[str, ...]) -> Shared:
     """Local training at the participants, and the average of what they share (Eq. 4)."""
-    chosen = participants(config, members, state.round)
-    trained = server.ask(chosen, lambda: Train(state.round, state.shared), Trained)
+    everyone = state.everyone_first and state.round == 0
+    chosen = members if everyone else participants(config, members, state.round)
+    trained = server.ask(chosen, lambda client: Train(state.round, state.shared, experts(state, client)), Trained)
     weights = [reply.examples for reply in trained.values()]
     report = server.report
     report.participants, report.examples = tuple(trained), sum(weights)
+    report.batches = sum(-(-weight // config.train.batch) for weight in weights)
     report.updates = {client: reply.shared for client, reply in trained.items()}
     if not sum(weights):
         report.kept_old_prompt = True
@@ -127,6 +135,11 @@ def train(config: RunConfig, server: "_Round", state: ServerState, members: tupl
     worked = [reply for reply in trained.values() if reply.examples]
     report.loss = float(np.average([r.loss for r in worked], weights=[r.examples for r in worked]))
     return weighted_mean([reply.shared for reply in worked], [reply.examples for reply in worked])
+
+
+def experts(state: ServerState, client: str) -> tuple[Shared, ...]:
+    """The prompts of those most like this client, for methods that learn from them; none before it has sent its own."""
+    return tuple(state.uploads[other] for other in nearest(client, state.uploads, state.neighbours))
 
 
 def participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:
@@ -143,7 +156,7 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
 
 
 def evaluate(server: "_Round", round: int, shared: Shared | None) -> dict[str, tuple[int, int]]:
-    scores = server.ask(server.federation.clients(), lambda: Evaluate(round, shared), Evaluated)
+    scores = server.ask(server.federation.clients(), lambda _: Evaluate(round, shared), Evaluated)
     return {client: (score.correct, score.examples) for client, score in scores.items()}
 
 
@@ -155,29 +168,34 @@ class _Round:
     report: RoundReport
     classes: int
 
-    def ask(self, clients: Iterable[str], question: Callable[[], Ask], kind: type[ReplyKind]) -> dict[str, ReplyKind]:
-        ask = question()
-        questions = dict.fromkeys(clients, ask)
+    def ask(
+        self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
+    ) -> dict[str, ReplyKind]:
+        questions = {client: question(client) for client in clients}
         replies = self.federation.ask(questions)
-        self.report.bytes_down += payload_bytes(ask) * len(questions)
+        self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
         good = {}
         for client, reply in replies.items():
-            wrong = what_is_wrong(ask, reply, self.classes)
+            wrong = what_is_wrong(questions[client], reply, self.classes)
             if wrong:
                 self.report.dropped[client] = wrong
             elif isinstance(reply, kind):
                 self.report.bytes_up += payload_bytes(reply)
                 good[client] = reply
         if not good:
-            raise NoClientAnswered(_nobody(ask, len(questions), self.report.dropped))
+            raise NoClientAnswered(_nobody(questions, self.report.dropped))
         return good
 
 
-def _nobody(ask: Ask, asked: int, dropped: Mapping[str, str]) -> str:
+def _nobody(questions: Mapping[str, Ask], dropped: Mapping[str, str]) -> str:
+    if not questions:
+        return "nobody is there to be asked; is anyone connected?"
+    ask = next(iter(questions.values()))
     step = f"round {ask.round + 1}, step {type(ask).__name__}"
     if dropped:
-        return f"{step}: no usable answer from {asked} clients; {next(iter(dropped))}: {next(iter(dropped.values()))}"
-    return f"{step}: none of {asked} clients answered; is anyone connected?"
+        one, why = next(iter(dropped.items()))
+        return f"{step}: no usable answer from {len(questions)} clients; {one}: {why}"
+    return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
 
 
 def what_is_wrong(ask: Ask, reply: Reply, classes: int) -> str | None:

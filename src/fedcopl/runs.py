@@ -22,18 +22,15 @@ from urllib.parse import quote
 
 import numpy as np
 from filelock import FileLock, Timeout
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from .client import ClientState
 from .config import RunConfig, load
-from .core.select import Selection
 from .errors import RunFolderError
 from .files import write_bytes, write_text
 from .protocol import ServerState
-
-Tensors = dict[str, NDArray[Any]]
+from .states import Tensors, below, state_from, state_tensors
 
 
 @dataclass(frozen=True)
@@ -101,11 +98,16 @@ class RunFolder:
         server, clients = checkpoint.server, checkpoint.clients
         tensors = {f"server/{name}": value for name, value in server.shared.items()}
         for number, state in enumerate(clients.values()):
-            tensors |= {f"client/{number}/{name}": value for name, value in _state_tensors(state).items()}
+            tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
+        for number, upload in enumerate(server.uploads.values()):
+            tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
         about = {
             "round": server.round,
             "classes": server.classes,
             "members": server.members,
+            "everyone_first": server.everyone_first,
+            "neighbours": server.neighbours,
+            "uploads": tuple(server.uploads),
             "clients": tuple(clients),
         }
         # The header of a safetensors file is limited in size; the records of a long run are not.
@@ -158,39 +160,30 @@ def _flat(config: RunConfig) -> dict[str, Any]:
     return flat
 
 
-def _state_tensors(state: ClientState) -> Tensors:
-    tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
-    named = {name: getattr(state, name) for name in ("log_probs", "counts", "quota", "confidence")}
-    tensors |= {name: value for name, value in named.items() if value is not None}
-    if state.selection is not None:
-        tensors |= {"index": state.selection.index, "label": state.selection.label}
-        if state.selection.candidates is not None:
-            tensors["candidates"] = state.selection.candidates
-    return tensors
-
-
 def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     with safe_open(path, framework="numpy") as file:
         return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["about"])  # noqa: SIM118
 
 
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
-    shared = _below(tensors, "server/")
-    server = ServerState(about["round"], shared, about["classes"], tuple(about["members"]))
-    by_number: list[Tensors] = [{} for _ in about["clients"]]
-    for key, value in _below(tensors, "client/").items():
-        number, name = key.split("/", 1)
-        by_number[int(number)][name] = value
-    states = {client: _state(own) for client, own in zip(about["clients"], by_number, strict=True)}
+    server = ServerState(
+        about["round"],
+        below(tensors, "server/"),
+        about["classes"],
+        tuple(about["members"]),
+        about["everyone_first"],
+        about["neighbours"],
+        _by_client(tensors, "upload/", about["uploads"]),
+    )
+    clients = _by_client(tensors, "client/", about["clients"])
+    states = {client: state_from(own) for client, own in clients.items()}
     return Checkpoint(server, states, json.loads(tensors["records"].tobytes()))
 
 
-def _state(tensors: Tensors) -> ClientState:
-    has_chosen = "index" in tensors
-    selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
-    named = {name: tensors.get(name) for name in ("log_probs", "counts", "quota", "confidence")}
-    return ClientState(own=_below(tensors, "own/"), selection=selection, **named)
-
-
-def _below(tensors: Tensors, prefix: str) -> Tensors:
-    return {key.removeprefix(prefix): np.asarray(value) for key, value in tensors.items() if key.startswith(prefix)}
+def _by_client(tensors: Tensors, prefix: str, clients: list[str]) -> dict[str, Tensors]:
+    """What is filed under each client's number; names may hold anything, so they are not part of the keys."""
+    by_number: list[Tensors] = [{} for _ in clients]
+    for key, value in below(tensors, prefix).items():
+        number, name = key.split("/", 1)
+        by_number[int(number)][name] = value
+    return dict(zip(clients, by_number, strict=True))

@@ -11,7 +11,9 @@ from fedcopl.core.cpl import (
     candidate_sets,
     match,
     select_candidates,
+    with_soft_targets,
 )
+from fedcopl.core.select import Selection
 
 # Worked by hand and checked against the authors' program (baselines.md, section 6).
 WORKED = np.array([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
@@ -261,3 +263,18 @@ def test_pools_do_not_depend_on_the_order_of_images(case, random):
 
 
 # Soft targets
+
+
+def test_soft_targets_by_hand():
+    # .40 / .75, .35 / .75; .60 / .85, .25 / .85, in the order of the selection.
+    expected = {0: [1, 0, 0], 1: [0.533333, 0.466667, 0], 2: [0, 0.705882, 0.294118], 3: [0, 0, 1]}
+    chosen = with_soft_targets(np.log(WORKED), match(np.log(WORKED), np.array(CANDIDATES, bool), 2))
+    assert len(chosen.index) == 4
+    for image, soft in zip(chosen.index, chosen.candidates, strict=True):
+        assert soft == pytest.approx(expected[image], abs=1e-6)
+
+
+def test_soft_targets_of_saturated_images_sum_to_one():
+    log_probs = np.array([[0.0, -800.0, -801.0]])
+    chosen = with_soft_targets(log_probs, Selection(np.array([0]), np.array([1]), np.array([[False, True, True]])))
+    assert chosen.candidates[0] == pytest.approx([0, 1 / (1 + np.exp(-1)), np.exp(-1) / (1 + np.exp(-1))])

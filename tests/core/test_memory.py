@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedcopl.core.fpl import select_top
-from fedcopl.core.memory import Memory, build_memory, memory_logits
+from fedcopl.core.memory import Memory, build_memory, memory_logits, spatial_logits
 from fedcopl.core.select import Selection
 
 # The worked example of baselines.md, section 3: an image, the three keys with labels 0, 1, 1, and the text features.
@@ -145,3 +145,39 @@ def test_remembering_less_is_selecting_less_in_the_first_place(scores, per_class
         fewer = select_top(scores, per_class, rule)
         assert memory.images.tolist() == fewer.index.tolist()
         assert memory.values.argmax(axis=1).tolist() == fewer.label.tolist()
+
+
+# CALIP's attention
+
+PATCHES = np.array([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]])
+
+
+def test_the_worked_attention():
+    # f W'^T with f along each axis reads off W'.
+    attended_text = np.array([[0.599281, 0.581478], [0.495049, 0.693662]])
+    for axis, image in enumerate(np.eye(2)):
+        got = spatial_logits(image[None], PATCHES, TEXT, scale=1, text_weight=1, image_weight=0)
+        assert close(got, [attended_text[:, axis]])
+    by_image = spatial_logits(IMAGE, PATCHES, TEXT, scale=1, text_weight=0, image_weight=1)
+    attended_image = np.linalg.solve(TEXT, by_image[0])  # f' from f' W^T
+    assert np.allclose(attended_image, [1.418405, 1.421070], rtol=0, atol=6e-7)
+
+
+def test_attention_is_weighed_and_scaled():
+    parts = [
+        spatial_logits(IMAGE, PATCHES, TEXT, scale=1, text_weight=b2, image_weight=b3) for b2, b3 in [(1, 0), (0, 1)]
+    ]
+    got = spatial_logits(IMAGE, PATCHES, TEXT, scale=100, text_weight=0.5, image_weight=0.1)
+    assert np.allclose(got, 100 * (0.5 * parts[0] + 0.1 * parts[1]))
+
+
+@given(hnp.arrays(np.float64, (2, 5, 3), elements=unit_scores), hnp.arrays(np.float64, (4, 3), elements=unit_scores))
+def test_attention_agrees_with_one_image_after_another(patches, text):
+    features = patches[:, 0]
+    got = spatial_logits(features, patches, text, scale=2.0, text_weight=1.5, image_weight=0.3)
+    for image, own, logits in zip(features, patches, got, strict=True):
+        weights = np.exp(2 * own @ text.T)  # (patches, classes)
+        attended_text = (weights / weights.sum(axis=0)).T @ own
+        spoken = (weights / weights.sum(axis=1, keepdims=True)) @ text
+        attended_image = spoken.mean(axis=0) + spoken.max(axis=0)
+        assert np.allclose(logits, 2 * (1.5 * attended_text @ image + 0.3 * text @ attended_image))

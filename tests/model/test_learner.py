@@ -13,9 +13,11 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic, choose_arithmetic, choose_device
 from fedcopl.model.encoder import Encoder, zero_shot_sentences
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipExam, ClipLearner, PromptedModel, learning_rate, score_everywhere
+from fedcopl.model.learner import ClipExam, ClipLearner, score_everywhere
 from fedcopl.model.methods import choose_method
+from fedcopl.model.prompted import PromptedModel
 from fedcopl.model.prompts import initial_prompts, visual_shape
+from fedcopl.model.training import learning_rate
 
 CPU = torch.device("cpu")
 
@@ -69,15 +71,15 @@ CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
 def test_learning_rate_of_the_paper():
     # algorithm.md section 2, E = 10, Q = 5: e = 0, 10, 25, 40, 49
     config = RunConfig()
-    rates = [learning_rate(config, r, epoch) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
+    rates = [learning_rate(config, r, epoch, 0.1) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
     assert rates == pytest.approx([0.1, 0.0904508, 0.05, 0.00954915, 0.0000986636], rel=1e-5)
-    assert learning_rate(config, 5, 0) == 0.1  # restarts with the labels
+    assert learning_rate(config, 5, 0, 0.1) == 0.1  # restarts with the labels
 
 
 def test_learning_rate_over_the_whole_run():
     config = config_of(epochs=10, schedule="run")
-    assert learning_rate(config, 10, 0) == pytest.approx(0.05)  # half of 20 rounds
-    assert learning_rate(config, 5, 0) == pytest.approx(0.1 * (1 + np.cos(np.pi / 4)) / 2)
+    assert learning_rate(config, 10, 0, 0.1) == pytest.approx(0.05)  # half of 20 rounds
+    assert learning_rate(config, 5, 0, 0.1) == pytest.approx(0.1 * (1 + np.cos(np.pi / 4)) / 2)
 
 
 def test_sizes_come_from_the_backbone(clip):

@@ -29,6 +29,15 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float) -> BoolArra
     return _likely_for_the_image(probs, alpha) & _likely_for_the_class(probs, beta)
 
 
+def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
+    """The same images, each with the probabilities of its candidates, made to sum to 1, and 0 for all others."""
+    if selection.candidates is None:
+        return selection
+    scores = np.where(selection.candidates, log_probs[selection.index], -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))  # a chosen image has at least one candidate
+    return selection._replace(candidates=weights / weights.sum(axis=1, keepdims=True))
+
+
 def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:
     """Give each image to at most one of its candidate classes, and at most `capacity` (K) images to a class.
 

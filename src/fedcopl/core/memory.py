@@ -1,6 +1,6 @@
 """pFedPrompt, on the client: what its own images, remembered by their embeddings, say about a new one.
 
-Guo et al. (WWW 2023) publish neither code nor constants: the kernel is Tip-Adapter's.
+Guo et al. (WWW 2023) publish neither code nor constants: the kernel is Tip-Adapter's, the spatial variant CALIP's.
 Nothing here is trained, and nothing of it is sent. All features are of length 1 (L2-normalised).
 """
 
@@ -56,6 +56,31 @@ def memory_logits(
         closeness = np.where(images[:, None] == memory.images, -np.inf, closeness)
     kernels: dict[str, Callable[[FloatArray], FloatArray]] = {"exp": np.exp, "softmax": _softmax}
     logits: FloatArray = kernels[kernel](closeness) @ memory.values
+    return logits
+
+
+def spatial_logits(
+    features: FloatArray,
+    patches: FloatArray,
+    text: FloatArray,
+    *,
+    scale: float,
+    text_weight: float,
+    image_weight: float,
+) -> FloatArray:
+    """What attention between patches and classes, without parameters, adds to the logits s f W^T, (n, C).
+
+    features is f (n, d), patches F (n, M, d), text W (C, d), scale s. With A = 2 F W^T, each class becomes the patches
+    that resemble it, W' = softmax over patches (A)^T F, and each image the classes of its patches,
+    f' = mean + max over patches of softmax over classes (A) W. The gain is b2 s f W'^T + b3 s f' W^T, where b2 is
+    text_weight and b3 image_weight.
+    """
+    likeness = 2 * patches @ text.T
+    by_patch = np.einsum("nid,nd->ni", patches, features)
+    by_text = np.einsum("nci,ni->nc", _softmax(likeness.swapaxes(1, 2)), by_patch)  # f W'^T, W' itself is large
+    spoken = _softmax(likeness) @ text
+    by_image = (spoken.mean(axis=1) + spoken.max(axis=1)) @ text.T
+    logits: FloatArray = scale * (text_weight * by_text + image_weight * by_image)
     return logits
 
 

@@ -14,7 +14,8 @@ class Selection(NamedTuple):
 
     index: IntArray  # type: ignore[assignment]  # (m,) positions among this client's images; hides tuple.index
     label: IntArray  # (m,) the pseudo-label of each; with candidate sets, the class in whose pool it ended
-    candidates: BoolArray | None = None  # (m, C) the classes each may have, or None where the label is the answer
+    candidates: BoolArray | FloatArray | None = None
+    """(m, C) the classes each may have, or how likely each of them is; None where the label is the answer."""
 
 
 def select(log_probs: FloatArray, quota: IntArray, candidates: Candidates = "argmax") -> Selection:

@@ -16,13 +16,15 @@ from ..data.dataset import Dataset, ImageSet
 from ..data.natural import natural_partition
 from ..data.prepare import Prepared, prepare
 from ..errors import DataError
-from ..messages import Shared
 from ..model.clip import Clip, load_clip
 from ..model.device import choose_arithmetic, keep_freed_memory, use_threads
 from ..model.encoder import Encoder
 from ..model.images import ClientImages, TokenStore
-from ..model.learner import ClipExam, ClipLearner, PromptedModel, Prompts
+from ..model.learner import ClipExam, ClipLearner
 from ..model.methods import choose_method
+from ..model.methods.base import Method
+from ..model.prompted import PromptedModel, Prompts
+from ..protocol import ServerState
 from ..rng import stream
 from .audit import Audit
 from .central import CENTRAL, PooledExam, supervised
@@ -41,7 +43,7 @@ class Simulation:
     parts: Partition
     clients: Mapping[str, Client]
     audit: Audit
-    shared: Shared  # the first prompts of those that are averaged
+    server: ServerState  # where the server begins
 
 
 def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
@@ -67,9 +69,15 @@ def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
     truth = _truth(prepared.dataset.train, parts, list(clients))
     everywhere = config.evaluation.everywhere
     audit = Audit(truth, exams, start, everywhere, len(dataset.classes), config.method == CENTRAL)
-    shared = {name: start[name] for name in method.shared()}
+    server = first_state(method, start, len(dataset.classes))
     notes = (*prepared.notes, *_notes(config, parts))
-    return Simulation(config, prepared.dataset, notes, parts, clients, audit, shared)
+    return Simulation(config, prepared.dataset, notes, parts, clients, audit, server)
+
+
+def first_state(method: Method, start: Prompts, classes: int) -> ServerState:
+    """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
+    shared = {name: start[name] for name in method.shared()}
+    return ServerState(0, shared, classes, everyone_first=method.everyone_first, neighbours=method.neighbours())
 
 
 def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:

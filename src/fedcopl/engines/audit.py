@@ -110,7 +110,7 @@ class Audit:
         sets = [selection.candidates for selection in chosen.values()]
         if any(candidates is None for candidates in sets):
             return nothing | right
-        together = np.concatenate([candidates for candidates in sets if candidates is not None])
+        together = np.concatenate([candidates > 0 for candidates in sets if candidates is not None])
         return right | {"coverage": coverage(together, truth), "mean_set_size": mean_set_size(together)}
 
     def _similarity(self, chosen: Mapping[str, Selection]) -> float:

@@ -74,6 +74,7 @@ def _play(
             refresh = audit.refresh(report.round, federation.states)
             records["refreshes"] = [*records["refreshes"], refresh]
             record["pseudo_label_accuracy"] = refresh["pseudo_label_accuracy"]
+        record |= time_spent(federation.take_seconds(), config, report)
         records["seconds"] = spent + time.monotonic() - began
         record["seconds"] = records["seconds"]
         records["rounds"] = [*records["rounds"], record]
@@ -85,11 +86,17 @@ def _play(
     return Checkpoint(server, federation.states, records)
 
 
+def time_spent(seconds: Mapping[str, float], config: RunConfig, report: RoundReport) -> dict[str, Any]:
+    """The seconds of each step of the round, and of one training step on one batch."""
+    steps = config.train.epochs * report.batches
+    per_step = seconds["Train"] / steps if steps else None
+    return {"seconds_of": {kind.lower(): taken for kind, taken in seconds.items()}, "seconds_per_step": per_step}
+
+
 def _first_checkpoint(simulation: Simulation, federation: LocalFederation) -> Checkpoint:
-    server = ServerState(0, simulation.shared, len(simulation.dataset.classes))
     zero_shot = simulation.audit.zero_shot(zero_shot_scores(federation))
     records = {"zero_shot": zero_shot, "rounds": [], "refreshes": [], "seconds": 0.0}
-    return Checkpoint(server, federation.states, records)
+    return Checkpoint(simulation.server, federation.states, records)
 
 
 def _finish(simulation: Simulation, place: RunFolder, checkpoint: Checkpoint) -> Results:

@@ -1,5 +1,6 @@
 """A client's images as the tower reads them: tokens before the first block."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -24,12 +25,13 @@ class TokenStore:
 
     clip: Clip
     pixels: NDArray[np.uint8]  # (n, 3, side, side)
+    memory: float = math.inf  # bytes that may be used to keep what is computed of these images
     kept: Tensor | None = None
 
     @classmethod
     def of(cls, clip: Clip, pixels: NDArray[np.uint8], memory: float) -> "TokenStore":
         """Keep the tokens if they take at most `memory` bytes."""
-        store = cls(clip, pixels)
+        store = cls(clip, pixels, memory)
         if not len(pixels) or store[np.arange(1)].nbytes * len(pixels) > memory:
             return store
         return replace(store, kept=torch.cat([store[places] for places in _in_batches(np.arange(len(pixels)))]))
@@ -55,6 +57,11 @@ class ClientImages:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    @property
+    def memory(self) -> float:
+        """This part's share of the memory for what is computed of the images."""
+        return self.store.memory * len(self.places) / max(len(self.store.pixels), 1)
 
     def tokens(self, index: Places) -> Tensor:
         """Tokens of some of the client's images, counted within the client."""

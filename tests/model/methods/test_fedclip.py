@@ -26,3 +26,27 @@ def test_it_reads_features_that_are_not_normalised():
     raw = choose_method(config_of("fedclip")).frozen(encoder(), images().tokens(images().places[:5]))
     assert not torch.allclose(raw.norm(dim=-1), torch.ones(5))
     torch.testing.assert_close(F.normalize(raw, dim=-1), encoder().image_features(images().tokens(images().places[:5])))
+
+
+def test_the_contrastive_loss_by_hand():
+    from fedcopl.model.methods.fedclip import contrast
+
+    # Two images, two texts: rows say -log(e^2 / (e^2 + 1)) and -log(e / (e + e^0)), columns likewise.
+    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    rows = (torch.log(1 + torch.exp(torch.tensor(-2.0))) + torch.log(1 + torch.exp(torch.tensor(-1.0)))) / 2
+    torch.testing.assert_close(contrast(logits), rows)  # symmetric, so the columns say the same
+
+
+def test_contrast_minds_others_of_the_same_class_and_ce_does_not():
+    import numpy as np
+
+    from fedcopl.core.select import Selection
+    from model.methods.toolbox import SETS, trained
+
+    same = Selection(np.arange(8), np.zeros(8, np.int64))
+    _, ce = trained(learner_of("fedclip"), same)
+    _, contrastive = trained(learner_of("fedclip", "options.loss=contrastive"), same)
+    assert contrastive >= np.log(8) - 0.2  # all texts are alike: no better than guessing which is one's own
+    assert ce != contrastive
+    sets = [trained(learner_of("fedclip", *pairs), SETS)[1] for pairs in ([], ["options.loss=contrastive"])]
+    assert sets[0] == sets[1]  # candidate sets keep their own loss

@@ -16,7 +16,7 @@ def logits_of(*pairs):
     """z of one image and one class whose similarities are S."""
     method = choose_method(config_of("fedotp", *pairs))
     prompts = torch.eye(2).view(2, 1, 2).requires_grad_()  # (2 prompts, 1 class, 2 dimensions)
-    return method.logits(encoder(), S[None], prompts) / encoder().clip.logit_scale, prompts
+    return method.logits(encoder(), S[None], prompts, {}) / encoder().clip.logit_scale, prompts
 
 
 def test_the_worked_example():
@@ -46,6 +46,26 @@ def test_two_equal_prompts_are_one():
     method = choose_method(config_of("fedotp"))
     patches = encoder().patch_features(images().tokens(np.arange(2)))
     one = encoder().class_features(None)
-    both = method.logits(encoder(), patches, torch.stack([one, one]))
-    alone = method.logits(encoder(), patches, one[None])
+    both = method.logits(encoder(), patches, torch.stack([one, one]), {})
+    alone = method.logits(encoder(), patches, one[None], {})
     torch.testing.assert_close(both, alone, atol=1e-3, rtol=1e-4)
+
+
+def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
+    from dataclasses import replace
+
+    from fedcopl.model.images import ClientImages
+    from fedcopl.model.learner import ClipLearner
+    from model.methods.toolbox import learner_of, trained
+
+    roomy = learner_of("fedotp")
+    one = roomy.side.frozen(np.arange(1)).nbytes
+    tight = ClientImages(replace(images().store, memory=one * 60 - 1), images().places)
+    learner = ClipLearner(roomy.model, tight, roomy.start, roomy.config, 0)
+    asked = []
+    monkeypatch.setattr(
+        roomy.model.method, "frozen", lambda e, t, run=roomy.model.method.frozen: (asked.append(1), run(e, t))[1]
+    )
+    ours, theirs = trained(learner)[0], trained(roomy)[0]
+    assert len(asked) > 4  # once for each batch
+    np.testing.assert_allclose(ours["global text"], theirs["global text"], atol=1e-5)

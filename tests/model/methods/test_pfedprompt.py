@@ -16,10 +16,18 @@ def test_the_worked_example():
     named = {
         "memory keys": torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]),
         "memory values": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]),
+        "memory images": torch.tensor([5.0, 3.0, 8.0]),
     }
-    f = torch.tensor([[1.0, 0.0]])
-    logits = 100 * f @ torch.tensor([[0.8, 0.6], [0.6, 0.8]]).T
-    torch.testing.assert_close(method.personal(logits, f, named), torch.tensor([[81.0, 60.114890]]), atol=1e-4, rtol=0)
+    f, scale = torch.tensor([[1.0, 0.0]]), encoder().clip.logit_scale
+    classes = torch.tensor([[0.8, 0.6], [0.6, 0.8]]) * 100 / scale  # as if glyph-clip's scale were 100
+    total = method.personal(encoder(), f, classes, named)
+    torch.testing.assert_close(total, torch.tensor([[81.0, 60.114890]]), atol=1e-4, rtol=0)
+    # In training an image's own key, here of image 5, is left out: the memory then adds (0, 0.114890).
+    seen = []
+    batch = Selection(np.array([5]), np.array([0]))
+    in_training = choose_method(config_of("pfedprompt", "options.memory_in_training=true"))
+    in_training.loss(encoder(), f, classes, named, batch, lambda logits: seen.append(logits) or logits.sum())
+    torch.testing.assert_close(seen[0], torch.tensor([[80.0, 60.114890]]), atol=1e-4, rtol=0)
 
 
 def test_without_weight_it_is_promptfl():
@@ -65,3 +73,33 @@ def test_memories_differ_and_speak():
 def test_nothing_of_the_memory_is_shared():
     assert learner_of("pfedprompt").model.method.shared() == ("text",)
     assert "memory keys" not in learner_of("pfedprompt").model.method.shapes(encoder().clip)
+
+
+def test_a_memory_in_training_changes_what_is_learned():
+    with_memory = learner_of("pfedprompt", "options.memory_in_training=true")
+    prompts = {**with_memory.initial(), **with_memory.remember(CHOSEN)}
+    after, _ = with_memory.train(prompts, CHOSEN, 0)
+    assert (after["text"] != trained(learner_of("promptfl"))[0]["text"]).any()
+
+
+def test_spatial_attention_adds_what_the_core_says():
+    # The attention itself is tested by hand in tests/core/test_memory.py.
+    from fedcopl.core.memory import spatial_logits
+    from model.methods.toolbox import images
+
+    learner = learner_of(
+        "pfedprompt", "options.attention=spatial", "options.text_weight=0.5", "options.image_weight=0.1"
+    )
+    plain = learner_of("promptfl")
+    tokens, classes = images().tokens(np.arange(60)), plain.model.classes(plain.initial())
+    added = spatial_logits(
+        encoder().image_features(tokens).double().numpy(),
+        encoder().patch_features(tokens).double().numpy(),
+        classes.double().numpy(),
+        scale=float(encoder().clip.logit_scale),
+        text_weight=0.5,
+        image_weight=0.1,
+    )
+    ours = learner.side.logits(learner.initial()).double().numpy()
+    np.testing.assert_allclose(ours, plain.side.logits(plain.initial()).double().numpy() + added, atol=1e-3)
+    assert trained(learner)[0]["text"].tobytes() == trained(plain)[0]["text"].tobytes()  # trained on text alone

@@ -12,8 +12,9 @@ from fedcopl.model.clip import load_clip
 from fedcopl.model.device import Arithmetic
 from fedcopl.model.encoder import Encoder
 from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner, PromptedModel
+from fedcopl.model.learner import ClipLearner
 from fedcopl.model.methods import choose_method
+from fedcopl.model.prompted import PromptedModel
 
 CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
 SETS = Selection(np.arange(40), np.arange(40) % 10, np.eye(10, dtype=bool)[np.arange(40) % 10] | (np.arange(10) == 3))

@@ -9,6 +9,7 @@ from .base import Method
 from .fedclip import fedclip
 from .fedcopl import central, fedcopl, fedvpt, local, zeroshot
 from .fedotp import fedotp
+from .pfedmoap import pfedmoap
 from .pfedprompt import pfedprompt
 from .promptfl import promptfl, promptprox
 
@@ -24,6 +25,7 @@ METHODS: Mapping[str, Callable[[RunConfig], Method]] = {
     "zeroshot": zeroshot,
     "fedvpt": fedvpt,
     "fedclip": fedclip,
+    "pfedmoap": pfedmoap,
 }
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +14,8 @@ from ..encoder import Array, Encoder
 from ..prompts import Shape, initial_prompts, text_shape, visual_shape
 
 Named = Mapping[str, Tensor]
+Fit = Callable[[Tensor], Tensor]
+"""How well logits fit the pseudo labels of the images they are of."""
 
 
 class NoOptions(Section):
@@ -32,6 +32,7 @@ class Method:
     keeps_images: ClassVar[bool] = False  # `frozen` is worth computing once per run
     of_images: ClassVar[tuple[str, ...]] = ("visual",)  # what of `named` the image side depends on
     of_classes: ClassVar[tuple[str, ...]] = ("text",)  # and the class side
+    everyone_first: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
 
     def __init__(self, config: RunConfig):
         self.config = config
@@ -44,6 +45,10 @@ class Method:
     def shared(self) -> tuple[str, ...]:
         """Which of these the server averages, none unless said otherwise. The others stay with their client."""
         return ()
+
+    def neighbours(self) -> int:
+        """How many other clients' shared prompts each client is sent, under the names "experts' NAME"."""
+        return 0
 
     def start(self, clip: Clip) -> dict[str, Array]:
         """The values to begin with, the same at every client."""
@@ -69,26 +74,39 @@ class Method:
         """The class side, w_c, of length one: computed once per step or pass, not per image."""
         return encoder.class_features(named["text"])
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor) -> Tensor:
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
         """z (B, C) as trained."""
         return encoder.logits(images, classes)
 
-    def personal(self, logits: Tensor, images: Tensor, named: Named) -> Tensor:
+    def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
+        """A client's model as used for labelling and evaluation; training starts from what the server sent."""
+        return prompts
+
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
         """z as used for labelling and evaluation, where a method adds what a client remembers."""
-        return logits
+        return self.logits(encoder, images, classes, named)
+
+    def before_training(self, encoder: Encoder, constants: Named) -> Named:
+        """What training needs beside what it changes, computed once a round."""
+        return constants
+
+    def rate(self, name: str) -> float:
+        """The learning rate of one trained array, at its highest."""
+        return self.config.train.lr
+
+    def loss(
+        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
+    ) -> Tensor:
+        """What is minimised on a batch: how well the logits fit its pseudo labels."""
+        return fit(self.logits(encoder, images, classes, named))
+
+    def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
+        """What a client keeps of its own training beside what stays at home anyway. Never sent."""
+        return {}
 
     def penalty(self, named: Named, begin: Named) -> Tensor | float:
         """What the loss adds, given where the round began."""
         return 0.0
-
-
-def loss_on(logits: Tensor, selection: Selection) -> Tensor:
-    """Cross-entropy on hard labels; on candidate sets S the partial-label loss -log sum_{c in S} p_c."""
-    if selection.candidates is None:
-        return F.cross_entropy(logits, torch.from_numpy(selection.label).to(logits.device))
-    inside = torch.from_numpy(selection.candidates).to(logits.device)
-    within = logits.masked_fill(~inside, float("-inf")).logsumexp(-1)
-    return (logits.logsumexp(-1) - within).mean()
 
 
 def as_numpy(tensor: Tensor) -> NDArray[np.float32]:

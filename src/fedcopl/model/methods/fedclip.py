@@ -1,21 +1,32 @@
 """FedCLIP (Lu et al., 2023): an adapter on frozen image features, averaged; no prompt at all."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...config import RunConfig
+from ...config import RunConfig, Section
+from ...core.select import Selection
 from ...rng import stream
 from ..clip import Clip
 from ..encoder import Array, Encoder
 from ..prompts import Shape
-from .base import Method, Named
+from .base import Fit, Method, Named
+
+
+class FedCLIPOptions(Section):
+    """Settings of FedCLIP."""
+
+    loss: Literal["ce", "contrastive"] = "ce"
+    """over all classes; or its authors': each image against the texts of its batch, and each text against the images"""
 
 
 class FedCLIP(Method):
     """a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one."""
 
+    Options = FedCLIPOptions
     keeps_images = True
     of_images = ("down", "down bias", "up", "up bias")
     of_classes = ()
@@ -49,6 +60,20 @@ class FedCLIP(Method):
 
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
         return encoder.class_features(None)
+
+    def loss(
+        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
+    ) -> Tensor:
+        """Candidate sets have no text of their own to be held against: they keep their own loss."""
+        if self.options.loss == "ce" or batch.candidates is not None:
+            return super().loss(encoder, images, classes, named, batch, fit)
+        return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
+
+
+def contrast(logits: Tensor) -> Tensor:
+    """CLIP's own loss on (B, B) logits of images and texts; another pair of the same class counts as wrong."""
+    right = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
 
 
 def fedclip(config: RunConfig) -> FedCLIP:

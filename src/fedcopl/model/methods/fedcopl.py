@@ -21,13 +21,23 @@ class FedCoPL(Method):
         return SHARED[self.config.sharing.aggregate]
 
 
+class FedVPTOptions(Section):
+    """Settings of FedVPT."""
+
+    every_block: bool = True
+    """prompts at every vision block, as VPT-deep has them; false: at as many as model.visual_depth says"""
+
+
 class FedVPT(Method):
     """Visual prompts alone; the classes are CLIP's hand-written sentences."""
 
+    Options = FedVPTOptions
     of_classes = ()
 
     def shapes(self, clip: Clip) -> dict[str, Shape]:
-        return {"visual": visual_shape(clip, self.config.model)}
+        model = self.config.model
+        depth = "all" if self.options.every_block else model.visual_depth
+        return {"visual": visual_shape(clip, model.model_copy(update={"visual_depth": depth}))}
 
     def shared(self) -> tuple[str, ...]:
         return ("visual",)

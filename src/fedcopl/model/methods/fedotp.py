@@ -26,6 +26,7 @@ class FedOTP(Method):
 
     Options = FedOTPOptions
     keeps_images = True
+    everyone_first = True
     of_images = ()
     of_classes = ("global text", "local text")
 
@@ -46,7 +47,7 @@ class FedOTP(Method):
         """h_{c,j}, (2, C, d)."""
         return torch.stack([encoder.class_features(named[name]) for name in self.of_classes])
 
-    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor) -> Tensor:
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
         """z_c = s sum_ij T_ij S_ij. The plan T is a constant to the gradient, which flows through S alone."""
         similarity = torch.einsum("bmd,jcd->bcmj", images, classes)
         plan = transport(in_double(similarity), mass=self.options.mass, smoothing=self.options.smoothing)
