@@ -1,0 +1,190 @@
+"""A table as Markdown, LaTeX or CSV."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+
+from .tables import Block, Column, Entry, Table
+
+NOTHING = "–"
+NARROW = 7  # columns of numbers that fit beside each other
+LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: "\\" + character for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "β": r"$\beta$",
+    "τ1": r"$\tau_1$",
+    "τ2": r"$\tau_2$",
+    "τ": r"$\tau$",
+    "✓": r"$\surd$",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+    "†": r"\dag{}",
+}
+
+
+def ours(entry: Entry, decimals: int) -> str:
+    """Our number: mean ± std, and the gain in brackets."""
+    mean, std = entry.reading.mean, entry.reading.std
+    if mean is None:
+        return NOTHING
+    text = f"{mean:,.{decimals}f}".replace("-", "−") + (f" ± {std:.{decimals}f}" if std is not None else "")
+    return text + (f" ({signed(entry.gain, decimals)})" if entry.gain is not None else "")
+
+
+def theirs(entry: Entry, decimals: int) -> str:
+    """The paper's number, its gain, a dagger where it is doubtful, and how far ours is from it."""
+    if entry.paper is None:
+        return ""
+    gain = f" ({signed(entry.paper.gain, decimals)})" if entry.paper.gain is not None else ""
+    text = f"{entry.paper.value:,.{decimals}f}{gain}{entry.dagger}"
+    return text if entry.difference is None else f"{text}, {signed(entry.difference, decimals)}"
+
+
+def signed(number: float, decimals: int) -> str:
+    """With its sign, a true minus; what rounds to nothing has none."""
+    text = f"{abs(number):,.{decimals}f}"
+    if not float(text.replace(",", "")):
+        return text
+    return ("+" if number > 0 else "−") + text
+
+
+def to_markdown(table: Table) -> str:
+    notes = [f"{note}  " for note in table.notes]
+    return "\n".join([f"**{table.name}.** {table.caption}", "", markdown_grid(table), *notes]).rstrip() + "\n"
+
+
+def markdown_grid(table: Table) -> str:
+    """The rows and columns alone, with the blocks' titles between them."""
+    head = [*table.heads, *(" ".join(column) for column in table.columns)]
+    align = ["---"] * len(table.heads) + ["---:"] * len(table.columns)
+    lines = [_pipes(head), _pipes(align, pad="")]
+    for block in table.blocks:
+        if block.title:
+            lines.append(_pipes([f"*{block.title}*", *[""] * (len(head) - 1)]))
+        for row, entries in block.rows:
+            lines.append(_pipes([*row, *(_markdown_cell(entry, table.decimals) for entry in entries)]))
+    return "\n".join(lines) + "\n"
+
+
+def _pipes(cells: Sequence[str], pad: str = " ") -> str:
+    return "|" + "|".join(f"{pad}{cell.replace('|', chr(92) + '|')}{pad}" for cell in cells) + "|"
+
+
+def _markdown_cell(entry: Entry | None, decimals: int) -> str:
+    if entry is None:
+        return ""
+    wrap = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}[entry.mark]
+    text = wrap.format(ours(entry, decimals))
+    return f"{text}<br>{theirs(entry, decimals)}" if entry.paper else text
+
+
+def to_latex(table: Table) -> str:
+    """A floating table; a wide one is as wide as the page."""
+    is_wide = len(table.columns) > NARROW
+    packages = ("booktabs", "graphicx") if is_wide else ("booktabs",)
+    kinds = "l" * len(table.heads) + "c" * len(table.columns)
+    body = [f"\\begin{{tabular}}{{{kinds}}}", "\\toprule", *_latex_head(table)]
+    for block in table.blocks:
+        body += ["\\midrule", *_latex_block(block, len(kinds), table.decimals)]
+    body += ["\\bottomrule", "\\end{tabular}"]
+    if is_wide:
+        body = ["\\resizebox{\\textwidth}{!}{%", *body, "}"]
+    kind = "table*" if is_wide else "table"
+    above = [
+        "% needs " + " ".join(f"\\usepackage{{{name}}}" for name in packages),
+        f"\\begin{{{kind}}}[t]",
+        "\\centering",
+        "\\small",
+        f"\\caption{{{latex(table.caption)}}}",
+        f"\\label{{tab:{table.name}}}",
+    ]
+    notes = [f"\\par\\footnotesize {latex(note)}" for note in table.notes]
+    return "\n".join([*above, *body, *notes, f"\\end{{{kind}}}"]) + "\n"
+
+
+def _latex_head(table: Table) -> list[str]:
+    """One line of headings, or two with a rule where a data set has several columns."""
+    heads = [latex(head) for head in table.heads]
+    if all(len(column) == 1 for column in table.columns):
+        return [_ampersands([*heads, *(latex(column[0]) for column in table.columns)])]
+    spans = _spans(table.columns)
+    first = [f"\\multicolumn{{{length}}}{{c}}{{{latex(name)}}}" for name, _, length in spans]
+    begin = len(heads) + 1
+    rules = " ".join(f"\\cmidrule(lr){{{begin + start}-{begin + start + length - 1}}}" for _, start, length in spans)
+    second = [*heads, *(latex(" ".join(column[1:])) for column in table.columns)]
+    return [_ampersands([*[""] * len(heads), *first]), rules, _ampersands(second)]
+
+
+def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+    """(name, first, how many) of neighbouring columns with the same first name."""
+    spans: list[tuple[str, int, int]] = []
+    for place, column in enumerate(columns):
+        if spans and spans[-1][0] == column[0]:
+            name, start, length = spans.pop()
+            spans.append((name, start, length + 1))
+        else:
+            spans.append((column[0], place, 1))
+    return spans
+
+
+def _latex_block(block: Block, width: int, decimals: int) -> list[str]:
+    title = [f"\\multicolumn{{{width}}}{{c}}{{{latex(block.title)}}} \\\\", "\\midrule"] if block.title else []
+    rows = [
+        _ampersands([*(latex(name) for name in row), *(_latex_cell(entry, decimals) for entry in entries)])
+        for row, entries in block.rows
+    ]
+    return [*title, *rows]
+
+
+def _latex_cell(entry: Entry | None, decimals: int) -> str:
+    if entry is None:
+        return ""
+    wrap = {"best": "\\textbf{%s}", "second": "\\underline{%s}", "": "%s"}[entry.mark]
+    text = wrap % latex(ours(entry, decimals))
+    return f"\\shortstack{{{text}\\\\{{\\scriptsize {latex(theirs(entry, decimals))}}}}}" if entry.paper else text
+
+
+def _ampersands(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + " \\\\"
+
+
+def latex(text: str) -> str:
+    """Text that means itself: every character with a meaning of its own to LaTeX is written out."""
+    return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found[0]], text)
+
+
+def to_csv(table: Table) -> str:
+    """One line for each number."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    numbers = ("mean", "std", "seeds", "mark", "gain", "paper", "paper_gain", "difference", "doubt")
+    writer.writerow(["table", "block", *table.heads, "column", *numbers])
+    for block in table.blocks:
+        for row, entries in block.rows:
+            for column, entry in zip(table.columns, entries, strict=True):
+                if entry:
+                    writer.writerow([table.name, block.title, *row, " ".join(column), *_numbers(entry)])
+    return file.getvalue()
+
+
+def _numbers(entry: Entry) -> list[str | int]:
+    reading, paper = entry.reading, entry.paper
+    return [
+        _plain(reading.mean),
+        _plain(reading.std),
+        len(reading.values),
+        entry.mark,
+        _plain(entry.gain),
+        _plain(paper.value if paper else None),
+        _plain(paper.gain if paper else None),
+        _plain(entry.difference),
+        paper.doubt if paper else "",
+    ]
+
+
+def _plain(number: float | None) -> str:
+    return "" if number is None else f"{number:.6g}"

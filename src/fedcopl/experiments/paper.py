@@ -1,0 +1,55 @@
+"""The paper's own numbers, and which of them are doubtful."""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+Place = tuple[str, tuple[str, ...], tuple[str, ...]]  # block, row, column
+MARKS = {"b": "best", "u": "second", ".": ""}
+
+
+@dataclass(frozen=True)
+class PaperNumber:
+    """One number as it is printed."""
+
+    value: float
+    mark: str = ""  # "best" (bold), "second" (underlined)
+    gain: float | None = None  # in brackets beside it
+    doubt: str = ""  # why it is not to be chased
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """One table, number by number."""
+
+    caption: str
+    numbers: Mapping[Place, PaperNumber]
+
+    def find(self, row: Sequence[str], column: Sequence[str], block: str = "") -> PaperNumber | None:
+        return self.numbers.get((block, tuple(row), tuple(column)))
+
+
+@cache
+def paper_tables() -> Mapping[str, PaperTable]:
+    text = (files(__package__) / "paper_numbers.toml").read_text(encoding="utf-8")
+    return {name: _table(content) for name, content in tomllib.loads(text).items()}
+
+
+def _table(content: Mapping[str, Any]) -> PaperTable:
+    return PaperTable(content["caption"], dict(pair for row in content["rows"] for pair in _row(content, row)))
+
+
+def _row(content: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[Place, PaperNumber]]:
+    values = row["values"]
+    marks = row.get("marks", "." * len(values))
+    gains = row.get("gains", [None] * len(values))
+    doubt = row.get("doubt") or content.get("doubt", "")
+    for column, value, mark, gain in zip(content["columns"], values, marks, gains, strict=True):
+        doubtful = row.get("doubts", {}).get(column[-1], doubt)
+        yield (
+            (row.get("block", ""), tuple(row["name"]), tuple(column)),
+            PaperNumber(float(value), MARKS[mark], gain, doubtful),
+        )
