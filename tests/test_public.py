@@ -3,20 +3,30 @@
 import subprocess
 import sys
 
+import pytest
+
 import fedcopl
+
+HEAVY = "{'torch', 'matplotlib', 'flwr', 'sklearn', 'scipy', 'jinja2'}"
 
 
 def test_public_names():
-    assert sorted(fedcopl.__all__) == ["FedCoPLError", "RunConfig", "load_config", "simulate"]
+    wanted = ["Classifier", "FedCoPLError", "Federation", "Result", "RunConfig", "Site", "load_config", "simulate"]
+    assert sorted(fedcopl.__all__) == wanted
     assert all(hasattr(fedcopl, name) for name in fedcopl.__all__)
+    assert set(wanted) <= set(dir(fedcopl))
+
+
+def test_a_name_that_is_none():
+    with pytest.raises(AttributeError, match="has no attribute 'Federations'"):
+        _ = fedcopl.Federations
 
 
 def test_importing_is_light():
-    heavy = "{'torch', 'matplotlib', 'flwr', 'sklearn', 'scipy', 'jinja2'}"
-    code = f"import fedcopl, sys; loaded = {heavy} & set(sys.modules); assert not loaded, loaded"
+    code = f"import fedcopl, sys; loaded = {HEAVY} & set(sys.modules); assert not loaded, loaded"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_command_line_is_light_too():
-    code = "import fedcopl.cli, sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    code = "import fedcopl.cli, sys; assert not {'torch', 'matplotlib', 'onnx', 'onnxruntime'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,9 +1,9 @@
 """FedCoPL: cooperative pseudo labelling for unsupervised federated classification (ICCV 2025).
 
-Importing this loads neither torch nor matplotlib; what needs them brings them when it is called.
+Importing this loads neither torch nor matplotlib; what needs them brings them when it is first used.
 """
 
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .config import RunConfig
@@ -11,15 +11,28 @@ from .config import load as load_config
 from .errors import FedCoPLError
 
 if TYPE_CHECKING:
-    from .engines.watcher import Watcher
+    from .api import Federation, Result, Site, simulate
+    from .classifier import Classifier
 
-__all__ = ["FedCoPLError", "RunConfig", "load_config", "simulate"]
+__all__ = [
+    "Classifier",
+    "FedCoPLError",
+    "Federation",
+    "Result",
+    "RunConfig",
+    "Site",
+    "load_config",
+    "simulate",
+]
+LATE = {"Classifier": "classifier", "Federation": "api", "Result": "api", "Site": "api", "simulate": "api"}
 
 
-def simulate(
-    config: RunConfig, folder: Path, *, resume: bool = False, watcher: "Watcher | None" = None
-) -> dict[str, Any]:
-    """Run a federation in this process; its results, which are also written into `folder`."""
-    from .engines.simulation import simulate as run_simulation
+def __getattr__(name: str) -> Any:
+    """The names that bring torch along, when somebody asks for them."""
+    if name not in LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{LATE[name]}", __name__), name)
 
-    return run_simulation(config, folder, resume=resume, watcher=watcher)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

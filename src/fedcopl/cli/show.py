@@ -61,7 +61,7 @@ class LineWatcher:
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._began, self._done_before = time.monotonic(), done
-        self._line(f"going on after round {done}" if done else f"{clients} clients, {config.rounds} rounds")
+        self._line(f"going on after round {done}" if done else _size_of_run(clients, config.rounds))
 
     def answered(self, client: str, ask: Ask) -> None:
         pass
@@ -99,7 +99,7 @@ class BarWatcher:
         self._progress.reset(self._all, description="rounds", completed=done, total=self._rounds)
 
     def answered(self, client: str, ask: Ask) -> None:
-        name = STEPS[type(ask).__name__]
+        name = STEPS.get(type(ask).__name__, "exchanging keys")
         if name != self._name:
             self._name = name
             self._progress.reset(self._step, total=self._clients, description=name, visible=True)
@@ -109,6 +109,10 @@ class BarWatcher:
         self._name = ""
         self._progress.update(self._all, completed=record["round"] + 1)
         self._progress.console.print(round_line(record, self._rounds), highlight=False, markup=False)
+
+
+def _size_of_run(clients: int, rounds: int) -> str:
+    return f"{clients} client{'s' * (clients != 1)}, {rounds} round{'s' * (rounds != 1)}"
 
 
 def round_line(record: Record, rounds: int) -> str:
@@ -158,7 +162,18 @@ def facts(outcome: Record) -> Iterator[tuple[str, str]]:
     held = sum(client["train"] for client in outcome["clients"])
     yield "images used", f"{outcome['images_used']:,} of {held:,}, {len(outcome['clients'])} clients"
     yield "sent to the server", f"{size(outcome['bytes_up'])} (back: {size(outcome['bytes_down'])})"
+    if outcome.get("privacy"):
+        yield "privacy", privacy_words(outcome["privacy"])
     yield "time", f"{outcome['seconds']:.0f} s"
+
+
+def privacy_words(privacy: Record) -> str:
+    """What the server has seen, and the account where noise was added."""
+    seen = "sums only" if privacy["secure_sums"] else "each client's own numbers"
+    if privacy["epsilon"] is None:
+        return f"the server saw {seen}"
+    budget = f"epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g}"
+    return f"the server saw {seen}, with noise: {budget} for {privacy['unit']}, {privacy['releases']} releases"
 
 
 def percent(share: float | None, sign: str = " %") -> str:

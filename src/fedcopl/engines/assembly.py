@@ -15,7 +15,7 @@ from ..data.catalog import load_dataset
 from ..data.dataset import Dataset, ImageSet
 from ..data.natural import natural_partition
 from ..data.prepare import Prepared, prepare
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..model.clip import Clip, load_clip
 from ..model.device import choose_arithmetic, keep_freed_memory, use_threads
 from ..model.encoder import Encoder
@@ -24,7 +24,7 @@ from ..model.learner import ClipExam, ClipLearner
 from ..model.methods import choose_method
 from ..model.methods.base import Method
 from ..model.prompted import PromptedModel, Prompts
-from ..protocol import ServerState
+from ..protocol import ServerState, refuse_privacy
 from ..rng import stream
 from .audit import Audit
 from .central import CENTRAL, PooledExam, supervised
@@ -46,11 +46,14 @@ class Simulation:
     server: ServerState  # where the server begins
 
 
-def assemble(config: RunConfig, watcher: Watcher) -> Simulation:
-    """Load the images and the model, and give every client its part."""
+def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None) -> Simulation:
+    """Load the images, unless they are given, and the model, and give every client its part."""
     method = choose_method(config)
+    refuse_privacy(config, method.neighbours())
+    if config.method == CENTRAL and config.is_private:
+        raise ConfigError(f"method={CENTRAL}: all images are in one place, so the settings of privacy protect nobody")
     watcher.preparing("listing the images")
-    dataset = load_dataset(config.data)
+    dataset = dataset or load_dataset(config.data)
     refuse_partition(dataset, config.data)
     watcher.preparing("loading the model")
     use_threads(config.model.threads)
@@ -114,8 +117,10 @@ def _clients(
     ]
     if config.method == CENTRAL:
         return {CENTRAL: _central(config, learners[0], PooledExam(exams), prepared.dataset)}, exams
+    # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
     clients = {
-        name: Client(learner, config, exams.get(name, NO_EXAM)) for name, learner in zip(names, learners, strict=True)
+        name: Client(learner, config, exams.get(name, NO_EXAM), stream(config.seed, "secret", learner.number).bytes(32))
+        for name, learner in zip(names, learners, strict=True)
     }
     return clients, exams
 

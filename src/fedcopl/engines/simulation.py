@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..client import ClientState
+from ..client import Client, ClientState
 from ..config import RunConfig
 from ..core.partition import counts_by_client
+from ..data.dataset import Dataset
+from ..messages import Ask, Estimate, Reply
+from ..privacy_account import require_accounting, statement
 from ..protocol import RoundReport, ServerState, run, zero_shot_scores
-from ..report.gallery import gallery
+from ..report.gallery import as_plain, gallery
 from ..report.page import write_page
-from ..runs import Checkpoint, RunFolder
+from ..runs import Checkpoint, RunFolder, write_images, write_labels
 from .assembly import Simulation, assemble
 from .central import CENTRAL
 from .local import LocalFederation
@@ -25,18 +28,33 @@ from .watcher import SilentWatcher, Watcher
 Results = dict[str, Any]
 
 
-def simulate(config: RunConfig, folder: Path, *, resume: bool = False, watcher: Watcher | None = None) -> Results:
-    """Run all rounds that are left and write everything into the folder. The same seed gives the same bits."""
+def simulate(
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    dataset: Dataset | None = None,
+    engine: "Engine | None" = None,
+) -> Results:
+    """Run all rounds that are left and write everything into the folder. The same seed gives the same bits.
+
+    `dataset` stands in for the one that the settings name, where images were handed over in Python; `engine` carries
+    the questions otherwise than one after another in this process.
+    """
     watcher = watcher or SilentWatcher()
+    require_accounting(config)
     with RunFolder(folder) as place:
         checkpoint = place.open(config, resume=resume)
         if resume and checkpoint is None:
             watcher.noticed(f"{folder} holds no finished round: starting at the first")
         began = time.monotonic()
-        simulation = assemble(config, watcher)
+        simulation = assemble(config, watcher, dataset)
         place.begin(config)
         _tell_of_images(simulation, place, watcher)
-        checkpoint = _play(simulation, place, checkpoint, watcher, began)
+        held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
+        write_images(folder, simulation.dataset.classes, simulation.dataset.train, held)
+        checkpoint = _play(simulation, place, checkpoint, watcher, began, engine or NotedFederation)
         return _finish(simulation, place, checkpoint)
 
 
@@ -52,12 +70,17 @@ def _tell_of_images(simulation: Simulation, place: RunFolder, watcher: Watcher) 
 
 
 def _play(
-    simulation: Simulation, place: RunFolder, checkpoint: Checkpoint | None, watcher: Watcher, began: float
+    simulation: Simulation,
+    place: RunFolder,
+    checkpoint: Checkpoint | None,
+    watcher: Watcher,
+    began: float,
+    engine: "Engine",
 ) -> Checkpoint:
     """Run the rounds that are left, with a checkpoint after each."""
     config, audit = simulation.config, simulation.audit
     states = checkpoint.clients if checkpoint else None
-    federation = LocalFederation(simulation.clients, states, watcher)
+    federation = engine(place.path, simulation.clients, states, watcher)
     if checkpoint is None:
         checkpoint = _first_checkpoint(simulation, federation)
     records = dict(checkpoint.records)
@@ -80,10 +103,35 @@ def _play(
         records["rounds"] = [*records["rounds"], record]
         place.save_checkpoint(Checkpoint(server, federation.states, records))
         place.write_lines("rounds.jsonl", records["rounds"])
+        place.write_lines("progress.json", [results(simulation, records)])  # on one line: that is written fastest
         watcher.round_done(record)
 
     server = run(config, federation, checkpoint.server, after_round)
     return Checkpoint(server, federation.states, records)
+
+
+class NotedFederation(LocalFederation):
+    """Writes down what every client believes about its images at each refresh; the clients' views stay apart."""
+
+    def __init__(
+        self,
+        folder: Path,
+        clients: Mapping[str, Client],
+        states: Mapping[str, ClientState] | None,
+        watcher: Watcher,
+    ):
+        super().__init__(clients, states, watcher)
+        self._folder = folder
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        replies = super().ask(questions)
+        for round in {ask.round for ask in questions.values() if isinstance(ask, Estimate)}:
+            beliefs = {client: self.states[client].log_probs for client in replies}
+            write_labels(self._folder, round, {name: belief for name, belief in beliefs.items() if belief is not None})
+        return replies
+
+
+Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, Watcher], NotedFederation]
 
 
 def time_spent(seconds: Mapping[str, float], config: RunConfig, report: RoundReport) -> dict[str, Any]:
@@ -107,7 +155,9 @@ def _finish(simulation: Simulation, place: RunFolder, checkpoint: Checkpoint) ->
     place.write_prompts(checkpoint.server, checkpoint.clients)
     train = simulation.dataset.train
     shown = gallery(train.images, train.labels, simulation.dataset.classes, _holdings(simulation, checkpoint.clients))
+    place.write_json("examples.json", as_plain(shown))
     write_page(place.path / "report.html", outcome, shown)
+    (place.path / "progress.json").unlink(missing_ok=True)  # results.json says it all
     return outcome
 
 
@@ -130,15 +180,18 @@ def results(simulation: Simulation, records: Mapping[str, Any]) -> Results:
     return {
         "name": simulation.config.name,
         "seed": simulation.config.seed,
-        "zero_shot": _three(records["zero_shot"]),
+        "zero_shot": _three(records["zero_shot"]) | {"recall": records["zero_shot"]["recall"]},
         "final": _three(rounds[-1]) | {"round": rounds[-1]["round"]},
         "best": _three(best) | {"round": best["round"]},
         "pseudo_label_accuracy": [refresh["pseudo_label_accuracy"] for refresh in records["refreshes"]],
         "images_used": records["refreshes"][-1]["images"],
+        "privacy": statement(simulation.config, rounds),
         "bytes_up": sum(record["bytes_up"] for record in rounds),
         "bytes_down": sum(record["bytes_down"] for record in rounds),
         "seconds": records["seconds"],
+        "shared": list(simulation.server.shared),
         "classes": list(simulation.dataset.classes),
+        "template": simulation.config.model.template or simulation.dataset.template,
         "images_left_out": len(simulation.dataset.skipped),
         "rounds": rounds,
         "refreshes": records["refreshes"],

@@ -1,0 +1,152 @@
+"""A federation in a few lines of Python, all sites in this process."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, overload
+
+from ..config import RunConfig
+from ..data.classes import clean_all, read_classes
+from ..data.dataset import Dataset
+from ..engines.simulation import simulate as run_simulation
+from ..engines.sites import (
+    SITES,
+    Images,
+    Labels,
+    class_numbers,
+    dataset_of_images,
+    dataset_of_sites,
+    gather,
+    gather_labelled,
+)
+from ..engines.watcher import Watcher
+from ..errors import ConfigError, DataError
+from .progress import watcher_for
+from .result import Result
+from .settings import Settings, settings_of
+from .site import Site
+
+DECIDED = ("source", "path", "clients", "partition")  # settings that the sites themselves answer
+
+
+class Federation:
+    """Sites that learn one list of classes together.
+
+    Every setting of `fedcopl run` can be given by name, as in `Federation(sites, classes, rounds=10, lr=0.05)`.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        classes: Sequence[str] | str | Path,
+        *,
+        method: str = "fedcopl",
+        config: RunConfig | None = None,
+        **settings: Settings,
+    ):
+        self.sites, self.classes = tuple(sites), read_names(classes)
+        _refuse_names(self.sites)
+        wrong = [name for name in settings if name.removeprefix("data__") in DECIDED]
+        if wrong:
+            raise ConfigError(f"{wrong[0]}: the sites of a federation say themselves who holds what")
+        fixed = {"source": SITES, "path": "", "clients": len(self.sites), "partition": "natural"}
+        self.config = settings_of({"method": method, **settings}, config, fixed)
+
+    def fit(self, folder: str | Path | None = None, *, progress: bool | Watcher = True, resume: bool = False) -> Result:
+        """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`."""
+        dataset = dataset_of_sites([site.holding(self.classes) for site in self.sites], self.classes)
+        return _run(self.config, dataset, folder, progress, resume)
+
+    def __repr__(self) -> str:
+        return f"<Federation of {len(self.sites)} sites, {len(self.classes)} classes, method {self.config.method}>"
+
+
+@overload
+def simulate(
+    images: RunConfig, labels: str | Path, *, resume: bool = False, watcher: Watcher | None = None
+) -> dict[str, Any]: ...
+@overload
+def simulate(
+    images: Images | None = None,
+    labels: Labels | None = None,
+    *,
+    classes: Sequence[str] | str | Path | None = None,
+    test: Images | tuple[Images, Labels] | None = None,
+    folder: str | Path | None = None,
+    progress: bool | Watcher = True,
+    resume: bool = False,
+    config: RunConfig | None = None,
+    **settings: Settings,
+) -> Result: ...
+def simulate(images: Any = None, labels: Any = None, **how: Any) -> Result | dict[str, Any]:
+    """Share one data set out among simulated clients and train them: for research, and for trying things out.
+
+    Without `images` it is a data set known by name, as for `fedcopl run`: `simulate(source="cifar10", path="/data")`.
+    `labels` are used to share the images out unevenly and to measure; nothing that learns can see them.
+    With a RunConfig and a folder it is the plain run of those settings, and gives the results as plain data.
+    """
+    if isinstance(images, RunConfig):
+        return run_simulation(images, Path(labels), **how)
+    return _shared_out(images, labels, **how)
+
+
+def _shared_out(
+    images: Images | None,
+    labels: Labels | None,
+    *,
+    classes: Sequence[str] | str | Path | None = None,
+    test: Images | tuple[Images, Labels] | None = None,
+    folder: str | Path | None = None,
+    progress: bool | Watcher = True,
+    resume: bool = False,
+    config: RunConfig | None = None,
+    **settings: Settings,
+) -> Result:
+    """The images that were handed over, or else the data set that the settings name."""
+    if images is None:
+        return _run(settings_of(settings, config), None, folder, progress, resume)
+    if classes is None:
+        raise ConfigError("classes: images that are handed over need the names of their classes")
+    chosen = settings_of(settings, config, {"source": SITES, "path": ""})
+    return _run(chosen, _dataset(images, labels, test, read_names(classes)), folder, progress, resume)
+
+
+def _dataset(
+    images: Images, labels: Labels | None, test: Images | tuple[Images, Labels] | None, classes: Sequence[str]
+) -> Dataset:
+    train = gather(images, "images")
+    truth = None if labels is None else class_numbers(labels, classes, "labels")
+    if truth is not None and len(truth) != len(train):
+        raise DataError(f"labels: {len(truth)} for {len(train)} images")
+    if test is None:
+        return dataset_of_images(train, truth, None, classes)
+    test_images, test_labels = test if isinstance(test, tuple) else (test, None)
+    measured = gather_labelled(test_images, test_labels, classes, "test")
+    return dataset_of_images(train, truth, measured, classes)
+
+
+def _run(
+    config: RunConfig, dataset: Dataset | None, folder: str | Path | None, progress: bool | Watcher, resume: bool
+) -> Result:
+    place = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
+    where = Path(place.name) if isinstance(place, TemporaryDirectory) else place
+    run_simulation(config, where, resume=resume, watcher=watcher_for(progress), dataset=dataset)
+    return Result(place, dataset)
+
+
+def read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
+    """The names of the classes, given as a list or as a file with one a line."""
+    if isinstance(classes, str | Path):
+        return clean_all(read_classes(Path(classes).expanduser()), classes)
+    if not len(classes):
+        raise DataError("classes: is empty; name what should be told apart")
+    return clean_all([str(name) for name in classes], "classes")
+
+
+def _refuse_names(sites: Sequence[Site]) -> None:
+    if not sites:
+        raise DataError("sites: is empty; a federation needs at least one")
+    twice = [name for name, count in Counter(site.name for site in sites).items() if count > 1]
+    if twice:
+        raise DataError(f"sites: two of them are called {twice[0]!r}; give each a name of its own")

@@ -1,0 +1,103 @@
+"""What a federation comes to: a classifier for each site, and the numbers of every round."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ..classifier.classifier import Classifier
+from ..classifier.loading import Run
+from ..classifier.measuring import OwnImages
+from ..data.dataset import Dataset
+from ..errors import FedCoPLError
+
+Record = dict[str, Any]
+
+
+class Result(Mapping[str, Classifier]):
+    """A finished run: `result["north"]` is the classifier of the site `north`. Accuracies are shares from 0 to 1."""
+
+    def __init__(self, folder: Path | TemporaryDirectory[str], dataset: Dataset | None = None):
+        self._temporary = folder if isinstance(folder, TemporaryDirectory) else None  # kept as long as the result is
+        self.folder = Path(folder.name) if isinstance(folder, TemporaryDirectory) else folder
+        self._dataset = dataset
+        self._classifiers: dict[str, Classifier] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Result":
+        """A run of an earlier day, of this library or of `fedcopl run`."""
+        result = cls(Path(folder))
+        result._run.choose(result._run.clients[0])
+        return result
+
+    @cached_property
+    def _run(self) -> Run:
+        return Run(self.folder)
+
+    @cached_property
+    def _own_images(self) -> OwnImages | None:
+        try:
+            return OwnImages(self._run, self._dataset)
+        except FedCoPLError:  # they are not there any more: classifiers then have no threshold
+            return None
+
+    def __getitem__(self, site: str) -> Classifier:
+        if site not in self._run.clients:
+            raise KeyError(site)
+        if site not in self._classifiers:
+            source = self._own_images or self._run
+            self._classifiers[site] = source.classifier(site)
+        return self._classifiers[site]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._run.clients)
+
+    def __len__(self) -> int:
+        return len(self._run.clients)
+
+    @property
+    def results(self) -> Record:
+        """Everything that was written into results.json."""
+        return self._run.results
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean over the sites of their accuracy on their own test images, after the last round."""
+        return self._macro("final")
+
+    @property
+    def zero_shot(self) -> float | None:
+        """The same of plain CLIP, before anything was learnt."""
+        return self._macro("zero_shot")
+
+    @property
+    def rounds(self) -> list[Record]:
+        """One record for each round: fit for `pandas.DataFrame(result.rounds)`."""
+        return list(self.results["rounds"])
+
+    @property
+    def report(self) -> Path:
+        """A page with all of it, for people."""
+        return self.folder / "report.html"
+
+    def _macro(self, key: str) -> float | None:
+        share = self.results[key]["macro"]
+        return None if share is None else float(share)
+
+    def __repr__(self) -> str:
+        known = "accuracy unknown" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
+        before = "" if self.zero_shot is None else f" (zero-shot {self.zero_shot:.1%})"
+        return f"<Result: {len(self)} sites, {len(self.rounds)} rounds, {known}{before}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(client) for client in self.results["clients"])
+        head = "<tr><th>site</th><th>images</th><th>zero-shot</th><th>now</th></tr>"
+        return f"<table><caption>{escape(repr(self)[1:-1])}</caption>{head}{rows}</table>"
+
+
+def _row(client: Mapping[str, Any]) -> str:
+    shares = ("" if client[key] is None else f"{client[key]:.1%}" for key in ("zero_shot", "final"))
+    cells = "".join(f"<td>{cell}</td>" for cell in (escape(client["name"]), f"{client['train']:,}", *shares))
+    return f"<tr>{cells}</tr>"

@@ -1,0 +1,82 @@
+"""The first folder of a study: settings, a list of classes, places for images, and what to type next."""
+
+from pathlib import Path
+from string import ascii_lowercase
+
+from ..errors import ConfigError, RunFolderError
+from ..files import write_text
+
+MOST_SITES = len(ascii_lowercase)
+SETTINGS = """\
+# A federation of several sites, simulated on this machine. Run it inside this folder:  fedcopl run settings.toml
+# Every other setting, with its default: docs/settings.md
+name = "{name}"
+rounds = 20  # how often the sites' prompts are averaged
+
+[data]
+source = "folder"
+path = "images"  # images/clients/<site>/train/ holds a site's images, without labels
+classes_file = "classes.txt"
+partition = "natural"  # each site holds what is in its folder
+
+[model]
+backbone = "{backbone}"  # a CLIP model by name, or the folder or file of one; see docs/models.md
+template = "a photo of a {{}}"  # the sentence that describes a class, {{}} for its name
+
+[train]
+epochs = 10  # passes over a site's chosen images in each round
+"""
+CLASSES = """\
+cat
+dog
+"""
+README = """\
+# {name}
+
+1. Put each site's images into `images/clients/<site>/train/`. They need no labels.
+2. Write what should be told apart into `classes.txt`, one name a line.
+3. If some images have labels, put them into `images/clients/<site>/test/<class>/`: accuracy is measured on them, and
+   they are used for nothing else.
+
+Then, in this folder:
+
+```sh
+fedcopl doctor
+fedcopl run settings.toml --out runs/first
+fedcopl export runs/first --client site-a -o classifier-a
+```
+
+`runs/first/report.html` shows what came out. New images are labelled by
+`fedcopl predict --classifier classifier-a FOLDER -o answers.csv`.
+"""
+PLACE = "Images of {site} go into this folder. This file may stay.\n"
+
+
+def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
+    """Write the folder; what was written. Nothing that is there already is touched."""
+    if not 1 <= sites <= MOST_SITES:
+        raise ConfigError(f"--sites: should be between 1 and {MOST_SITES}, not {sites}")
+    if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
+        raise ConfigError(f"--backbone: {backbone!r} cannot stand in a settings file; write it there by hand")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunFolderError(f"{folder}: is there already and not empty; choose another name")
+    written = dict(_files(study_name(folder), sites, backbone))
+    for name, text in written.items():
+        write_text(folder / name, text)
+    return [folder / name for name in written]
+
+
+def _files(name: str, sites: int, backbone: str) -> list[tuple[str, str]]:
+    places = [f"site-{letter}" for letter in ascii_lowercase[:sites]]
+    return [
+        ("settings.toml", SETTINGS.format(name=name, backbone=backbone)),
+        ("classes.txt", CLASSES),
+        ("README.md", README.format(name=name)),
+        *((f"images/clients/{site}/train/put-images-here.txt", PLACE.format(site=site)) for site in places),
+    ]
+
+
+def study_name(folder: Path) -> str:
+    """The folder's name as the settings allow one: letters, digits, dots and dashes."""
+    plain = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name)
+    return plain or "study"

@@ -1,0 +1,7 @@
+"""A trained classifier in use: loaded, asked, told when to keep silent, exported."""
+
+from .answers import Answer
+from .classifier import Classifier
+from .loading import load
+
+__all__ = ["Answer", "Classifier", "load"]

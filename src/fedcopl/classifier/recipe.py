@@ -1,0 +1,135 @@
+"""A classifier but for its arrays: what stands in its config.json."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import RunConfig
+from ..data.classes import clean_all
+from ..errors import FedCoPLError, ModelError
+from .confidence import SHARE, Confidence, read_confidence
+
+KIND, FORMAT = "fedcopl-classifier", 1
+CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
+SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that decide what a model is
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """The frozen CLIP a classifier was trained on."""
+
+    name: str  # well-known, or the last part of a path: where others keep their files is nobody's business
+    fingerprint: str  # of its weights and preprocessing, as `model.fingerprint` makes it
+    included: bool = False  # its files lie beside the classifier's
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to put a classifier together, when it should keep silent, and where it comes from."""
+
+    classes: tuple[str, ...]
+    template: str
+    config: RunConfig  # nothing of it counts but the method, its options, and the sizes of the prompts
+    backbone: Backbone
+    confidence: Confidence | None = None
+    share: float = SHARE  # of the site's own images that get no answer
+    about: Mapping[str, Any] = field(default_factory=dict)  # for people: who trained it, how, and how good it is
+
+    @property
+    def threshold(self) -> float | None:
+        return None if self.confidence is None else self.confidence.threshold(self.share)
+
+    def to_json(self) -> str:
+        model = self.config.model.model_dump()
+        told = {
+            "model_type": KIND,
+            "format": FORMAT,
+            "classes": self.classes,
+            "template": self.template,
+            "method": self.config.method,
+            "options": self.config.options,
+            "model": {name: model[name] for name in SIZES},
+            "backbone": vars(self.backbone),
+            "abstain": {"share": self.share, "below": self.threshold},
+            "confidence": None if self.confidence is None else vars(self.confidence),
+            "about": self.about,
+        }
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in told.items())
+        return f"{{\n{lines}\n}}\n"
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds a classifier, sound or not."""
+    try:
+        told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
+    return isinstance(told, dict) and told.get("model_type") == KIND
+
+
+def read_recipe(file: Path) -> Recipe:
+    """From config.json; the first thing wrong with it is an error that names it."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(told, dict) or told.get("model_type") != KIND:
+        raise ModelError(f"{file}: describes no classifier of fedcopl")
+    if told.get("format") != FORMAT:
+        raise ModelError(f"{file}: is of format {told.get('format')!r}; this version of fedcopl reads {FORMAT}")
+    return _recipe(told, file)
+
+
+def _recipe(told: Mapping[str, Any], file: Path) -> Recipe:
+    part = {name: _part(told, name, read, file) for name, read in READERS.items()}
+    part["config"] = _part(told, "method", lambda method: _config(told), file)
+    part["share"] = _part(told, "abstain", lambda abstain: _share(abstain["share"]), file)
+    return Recipe(**part)
+
+
+def _part(told: Mapping[str, Any], name: str, read: Callable[[Any], Any], file: Path) -> Any:
+    if name not in told:
+        raise ModelError(f"{file}: lacks {name!r}")
+    try:
+        return read(told[name])
+    except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
+        raise ModelError(f"{file}: {name!r} cannot be used: {error}") from error
+
+
+def _classes(names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("it must be a list of names")
+    return clean_all(names, "classes")
+
+
+def _text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise ValueError("it must be a text")
+    return text
+
+
+def _share(share: Any) -> float:
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise ValueError("it must be a number between 0 and 1")
+    return float(share)
+
+
+def _backbone(told: Any) -> Backbone:
+    return Backbone(_text(told["name"]), _text(told["fingerprint"]), told["included"] is True)
+
+
+def _config(told: Mapping[str, Any]) -> RunConfig:
+    sizes = {name: told["model"][name] for name in SIZES}
+    settings = {"method": told["method"], "options": told["options"], "model": sizes}
+    return RunConfig.from_mapping(settings, "settings")
+
+
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "classes": _classes,
+    "template": _text,
+    "backbone": _backbone,
+    "confidence": read_confidence,
+    "about": dict,
+}

@@ -1,0 +1,63 @@
+"""`fedcopl doctor`: is everything here that a run needs?"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from .data import progress_bar
+
+if TYPE_CHECKING:
+    from ..api.doctor import Finding
+
+SIGNS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+
+
+def doctor(
+    where: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR|settings.toml]",
+            help="A study's folder or settings; without it, settings.toml here if there is one.",
+            show_default=False,
+        ),
+    ] = None,
+    server: Annotated[str | None, typer.Option(help="HOST:PORT of a server to reach.", show_default=False)] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="The server's certificate, where it made its own.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
+) -> None:
+    """Check machine, packages, device, disk, model, images and server, and say what to do about each finding."""
+    from ..api.doctor import visit
+
+    with progress_bar("opening the images") as progress:
+        found = list(visit(where, server=server, certificate=certificate, progress=progress))
+    levels = Counter(finding.level for finding in found)
+    if as_json:
+        print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in found]}))
+    else:
+        _print(found)
+        print(f"\n{_count(levels['problem'], 'problem')}, {_count(levels['note'], 'note')}")
+    if levels["problem"]:
+        raise typer.Exit(1)
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many} {what}" if many == 1 else f"{many} {what}s"
+
+
+def _print(found: list["Finding"]) -> None:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for finding in found:
+        console.print(f"{SIGNS[finding.level]} {finding.what}: {_plain(finding.detail)}")
+        if finding.do:
+            console.print(f"        -> {finding.do}")
+
+
+def _plain(text: str) -> str:
+    """File names may hold anything, also what steers a terminal."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)

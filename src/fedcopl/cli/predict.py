@@ -1,0 +1,127 @@
+"""`fedcopl predict`: labels for new images, from a classifier that was exported or from a run."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+
+from ..errors import DataError, Interrupted
+
+if TYPE_CHECKING:
+    from ..classifier.labelling import Tally
+
+EVERY = 10_000  # images between two lines, where nobody looks at a terminal
+
+
+Images = Annotated[list[str], typer.Argument(help="Images, and folders of images.", show_default=False)]
+Folder = Annotated[
+    Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export`, or of a run.", show_default=False)
+]
+Out = Annotated[str, typer.Option("--out", "-o", help="File for the answers, .csv or .jsonl; - prints them.")]
+Client = Annotated[str | None, typer.Option(help="Whose classifier, where the folder is a run's.", show_default=False)]
+Top = Annotated[int, typer.Option(min=0, help="How many of the most probable classes to name.")]
+BELOW = "Give no label below this probability; without it, the classifier's own threshold."
+Below = Annotated[float | None, typer.Option("--abstain-below", min=0, max=1, help=BELOW, show_default=False)]
+SHARE = "The same, as a share of the images of the classifier's own site."
+Share = Annotated[float | None, typer.Option("--abstain-share", min=0, max=1, help=SHARE, show_default=False)]
+Form = Annotated[
+    str | None, typer.Option("--format", help="csv or jsonl, whatever the file is called.", show_default=False)
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished file.")]
+Backbone = Annotated[
+    str | None, typer.Option(help="Where the CLIP model lies, if it is not known by name.", show_default=False)
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+
+
+def predict(
+    images: Images,
+    classifier: Folder,
+    out: Out = "-",
+    client: Client = None,
+    top: Top = 3,
+    threshold: Below = None,
+    share: Share = None,
+    form: Form = None,
+    overwrite: Overwrite = False,
+    backbone: Backbone = None,
+    device: Device = "auto",
+) -> None:
+    """Label images. A run that was stopped goes on when the same command is given again."""
+    from ..classifier.labelling import label_to_file, label_to_stream, pictures_at
+    from ..classifier.loading import load
+    from ..classifier.output import refuse_finished
+    from ..classifier.rows import choose_rows
+
+    rows = choose_rows(out, form, top)
+    pictures_at(images, [])  # what is wrong is said before the model is loaded
+    if out != "-":
+        refuse_finished(Path(out), overwrite)
+    loaded = load(classifier, client=client, backbone=backbone, device=device)
+    limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
+    try:
+        with _progress() as progress:
+            if out == "-":
+                tally = label_to_stream(loaded, images, rows, limit, sys.stdout, progress)
+            else:
+                tally = label_to_file(loaded, images, rows, limit, Path(out), progress, overwrite=overwrite)
+    except KeyboardInterrupt as error:
+        how = "" if out == "-" else "; the same command goes on where it was"
+        raise Interrupted(f"stopped{how}") from error
+    print(_summary(tally, out), file=sys.stderr)
+
+
+def _threshold_of(share: float, confidence: object, threshold: float | None) -> float:
+    from ..classifier.confidence import Confidence
+
+    if threshold is not None:
+        raise DataError("--abstain-share and --abstain-below say the same thing in two ways: give one of them")
+    if not isinstance(confidence, Confidence):
+        raise DataError("--abstain-share: this classifier has not measured its own site's images; export it first")
+    return confidence.threshold(share)
+
+
+def _summary(tally: "Tally", out: str) -> str:
+    images = tally.resumed + tally.images
+    parts = ["1 image" if images == 1 else f"{images:,} images"]
+    if tally.resumed:
+        parts.append(f"{tally.resumed:,} of them before a stop")
+    if tally.abstained:
+        parts.append(f"{tally.abstained:,} without a label")
+    if tally.broken:
+        parts.append(f"{tally.broken:,} that cannot be read")
+    if tally.first_passed_over:
+        name, why = tally.first_passed_over
+        parts.append(f"{tally.passed_over:,} other files passed over, for example {name!r}: {why}")
+    return ", ".join(parts) + ("" if out == "-" else f" -> {out}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[["Tally"], None]]:
+    """A count that moves on a terminal, a line now and then anywhere else."""
+    console, began = Console(stderr=True), time.monotonic()
+
+    def told(tally: "Tally") -> str:
+        each = tally.images / max(time.monotonic() - began, 1e-9)
+        return f"{tally.resumed + tally.images:,} images, {each:,.0f} a second"
+
+    if console.is_terminal:
+        with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
+            task = bar.add_task("loading")
+            yield lambda tally: bar.update(task, description=told(tally))
+        return
+    lines = 0
+
+    def line(tally: "Tally") -> None:
+        nonlocal lines
+        if tally.images // EVERY > lines:
+            lines = tally.images // EVERY
+            print(told(tally), file=sys.stderr)
+
+    yield line

@@ -1,0 +1,15 @@
+"""One short text for a frozen model: the same weights give the same text, whatever file they came from."""
+
+from hashlib import sha256
+
+from .clip import Clip
+
+
+def fingerprint(clip: Clip) -> str:
+    """A digest of all weights and of what else decides the features. Reads every weight once."""
+    activations = sorted({module.activate.__name__ for module in clip.modules() if hasattr(module, "activate")})
+    whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
+    for name, weight in sorted(clip.state_dict().items()):
+        whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        whole.update(weight.detach().cpu().contiguous().numpy().data)
+    return whole.hexdigest()[:16]

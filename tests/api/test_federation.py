@@ -1,0 +1,171 @@
+"""A federation in Python: the same bits as on the command line, and a classifier for each site."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from classifier.small import digits
+from fedcopl import Federation, RunConfig, Site, simulate
+from fedcopl.api.result import Result
+from fedcopl.data.digits import CLASSES
+from fedcopl.engines.simulation import simulate as run_simulation
+from fedcopl.errors import ConfigError, DataError
+
+QUICK = {"rounds": 1, "epochs": 1, "threads": 1}
+
+
+def array(split, start, stop):
+    images, labels = digits(split, start, stop)
+    return np.stack([np.asarray(image) for image in images]), labels
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """The folder layout of `fedcopl run`: two sites, the first with labelled test images."""
+    root = tmp_path_factory.mktemp("photos")
+    for number, site in enumerate(("north", "south")):
+        (root / "clients" / site / "train").mkdir(parents=True)
+        for place, image in enumerate(digits("train", 40 * number, 40 * number + 40)[0]):
+            image.save(root / "clients" / site / "train" / f"{place:03}.png")
+    for place, (image, label) in enumerate(zip(*digits("test", 0, 30), strict=True)):
+        home = root / "clients" / "north" / "test" / CLASSES[label]
+        home.mkdir(parents=True, exist_ok=True)
+        image.save(home / f"{place:03}.png")
+    (root / "classes.txt").write_text("\n".join(CLASSES))
+    return root
+
+
+def sites(photos):
+    clients = photos / "clients"
+    north = Site("north", clients / "north" / "train", test=clients / "north" / "test")
+    return [north, Site("south", clients / "south" / "train")]
+
+
+@pytest.fixture(scope="module")
+def result(photos, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("python") / "run"
+    return Federation(sites(photos), photos / "classes.txt", **QUICK).fit(folder, progress=False)
+
+
+def test_the_same_bits_as_the_command_line(photos, result, tmp_path):
+    settings = {
+        "rounds": 1,
+        "train": {"epochs": 1},
+        "model": {"threads": 1},
+        "data": {"source": "folder", "path": str(photos), "partition": "natural"},
+    }
+    run_simulation(RunConfig.from_mapping(settings, "test"), tmp_path / "run")
+    for name in ("server", "clients/north", "clients/south"):
+        ours, theirs = (load_file(home / f"prompts/{name}.safetensors") for home in (result.folder, tmp_path / "run"))
+        assert ours.keys() == theirs.keys()
+        assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_the_outcome(result):
+    assert list(result) == ["north", "south"]
+    assert len(result.rounds) == 1
+    assert 0 < result.zero_shot <= 1
+    assert result.report.exists()
+    images, labels = digits("test", 0, 30)
+    assert result["north"].score(images, labels) == result.accuracy == result.results["clients"][0]["final"]
+    with pytest.raises(KeyError):
+        result["west"]
+
+
+def test_each_classifier_knows_its_own_threshold(result):
+    own, _ = digits("train", 0, 40)
+    assert result["north"].threshold == pytest.approx(result["north"].calibrated(own).threshold)
+    assert result["north"].threshold != result["south"].threshold
+
+
+def test_a_result_of_an_earlier_day(result):
+    again = Result.load(result.folder)
+    assert again.accuracy == result.accuracy
+    assert again["north"].fingerprint == result["north"].fingerprint
+    assert again["north"].threshold is None  # its images were handed over, and are gone
+
+
+def test_how_it_shows_itself(result, photos):
+    assert repr(result).startswith("<Result: 2 sites, 1 rounds, accuracy ")
+    assert "<td>north</td><td>40</td>" in result._repr_html_()
+    assert repr(Federation(sites(photos), CLASSES)) == "<Federation of 2 sites, 10 classes, method fedcopl>"
+    images, _ = array("train", 0, 3)
+    assert repr(Site("x", images)) == "<Site x: 3 images in memory>"
+    assert repr(Site("x", "photos")) == "<Site x: photos>"
+
+
+def test_a_temporary_folder_goes_with_its_result():
+    images, _ = array("train", 0, 30)
+    passing = Federation([Site("a", images)], CLASSES, **QUICK).fit(progress=False)
+    folder = passing.folder
+    assert passing.accuracy is None and "accuracy unknown" in repr(passing)
+    assert folder.exists()
+    passing._temporary.cleanup()
+    assert not folder.exists()
+
+
+def test_simulate_shares_arrays_out():
+    (images, labels), test = array("train", 0, 80), array("test", 0, 40)
+    outcome = simulate(images, labels, classes=CLASSES, test=test, clients=2, beta=5.0, progress=False, **QUICK)
+    assert list(outcome) == ["client-0", "client-1"]
+    assert sum(client["train"] for client in outcome.results["clients"]) == 80
+
+
+def test_simulate_a_known_data_set_equals_the_engine(tmp_path):
+    outcome = simulate(clients=2, folder=tmp_path / "a", progress=False, **QUICK)
+    config = RunConfig.from_mapping(
+        {"rounds": 1, "train": {"epochs": 1}, "model": {"threads": 1}, "data": {"clients": 2}}, "test"
+    )
+    plain = simulate(config, tmp_path / "b")
+    assert plain["final"] == outcome.results["final"]
+
+
+MISTAKES = {
+    "no sites": (lambda: Federation([], CLASSES), DataError, "at least one"),
+    "twice": (lambda: Federation([Site("a", "x"), Site("a", "y")], CLASSES), DataError, "two of them are called 'a'"),
+    "no classes": (lambda: Federation([Site("a", "x")], []), DataError, "classes: is empty"),
+    "one name for two": (lambda: Federation([Site("a", "x")], ["sea lion", "sea_lion"]), DataError, "all called"),
+    "who holds what": (lambda: Federation([Site("a", "x")], CLASSES, clients=3), ConfigError, "say themselves"),
+    "no setting": (lambda: Federation([Site("a", "x")], CLASSES, round=3), ConfigError, "did you mean rounds"),
+    "no folder": (lambda: Federation([Site("a", "nowhere")], CLASSES).fit(), DataError, "site a: nowhere: there is no"),
+    "no images": (lambda: Federation([Site("a", [])], CLASSES).fit(), DataError, "site a: has no images"),
+    "no labels": (lambda: simulate(np.zeros((4, 8, 8), np.uint8), classes=CLASSES, progress=False), DataError, "iid"),
+    "names needed": (lambda: simulate(np.zeros((4, 8, 8), np.uint8)), ConfigError, "names of their classes"),
+}
+
+
+@pytest.mark.parametrize(("do", "kind", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(do, kind, message):
+    with pytest.raises(kind, match=message):
+        do()
+
+
+def test_test_images_without_labels_are_refused():
+    images, _ = array("train", 0, 10)
+    with pytest.raises(DataError, match="site a, test: needs labels"):
+        Federation([Site("a", images, test=images)], CLASSES).fit()
+    with pytest.raises(DataError, match="10 images but 3 labels"):
+        Federation([Site("a", images, test=(images, [1, 2, 3]))], CLASSES).fit()
+
+
+@pytest.mark.slow  # mypy reads torch
+def test_the_names_are_typed(tmp_path):
+    code = tmp_path / "use.py"
+    code.write_text(
+        "from fedcopl import Classifier, Federation, Result, Site, simulate\n"
+        "result: Result = Federation([Site('a', 'x')], ['b', 'c'], rounds=3).fit()\n"
+        "classifier: Classifier = result['a']\n"
+        "other: Result = simulate(rounds=1)\n"
+        "wrong: int = result.accuracy\n"
+    )
+    cache = ["--cache-dir", str(tmp_path / "cache")]
+    said = subprocess.run(
+        [sys.executable, "-m", "mypy", *cache, str(code)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert [line for line in said.stdout.splitlines() if ": error:" in line] == [
+        f'{code.name}:5: error: Incompatible types in assignment (expression has type "float | None", variable has '
+        'type "int")  [assignment]'
+    ]

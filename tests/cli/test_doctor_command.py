@@ -1,0 +1,160 @@
+"""`fedcopl doctor`, as a user types it: each finding with what to do about it."""
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+
+import pytest
+from typer.testing import CliRunner
+
+from classifier.small import digits
+from fedcopl.api.doctor.network import split_address
+from fedcopl.api.doctor.study import shared_between
+from fedcopl.api.starting import start_study
+from fedcopl.cli import app
+from fedcopl.data.digits import CLASSES
+from fedcopl.errors import ConfigError
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    start_study(tmp_path / "study", backbone="glyph-clip")
+    monkeypatch.chdir(tmp_path / "study")
+    (tmp_path / "study" / "classes.txt").write_text("\n".join(CLASSES))
+    for place, image in enumerate(digits("train", 0, 30)[0]):
+        image.save(tmp_path / "study" / f"images/clients/site-{'ab'[place % 2]}/train/{place}.png")
+    return tmp_path / "study"
+
+
+def doctor(*words):
+    result = CliRunner().invoke(app, ["doctor", "--json", *map(str, words)])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    told = json.loads(result.stdout)
+    assert result.exit_code == (0 if told["ok"] else 1)
+    return told
+
+
+def about(told, what, level):
+    return [finding for finding in told["findings"] if finding["what"] == what and finding["level"] == level]
+
+
+def test_a_sound_study(study):
+    told = doctor()
+    assert told["ok"]
+    assert "10 classes, 30 training and 0 test images" in about(told, "data", "ok")[0]["detail"]
+    assert {"python", "packages", "memory", "disk", "cache folder", "device", "threads", "model"} <= {
+        finding["what"] for finding in told["findings"]
+    }
+    assert all(finding["do"] for finding in told["findings"] if finding["level"] != "ok")
+
+
+def test_without_a_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert doctor()["ok"]
+
+
+def test_images_are_looked_at(study):
+    (study / "images/clients/site-a/train/broken\x1b.png").write_bytes(b"?")
+    (study / "images/clients/site-b/train/0.png").write_bytes(
+        (study / "images/clients/site-a/train/0.png").read_bytes()
+    )
+    for place in range(3, 30, 2):
+        (study / f"images/clients/site-b/train/{place}.png").unlink()
+    notes = " ".join(finding["detail"] for finding in about(doctor(), "data", "note"))
+    assert "1 files are left out" in notes and "1 images are at more than one site" in notes
+    assert "site 'site-b': 2 images for 10 classes" in notes
+    said = CliRunner().invoke(app, ["doctor"]).stdout
+    assert "\x1b" not in said and "0 problems, " in said
+
+
+def test_a_study_looked_at_from_outside(study, monkeypatch):
+    monkeypatch.chdir(study.parent)
+    [found] = about(doctor("study"), "data", "problem")
+    assert found["do"] == "paths count from where you are, so first: cd study"
+
+
+def test_problems(study):
+    (study / "settings.toml").write_text("round = 3")
+    assert "did you mean rounds" in about(doctor(), "settings", "problem")[0]["detail"]
+    (study / "settings.toml").write_text('[model]\nbackbone = "glyph"\n[data]\nsource = "folder"\npath = "nowhere"')
+    told = doctor()
+    assert about(told, "model", "problem") and about(told, "data", "problem")
+    with pytest.raises(ConfigError, match="there is no such file or folder"):
+        doctor("nowhere")
+
+
+def test_a_model_that_is_not_here_is_not_fetched(study, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("fedcopl.model.hub._fetch", lambda *_: pytest.fail("fetched"))
+    text = (study / "settings.toml").read_text().replace("glyph-clip", "ViT-B/32")
+    (study / "settings.toml").write_text(text)
+    assert "not on this machine yet" in about(doctor(), "model", "note")[0]["detail"]
+
+
+def test_images_at_two_sites_by_hand():
+    assert shared_between(["x", "y", "x", "y", "y", "z"], [0, 0, 1, 0, 0, 1]) == 1
+    assert shared_between(["unreadable: a", "unreadable: a"], [0, 1]) == 0
+
+
+def test_addresses():
+    assert split_address("example.org:9092") == ("example.org", 9092)
+    assert split_address("[::1]:80") == ("::1", 80)
+    for wrong in ("example.org", ":80", "x:0", "x:70000", "x:y"):
+        with pytest.raises(ConfigError, match="HOST:PORT"):
+            split_address(wrong)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    home = tmp_path_factory.mktemp("tls")
+    command = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    )
+    subprocess.run([*command.split(), "-keyout", home / "key", "-out", home / "cert"], check=True, capture_output=True)
+    return home
+
+
+@pytest.fixture
+def serve():
+    """A server on loopback that greets one guest, with TLS or without."""
+    listening = []
+
+    def start(context=None):
+        server = socket.create_server(("127.0.0.1", 0))
+        listening.append(server)
+
+        def greet():
+            guest, _ = server.accept()
+            with guest:
+                try:
+                    if context:
+                        context.wrap_socket(guest, server_side=True).close()
+                    else:
+                        guest.sendall(b"hello, no TLS here\n")
+                except OSError:
+                    pass
+
+        threading.Thread(target=greet, daemon=True).start()
+        return f"localhost:{server.getsockname()[1]}"
+
+    yield start
+    for server in listening:
+        server.close()
+
+
+def test_servers(tmp_path, monkeypatch, serve, certificate):
+    monkeypatch.chdir(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate / "cert", certificate / "key")
+    trusted = doctor("--server", serve(context), "--certificate", certificate / "cert")
+    assert trusted["ok"] and "TLS" in about(trusted, "encryption", "ok")[0]["detail"]
+    assert "not trusted" in about(doctor("--server", serve(context)), "encryption", "problem")[0]["detail"]
+    assert "no TLS" in about(doctor("--server", serve()), "encryption", "problem")[0]["detail"]
+    closed = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{closed.getsockname()[1]}"
+    closed.close()
+    assert "cannot be reached" in about(doctor("--server", address), "server", "problem")[0]["detail"]

@@ -1,0 +1,64 @@
+"""`fedcopl export`, as a user types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from classifier.small import SITES, small_run
+from fedcopl.classifier import Classifier
+from fedcopl.cli import app
+from fedcopl.config import RunConfig
+from fedcopl.engines.simulation import simulate
+from fedcopl.errors import ConfigError, RunFolderError
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Of a data set that can be read again, so that thresholds can be measured."""
+    settings = {"rounds": 1, "train": {"epochs": 1}, "model": {"threads": 1}, "data": {"clients": 2}}
+    folder = tmp_path_factory.mktemp("export") / "run"
+    simulate(RunConfig.from_mapping(settings, "test"), folder)
+    return folder
+
+
+def fedcopl(*words):
+    result = CliRunner().invoke(app, list(map(str, words)))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_one_client(run, tmp_path):
+    out = tmp_path / "classifier"
+    assert fedcopl("export", run, "--client", "client-1", "-o", out, "--abstain-share", "0.1").stdout == f"{out}\n"
+    told = json.loads((out / "config.json").read_text())
+    assert told["about"]["client"] == "client-1" and told["abstain"]["share"] == 0.1
+    assert told["confidence"]["images"] == json.loads((run / "results.json").read_text())["clients"][1]["train"]
+    assert Classifier.load(out, device="cpu").threshold == told["abstain"]["below"]
+
+
+def test_everyone(run, tmp_path):
+    said = fedcopl("export", run, "--all", "-o", tmp_path / "all").stdout
+    assert said.split() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
+
+
+def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):
+    run = small_run(tmp_path / "run")
+    said = fedcopl("export", run, "--all", "-o", tmp_path / "all")
+    assert "no threshold is measured" in said.stderr
+    folders = sorted(path.name for path in (tmp_path / "all").iterdir())
+    assert len(folders) == len(SITES) and not any("/" in name for name in folders)
+    assert Classifier.load(tmp_path / "all" / "north", device="cpu").threshold is None
+
+
+def test_mistakes(run, tmp_path):
+    with pytest.raises(ConfigError, match="name one with --client"):
+        fedcopl("export", run, "-o", tmp_path / "x")
+    with pytest.raises(ConfigError, match="leave out --client"):
+        fedcopl("export", run, "-o", tmp_path / "x", "--all", "--client", "client-0")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("precious")
+    with pytest.raises(RunFolderError, match="is there already"):
+        fedcopl("export", run, "-o", tmp_path / "taken", "--client", "client-0")

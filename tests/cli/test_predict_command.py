@@ -1,0 +1,149 @@
+"""`fedcopl predict`, as a user types it: any number of images, any names, any stop."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from classifier.small import digits, small_run
+from fedcopl.classifier import Classifier
+from fedcopl.cli import app
+from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
+
+COLUMNS = ["image", "label", "probability", "abstain", "problem"]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    home = tmp_path_factory.mktemp("predict")
+    own, _ = digits("train", 0, 40)
+    loaded = Classifier.load(small_run(home / "run"), client="north", device="cpu").calibrated(own)
+    return loaded.export(home / "classifier")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    (folder / "=cmd").mkdir(parents=True)
+    for place, image in enumerate(digits("test", 0, 5)[0]):
+        image.save(folder / f"{place}.png")
+    Image.new("L", (8, 8)).save(folder / 'a\n"b",c.png')
+    Image.new("L", (8, 8)).save(folder / "=cmd" / "x.png")
+    (folder / "broken.png").write_bytes(b"?")
+    (folder / "notes.txt").write_text("passed over")
+    (folder / "odd.xyz").write_text("passed over and counted")
+    return folder
+
+
+def fedcopl(*words):
+    result = CliRunner().invoke(app, list(map(str, words)))
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def table(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_folder_to_csv(classifier, photos, tmp_path):
+    out = tmp_path / "out.csv"
+    said = fedcopl("predict", "-c", classifier, photos, "-o", out)
+    rows = table(out.read_text())
+    assert list(rows[0])[:5] == COLUMNS
+    names = [row["image"].removeprefix(f"{photos.as_posix()}/") for row in rows]
+    assert names == ["0.png", "1.png", "2.png", "3.png", "4.png", 'a\\n"b",c.png', "broken.png", "=cmd/x.png"]
+    assert [row["problem"] != "" for row in rows] == [name == "broken.png" for name in names]
+    wanted = (
+        Classifier.load(classifier, device="cpu").predict_proba([photos / f"{n}.png" for n in range(5)]).max(axis=1)
+    )
+    assert [float(row["probability"]) for row in rows[:5]] == pytest.approx(wanted.tolist(), abs=1e-5)
+    assert "8 images" in said.stderr and "1 that cannot be read" in said.stderr and "'odd.xyz'" in said.stderr
+    assert [file.name for file in tmp_path.glob("out*")] == ["out.csv"]
+
+
+def test_abstaining_leaves_the_label_empty_and_the_guess_named(classifier, photos):
+    rows = table(fedcopl("predict", "-c", classifier, photos / "0.png", "--abstain-below", "1").stdout)
+    assert rows[0]["label"] == "" and rows[0]["abstain"] == "yes" and rows[0]["top_1"]
+    rows = table(fedcopl("predict", "-c", classifier, photos / "0.png", "--abstain-share", "0").stdout)
+    assert rows[0]["abstain"] in ("yes", "no")
+
+
+def test_a_run_and_json_lines(classifier, photos):
+    run = classifier.parent / "run"
+    said = fedcopl(
+        "predict", "-c", run, "--client", "north", photos / "0.png", "--format", "jsonl", "--top", "1"
+    ).stdout
+    told = json.loads(said)
+    assert told["abstain"] is None and len(told["top"]) == 1 and told["label"] == told["top"][0]["label"]
+
+
+def test_a_file_that_looks_like_a_formula(classifier, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    assert table(fedcopl("predict", "-c", classifier, "=cmd").stdout)[0]["image"] == "./=cmd/x.png"
+
+
+def test_mistakes(classifier, photos, tmp_path):
+    with pytest.raises(DataError, match=r"nix\.png: there is no such file"):
+        fedcopl("predict", "-c", classifier, photos / "nix.png")
+    with pytest.raises(ConfigError, match=r"should end in \.csv"):
+        fedcopl("predict", "-c", classifier, photos, "-o", tmp_path / "out.xls")
+    with pytest.raises(ModelError, match="there is no such folder"):
+        fedcopl("predict", "-c", tmp_path / "nowhere", photos)
+    (tmp_path / "out.csv").write_text("precious")
+    with pytest.raises(RunFolderError, match="--overwrite"):
+        fedcopl("predict", "-c", classifier, photos, "-o", tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text() == "precious"
+    fedcopl("predict", "-c", classifier, photos, "-o", tmp_path / "out.csv", "--overwrite")
+    assert (tmp_path / "out.csv").read_text().startswith("image,")
+    with pytest.raises(DataError, match="give one of them"):
+        fedcopl("predict", "-c", classifier, photos, "--abstain-share", "0.1", "--abstain-below", "0.1")
+
+
+def many(folder, count):
+    """So many files, made of a hundred images: links inside a folder are followed."""
+    folder.mkdir()
+    for number, image in enumerate(digits("test", 0, 100)[0]):
+        image.save(folder / f"{number:05}.png")
+    for number in range(100, count):
+        (folder / f"{number:05}.png").symlink_to(folder / f"{number % 100:05}.png")
+    return folder
+
+
+@pytest.mark.slow
+def test_kill_9_changes_no_byte(classifier, tmp_path):
+    photos = many(tmp_path / "photos", 1400)
+    command = [sys.executable, "-m", "fedcopl", "predict", "-c", str(classifier), str(photos), "-o"]
+    subprocess.run([*command, str(tmp_path / "whole.csv")], check=True, capture_output=True)
+    part = tmp_path / "out.csv.part"
+    process = subprocess.Popen([*command, str(tmp_path / "out.csv")], stderr=subprocess.DEVNULL)
+    while not part.exists() or part.read_bytes().count(b"\n") < 300:
+        assert process.poll() is None
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert part.exists()
+    with part.open("ab") as file:  # and a row by half, as a full disk leaves it
+        file.write(b"photos/0")
+    said = subprocess.run([*command, str(tmp_path / "out.csv")], check=True, capture_output=True, text=True).stderr
+    assert "1,400 images" in said and "of them before a stop" in said
+    assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_early_is_no_traceback(classifier, photos):
+    command = [sys.executable, "-m", "fedcopl", "predict", "-c", str(classifier), str(photos)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 1
+    assert said == ""
