@@ -103,6 +103,8 @@ def test_the_folder_holds_everything(finished):
     assert names == {
         "settings.toml",
         "results.json",
+        "examples.json",
+        "labels",
         "rounds.jsonl",
         "checkpoint.safetensors",
         "prompts",

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
-IN_A_LINE = {"b", "code"}
+IN_A_LINE = {"b", "bdi", "code"}
 
 
 @dataclass

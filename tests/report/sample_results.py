@@ -1,5 +1,7 @@
-"""A run that never was, in the exact shape of `fedcopl.engines.simulation.results`."""
+"""Runs that never were, in the exact shape of `fedcopl.engines.simulation.results`."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,24 +21,30 @@ def sample_results(
     every: int = 5,
     labelled: bool = True,
     name: str = "demo",
+    seed: int = 1,
+    settings: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Skewed clients, a zero-shot model with favourite classes, and a training that helps most clients."""
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(6 + seed)
     names = [f"client-{number}" for number in range(clients)]
     sizes = rng.integers(150, 330, clients)
     true = rng.multinomial(sizes, rng.dirichlet([0.3] * len(classes), clients)).astype(np.int64)
     zero_shot = rng.uniform(0.7, 0.9, clients)
+    recall = np.linspace(0.95, 0.45, len(classes))
     records = [_round(rng, r, every, zero_shot + 0.06 * (1 - 0.8**r) - 0.01) for r in range(rounds)]
+    for r, record in enumerate(records):
+        record["recall"] = (recall + 0.05 * (1 - 0.8**r)).tolist()
     refreshes = [_refresh(rng, r, r // every, true) for r in range(0, rounds, every)]
     for record in records:
         if record["refreshed"]:
             record["pseudo_label_accuracy"] = refreshes[record["round"] // every]["pseudo_label_accuracy"]
     best = max(records, key=lambda record: record["macro"])
-    config = RunConfig.from_mapping({"name": "x", "rounds": rounds, "data": {"clients": clients}}, "test")
+    chosen = {"name": "x", "seed": seed, "rounds": rounds, "data": {"clients": clients}} | (settings or {})
+    config = RunConfig.from_mapping(chosen, "test")
     results = {
         "name": name,
-        "seed": 1,
-        "zero_shot": _three(zero_shot),
+        "seed": seed,
+        "zero_shot": _three(zero_shot) | {"recall": recall.tolist()},
         "final": {kind: records[-1][kind] for kind in KINDS} | {"round": rounds - 1},
         "best": {kind: best[kind] for kind in KINDS} | {"round": best["round"]},
         "pseudo_label_accuracy": [refresh["pseudo_label_accuracy"] for refresh in refreshes],
@@ -44,7 +52,9 @@ def sample_results(
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records),
         "seconds": records[-1]["seconds"],
+        "shared": ["visual"],
         "classes": list(classes),
+        "images_left_out": 0,
         "rounds": records,
         "refreshes": refreshes,
         "clients": _clients(names, true, zero_shot, records[-1]["clients"]),
@@ -72,6 +82,12 @@ def _round(rng: np.random.Generator, r: int, every: int, accuracies: np.ndarray)
         "kept_old_prompt": False,
         "dropped": {},
         "clients": wobbly.tolist(),
+        "drift": {
+            "visual": {"diversity": 0.6 + 0.1 * r, "cosine": 0.7 + 0.01 * r},
+            "text": {"diversity": 9.0 * 1.8**r, "cosine": 1.02},
+        },
+        "seconds_of": {"estimate": 0.1, "select": 0.0, "train": 2.9, "evaluate": 0.4},
+        "seconds_per_step": 0.02,
         "seconds": 4.1 * (r + 1),
     } | _three(wobbly)
 
@@ -84,6 +100,9 @@ def _refresh(rng: np.random.Generator, r: int, index: int, true: np.ndarray) -> 
     return {
         "round": r,
         "pseudo_label_accuracy": 1 - 0.095 * 0.87**index,
+        "coverage": None,
+        "mean_set_size": None,
+        "distribution_similarity": 0.95 + 0.01 * index,
         "images": int(selected.sum()),
         "estimated": estimated.tolist(),
         "allocated": allocated.tolist(),
@@ -109,16 +128,52 @@ def without_labels(results: dict[str, Any]) -> dict[str, Any]:
     """The same run on sites that have no labels at all."""
     nothing = dict.fromkeys(KINDS)
     last = results["final"]["round"]
-    rounds = [record | nothing | {"clients": []} for record in results["rounds"]]
+    rounds = [record | nothing | {"clients": [], "recall": None} for record in results["rounds"]]
     for record in rounds:
         record |= {"pseudo_label_accuracy": None} if record["refreshed"] else {}
     unknown = {"zero_shot": None, "final": None, "true_counts": None, "test": 0}
     return results | {
-        "zero_shot": nothing,
+        "zero_shot": nothing | {"recall": None},
         "final": nothing | {"round": last},
         "best": nothing | {"round": last},
         "pseudo_label_accuracy": [None] * len(results["refreshes"]),
         "rounds": rounds,
-        "refreshes": [refresh | {"pseudo_label_accuracy": None} for refresh in results["refreshes"]],
+        "refreshes": [
+            refresh | {"pseudo_label_accuracy": None, "distribution_similarity": None}
+            for refresh in results["refreshes"]
+        ],
         "clients": [client | unknown for client in results["clients"]],
     }
+
+
+def so_far(results: dict[str, Any], rounds: int) -> dict[str, Any]:
+    """The same run after only so many rounds."""
+    done = results["rounds"][:rounds]
+    last = {kind: done[-1][kind] for kind in (*KINDS, "round")}
+    refreshes = [refresh for refresh in results["refreshes"] if refresh["round"] < rounds]
+    return results | {
+        "rounds": done,
+        "refreshes": refreshes,
+        "final": last,
+        "best": last,
+        "seconds": done[-1]["seconds"],
+    }
+
+
+def of_sites(results: dict[str, Any]) -> dict[str, Any]:
+    """What a server of real sites knows of the same run: names, bytes, loss, and what they say of their accuracy."""
+    known = ("round", "refreshed", "participants", "examples", "loss", "bytes_up", "bytes_down", "dropped")
+    more = ("kept_old_prompt", "macro", "weighted", "clients", "seconds")
+    rounds = [{key: record[key] for key in (*known, *more)} | {"global": None} for record in results["rounds"]]
+    scores = {kind: results["zero_shot"][kind] for kind in ("macro", "weighted")}
+    last = {kind: rounds[-1][kind] for kind in ("macro", "weighted", "round")}
+    kept = ("name", "seed", "classes", "bytes_up", "bytes_down", "seconds", "settings")
+    sites = [client["name"] for client in results["clients"]]
+    return {key: results[key] for key in kept} | {"sites": sites, "zero_shot": scores, "final": last, "rounds": rounds}
+
+
+def write_run(folder: Path, results: dict[str, Any], name: str = "results.json") -> Path:
+    """A folder that holds nothing but this outcome."""
+    folder.mkdir(parents=True)
+    (folder / name).write_text(json.dumps(results), encoding="utf-8")
+    return folder

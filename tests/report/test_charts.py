@@ -1,9 +1,11 @@
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcopl.report import words
-from fedcopl.report.charts import Line, bar_chart, line_chart, tick_texts, ticks, whole_ticks
+from fedcopl.report.charts import Bars, Line, bar_chart, line_chart, ticks, whole_ticks
 
 
 def chart(values, rounds=None, **options):
@@ -15,8 +17,8 @@ def test_ticks_by_hand():
     assert ticks(76.2, 84.1) == [76, 78, 80, 82, 84, 86]
     assert ticks(0, 156) == [0, 50, 100, 150, 200]
     assert ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
-    assert tick_texts([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
-    assert tick_texts([0, 500, 1000]) == ["0", "500", "1,000"]
+    assert words.marks([0.0, 0.25, 0.5]) == ["0.0", "0.2", "0.5"]
+    assert words.marks([0, 500, 1000]) == ["0", "500", "1,000"]
     assert whole_ticks(0, 9) == list(range(10))
     assert whole_ticks(0, 49) == list(range(0, 50, 5))
     assert whole_ticks(7, 7) == [7]
@@ -60,13 +62,74 @@ def test_level_and_refreshes_stand_where_their_values_stand():
     ]
 
 
+def test_a_chart_says_in_words_where_its_lines_go():
+    lines = [Line("up", "s1", [1.0, None, 3.0]), Line("down", "s2", [9.0, 8.0, None])]
+    drawn = line_chart("Both", [1, 2, 3], lines, str)
+    assert drawn.label == "Both: up from 1.0 to 3.0; down from 9.0 to 8.0"
+
+
+def corners(line):
+    return [tuple(map(float, corner.split(","))) for corner in line.band.split()]
+
+
+def test_a_band_reaches_one_deviation_up_and_down():
+    line = Line("mean", "s1", [10.0, 20.0], [10.0, 5.0])
+    drawn = line_chart("c", [1, 2], [line], str)  # the axis reaches from 0 to 25
+    (x1, y1), (x2, y2) = drawn.lines[0].places
+    height = drawn.bottom - drawn.top
+    assert [tick.text for tick in drawn.up] == ["0", "5", "10", "15", "20", "25"]
+    over1, over2, under2, under1 = corners(drawn.lines[0])
+    assert over1 == pytest.approx((x1, y1 - height * 10 / 25), abs=0.15)
+    assert under1 == pytest.approx((x1, drawn.bottom), abs=0.15)
+    assert over2 == pytest.approx((x2, drawn.top), abs=0.15)
+    assert under2 == pytest.approx((x2, y2 + height * 5 / 25), abs=0.15)
+    assert drawn.strips[1].values == ["20.0 ± 5.0"]
+
+
+def test_a_band_stays_within_what_can_be():
+    drawn = line_chart("c", [1, 2], [Line("mean", "s1", [99.0, 95.0], [5.0, 1.0])], str, bounds=(0, 100))
+    assert drawn.up[-1].text == "100"
+    assert min(y for _, y in corners(drawn.lines[0])) == drawn.top
+
+
+def test_a_line_of_a_single_run_has_no_band():
+    assert chart([1.0, 2.0]).lines[0].band == ""
+
+
+def test_powers_of_ten_are_evenly_spaced():
+    drawn = line_chart("c", [1, 2, 3], [Line("x", "s1", [1.0, 10.0, 100.0])], str, ticked=words.powers, bend=math.log10)
+    assert [tick.text for tick in drawn.up] == ["1", "3.2", "10", "32", "100"]
+    (_, low), (_, middle), (_, high) = drawn.lines[0].places
+    assert middle == pytest.approx((low + high) / 2, abs=0.15)
+
+
+def test_a_chart_that_includes_zero_begins_there():
+    steady = line_chart("c", [1, 2], [Line("x", "s1", [76_800.0] * 2)], str, include=(0,), ticked=words.sizes)
+    assert [tick.text.replace(words.SPACE, " ") for tick in steady.up] == ["0 kB", "20 kB", "40 kB", "60 kB", "80 kB"]
+    place = steady.bottom - (steady.bottom - steady.top) * 76.8 / 80
+    assert [y for _, y in steady.lines[0].places] == pytest.approx([place] * 2, abs=0.06)
+
+
+def test_nothing_but_zero_still_has_an_axis():
+    nothing = line_chart("c", [1, 2], [Line("x", "s1", [0.0, 0.0])], str)
+    assert {y for _, y in nothing.lines[0].places} == {nothing.bottom}
+
+
 def test_bars_are_as_high_as_their_numbers():
-    drawn = bar_chart("b", ["x", "y"], [("had", "a", [50, 0]), ("got", "b", [25, 100])], level=50)
+    series = [Bars("had", "a", [50, 0]), Bars("got", "b", [25, 100])]
+    drawn = bar_chart("b", ["x", "y"], series, str, level=("half", 50))
     had, got = drawn.groups[0].bars
     none, full = drawn.groups[1].bars
     assert (had.height, got.height, none.height) == pytest.approx((full.height / 2, full.height / 4, 0), abs=0.1)
-    assert had.top == drawn.level
+    assert (had.top, drawn.level.text) == (drawn.level.at, "half")
     assert drawn.groups[1].text == "y\nhad 0\ngot 100"
+
+
+def test_where_nothing_is_known_there_is_no_bar():
+    drawn = bar_chart("b", ["x", "y"], [Bars("had", "a", [None, 5]), Bars("got", "b", [4, 5])], str)
+    assert [[bar.kind for bar in group.bars] for group in drawn.groups] == [["b"], ["a", "b"]]
+    assert drawn.groups[0].text == f"x\nhad {words.NOTHING}\ngot 4"
+    assert drawn.level is None
 
 
 def test_words():
@@ -88,5 +151,12 @@ def test_words():
     assert {n: words.size(n).replace(space, " ") for n in sizes} == sizes
     times = {4.06: "4.1 s", 41.2: "41 s", 59.6: "1 min 00 s", 205: "3 min 25 s", 7500: "2 h 05 min"}
     assert {s: words.duration(s).replace(space, " ") for s in times} == times
+    assert [words.ratio(value) for value in (0.5, 99.994, 20_111.8, None)] == ["0.50", "99.99", "20,112", words.NOTHING]
+    assert words.powers([-1, -0.5, 0, 0.5, 1, 4]) == ["0.1", "0.32", "1", "3.2", "10", "10,000"]
+    assert words.powers([5, 5.5, 6, 12]) == ["10⁵", "3·10⁵", "10⁶", "10¹²"]
+    assert words.sizes([0, 500, 1000])[-1] == f"1.0{space}kB"
+    assert words.sizes([0, 0.5, 1])[-1] == f"1.0{space}bytes"
+    assert words.sizes([0, 2e9, 4e9])[1] == f"2{space}GB"
+    assert words.count(None) == words.NOTHING
     assert words.shortened("abcdef", 6) == "abcdef"
     assert words.shortened("abcdefg", 6) == "abcde…"

@@ -9,7 +9,7 @@ from fedcopl.report.gallery import Example, gallery
 from fedcopl.report.page import render, write_page
 from fedcopl.report.words import NOTHING
 from report.parsed_page import parse
-from report.sample_results import DIGITS, KINDS, sample_results
+from report.sample_results import DIGITS, KINDS, of_sites, sample_results, so_far
 
 NASTY = "<script>alert(1)</script>"
 
@@ -114,17 +114,31 @@ def test_the_other_tiles():
     )
 
 
+def charts(tree):
+    return {
+        figure.one("h3").text: figure.one("svg", class_="chart")
+        for figure in tree.all("figure")
+        if figure.all("polyline")
+    }
+
+
+def points(chart):
+    """How many points each line has, by its look."""
+    return {line.attributes["class"]: len(line.attributes["points"].split()) for line in chart.all("polyline")}
+
+
 def test_every_line_has_a_point_per_round():
-    tree = page(sample_results(rounds=12))
-    lines = tree.all("polyline")
-    assert [line.attributes["class"] for line in lines] == [
-        "line global",
-        "line weighted",
-        "line macro",
-        "line macro",
-    ]
-    assert [len(line.attributes["points"].split()) for line in lines] == [12, 12, 12, 12]
-    accuracy, loss = tree.all("svg", class_="chart")
+    drawn = charts(page(sample_results(rounds=12)))
+    assert {title: points(chart) for title, chart in drawn.items()} == {
+        "Accuracy": {"line macro": 12, "line weighted": 12, "line global": 12},
+        "Training loss": {"line macro": 12},
+        "Pseudo labels that are right": {"line macro": 3},
+        "Drift diversity": {"line s1": 12, "line s2": 12},
+        "Cosine distance": {"line s1": 12, "line s2": 12},
+        "Bytes per round": {"line macro": 12, "line weighted": 12},
+        "Time per round": {"line macro": 12},
+    }
+    accuracy, loss = drawn["Accuracy"], drawn["Training loss"]
     assert len(accuracy.all("line", class_="refresh")) == len(loss.all("line", class_="refresh")) == 3
     assert len(accuracy.all("line", class_="level")) == 1
     assert not loss.all("line", class_="level")
@@ -132,11 +146,13 @@ def test_every_line_has_a_point_per_round():
 
 def test_pointing_at_a_round_tells_its_numbers():
     results = sample_results()
-    accuracy, loss = page(results).all("svg", class_="chart")
+    drawn = charts(page(results))
+    accuracy, loss, time = drawn["Accuracy"], drawn["Training loss"], drawn["Time per round"]
     record = results["rounds"][5]
     expected = " ".join(f"{kind} {percent(record[kind])}" for kind in KINDS)
     assert words_of(accuracy.all("title")[5]) == f"round 6 {expected} pseudo labels refreshed"
     assert words_of(loss.all("title")[4]) == f"round 5 loss {results['rounds'][4]['loss']:.3f}"
+    assert words_of(time.all("title")[4]) == "round 5 time 4.1 s"  # each round, not the sum
 
 
 def test_rounds_that_were_not_evaluated_have_no_point():
@@ -144,8 +160,10 @@ def test_rounds_that_were_not_evaluated_have_no_point():
     for record in results["rounds"]:
         if record["round"] % 3:
             record |= dict.fromkeys(KINDS) | {"clients": []}
-    lines = page(results).all("polyline")
-    assert [len(line.attributes["points"].split()) for line in lines] == [4, 4, 4, 10]
+    drawn = charts(page(results))
+    assert points(drawn["Accuracy"]) == {"line macro": 4, "line weighted": 4, "line global": 4}
+    assert points(drawn["Training loss"]) == {"line macro": 10}
+    assert len(drawn["Accuracy"].all("rect", class_="strip")) == 10
 
 
 def test_without_the_global_accuracy():
@@ -155,7 +173,7 @@ def test_without_the_global_accuracy():
     tree = page(results)
     assert "not measured" in tiles(tree)["Accuracy, global"]
     assert percent(results["final"]["macro"]) in tiles(tree)["Accuracy, macro"]
-    assert len(tree.all("polyline")) == 3
+    assert set(points(charts(tree)["Accuracy"])) == {"line macro", "line weighted"}
 
 
 def test_all_rounds_as_a_table():
@@ -172,6 +190,7 @@ def test_all_rounds_as_a_table():
         "595",
         "192.0 kB",
         "384.4 kB",
+        "4.1 s",
     ]
 
 
@@ -185,6 +204,7 @@ def test_refresh_by_refresh():
             str(sum(map(sum, refresh["allocated"]))),
             str(refresh["images"]),
             percent(refresh["pseudo_label_accuracy"]),
+            f"{refresh['distribution_similarity']:.2f}",
         ]
         for refresh in results["refreshes"]
     ]
@@ -196,7 +216,7 @@ def test_heat_maps_hold_the_numbers_of_the_last_refresh():
     shown, last = heat_maps(page(results)), results["refreshes"][-1]
     given = {key.capitalize(): last[key] for key in ("estimated", "allocated", "selected")}
     given["True"] = [client["true_counts"] for client in results["clients"]]
-    assert list(shown) == ["True", "Estimated", "Allocated", "Selected"]
+    assert list(shown) == ["True", "Estimated", "Allocated", "Selected", "Given and got"]
     for title, counts in given.items():
         head, *body, total = rows(shown[title])
         assert head == ["", *DIGITS]
@@ -204,8 +224,23 @@ def test_heat_maps_hold_the_numbers_of_the_last_refresh():
         assert total == ["all clients", *map(str, np.sum(counts, axis=0))]
 
 
+def test_given_and_got_is_allocated_minus_estimated():
+    results = sample_results(clients=2, classes=("much", "little"), rounds=1)
+    results["refreshes"][-1] |= {"estimated": [[20, 1], [9, 4]], "allocated": [[10, 5], [9, 10]]}
+    shown = heat_maps(page(results))["Given and got"]
+    assert rows(shown)[1:] == [
+        ["client-0", "\N{MINUS SIGN}10", "+4"],
+        ["client-1", "0", "+6"],
+        ["all clients", "\N{MINUS SIGN}10", "+10"],
+    ]
+    looks = [cell.attributes["class"] for cell in shown.one("tbody").all("td")]
+    assert looks == ["less5", "more4", "more0", "more4"]  # 5 sqrt(4/10) and 5 sqrt(6/10), rounded up
+
+
 def test_shades_grow_with_the_number_over_all_heat_maps():
-    cells = [cell for table in heat_maps(page(sample_results())).values() for cell in table.one("tbody").all("td")]
+    maps = heat_maps(page(sample_results()))
+    del maps["Given and got"]  # it has shades of its own
+    cells = [cell for table in maps.values() for cell in table.one("tbody").all("td")]
     pairs = sorted((int(cell.text), int(cell.attributes["class"][1:])) for cell in cells)
     shades = [shade for _, shade in pairs]
     assert shades == sorted(shades)
@@ -242,6 +277,7 @@ def test_who_gave_and_who_got():
         ["little", "3", "15", "+12", "7"],
         ["even", "12", "15", "+3", "15"],
     ]
+    assert words_of(tree.all("p")[1]) == "Of the clients, client-0 (\N{MINUS SIGN}4) gave most; client-1 (+4) got most."
     titles = [words_of(group.one("title")) for group in tree.all("g", class_="group")]
     assert titles[1] == "little estimated 3 allocated 15 selected 7"
 
@@ -252,6 +288,8 @@ def test_without_global_allocation_nobody_gave():
     tree = page(results)
     assert "Global allocation was switched off" in tree.one("section", id="balance").text
     assert "balances" not in tree.one("p", class_="lead").text
+    assert "Given and got" not in heat_maps(tree)
+    assert "equal share" not in tree.one("section", id="balance").text
 
 
 def test_client_table():
@@ -282,6 +320,120 @@ def test_a_client_without_test_images():
     assert "4 better, 0 worse, 0 the same" in section.text
 
 
+def test_recall_of_each_class():
+    results = sample_results(classes=("cat", "dog", "cow"), rounds=2)
+    results["zero_shot"]["recall"] = [0.5, 0.8, None]
+    results["rounds"][-1]["recall"] = [0.75, 0.7, None]
+    section = page(results).one("section", id="classes")
+    assert rows(section.one("table"))[1:] == [
+        ["cat", "50.0 %", "75.0 %", "+25.0"],
+        ["dog", "80.0 %", "70.0 %", "\N{MINUS SIGN}10.0"],
+        ["cow", NOTHING, NOTHING, NOTHING],
+    ]
+    text = words_of(section.all("p")[0])
+    assert "gained by cat (+25.0); most was lost by dog (\N{MINUS SIGN}10.0)." in text
+    bars = [len(group.all("rect", class_="bar")) for group in section.all("g", class_="group")]
+    assert bars == [2, 2, 0]
+    assert words_of(section.all("title")[0]) == "cat zero-shot 50.0 % last round 75.0 %"
+
+
+def test_recall_without_that_of_zero_shot():
+    results = sample_results(classes=("cat", "dog"), rounds=1)
+    del results["zero_shot"]["recall"]
+    section = page(results).one("section", id="classes")
+    assert [row[1::2] for row in rows(section.one("table"))[1:]] == [[NOTHING, NOTHING]] * 2
+    assert "gained" not in section.text
+    assert [key.text for key in section.one("ul", class_="keys").all("li")] == ["last round"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, ["Pseudo labels", "Balance"]),
+        ({"labeler": "fpl"}, ["Pseudo labels", "Images"]),
+        ({"method": "central", "options": {"labels": "truth"}}, ["Labels", "Images"]),
+    ],
+)
+def test_parts_are_called_what_they_are(settings, names):
+    links = {a.attributes["href"]: a.text for a in page(sample_results(settings=settings)).all("a")}
+    assert [links["#labels"], links["#balance"]] == names
+
+
+def test_drift_of_everything_that_is_trained():
+    results = sample_results()
+    results["rounds"][0]["drift"] = {"visual": {"diversity": 0.4, "cosine": 0.1}}  # no text prompt was there before
+    results["rounds"][1]["drift"]["text"]["diversity"] = None  # updates that cancel out
+    section = page(results).one("section", id="drift")
+    diversity, cosine = (rows(table) for table in section.all("table"))
+    assert diversity[0] == cosine[0] == ["round", "visual", "text"]
+    assert diversity[1:3] == [["1", "0.40", NOTHING], ["2", "0.70", NOTHING]]
+    assert diversity[10] == ["10", "1.50", "1,785"]  # 9 * 1.8 ** 9 = 1785.2
+    assert cosine[1:3] == [["1", "0.10", NOTHING], ["2", "0.71", "1.02"]]
+
+
+def test_a_run_that_measured_no_drift_has_no_such_part():
+    results = sample_results()
+    for record in results["rounds"]:
+        record["drift"] = {}
+    tree = page(results)
+    assert not tree.all("section", id="drift")
+    assert "Drift" not in [a.text for a in tree.all("a")]
+
+
+def test_where_the_time_went():
+    results = sample_results() | {"seconds": 50.0}  # ten rounds: labelling 1, training 29, evaluating 4, so 16 are left
+    text = words_of(page(results).one("section", id="cost"))
+    assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), all else 16 s (32.0 %)." in text
+
+
+def test_candidate_sets_tell_of_coverage_and_size():
+    results = sample_results(settings={"labeler": "cpl"})
+    for refresh in results["refreshes"]:
+        refresh |= {"coverage": 0.9, "mean_set_size": 1.75}
+    tree = page(results)
+    table = rows(tree.one("section", id="labels").one("table"))
+    assert table[0][-2:] == ["sets that hold the truth", "candidates per image"]
+    assert table[1][-2:] == ["90.0 %", "1.75"]
+    assert set(points(charts(tree)["Pseudo labels that are right"])) == {"line macro", "line weighted"}
+    assert "Given and got" not in heat_maps(tree)
+
+
+def test_a_run_that_is_not_finished_says_so():
+    tree = page(so_far(sample_results(), 3))
+    notice = words_of(tree.one("p", class_="unfinished"))
+    assert notice.startswith("Not finished: 3 of 10 rounds are done.")
+    assert "fedcopl run --out . --resume" in [code.text for code in tree.all("code")]
+    assert "The example images are put here when the run ends." in tree.one("section", id="gallery").text
+    assert not page(sample_results()).all("p", class_="unfinished")
+
+
+def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
+    results = so_far(sample_results(), 4)
+    first = results["rounds"][0]
+    for record in results["rounds"][1:]:
+        record |= dict.fromkeys(KINDS) | {"clients": [], "recall": None}
+    results |= {"final": dict.fromkeys(KINDS) | {"round": 3}, "best": {kind: first[kind] for kind in (*KINDS, "round")}}
+    for client in results["clients"]:
+        client["final"] = None
+    tree = page(results)
+    assert f"{percent(first['macro'])} round (1)" in tiles(tree)["Accuracy, macro"]
+    assert rows(tree.one("section", id="clients").one("table"))[1][4] == percent(first["clients"][0])
+
+
+def test_a_server_of_real_sites_knows_less():
+    results = sample_results()
+    tree = page(of_sites(results))
+    shown = tiles(tree)
+    assert percent(results["final"]["macro"]) in shown["Accuracy, macro"]
+    assert "not measured" in shown["Accuracy, global"]
+    assert not tree.all("section", id="labels") + tree.all("section", id="balance") + tree.all("section", id="who")
+    assert set(charts(tree)) == {"Accuracy", "Training loss", "Bytes per round", "Time per round"}
+    assert "apart from their own images" in words_of(tree.one("p", class_="lead"))
+    sites = words_of(tree.one("section", id="clients").all("p")[0])
+    assert sites.startswith("client-0, client-1, client-2, client-3, client-4. How many images each of them holds")
+    assert "None" not in words_of(tree.one("body"))
+
+
 def test_gallery_marks_right_and_wrong_in_words():
     wrong = example(label=5, pseudo="five", truth="nine", right=False, confidence=0.4)
     section = page(sample_results(), [example(), wrong]).one("section", id="gallery")
@@ -308,6 +460,13 @@ def test_classes_nobody_was_given_are_named():
     assert "No image was given the label four, nine." in page(results).one("section", id="gallery").text
 
 
+def test_many_classes_nobody_was_given_are_counted():
+    results = sample_results(classes=tuple(f"class {n}" for n in range(30)))
+    for row in results["refreshes"][-1]["selected"]:
+        row[:] = [0] * 30
+    assert "class 18, class 19 and 10 others." in words_of(page(results).one("section", id="gallery"))
+
+
 def test_settings_versions_seed_and_command():
     results = sample_results()
     section = page(results).one("section", id="repeat")
@@ -331,7 +490,7 @@ def test_what_went_wrong_is_told():
         "round 4, client-2: prompt visual is not finite; not used",
         "round 5: nobody had anything to train on; the prompts stayed as they were",
     ]
-    assert len(tree.all("polyline")[-1].attributes["points"].split()) == 9  # the loss has a gap
+    assert points(charts(tree)["Training loss"]) == {"line macro": 9}  # a gap
 
 
 def test_many_troubles_are_counted():
@@ -351,9 +510,11 @@ def test_a_site_without_labels():
         "Accuracy, global",
         "Pseudo labels that are right",
     ]
-    assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected"]
-    (loss,) = tree.all("polyline")
-    assert len(loss.attributes["points"].split()) == 10
+    assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected", "Given and got"]
+    drawn = charts(tree)
+    assert set(drawn) == {"Training loss", "Drift diversity", "Cosine distance", "Bytes per round", "Time per round"}
+    assert points(drawn["Training loss"]) == {"line macro": 10}
+    assert not tree.all("section", id="classes")
     assert words_of(tree.one("article").one("li")) == "91.2 % client-1"
     text = words_of(tree.one("body"))
     assert "None" not in text
@@ -366,15 +527,16 @@ def test_nobody_ever_trained():
     for record in results["rounds"]:
         record["loss"] = None
     tree = page(results)
-    assert not tree.all("svg", class_="chart")
+    assert "Training loss" not in charts(tree)
     assert "No client trained in any round" in tree.one("section", id="rounds").text
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_one_client_one_class_one_round(labelled):
     tree = page(sample_results(clients=1, classes=("only",), rounds=1, labelled=labelled))
-    lines = tree.all("polyline")
-    assert [len(line.attributes["points"].split()) for line in lines] == [1] * (4 if labelled else 1)
+    drawn = charts(tree)
+    assert len(drawn) == (6 if labelled else 5)  # one refresh is no curve
+    assert {number for chart in drawn.values() for number in points(chart).values()} == {1}
     assert words_of(tree.one("p", class_="lead")).startswith("1 client learned to tell 1 class apart")
     assert "at the only refresh (round 1)" in tiles(tree)["Pseudo labels that are right"]
 
@@ -415,7 +577,7 @@ def test_nothing_is_loaded_from_anywhere():
     assert not re.search(r"https?:|@import|(?<!['\"])//", html)
     assert set(re.findall(r"url\(([^)]*)\)", html)) == {"#hatch"}
     links = [e.attributes[name] for e in tree for name in ("src", "href", "srcset", "data") if name in e.attributes]
-    assert len(links) == 8 + 1 + 1  # the sections, the icon, the example
+    assert len(links) == 11 + 1 + 1  # the sections, the icon, the example
     assert all(link.startswith(("#", "data:")) for link in links)
     assert "default-src 'none'" in tree.all("meta", http_equiv="Content-Security-Policy")[0].attributes["content"]
 
@@ -440,11 +602,18 @@ def test_headings_go_down_one_step_at_a_time():
 def test_tables_can_be_reached_and_read_out():
     tree = page(sample_results())
     boxes = tree.all("div", class_="scroll")
-    assert sum(len(box.all("table")) for box in boxes) == len(tree.all("table")) == 8
+    assert sum(len(box.all("table")) for box in boxes) == len(tree.all("table")) == 12
     assert all(box.attributes["tabindex"] == "0" and box.attributes["aria-label"] for box in boxes)
     assert all(head.attributes["scope"] in ("col", "row") for head in tree.all("th"))
     assert all(svg.attributes.get("aria-label") or svg.attributes.get("aria-hidden") for svg in tree.all("svg"))
     assert all(img.attributes["alt"] for img in page(sample_results(), [example()]).all("img"))
+
+
+def test_charts_are_told_in_words():
+    results = sample_results()
+    label = charts(page(results))["Training loss"].attributes["aria-label"]
+    first, last = results["rounds"][0]["loss"], results["rounds"][-1]["loss"]
+    assert label == f"Training loss: loss from {first:.3f} to {last:.3f}"
 
 
 def test_a_thousand_clients_and_two_hundred_classes():

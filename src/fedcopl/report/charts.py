@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .words import NOTHING, count, shortened
+from .words import NOTHING, count, marks, shortened
 
 WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 56, 14, 16, 46
+LEFT, RIGHT, TOP, BOTTOM = 70, 14, 16, 46
 MARKED = 40  # a line with more points is drawn without marks
 Bounds = tuple[float, float]
 
@@ -26,9 +26,11 @@ class Scale:
     high: float
     start: float
     end: float
+    bend: Callable[[float], float] = float  # a logarithm, say; low and high are bent already
 
     def __call__(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        bent = min(max(self.bend(value), self.low), self.high)
+        share = (bent - self.low) / (self.high - self.low) if self.high > self.low else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
 
@@ -39,14 +41,17 @@ class Line:
     name: str
     kind: str  # names its look: dash, mark and colour
     values: Sequence[float | None]
+    spread: Sequence[float | None] = ()  # standard deviation of each, where it is a mean over several runs
 
 
 @dataclass(frozen=True)
 class DrawnLine:
     name: str
     kind: str
+    first: str
     last: str
     places: list[tuple[float, float]]
+    band: str = ""  # corners of the area from one standard deviation below to one above
 
     @property
     def points(self) -> str:
@@ -59,16 +64,18 @@ class DrawnLine:
 
 @dataclass(frozen=True)
 class Strip:
-    """The upright strip of the picture that answers to the pointer, and what it says."""
+    """The upright strip of the picture that answers to the pointer, and what it says of its round."""
 
     at: float
     width: float
+    round: int
+    values: list[str]  # one for each line
     text: str
 
 
 @dataclass(frozen=True)
 class LineChart:
-    label: str
+    title: str
     across: list[Tick]
     up: list[Tick]
     lines: list[DrawnLine]
@@ -82,31 +89,44 @@ class LineChart:
     top: int = TOP
     bottom: int = HEIGHT - BOTTOM
 
+    @property
+    def label(self) -> str:
+        """The picture in words, for those who cannot see it."""
+        courses = [f"{line.name} from {line.first} to {line.last}" for line in self.lines]
+        return f"{self.title}: {'; '.join(courses)}"
+
 
 def line_chart(
-    label: str,
+    title: str,
     rounds: Sequence[int],
     lines: Sequence[Line],
     write: Callable[[float], str],
     *,
-    bounds: Bounds,
-    suffix: str = "",
+    bounds: Bounds = (0, math.inf),
+    include: Sequence[float] = (),
+    ticked: Callable[[Sequence[float]], list[str]] = marks,
+    bend: Callable[[float], float] = float,
     level: float | None = None,
     refreshed: Sequence[int] = (),
 ) -> LineChart | None:
-    """Lines over the rounds, with a horizontal one at `level`; None when there is nothing to draw."""
+    """Lines over the rounds, with a horizontal one at `level`; None when there is nothing to draw.
+
+    The upright axis reaches over all values and those to `include`, within `bounds`. It is even in what `bend` makes
+    of the values; `ticked` writes its bent marks.
+    """
     lines = [line for line in lines if any(value is not None for value in line.values)]
     if not lines:
         return None
-    values = [value for line in lines for value in line.values if value is not None]
-    steps = ticks(*_room(values + ([] if level is None else [level]), bounds))
-    up = Scale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP)
+    values = [*_reach(lines, bounds), *include, *([] if level is None else [level])]
+    steps = ticks(*_room([bend(value) for value in values]))
+    up = Scale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, bend)
+    even = replace(up, bend=float)
     pad = min(14.0, (WIDTH - LEFT - RIGHT) / (2 * len(rounds)))
     across = Scale(rounds[0], rounds[-1], LEFT + pad, WIDTH - RIGHT - pad)
     return LineChart(
-        label=label,
+        title=title,
         across=[Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1])],
-        up=[Tick(up(value), text + suffix) for value, text in zip(steps, tick_texts(steps), strict=True)],
+        up=[Tick(even(value), text) for value, text in zip(steps, ticked(steps), strict=True)],
         lines=[_drawn(line, rounds, across, up, write) for line in lines],
         level=None if level is None else Tick(up(level), write(level)),
         refreshes=[across(value) for value in refreshed],
@@ -114,18 +134,39 @@ def line_chart(
     )
 
 
-def _room(values: Sequence[float], bounds: Bounds) -> Bounds:
-    """The range of an axis: that of the values, and some room around a single one."""
+def _reach(lines: Sequence[Line], bounds: Bounds) -> list[float]:
+    """All values, and the edges of their bands, as far as values can go."""
+    values = [value for line in lines for value in line.values if value is not None]
+    edges = [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
+    return [min(max(value, bounds[0]), bounds[1]) for value in (*values, *edges)]
+
+
+def _edges(line: Line) -> list[tuple[int, float, float]]:
+    """Place, lower and upper edge of a line's band, where it has one."""
+    pairs = enumerate(zip(line.values, line.spread, strict=False))
+    return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
+
+
+def _room(values: Sequence[float]) -> Bounds:
+    """The range of an axis: that of the values, and some room above and below a single one."""
     low, high = min(values), max(values)
-    if high - low < 1e-9:
-        low, high = low - 1, high + 1
-    return max(low, bounds[0]), min(high, bounds[1])
+    if high - low > 1e-9:
+        return low, high
+    return (low - 1, high + 1) if low else (0.0, 1.0)
 
 
 def _drawn(line: Line, rounds: Sequence[int], across: Scale, up: Scale, write: Callable[[float], str]) -> DrawnLine:
     measured = [(r, value) for r, value in zip(rounds, line.values, strict=True) if value is not None]
     places = [(across(r), up(value)) for r, value in measured]
-    return DrawnLine(line.name, line.kind, write(measured[-1][1]), places)
+    first, last = write(measured[0][1]), write(measured[-1][1])
+    return DrawnLine(line.name, line.kind, first, last, places, _band(line, rounds, across, up))
+
+
+def _band(line: Line, rounds: Sequence[int], across: Scale, up: Scale) -> str:
+    edges = _edges(line)
+    over = [(across(rounds[n]), up(high)) for n, _, high in edges]
+    under = [(across(rounds[n]), up(low)) for n, low, _ in edges]
+    return " ".join(f"{x},{y}" for x, y in [*over, *reversed(under)])
 
 
 def _strips(
@@ -138,11 +179,18 @@ def _strips(
     width = round((WIDTH - LEFT - RIGHT) / len(rounds), 1)
     strips = []
     for place, r in enumerate(rounds):
-        said = [(line.name, line.values[place]) for line in lines]
-        texts = [f"{name} {NOTHING if value is None else write(value)}" for name, value in said]
+        values = [_cell(line, place, write) for line in lines]
+        texts = [f"{line.name} {value}" for line, value in zip(lines, values, strict=True)]
         refresh = ["pseudo labels refreshed"] if r in refreshed else []
-        strips.append(Strip(round(across(r) - width / 2, 1), width, "\n".join([f"round {r}", *texts, *refresh])))
+        text = "\n".join([f"round {r}", *texts, *refresh])
+        strips.append(Strip(round(across(r) - width / 2, 1), width, r, values, text))
     return strips
+
+
+def _cell(line: Line, place: int, write: Callable[[float], str]) -> str:
+    value = line.values[place]
+    std = line.spread[place] if line.spread else None
+    return NOTHING if value is None else write(value) if std is None else f"{write(value)} ± {write(std)}"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -158,12 +206,6 @@ def _step(at_least: float) -> float:
     """The next of ... 0.1 0.2 0.5 1 2 5 10 ..."""
     power: float = 10.0 ** math.floor(math.log10(at_least))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= at_least * (1 - 1e-9))
-
-
-def tick_texts(values: Sequence[float]) -> list[str]:
-    """With as many decimals as tell neighbours apart."""
-    decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
-    return [f"{value:,.{decimals}f}" for value in values]
 
 
 def whole_ticks(low: int, high: int, most: int = 10) -> list[float]:
@@ -191,13 +233,24 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Bars:
+    """One row of bars, a bar for each name; None where there is nothing to show."""
+
+    name: str
+    kind: str  # names its look
+    numbers: Sequence[float | None]
+
+
+@dataclass(frozen=True)
 class BarChart:
     label: str
     width: float
     slot: float
+    bar: float
     up: list[Tick]
     groups: list[Group]
-    level: float
+    series: Sequence[Bars]
+    level: Tick | None
     upright: bool  # the names do not fit side by side
     height: int
     bottom: int
@@ -206,37 +259,46 @@ class BarChart:
 
 
 def bar_chart(
-    label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]], level: float
+    label: str,
+    names: Sequence[str],
+    series: Sequence[Bars],
+    write: Callable[[float], str],
+    *,
+    level: tuple[str, float] | None = None,
+    ticked: Callable[[Sequence[float]], list[str]] = marks,
 ) -> BarChart:
-    """For each name one bar of each series (its name, its look, its numbers), and a line at `level`."""
+    """For each name one bar of each series, and a line with a name at `level`."""
     slot = min(max(900 / len(names), 36.0), 104.0)
     upright = max(map(len, names)) * 8 > slot
     bottom = HEIGHT - BOTTOM
-    steps = ticks(0, max(1.0, level, *(float(number) for _, _, numbers in series for number in numbers)))
+    numbers = [float(number) for one in series for number in one.numbers if number is not None]
+    steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
     up = Scale(steps[0], steps[-1], bottom, TOP)
     return BarChart(
         label=label,
-        width=LEFT + slot * len(names) + RIGHT,
+        width=round(LEFT + slot * len(names) + RIGHT, 1),
         slot=slot,
-        up=[Tick(up(value), text) for value, text in zip(steps, tick_texts(steps), strict=True)],
-        groups=[_group(place, name, series, slot, up) for place, name in enumerate(names)],
-        level=up(level),
+        bar=round(slot * 0.78 / len(series) - 2, 1),
+        up=[Tick(up(value), text) for value, text in zip(steps, ticked(steps), strict=True)],
+        groups=[_group(place, name, series, slot, up, write) for place, name in enumerate(names)],
+        series=series,
+        level=None if level is None else Tick(up(level[1]), level[0]),
         upright=upright,
         height=bottom + (128 if upright else 30),
         bottom=bottom,
     )
 
 
-def _group(place: int, name: str, series: Sequence[tuple[str, str, Sequence[int]]], slot: float, up: Scale) -> Group:
+def _group(
+    place: int, name: str, series: Sequence[Bars], slot: float, up: Scale, write: Callable[[float], str]
+) -> Group:
     start, wide = LEFT + slot * place, slot * 0.78 / len(series)
-    bars = [
-        Bar(
-            round(start + slot * 0.11 + wide * n, 1),
-            up(numbers[place]),
-            round(up(0) - up(numbers[place]), 1),
-            kind,
-        )
-        for n, (_, kind, numbers) in enumerate(series)
-    ]
-    said = [f"{title} {count(numbers[place])}" for title, _, numbers in series]
+    bars = []
+    for n, one in enumerate(series):
+        number = one.numbers[place]
+        if number is not None:
+            at = round(start + slot * 0.11 + wide * n, 1)
+            bars.append(Bar(at, up(number), round(up(0) - up(number), 1), one.kind))
+    numbers = [(one.name, one.numbers[place]) for one in series]
+    said = [f"{title} {NOTHING if number is None else write(number)}" for title, number in numbers]
     return Group(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *said]), bars)

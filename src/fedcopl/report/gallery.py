@@ -3,7 +3,8 @@
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,41 @@ class Example:
     @property
     def tiny(self) -> bool:
         return max(self.width, self.height) <= TINY
+
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "image": str,
+    "width": int,
+    "height": int,
+    "label": int,
+    "pseudo": str,
+    "confidence": (int, float),
+    "truth": (str, type(None)),
+    "right": (bool, type(None)),
+    "client": str,
+    "index": int,
+}
+
+
+def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """What examples.json holds: the page can be made again from it when the images are elsewhere."""
+    return [asdict(example) for example in examples]
+
+
+def examples_from(plain: Any, classes: int) -> list[Example]:
+    """The same examples again; ValueError says what is wrong."""
+    if not isinstance(plain, list):
+        raise ValueError("it is no list of examples")
+    return [_example_from(one, classes, n) for n, one in enumerate(plain)]
+
+
+def _example_from(plain: Any, classes: int, place: int) -> Example:
+    names = [field.name for field in fields(Example)]
+    if not isinstance(plain, dict) or not all(isinstance(plain.get(name), KINDS[name]) for name in names):
+        raise ValueError(f"example {place} is not complete")
+    if not plain["image"].startswith("data:image/") or not 0 <= plain["label"] < classes:
+        raise ValueError(f"example {place} is no image of one of the {classes} classes")
+    return Example(**{name: plain[name] for name in names})
 
 
 def gallery(

@@ -11,37 +11,44 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from ..files import write_text
-from . import words
-from .charts import BarChart, Line, LineChart, bar_chart, line_chart
+from . import curves, words
+from .charts import BarChart, Bars, bar_chart
 from .gallery import Example
+from .shape import completed
+from .story import SURE, Labelling, Results, images_held, labelling, lead, setting
 from .tables import (
-    LEVELS,
     SHOWN,
     ClassRow,
-    Results,
+    ClientRow,
+    Counted,
+    RecallRow,
     class_rows,
     client_rows,
     counted,
     heat_maps,
+    recall_rows,
     refresh_rows,
     verdict,
 )
 
-KINDS = {
-    "macro": "the mean of the clients' accuracies, each on its own test images",
-    "weighted": "the same mean, weighted by each client's number of test images",
-    "global": "every client's model on all test images, averaged",
-}
-AVERAGED = {
-    "visual": "averages their visual prompts",
-    "text": "averages their text prompts",
-    "both": "averages their visual and text prompts",
-    "none": "averages nothing",
-}
 SIDE_BY_SIDE = 12  # heat maps with more classes stand below each other
 LONG_NAME = 6  # letters of a class name that is written upright
-GIVERS = 3  # classes named as those that gave or got most
+GIVERS = 3  # classes or clients named as those that gave or got most
+UNNAMED = 20  # classes named as those that no image was given
 TROUBLES = 20  # lines about what did not go as it should
+SECTIONS = {
+    "result": "Result",
+    "rounds": "Rounds",
+    "labels": "Pseudo labels",
+    "balance": "Balance",
+    "who": "Client by class",
+    "clients": "Clients",
+    "classes": "Classes",
+    "drift": "Drift",
+    "cost": "Cost",
+    "gallery": "Gallery",
+    "repeat": "Repeat",
+}
 
 
 def write_page(path: Path, results: Results, examples: Sequence[Example]) -> None:
@@ -50,29 +57,64 @@ def write_page(path: Path, results: Results, examples: Sequence[Example]) -> Non
 
 
 def render(results: Results, examples: Sequence[Example]) -> str:
-    results = from_one(results)
-    numbers = counted(results)
-    classes, clients = class_rows(results, numbers), client_rows(results, numbers)
-    return _template().render(
+    results = from_one(completed(results))
+    how, numbers = labelling(results), counted(results)
+    clients = client_rows(results, numbers)
+    parts = {
+        "recall": recall(recall_rows(results)),
+        "drift": curves.drift_charts(results),
+        "refreshes": refresh_rows(results),
+        **(about_classes(results, numbers, how, clients) if numbers else {"unlabelled": [], "heat_maps": []}),
+    }
+    return template("report.html.jinja").render(
         results=results,
-        balanced=is_balanced(results),
-        averaging=AVERAGED.get(_setting(results, "sharing", "aggregate"), AVERAGED["visual"]),
-        trained_on=sum(client["train"] for client in results["clients"]),
+        how=how,
+        sure=how.estimated == SURE,
+        lead=lead(results),
+        unfinished=unfinished(results),
+        trained_on=images_held(results),
         tiles=tiles(results),
-        accuracy=accuracy_chart(results),
-        loss=loss_chart(results),
-        refreshes=refresh_rows(results),
-        heat_maps=heat_maps(results, numbers),
-        bars=balance_chart(classes),
-        balance=balance(classes),
-        classes=classes,
+        accuracy=curves.accuracy_chart(results),
+        loss=curves.loss_chart(results),
+        labels=curves.labels_chart(results),
+        cost=curves.cost_charts(results),
+        seconds=curves.seconds_by_round(results),
+        steps=curves.time_by_step(results),
         clients=clients,
         verdict=verdict(clients),
         groups=groups(examples),
-        unlabelled=[row.name for row in classes if not row.selected],
-        sections=sections(results["settings"]),
+        chosen=by_section(results["settings"]),
         troubles=troubles(results["rounds"]),
+        sections=sections(parts, how),
+        **parts,
     )
+
+
+def about_classes(results: Results, numbers: Counted, how: Labelling, clients: Sequence[ClientRow]) -> dict[str, Any]:
+    """The parts that show what the last refresh did to each class."""
+    classes = class_rows(results, numbers)
+    return {
+        "classes": classes,
+        "heat_maps": heat_maps(results, numbers, how),
+        "balance": balance(classes, clients),
+        "bars": balance_chart(classes, how),
+        "unlabelled": [row.name for row in classes if not row.selected],
+    }
+
+
+def sections(parts: Mapping[str, Any], how: Labelling) -> list[tuple[str, str]]:
+    """Those sections that have something to show."""
+    names = (
+        SECTIONS | ({} if how.cooperative else {"balance": "Images"}) | ({"labels": "Labels"} if how.supervised else {})
+    )
+    missing = {
+        "labels": not parts["refreshes"],
+        "balance": not parts["refreshes"],
+        "who": not parts["refreshes"],
+        "classes": not parts["recall"].rows,
+        "drift": not parts["drift"],
+    }
+    return [(place, name) for place, name in names.items() if not missing.get(place)]
 
 
 def from_one(results: Results) -> dict[str, Any]:
@@ -85,8 +127,14 @@ def from_one(results: Results) -> dict[str, Any]:
     return renumbered
 
 
+def unfinished(results: Results) -> int | None:
+    """How many rounds it was to have, if they are not all done."""
+    planned = setting(results, "rounds")
+    return planned if isinstance(planned, int) and len(results["rounds"]) < planned else None
+
+
 @cache
-def _template() -> Template:
+def template(name: str) -> Template:
     environment = Environment(
         loader=PackageLoader("fedcopl.report", ""),
         autoescape=True,
@@ -96,24 +144,26 @@ def _template() -> Template:
     )
     environment.filters |= {
         name: getattr(words, name)
-        for name in ("change", "count", "duration", "loss", "percent", "points", "several", "size")
+        for name in (
+            "change",
+            "count",
+            "duration",
+            "loss",
+            "percent",
+            "points",
+            "ratio",
+            "several",
+            "shortened",
+            "size",
+        )
     }
     environment.globals |= {
-        "LEVELS": LEVELS,
         "LONG_NAME": LONG_NAME,
         "SHOWN": SHOWN,
         "SIDE_BY_SIDE": SIDE_BY_SIDE,
+        "UNNAMED": UNNAMED,
     }
-    return environment.get_template("report.html.jinja")
-
-
-def _setting(results: Results, section: str, key: str) -> Any:
-    return results["settings"].get(section, {}).get(key)
-
-
-def is_balanced(results: Results) -> bool:
-    """Did the server share the classes out, or did each client go by its own counts?"""
-    return _setting(results, "labels", "global_allocation") is not False
+    return environment.get_template(name)
 
 
 @dataclass(frozen=True)
@@ -133,71 +183,75 @@ class Tile:
 
 def tiles(results: Results) -> list[Tile]:
     last, zero_shot, best = results["final"], results["zero_shot"], results["best"]
-    return [Tile(kind, meaning, last[kind], zero_shot[kind], best[kind]) for kind, meaning in KINDS.items()]
+    return [Tile(kind, meaning, last[kind], zero_shot[kind], best[kind]) for kind, meaning in curves.KINDS.items()]
 
 
-def accuracy_chart(results: Results) -> LineChart | None:
-    rounds, zero_shot = results["rounds"], results["zero_shot"]["macro"]
-    return line_chart(
-        "Accuracy over the rounds, in per cent",
-        [record["round"] for record in rounds],
-        [Line(kind, kind, [_hundred(record[kind]) for record in rounds]) for kind in KINDS],
-        lambda value: words.percent(value / 100),
-        bounds=(0, 100),
-        suffix=f"{words.SPACE}%",
-        level=_hundred(zero_shot),
-        refreshed=_refreshed(rounds),
-    )
-
-
-def loss_chart(results: Results) -> LineChart | None:
-    rounds = results["rounds"]
-    return line_chart(
-        "Training loss over the rounds",
-        [record["round"] for record in rounds],
-        [Line("loss", "macro", [record["loss"] for record in rounds])],
-        words.loss,
-        bounds=(0, float("inf")),
-        refreshed=_refreshed(rounds),
-    )
-
-
-def _hundred(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _refreshed(rounds: Sequence[Mapping[str, Any]]) -> list[int]:
-    return [record["round"] for record in rounds if record["refreshed"]]
+Moved = ClassRow | ClientRow
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Each class's equal share, and who gave and who got most to come near it."""
+    """Each class's equal share, and which classes and clients gave and got most to come near it."""
 
     share: float
-    gave: list[ClassRow]
-    got: list[ClassRow]
+    gave: Sequence[Moved]
+    got: Sequence[Moved]
+    givers: Sequence[Moved]
+    getters: Sequence[Moved]
 
 
-def balance(classes: Sequence[ClassRow]) -> Balance:
-    by_change = sorted(classes, key=lambda row: row.change)
-    gave = [row for row in by_change if row.change < 0]
-    got = [row for row in reversed(by_change) if row.change > 0]
-    return Balance(_share(classes), gave[:GIVERS], got[:GIVERS])
+def balance(classes: Sequence[ClassRow], clients: Sequence[ClientRow]) -> Balance:
+    return Balance(_share(classes), *_ends(classes), *_ends(clients if len(clients) > 1 else []))
+
+
+def _ends(rows: Sequence[Moved]) -> tuple[list[Moved], list[Moved]]:
+    """Those that lost, the greatest loss first, and those that gained, the greatest gain first."""
+    by_change = sorted(rows, key=lambda row: row.change)
+    lost, gained = [r for r in by_change if r.change < 0], [r for r in reversed(by_change) if r.change > 0]
+    return lost[:GIVERS], gained[:GIVERS]
 
 
 def _share(classes: Sequence[ClassRow]) -> float:
     return sum(row.estimated for row in classes) / len(classes)
 
 
-def balance_chart(classes: Sequence[ClassRow]) -> BarChart:
+def balance_chart(classes: Sequence[ClassRow], how: Labelling) -> BarChart:
     series = [
-        ("estimated", "estimated", [row.estimated for row in classes]),
-        ("allocated", "allocated", [row.allocated for row in classes]),
-        ("selected", "selected", [row.selected for row in classes]),
+        Bars("estimated", "estimated", [row.estimated for row in classes]),
+        Bars("allocated", "allocated", [row.allocated for row in classes]),
+        Bars("selected", "selected", [row.selected for row in classes]),
     ]
+    level = ("equal share", _share(classes)) if how.cooperative else None
     names = [row.name for row in classes]
-    return bar_chart("Pseudo labels per class, all clients together", names, series, _share(classes))
+    return bar_chart(
+        "Images per class, all clients together", names, series, lambda value: words.count(round(value)), level=level
+    )
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The recall of each class, and the classes it changed most for."""
+
+    rows: Sequence[RecallRow]
+    gained: Sequence[RecallRow] = ()
+    lost: Sequence[RecallRow] = ()
+    chart: BarChart | None = None
+
+
+def recall(rows: Sequence[RecallRow]) -> Recall:
+    if not rows:
+        return Recall(rows)
+    known = sorted((row.points, n) for n, row in enumerate(rows) if row.points is not None)
+    gained = [rows[n] for points, n in reversed(known) if points > 0]
+    lost = [rows[n] for points, n in known if points < 0]
+    series = [
+        Bars("zero-shot", "estimated", [curves.hundred(row.zero_shot) for row in rows]),
+        Bars("last round", "selected", [curves.hundred(row.last) for row in rows]),
+    ]
+    known_series = [one for one in series if any(number is not None for number in one.numbers)]
+    names, unit = [row.name for row in rows], curves.PERCENT
+    chart = bar_chart("Recall of each class", names, known_series, unit.write, ticked=unit.ticked)
+    return Recall(rows, gained[:GIVERS], lost[:GIVERS], chart)
 
 
 def groups(examples: Sequence[Example]) -> list[tuple[int, list[Example]]]:
@@ -206,14 +260,14 @@ def groups(examples: Sequence[Example]) -> list[tuple[int, list[Example]]]:
     return [(label, list(members)) for label, members in groupby(ordered, key=lambda example: example.label)]
 
 
-def sections(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+def by_section(settings: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """The settings by section, those without one first, each value as in settings.toml."""
     alone = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
     titled = [("general", alone), *((key, value) for key, value in settings.items() if key not in alone)]
-    return [(title, [(key, _written(value)) for key, value in pairs.items()]) for title, pairs in titled if pairs]
+    return [(title, [(key, written(value)) for key, value in pairs.items()]) for title, pairs in titled if pairs]
 
 
-def _written(value: object) -> str:
+def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

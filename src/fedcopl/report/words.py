@@ -1,15 +1,24 @@
 """Numbers as a reader wants to see them."""
 
+import math
+from collections.abc import Sequence
+
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, NOTHING, SPACE = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
 
-def count(number: int) -> str:
-    return signed(f"{number:,}")
+def count(number: int | None) -> str:
+    return NOTHING if number is None else signed(f"{number:,}")
 
 
 def percent(share: float | None) -> str:
     """0.8634 is 86.3 %; a dash where nothing was measured."""
     return NOTHING if share is None else f"{100 * share:.1f}{SPACE}%"
+
+
+def ratio(value: float | None) -> str:
+    """A number without a unit, such as a drift; of a large one the decimals do not matter."""
+    return NOTHING if value is None else f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def loss(value: float | None) -> str:
@@ -46,6 +55,31 @@ def size(octets: int) -> str:
             return f"{value:.0f}{SPACE}{unit}" if unit == "bytes" else f"{value:.1f}{SPACE}{unit}"
         value /= 1000
     return f"{value:,.1f}{SPACE}TB"
+
+
+def sizes(values: Sequence[float]) -> list[str]:
+    """The marks of an axis, all in the unit of the largest: 0 kB, 50 kB, 100 kB."""
+    power = min(int(math.log10(max(values[-1], 1)) / 3 + 1e-9), 3)
+    return marks([value / 1000**power for value in values], ("bytes", "kB", "MB", "GB")[power])
+
+
+def marks(values: Sequence[float], unit: str = "") -> list[str]:
+    """The marks of an axis, with as many decimals as tell neighbours apart."""
+    decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
+    return [f"{value:,.{decimals}f}{SPACE + unit if unit else ''}" for value in values]
+
+
+def powers(logarithms: Sequence[float]) -> list[str]:
+    """The marks of an axis of powers of ten: 0.1, 0.32, 1, 3.2, 10; from a hundred thousand on 10⁵, 3·10⁵, 10⁶."""
+    return [_power(value) for value in logarithms]
+
+
+def _power(logarithm: float) -> str:
+    if logarithm < 5 - 1e-9:
+        return f"{10**logarithm:.2g}" if logarithm < 1 else f"{10**logarithm:,.0f}"
+    whole = math.floor(logarithm + 1e-9)
+    factor = f"{10 ** (logarithm - whole):.0f}"
+    return ("" if factor == "1" else f"{factor}·") + "10" + str(whole).translate(RAISED)
 
 
 def duration(seconds: float) -> str:

@@ -1,0 +1,81 @@
+"""`fedcopl report`: one page about a run, or one that compares several."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..report.reading import Run
+
+COMPARISON = Path("comparison.html")
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, finished or not; a folder that holds runs stands for all of them.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The page to write; without it RUN/report.html, or comparison.html.", show_default=False),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Write one HTML page about a run, or one that compares several; it needs no network and nothing beside it.
+
+    RUN is the folder of a run, finished or not, or a folder that holds runs and stands for all of them.
+    """
+    page = _write(_read(folders), out)
+    print(page)
+    if show:
+        _open(page)
+
+
+def _read(folders: list[Path]) -> "list[Run]":
+    """All runs that were named, each once; of those only found in a folder some may have nothing to tell yet."""
+    from ..report.reading import NothingYet, find_runs, read_run
+
+    named = {folder.resolve() for folder in folders}
+    found: dict[Path, Path] = {}
+    for path in (path for folder in folders for path in find_runs(folder)):
+        found.setdefault(path.resolve(), path)
+    runs, empty = [], []
+    for place, path in found.items():
+        try:
+            runs.append(read_run(path))
+        except NothingYet as error:
+            if place in named:
+                raise
+            empty.append(error)
+    if not runs:
+        raise empty[0]
+    for nothing in empty:
+        print(f"note: {nothing}", file=sys.stderr)
+    return runs
+
+
+def _write(runs: "list[Run]", out: Path | None) -> Path:
+    from ..report.comparison import write_comparison
+    from ..report.page import write_page
+
+    if len(runs) > 1:
+        page = out or COMPARISON
+        write_comparison(page, runs)
+    else:
+        [run] = runs
+        page = out or run.folder / "report.html"
+        write_page(page, run.results, run.examples)
+    return page
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        print("note: no browser was found to open it with", file=sys.stderr)
