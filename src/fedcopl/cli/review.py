@@ -1,0 +1,131 @@
+"""`fedcopl review`: what the federation believes about a site's images, for the site's expert."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from ..core.survey_estimate import Estimate
+    from ..web.survey import Outcome, Survey
+
+WEB = "pip install 'fedcopl[web]'"
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
+Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
+OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
+
+
+def review(
+    run: Run,
+    client: Annotated[
+        str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
+    ] = None,
+    port: Port = 0,
+    open_it: OpenIt = False,
+    score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --score: one JSON object.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(help="Write all answers into this CSV file and leave.", show_default=False)
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(help="Write a manifest with the random sample as test images and leave.", show_default=False),
+    ] = None,
+) -> None:
+    """Look at the labels of one client's images on a local page; confirm or correct a few by keyboard.
+
+    The answers stay in the folder. They tell how many labels are right, with an interval.
+    """
+    from ..web.answers import Answers
+    from ..web.gallery import open_gallery
+    from ..web.survey import Survey
+
+    gallery = open_gallery(run, client)
+    survey = Survey(gallery, Answers(run, gallery.client))
+    if export is not None:
+        _export(survey, export)
+    if manifest is not None:
+        _manifest(survey, manifest)
+    if score:
+        outcome = survey.outcome(survey.answers.current())
+        print(json.dumps(_as_json(survey, outcome)) if as_json else _in_words(survey, outcome))
+    if export is None and manifest is None and not score:
+        _serve(survey, port, open_it)
+
+
+def _serve(survey: "Survey", port: int, open_it: bool) -> None:
+    try:
+        from ..web.review import ReviewPage
+        from ..web.serving import new_token, serve
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"fedcopl review needs {error.name}, which is not installed: {WEB}") from error
+
+    images = len(survey.gallery.names)
+    print(f"{survey.gallery.client}: {images:,} images. Open this address; Ctrl-C ends.", file=sys.stderr)
+    try:
+        serve(
+            lambda keys: ReviewPage(survey, keys).app(),
+            port=port,
+            token=new_token(),
+            tell=lambda address: print(address, flush=True),
+            open_it=open_it,
+        )
+    except KeyboardInterrupt as error:
+        answered = len(survey.answers.current())
+        where = f"{answered:,} answers are in {survey.answers.path}" if answered else "nothing was answered"
+        raise Interrupted(f"stopped; {where}") from error
+
+
+def _export(survey: "Survey", path: Path) -> None:
+    from ..files import write_text
+    from ..web.corrections import answers_csv
+
+    answers = survey.answers.current().values()
+    write_text(path, answers_csv(answers))
+    print(f"{path}: {len(answers):,} answers")
+
+
+def _manifest(survey: "Survey", path: Path) -> None:
+    from ..web.corrections import write_manifest
+
+    tested, classes = write_manifest(survey, path)
+    print(f"{path}: {tested:,} labelled test images; try them with:")
+    print(f"fedcopl run data.source=manifest data.path={path} data.classes_file={classes} data.partition=iid")
+
+
+def _in_words(survey: "Survey", outcome: "Outcome") -> str:
+    estimate, beliefs = outcome.estimate, survey.gallery.beliefs
+    facts = {
+        "labels of": f"{survey.gallery.client}, {outcome.images:,} images, round {beliefs.rounds[-1] + 1}",
+        "right": "unknown: no image of the random sample is answered yet",
+        "95 % interval": "",
+        "random sample": f"{estimate.right:,} of {estimate.looked_at:,} right" if outcome.known else "",
+        "answered in all": f"{outcome.answered:,}, {outcome.corrected:,} corrected",
+    }
+    if outcome.known:
+        facts["right"] = f"{100 * estimate.share:.1f} %"
+        facts["95 % interval"] = f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
+    if outcome.known and outcome.unclear:
+        facts["random sample"] += f", {outcome.unclear:,} left out: the expert could not tell"
+    return "\n".join(f"{title:<18}{value}" for title, value in facts.items() if value)
+
+
+def _as_json(survey: "Survey", outcome: "Outcome") -> dict[str, Any]:
+    def shares(estimate: "Estimate") -> dict[str, Any]:
+        return {**estimate._asdict(), "share": estimate.share if estimate.looked_at else None}
+
+    return {
+        "client": survey.gallery.client,
+        "images": outcome.images,
+        "round": survey.gallery.beliefs.rounds[-1],
+        **shares(outcome.estimate),
+        "unclear": outcome.unclear,
+        "answered": outcome.answered,
+        "corrected": outcome.corrected,
+        "classes": [{"name": one.name, "images": one.images, **shares(one.estimate)} for one in outcome.classes],
+    }

@@ -1,0 +1,151 @@
+"""Who may talk to a local page: the browser that was given the token, on this machine, from the page itself.
+
+| danger | answer |
+|---|---|
+| another user or program on this machine | a token in the printed address, exchanged for a cookie |
+| another web site that sends requests | SameSite=Strict cookie; Origin and a form key on every POST; Sec-Fetch-Site |
+| a web site whose name leads to 127.0.0.1 (DNS rebinding) | Host must be a name of this machine |
+| text that turns into a script | everything is escaped, and the policy allows only our own two files |
+"""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from urllib.parse import parse_qs
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+FORM = "application/x-www-form-urlencoded"
+LARGEST_FORM = 10_000  # bytes
+POLICY = (
+    "default-src 'none'; img-src 'self'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # "no-referrer" would take the origin off our own forms
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+WELCOME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>fedcopl</title>
+<meta http-equiv="refresh" content="0; url=/"><link rel="icon" href="/static/icon.svg"></head>
+<body><p><a href="/">Go on</a></p></body></html>"""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What the address holds, and what is made of it."""
+
+    token: str
+    port: int
+
+    @property
+    def cookie(self) -> str:
+        """Its name. Browsers send cookies to every port, so two pages at once need two names."""
+        return f"fedcopl-{self.port}"
+
+    @property
+    def form_key(self) -> str:
+        return sha256(f"form {self.token}".encode()).hexdigest()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/?token={self.token}"
+
+
+class Guard:
+    """Lets through what may pass, and puts the headers on every answer. Without `writes` it takes no POST at all."""
+
+    def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool):
+        self._app, self._keys = app, keys
+        self._methods = {"GET", "HEAD", "POST"} if writes else {"GET", "HEAD"}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # there are no web sockets here, and nothing to start or stop
+            return
+        request = Request(scope)
+        answer = self._instead(request) or self._app
+        await answer(scope, receive, _with_headers(send))
+
+    def _instead(self, request: Request) -> Response | None:
+        """The answer to a request that goes no further."""
+        if _host_name(request) not in HOSTS:
+            return _refusal(421, "This page is only there for this machine: use 127.0.0.1 in the address.")
+        if request.method not in self._methods:
+            return _refusal(405, "This page cannot do that.")
+        if "token" in request.query_params:
+            return self._welcome(request)
+        if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
+            return _refusal(403, "Open the address that fedcopl printed: it has a token that lets you in.")
+        if _is_foreign(request):
+            return _refusal(403, "Another page asked for this.")
+        return None
+
+    def _welcome(self, request: Request) -> Response:
+        """The token becomes a cookie, and leaves the address.
+
+        By a page of ours, not by a redirect: after a click in a mail, a redirect would still count as cross-site.
+        """
+        if not _equal(request.query_params["token"], self._keys.token):
+            return _refusal(403, "The token is wrong, or of an earlier start: open the address that fedcopl printed.")
+        page = HTMLResponse(WELCOME)
+        page.set_cookie(self._keys.cookie, self._keys.token, httponly=True, samesite="strict", path="/")
+        return page
+
+
+async def read_form(request: Request, keys: Keys) -> Mapping[str, str] | None:
+    """The fields of a form of our own, or None: too long, of another kind, or without the key."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
+        return None
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LARGEST_FORM:
+            return None
+    try:
+        fields = {name: values[-1] for name, values in parse_qs(body.decode(), keep_blank_values=True).items()}
+    except ValueError:
+        return None
+    return fields if _equal(fields.get("key", ""), keys.form_key) else None
+
+
+def _host_name(request: Request) -> str:
+    """Without the port, which differs when the page is seen through a tunnel."""
+    host = request.headers.get("host", "").lower()
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() else host
+
+
+def _is_foreign(request: Request) -> bool:
+    """Whether a request comes from a page that is not ours, as far as the browser tells; a POST must tell."""
+    if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        return True
+    ours = f"http://{request.headers.get('host', '')}"
+    return request.method == "POST" and request.headers.get("origin", "") != ours
+
+
+def _equal(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+def _refusal(status: int, why: str) -> Response:
+    return PlainTextResponse(f"{why}\n", status)
+
+
+def _with_headers(send: Send) -> Send:
+    async def send_with(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return send_with

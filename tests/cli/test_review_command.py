@@ -1,0 +1,163 @@
+"""`fedcopl review` as a person types it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from fedcopl.cli import main
+from fedcopl.config import Data
+from fedcopl.data.catalog import load_dataset
+from fedcopl.web.answers import Answers, Given
+from fedcopl.web.gallery import open_gallery
+from fedcopl.web.survey import Survey
+from fedcopl.web.views import SAMPLE
+from web.run_folder import make_run
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys):
+    """Type a command: its exit code, what it printed, what it complained."""
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["fedcopl", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        told = capsys.readouterr()
+        return left.value.code or 0, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def run(tmp_path):
+    make_run(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def answer_some(folder, wrong=1, right=4):
+    survey = Survey(open_gallery(folder, None), Answers(folder, "site"))
+    for place, number in enumerate(survey.views.numbers(SAMPLE)[: wrong + right]):
+        label = int(survey.gallery.beliefs.label[number])
+        said = survey.gallery.classes[(label + (place < wrong)) % len(survey.gallery.classes)]
+        survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.views.plan_round))
+
+
+def test_the_score_in_words(typed, run):
+    answer_some(run)
+    code, out, _ = typed("review", run, "--score")
+    assert code == 0
+    lines = dict(line.split("  ", 1) for line in out.splitlines())
+    assert lines["random sample"].strip() == "4 of 5 right"
+    assert "site, 12 images, round 3" in lines["labels of"]
+    assert lines["right"].strip() == "80.0 %"
+    assert lines["answered in all"].strip() == "5, 1 corrected"
+
+
+def test_the_score_as_json_has_the_same_numbers(typed, run):
+    answer_some(run)
+    told = json.loads(typed("review", run, "--score", "--json")[1])
+    assert (told["looked_at"], told["right"], told["corrected"], told["images"]) == (5, 4, 1, 12)
+    assert told["low"] < told["share"] < told["high"]
+    assert sum(one["looked_at"] for one in told["classes"]) == 5
+
+
+def test_the_score_before_any_answer(typed, run):
+    assert "unknown: no image of the random sample is answered yet" in typed("review", run, "--score")[1]
+    told = json.loads(typed("review", run, "--score", "--json")[1])
+    assert told["share"] is None
+    assert not (run / "review").exists()  # asking leaves nothing behind
+
+
+def test_export_and_manifest(typed, run, tmp_path):
+    answer_some(run)
+    code, out, _ = typed("review", run, "--export", tmp_path / "a.csv", "--manifest", tmp_path / "m.csv")
+    assert code == 0
+    assert (tmp_path / "a.csv").read_text().count("\n") == 6
+    settings = dict(pair.split("=") for pair in out.splitlines()[-1].split() if "=" in pair)
+    path, classes = settings["data.path"], settings["data.classes_file"]
+    dataset = load_dataset(Data(source=settings["data.source"], path=path, classes_file=classes))
+    assert (len(dataset.test), len(dataset.train)) == (5, 7)
+
+
+MISTAKES = {
+    "no such folder": (["nowhere"], 7, "fedcopl: nowhere: there is no such folder"),
+    "a folder that is no run": (["."], 7, "holds no labels"),
+    "no such client": (["run", "--client", "x"], 7, "has no client x; its clients are: site"),
+    "nothing to write down": (["run", "--manifest", "m.csv"], 3, "no image of the random sample is answered"),
+    "no such port": (["run", "--port", "70000"], 2, "65535"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_a_code(typed, run, monkeypatch, words, code, message):
+    monkeypatch.chdir(run.parent)
+    left, out, err = typed("review", *words)
+    assert (left, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+WEB = [f"fedcopl.web.{name}" for name in ("serving", "guard", "pages", "review", "watch")]
+
+
+@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+@pytest.mark.parametrize("command", ["review", "watch"])
+def test_without_the_extra_it_says_what_to_install(typed, run, monkeypatch, package, command):
+    for name in WEB:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    code, _, err = typed(command, run)
+    assert code == 2
+    assert f"fedcopl {command} needs {package}" in err
+    assert "pip install 'fedcopl[web]'" in err
+    if command == "review":
+        assert typed("review", run, "--score")[0] == 0  # this needs no page
+
+
+def test_help_loads_no_server():
+    check = "import fedcopl.cli, sys; print({'starlette', 'uvicorn', 'torch'} & set(sys.modules))"
+    told = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"
+
+
+def start(*words):
+    command = [sys.executable, "-m", "fedcopl", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_whole_visit_and_ctrl_c(run):
+    process = start("review", run)
+    address = process.stdout.readline().strip()
+    with httpx.Client() as browser:
+        assert browser.get(address.split("?")[0]).status_code == 403
+        assert browser.get(address).status_code == 200
+        page = browser.get(address.split("?")[0])
+    assert "Is this" in page.text
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    first, last = err.splitlines()
+    assert first == "site: 12 images. Open this address; Ctrl-C ends."
+    assert last == "fedcopl: stopped; nothing was answered"
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_one_line(run):
+    first = start("review", run)
+    port = first.stdout.readline().split(":")[2].split("/")[0]
+    second = start("review", run, "--port", port)
+    _, err = second.communicate(timeout=60)
+    os.kill(first.pid, signal.SIGINT)
+    first.communicate(timeout=60)
+    assert second.returncode == 2
+    assert f"fedcopl: --port {port}: cannot be used" in err
+    assert "Traceback" not in err

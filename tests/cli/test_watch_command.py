@@ -1,0 +1,62 @@
+"""`fedcopl watch` as a person types it, in a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from fedcopl.config import RunConfig
+from web.run_folder import round_line, write_rounds
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
+    write_rounds(folder, [round_line(0)])
+    return folder
+
+
+def start(tmp_path, *words):
+    environment = {**os.environ, "FEDCOPL_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "fedcopl", "watch", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def stop(process):
+    os.kill(process.pid, signal.SIGINT)
+    return process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
+    first = start(tmp_path, run)
+    address = first.stdout.readline().strip()
+    with httpx.Client() as browser:
+        browser.get(address)
+        page = address.split("?")[0]
+        assert "round 1 of 4" in browser.get(page).text
+        out, err = stop(first)
+        assert (first.returncode, out) == (130, "")
+        assert err.splitlines() == [
+            "try: open this address; Ctrl-C ends.",
+            "fedcopl: stopped watching; the run is not touched",
+        ]
+        write_rounds(run, [round_line(0), round_line(1)])
+        second = start(tmp_path, run, "--port", address.split(":")[2].split("/")[0])
+        assert second.stdout.readline().strip() == address
+        assert "round 2 of 4" in browser.get(page).text  # with the cookie of the first
+        stop(second)
+    assert {path.name for path in run.iterdir()} == {"settings.toml", "rounds.jsonl"}
+
+
+def test_no_such_folder_is_one_line(tmp_path):
+    process = start(tmp_path, tmp_path / "nowhere")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, "")
+    assert "nowhere: there is no such folder; name that of a run that has begun" in err
+    assert "Traceback" not in err
