@@ -1,86 +1,36 @@
 """Grids: nothing twice, nothing lost, nobody stopped by somebody else's failure."""
 
-import json
 import os
-import random
-import signal
 import stat
 import subprocess
 import sys
 import time
 import tomllib
-from pathlib import Path
 from threading import Thread
 
 import pytest
 
 from experiments import fake_simulation
-from fedcopl.config import RunConfig
+from experiments.grid_tools import Diary, config_of, plays, store_of
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.experiments import crew, grid, keys
 from fedcopl.experiments.folders import WHOLE
 from fedcopl.experiments.grid import run_grid, run_key
 from fedcopl.runs import RunFolder
-from fedcopl.store import ResultStore
-
-TESTS = Path(__file__).parents[1]
-
-
-class Diary:
-    """Writes down what a grid tells."""
-
-    def __init__(self):
-        self.plan = None
-        self.told = []
-
-    def planned(self, total, done_before):
-        self.plan = total, done_before
-
-    def started(self, key, config):
-        self.told.append(("started", key))
-
-    def progressed(self, key, round, rounds):
-        self.told.append((f"{round} of {rounds}", key))
-
-    def finished(self, key, results):
-        self.told.append(("finished", key))
-
-    def failed(self, key, message):
-        self.told.append((f"failed: {message}", key))
-
-    def of(self, key):
-        return [what for what, whose in self.told if whose == key]
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch, request):
+def fake(monkeypatch):
     """No torch in the workers, and a program that does not change while it is being tested."""
-    if request.node.get_closest_marker("slow"):
-        return
     monkeypatch.setattr(crew, "START", fake_simulation.START)
     for module in (keys, grid):
         monkeypatch.setattr(module, "code_version", lambda: fake_simulation.CODE)
     monkeypatch.setattr(grid, "LOOK_AGAIN", 0.05)
 
 
-def config_of(seed=1, act="behave", **settings):
-    options = {} if act == "behave" else {"act": act}
-    return RunConfig.from_mapping({"seed": seed, "rounds": 2, "options": options} | settings, "test")
-
-
 def play(place, *configs, jobs=1):
     diary = Diary()
     return run_grid(configs, place, jobs=jobs, watcher=diary), diary
-
-
-def store_of(place):
-    return ResultStore(place / "results.sqlite")
-
-
-def plays(place):
-    """[key, process, GPU] of every time that a run was played."""
-    file = place / "runs" / "plays.txt"
-    return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def test_each_run_is_played_once_and_told(tmp_path):
@@ -178,26 +128,27 @@ def test_a_run_that_ended_unrecorded_is_recorded_and_not_played(tmp_path):
     assert diary.of(run_key(config_of(1))) == ["finished"]
 
 
-@pytest.mark.parametrize("missing", WHOLE)
-def test_a_run_that_nearly_ended_is_played_to_its_end(tmp_path, missing):
-    play(tmp_path, config_of())
-    (tmp_path / "results.sqlite").unlink()
-    (tmp_path / "runs" / run_key(config_of()) / missing).unlink()
-    assert play(tmp_path, config_of())[0].done == (run_key(config_of()),)
-    assert len(plays(tmp_path)) == 2
+def damage(file, change):
+    file.write_text(change(file.read_text()))
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda text: text[:100], lambda text: "{}", lambda text: text.replace("0.1", "0.2")]
-)
-def test_results_that_cannot_be_this_runs_are_not_believed(tmp_path, damage):
-    play(tmp_path, config_of())
+DAMAGES = [
+    *(lambda folder, name=name: (folder / name).unlink() for name in WHOLE),
+    lambda folder: damage(folder / "results.json", lambda text: text[:100]),
+    lambda folder: damage(folder / "results.json", lambda text: "{}"),
+    lambda folder: damage(folder / "results.json", lambda text: text.replace("dirichlet", "iid")),  # another run's
+]
+
+
+def test_a_run_that_only_nearly_ended_is_played_to_its_end(tmp_path):
+    configs = [config_of(seed) for seed in range(len(DAMAGES))]
+    play(tmp_path, *configs)
     (tmp_path / "results.sqlite").unlink()
-    file = tmp_path / "runs" / run_key(config_of()) / "results.json"
-    file.write_text(damage(file.read_text()))
-    play(tmp_path, config_of())
-    assert len(plays(tmp_path)) == 2
-    assert store_of(tmp_path).find(run_key(config_of())).results["settings"]["data"]["beta"] == 0.1
+    for config, spoil in zip(configs, DAMAGES, strict=True):
+        spoil(tmp_path / "runs" / run_key(config))
+    play(tmp_path, *configs)
+    assert len(plays(tmp_path)) == 2 * len(DAMAGES)
+    assert {run.results["settings"]["data"]["partition"] for run in store_of(tmp_path).runs()} == {"dirichlet"}
 
 
 def test_a_process_that_cannot_be_started_is_a_failure_like_others(tmp_path, monkeypatch):
@@ -231,12 +182,15 @@ def test_a_folder_of_another_run_is_not_used(tmp_path):
     assert "was begun with other settings: seed is 2, not 1" in message
 
 
-@pytest.mark.parametrize(("given", "jobs", "used"), [(0, 2, 1), (0, 1, 7), (3, 2, 3)])
-def test_threads(tmp_path, monkeypatch, given, jobs, used):
+def test_threads_where_the_settings_leave_them_open(tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "cores", lambda: 7)
-    config = config_of(model={"threads": given})
-    play(tmp_path, config, jobs=jobs)
-    assert settings_of(tmp_path, config)["model"]["threads"] == used
+    play(tmp_path / "one", config_of())
+    play(tmp_path / "two", config_of(), config_of(2, model={"threads": 3}), jobs=2)
+    alone, shared, asked = (
+        settings_of(tmp_path / place, config_of(seed))["model"]["threads"]
+        for place, seed in (("one", 1), ("two", 1), ("two", 2))
+    )
+    assert (alone, shared, asked) == (7, 1, 3)
 
 
 def test_several_at_once_in_as_many_processes(tmp_path):
@@ -338,148 +292,3 @@ def test_gpus_are_asked_for_without_torch(tmp_path, monkeypatch):
 def test_a_user_who_hides_all_gpus_has_none(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert crew.devices() == []
-
-
-# Stops ----------------------------------------------------------------------------------------------------------------
-
-SCRIPT = """
-import sys
-from pathlib import Path
-sys.path.append(sys.argv[2])
-from experiments import fake_simulation
-from experiments.test_grid import Diary, config_of
-from fedcopl.errors import FedCoPLError
-from fedcopl.experiments import crew, grid, keys
-from fedcopl.experiments.grid import run_grid
-crew.START = fake_simulation.START
-keys.code_version = grid.code_version = lambda: fake_simulation.CODE
-runs = [config_of(1), config_of(2, "compute forever"), config_of(3, "compute forever")]
-try:
-    run_grid(runs, Path(sys.argv[1]), jobs=2, watcher=Diary())
-except FedCoPLError as error:
-    print(error, file=sys.stderr)
-    sys.exit(error.exit_code)
-"""
-
-
-def is_running(process):
-    """Whether it exists and is no zombie waiting for its parent."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.fixture
-def busy_grid(tmp_path):
-    """A grid in a process group of its own, with one run done and two workers that would compute for ever."""
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(TESTS)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while len(plays(tmp_path)) < 3:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    yield process, {int(worker) for _, worker, _ in plays(tmp_path)}
-    process.kill()
-    process.wait()
-    process.stderr.close()
-
-
-def wait_until_gone(workers):
-    end = time.monotonic() + 30
-    while any(is_running(worker) for worker in workers):
-        assert time.monotonic() < end, "a worker computes on without its grid"
-        time.sleep(0.02)
-
-
-def test_workers_die_with_a_grid_that_is_killed(busy_grid):
-    process, workers = busy_grid
-    assert len(workers) == 2
-    assert all(is_running(worker) for worker in workers)
-    os.kill(process.pid, signal.SIGKILL)
-    wait_until_gone(workers)
-
-
-def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(busy_grid, tmp_path):
-    process, workers = busy_grid
-    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: the workers get it too
-    _, said = process.communicate()
-    assert process.returncode == 130
-    assert said == "stopped with 1 of 3 runs done; the same command goes on from there\n"
-    assert not any(is_running(worker) for worker in workers)
-    assert [run.status for run in store_of(tmp_path).runs()] == ["done"]  # a stop is no failure
-
-
-# The real thing -------------------------------------------------------------------------------------------------------
-
-REAL = """
-import sys
-from pathlib import Path
-sys.path.append(sys.argv[2])
-from experiments.test_grid import RealDiary, real_config
-from fedcopl.experiments.grid import run_grid
-print(run_grid([real_config()], Path(sys.argv[1]), watcher=RealDiary()), flush=True)
-"""
-
-
-class RealDiary(Diary):
-    def progressed(self, key, round, rounds):
-        print("round", round, flush=True)
-
-
-def real_config():
-    quick = {"rounds": 5, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
-    return RunConfig.from_mapping(quick, "test")
-
-
-def accuracies(folder):
-    """Everything measured, of every round: all but the clock."""
-    results = json.loads((folder / "results.json").read_text())
-    kinds = ("macro", "weighted", "global", "clients", "loss", "recall")
-    return [results["zero_shot"], results["final"], *([record[kind] for kind in kinds] for record in results["rounds"])]
-
-
-def start(place):
-    return subprocess.Popen([sys.executable, "-c", REAL, str(place), str(TESTS)], stdout=subprocess.PIPE, text=True)
-
-
-def wait_for_round(process, number):
-    """Until so many rounds are done, and then for a part of the next one."""
-    for line in process.stdout:
-        if line == f"round {number}\n":
-            time.sleep(random.uniform(0, 0.3))
-            return
-    raise AssertionError("the grid ended before it could be stopped")
-
-
-def children(process):
-    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-@pytest.mark.slow
-def test_kill_9_of_anybody_at_any_moment_changes_no_result(tmp_path):
-    from fedcopl import simulate
-
-    place, key = tmp_path / "disturbed", run_key(real_config())
-    grid = start(place)
-    wait_for_round(grid, 1)
-    workers = children(grid.pid)
-    grid.kill()
-    grid.communicate()
-    wait_until_gone(workers)
-    assert store_of(place).runs() == []
-
-    second = start(place)
-    wait_for_round(second, 2)
-    [worker] = children(second.pid)
-    os.kill(worker, signal.SIGKILL)
-    assert "its process was killed" in second.communicate()[0]
-    assert store_of(place).find(key).status == "failed"
-
-    third = start(place)
-    told = third.communicate()[0]
-    assert "round 0\n" not in told  # it went on, and did not begin anew
-    assert "failed={}" in told
-
-    simulate(real_config(), tmp_path / "undisturbed")
-    assert accuracies(place / "runs" / key) == accuracies(tmp_path / "undisturbed")
-    assert store_of(place).find(key).results == json.loads((place / "runs" / key / "results.json").read_text())

@@ -95,6 +95,7 @@ def client(mlflow_folder):
         yield MlflowClient(tracking_uri=f"sqlite:///{mlflow_folder / 'mlflow.db'}")
 
 
+@pytest.mark.slow
 def test_mlflow_reads_what_was_measured(client):
     experiment = client.get_experiment_by_name("fedcopl")
     runs = {run.data.tags["fedcopl.key"]: run for run in client.search_runs([experiment.experiment_id])}
@@ -109,6 +110,7 @@ def test_mlflow_reads_what_was_measured(client):
     assert [(point.step, point.value) for point in history] == MACRO
 
 
+@pytest.mark.slow
 def test_half_a_run_in_mlflow_is_written_anew(client, mlflow_folder):
     experiment = client.get_experiment_by_name("fedcopl").experiment_id
     half = client.create_run(experiment, tags={"fedcopl.key": "k9"}).info.run_id
@@ -126,6 +128,7 @@ def test_mlflow_is_told_not_to_report_to_its_makers(tmp_path, monkeypatch):
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
 
 
+@pytest.mark.slow
 def test_a_database_that_is_none(tmp_path):
     (tmp_path / "mlflow.db").write_text("no database " * 100)
     with pytest.raises(RunFolderError, match=r"mlflow\.db: cannot be written for MLflow: .*not a database"):

@@ -1,8 +1,9 @@
 """`fedcopl results`: what a place's store holds, and how to take it elsewhere."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import RunFolderError
-from ..store import FILE_NAME, ResultStore, StoredRun, run_row
+from ..store import FILE_NAME, ResultStore, StoredRun, flat, run_row
 from .show import percent
+
+SHOWN = {"method", "labeler", "seed", "name", "model.threads", "model.memory"}
 
 
 def results(
@@ -66,37 +69,54 @@ def _write(runs: list[StoredRun], tensorboard: Path | None, mlflow: Path | None)
 
 
 def print_runs(runs: list[StoredRun], path: Path) -> None:
-    """A row for each run, then what went wrong."""
+    """Runs of the same settings together, then what went wrong."""
     console = Console(highlight=False, markup=False)
-    if runs:
-        console.print(runs_table(runs))
+    for settings, group in alike(runs).items():
+        if settings:
+            console.print(printable(settings), soft_wrap=True)
+        console.print(runs_table(group))
+        console.print()
     failed = [run for run in runs if not run.is_done]
     for run in failed:
-        console.print(f"{run.key} failed: {printable((run.error or '').splitlines()[0])}", soft_wrap=True)
-    seconds = sum(run.seconds for run in runs)
-    console.print(
-        f"{path}: {len(runs) - len(failed)} done, {len(failed)} failed, {seconds:.0f} s in all", soft_wrap=True
-    )
+        console.print(f"{run.key} failed: {printable(run.reason)}", soft_wrap=True)
+    counts = f"{len(runs) - len(failed)} done, {len(failed)} failed"
+    console.print(f"{path}: {counts}, {sum(run.seconds for run in runs):.0f} s in all", soft_wrap=True)
 
 
 def runs_table(runs: list[StoredRun]) -> Table:
-    table = Table(title="accuracy in %, mean over clients", box=None, pad_edge=False)
-    table.add_column("key", no_wrap=True)
-    for name in ("name", "method", "labeler", "data"):
-        table.add_column(name)
-    for name in ("seed", "zero-shot", "final", "seconds"):
-        table.add_column(name, justify="right", no_wrap=True)
+    """A row for each run; accuracy in %, mean over clients."""
+    table = Table(box=None, pad_edge=False)
+    for name, width in {"key": 16, "method": 12, "labeler": 7}.items():
+        table.add_column(name, min_width=width)
+    for name, width in {"seed": 4, "zero-shot %": 11, "final %": 7, "seconds": 7}.items():
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for run in runs:
-        settings, outcome = run.settings, run.results
-        names = (run.key, *(settings.get(name) for name in ("name", "method", "labeler")))
-        about = (*names, settings.get("data", {}).get("source"), settings.get("seed"))
-        accuracies = (
-            ("failed", "")
-            if outcome is None
-            else (percent(outcome[when]["macro"], "") for when in ("zero_shot", "final"))
-        )
-        table.add_row(*(Text(printable(str(cell))) for cell in (*about, *accuracies, f"{run.seconds:.0f}")))
+        about = (run.key, *(run.settings.get(name) for name in ("method", "labeler", "seed")))
+        table.add_row(*(Text(printable(str(cell))) for cell in (*about, *_accuracies(run), f"{run.seconds:.0f}")))
     return table
+
+
+def alike(runs: list[StoredRun]) -> dict[str, list[StoredRun]]:
+    """The runs by the settings in which not all agree, as `partition=iid, clients=5`."""
+    names = differing([flat(run.settings) for run in runs])
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        settings = flat(run.settings)
+        which = ", ".join(f"{name.split('.')[-1]}={settings[name]}" for name in names if name in settings)
+        groups.setdefault(which, []).append(run)
+    return groups
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of those that are not the same everywhere; what has a column of its own or changes nothing is left."""
+    names = dict.fromkeys(name for one in settings for name in one if name not in SHOWN)
+    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
+
+
+def _accuracies(run: StoredRun) -> tuple[str, str]:
+    if run.results is None:
+        return "", "failed"
+    return percent(run.results["zero_shot"]["macro"], ""), percent(run.results["final"]["macro"], "")
 
 
 def printable(text: str) -> str:

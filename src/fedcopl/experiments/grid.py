@@ -210,9 +210,10 @@ class _Grid:
         self._watcher.finished(sitting.key, results)
 
     def _fail(self, sitting: _Sitting, message: str) -> None:
-        self._store.record(self._stored(sitting, "failed", None, message))
-        self._failed[sitting.key] = message.splitlines()[0]
-        self._watcher.failed(sitting.key, self._failed[sitting.key])
+        run = self._stored(sitting, "failed", None, message)
+        self._store.record(run)
+        self._failed[run.key] = run.reason
+        self._watcher.failed(run.key, run.reason)
 
     def _stored(self, sitting: _Sitting, status: str, results: Results | None, error: str | None) -> StoredRun:
         played = results or {

@@ -30,6 +30,11 @@ class StoredRun:
     def is_done(self) -> bool:
         return self.status == "done"
 
+    @property
+    def reason(self) -> str:
+        """Why it failed, in one line."""
+        return (self.error or "").partition("\n")[0]
+
 
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Sections to `section.key`, as deep as they go."""
