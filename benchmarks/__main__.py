@@ -16,6 +16,7 @@ import torch
 from fedcopl.model.device import keep_freed_memory
 
 from .against_transformers import against_transformers
+from .flower_overhead import flower_overhead
 from .frozen_images import frozen_images
 from .measure import Line, matmul_peak
 from .simulated_clients import simulated_clients
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Line]]] = {
     "against_transformers": against_transformers,
     "frozen_images": frozen_images,
     "simulated_clients": simulated_clients,
+    "flower_overhead": flower_overhead,
 }
 
 

@@ -14,8 +14,8 @@ from fedcopl.model.device import Arithmetic
 from fedcopl.model.encoder import Encoder
 from fedcopl.model.images import ClientImages, TokenStore
 from fedcopl.model.learner import ClipLearner
-from fedcopl.model.prompted import PromptedModel
 from fedcopl.model.methods import choose_method
+from fedcopl.model.prompted import PromptedModel
 
 from .against_transformers import save_random_clip
 from .measure import Line, side_by_side

@@ -1,6 +1,7 @@
 """One client's answers, against the steps of the algorithm."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,7 +9,19 @@ import pytest
 from fakes import START, FakeLearner
 from fedcopl.client import Client, ClientState, NoExam, cpl_levels
 from fedcopl.config import RunConfig
-from fedcopl.messages import Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
+from fedcopl.core.corrections import Corrections
+from fedcopl.messages import (
+    REPLY_TO,
+    Estimate,
+    Estimated,
+    Evaluate,
+    Evaluated,
+    Reply,
+    Select,
+    Selected,
+    Train,
+    Trained,
+)
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 # 4 images, 3 classes. Confidences .9 .6 .8 .5: above the median .7 are images 0 and 2, of lowest entropy too.
@@ -129,13 +142,17 @@ def test_questions_out_of_order_are_refused(ask):
 
 
 def test_what_leaves_a_client():
-    leaves = {kind.__name__: [f.name for f in fields(kind)] for kind in (Estimated, Selected, Trained, Evaluated)}
+    leaves = {kind.__name__: [f.name for f in fields(kind)] for kind in REPLY_TO.values()}
     assert leaves == {  # a change here is a change of what users trust us with: write a decision first
-        "Estimated": ["counts"],
+        "Estimated": ["counts", "masked"],
         "Selected": ["examples"],
-        "Trained": ["shared", "examples", "loss"],
+        "Trained": ["shared", "examples", "loss", "masked"],
         "Evaluated": ["correct", "examples"],
+        "Introduced": ["keys"],
+        "SharedOut": ["sealed"],
+        "Unmasked": ["shares"],
     }
+    assert set(get_args(Reply)) == set(REPLY_TO.values())
 
 
 def client_labelling_by(labeler, **labels):
@@ -216,3 +233,14 @@ def test_experts_are_kept_at_home_and_never_sent():
     assert after.own["experts' visual"].shape == (2, *START["visual"].shape)
     _, later = client.answer(Train(1, VISUAL), after)
     assert (later.own["experts' visual"] == after.own["experts' visual"]).all()  # the last ones sent stay
+
+
+def test_what_the_expert_said_is_trained_on_and_not_counted():
+    told = Corrections(np.array([3]), np.array([2]))  # image 3 looks like class 0, and is of class 2
+    client = replace(client_with(), told=told)
+    reply, state = estimated(client)
+    assert reply.counts.tolist() == [1, 1, 0]
+    _, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
+    assert dict(zip(state.selection.index.tolist(), state.selection.label.tolist(), strict=True))[3] == 2
+    assert state.quota.tolist() == [2, 2, 0]
+    assert len(state.confidence) == len(state.selection.index)

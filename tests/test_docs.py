@@ -46,8 +46,7 @@ def test_the_algorithm_page_names_real_functions(name):
 
 def test_what_leaves_a_client_is_the_list_on_the_page():
     rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/what-leaves-a-client.md"), re.M))
-    replies = (messages.Estimated, messages.Selected, messages.Trained, messages.Evaluated)
-    assert rows == {(kind.__name__, field.name) for kind in replies for field in fields(kind)}
+    assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
 
 
 def test_every_error_has_its_row():

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 
 from .config import RunConfig
 from .core.allocate import quota
+from .core.corrections import NO_CORRECTIONS, Corrections, with_corrections
 from .core.cpl import select_candidates, with_soft_targets
 from .core.estimate import estimate
 from .core.fpl import grown_capacity, select_top
@@ -19,13 +21,17 @@ from .messages import (
     Estimated,
     Evaluate,
     Evaluated,
+    Introduce,
     Reply,
     Select,
     Selected,
     Shared,
+    ShareOut,
     Train,
-    Trained,
+    Unmask,
 )
+from .sums.layout import Training
+from .sums.telling import Secrets, Teller
 
 Prompts = Mapping[str, NDArray[np.float32]]
 """A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
@@ -90,6 +96,7 @@ class ClientState:
     quota: NDArray[np.int64] | None = None  # how many of each class the last selection was allowed
     selection: Selection | None = None
     confidence: NDArray[np.float64] | None = None  # log-probability of each chosen image's label
+    secrets: Secrets = field(default_factory=Secrets)  # for the sake of privacy
 
 
 @dataclass(frozen=True)
@@ -99,9 +106,16 @@ class Client:
     learner: Learner
     config: RunConfig
     exam: Exam = NO_EXAM
+    secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
+    told: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
+
+    @cached_property
+    def _teller(self) -> Teller:
+        return Teller(self.config, self.secret)
 
     def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
         """The reply to a question, and the state to keep for the next one."""
+        state = replace(state, secrets=self._teller.remember(ask, state.secrets))
         match ask:
             case Estimate():
                 return self._estimate(ask, state)
@@ -111,6 +125,9 @@ class Client:
                 return self._train(ask, state)
             case Evaluate():
                 return Evaluated(*self.exam.score(self._prompts(ask.shared, state))), state
+            case Introduce() | ShareOut() | Unmask():
+                reply, secrets = self._teller.keys(ask, state.secrets)
+                return reply, replace(state, secrets=secrets)
 
     def _estimate(self, ask: Estimate, state: ClientState) -> tuple[Reply, ClientState]:
         # The random first prompts know nothing yet: the first labels are zero-shot CLIP's.
@@ -119,14 +136,17 @@ class Client:
         if np.isnan(log_probs).any():
             raise ValueError("its model gives no probabilities any more: training diverged, try a lower train.lr")
         counts = count_sure(log_probs, self.config)
-        sent = counts if self.config.is_cooperative else None
-        return Estimated(sent), replace(state, log_probs=log_probs, counts=counts)
+        state = replace(state, log_probs=log_probs, counts=counts)
+        if not self.config.is_cooperative:
+            return Estimated(None), state
+        reply, secrets = self._teller.counts(counts, ask, state.secrets)
+        return reply, replace(state, secrets=secrets)
 
     def _select(self, ask: Select, state: ClientState) -> tuple[Reply, ClientState]:
         if state.log_probs is None or state.counts is None:
             raise ValueError("asked to select before it was asked to estimate")
         allowed = allowed_counts(state.counts, len(state.log_probs), ask, self.config)
-        selection = choose(state.log_probs, allowed, self.config)
+        selection = with_corrections(choose(state.log_probs, allowed, self.config), self.told)
         chosen = replace(
             state,
             own={**state.own, **self.learner.remember(selection)},
@@ -135,18 +155,24 @@ class Client:
             selection=selection,
             confidence=state.log_probs[selection.index, selection.label],
         )
-        return Selected(len(selection.index)), chosen
+        return Selected(None if self.config.is_private else len(selection.index)), chosen
 
     def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
         if state.selection is None:
             raise ValueError("asked to train before it was asked to select")
-        if not len(state.selection.index):
-            return Trained(ask.shared, 0, float("nan")), state
+        training, own = self._learn(ask, state.selection, state)
+        reply, secrets = self._teller.training(training, ask, state.secrets)
+        return reply, replace(state, own=own, secrets=secrets)
+
+    def _learn(self, ask: Train, selection: Selection, state: ClientState) -> tuple[Training, Prompts]:
+        """What there is to tell of the training, and what stays at home."""
+        if not len(selection.index):
+            return Training(ask.shared, 0, float("nan")), state.own
         prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
-        trained, loss = self.learner.train(prompts, state.selection, ask.round)
+        trained, loss = self.learner.train(prompts, selection, ask.round)
         shared = {name: trained[name] for name in ask.shared}
         own = {name: value for name, value in trained.items() if name not in ask.shared}
-        return Trained(shared, len(state.selection.index), loss), replace(state, own=own)
+        return Training(shared, len(selection.index), loss), own
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
         """The whole model: where all began, what this client made of it, and what the server averaged."""

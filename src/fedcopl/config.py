@@ -33,6 +33,8 @@ class Data(Section):
     """folder, manifest or hub name of the images; the embedded digits need none"""
     classes_file: str = ""
     """class names, one a line; empty takes `classes.txt` beside the images where there is one"""
+    corrections: str = ""
+    """an expert's answers, written by `fedcopl review --export`: these images are always trained on, as told"""
     label_column: str = ""
     """for `huggingface`: the column of the labels, where there are several"""
     clients: int = Field(10, ge=1)
@@ -148,6 +150,25 @@ class Evaluation(Section):
     """also measure each client's model on all clients' test images (accuracy `global`); simulation only"""
 
 
+class Privacy(Section):
+    """What others can learn from a site. What each setting protects against, and its cost: `docs/privacy.md`."""
+
+    secure_sums: bool = False
+    """the server learns only the sums over the sites: class counts, prompts, loss"""
+    min_sites: int = Field(2, ge=2)
+    """for `secure_sums`: a sum of fewer sites is not shown to the server"""
+    threshold: float = Field(0.6, gt=0.5, le=1)
+    """for `secure_sums`: share of the sites that have to stay to the end of a sum; the others may get lost in it"""
+    noise: float = Field(0.0, ge=0)
+    """differential privacy of a whole site: standard deviation of the noise, in units of the clips; 0: none"""
+    count_clip: float = Field(50.0, gt=0)
+    """for `noise`: a site's class counts are scaled down to this length (L2)"""
+    update_clip: float = Field(0.1, gt=0)
+    """for `noise`: what a site changed in the shared prompts is scaled down to this length (L2)"""
+    delta: float = Field(1e-5, gt=0, lt=1)
+    """for `noise`: the epsilon of the account holds but for this chance"""
+
+
 class RunConfig(Section):
     """All settings of one run. The defaults are the paper's."""
 
@@ -167,6 +188,7 @@ class RunConfig(Section):
     train: Train = Train()
     sharing: Sharing = Sharing()
     evaluation: Evaluation = Evaluation()
+    privacy: Privacy = Privacy()
     options: dict[str, str | int | float | bool] = Field(default={}, validate_default=False)
     """settings of the method's own, as `options.mu=0.5`; each method names and checks them"""
 
@@ -183,6 +205,11 @@ class RunConfig(Section):
     def is_cooperative(self) -> bool:
         """Whether counts are sent and shared out; otherwise each client goes by what it sees itself."""
         return self.labeler == "copl" and self.labels.global_allocation
+
+    @property
+    def is_private(self) -> bool:
+        """Whether no single site's numbers are told as they are."""
+        return self.privacy.secure_sums or self.privacy.noise > 0
 
     def to_toml(self) -> str:
         """The complete settings as a file that `load` reads back."""

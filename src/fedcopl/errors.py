@@ -7,6 +7,7 @@
     ├── NoClientAnswered      5  nobody is there
     ├── ClientFailed          6  a client broke while answering
     ├── RunFolderError        7  a run's folder cannot be used: taken, in use, unfinished, damaged
+    ├── FederationError      10  server and sites cannot be brought together: keys, certificates, addresses
     └── Interrupted         130  stopped by the user; the run can be resumed
 
 The command line prints the message as one line and leaves with the number. `docs/errors.md` says what to do about each.
@@ -57,6 +58,12 @@ class RunFolderError(FedCoPLError):
     """A run's folder cannot be used: it is taken, in use, or its checkpoint is damaged."""
 
     exit_code = 7
+
+
+class FederationError(FedCoPLError):
+    """Server and sites cannot be brought together: a wrong key, certificate or address, or no Flower installed."""
+
+    exit_code = 10
 
 
 class Interrupted(FedCoPLError):

@@ -5,6 +5,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,13 @@ class Estimate:
 
     round: int
     shared: Shared
+    peers: tuple[str, ...] = ()  # with secure sums: whose counts are summed, and masked for each other
 
 
 @dataclass(frozen=True)
 class Estimated:
     counts: NDArray[np.int64] | None  # u_k, one number per class; None when pseudo labels are not shared out
+    masked: NDArray[np.uint64] | None = None  # with secure sums: the counts under masks, and nothing else
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Selected:
-    examples: int  # how many images were chosen
+    examples: int | None  # how many images were chosen; None where privacy is switched on
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,15 @@ class Train:
     experts: tuple[
         Shared, ...
     ] = ()  # other clients' last prompts, nearest first; only for methods that learn from them
+    peers: tuple[str, ...] = ()  # with secure sums: whose prompts are summed, and masked for each other
 
 
 @dataclass(frozen=True)
 class Trained:
     shared: Shared
-    examples: int  # how many images were trained on: the weight in the average
-    loss: float  # mean over the last epoch; nan when there was nothing to train on
+    examples: int  # how many images were trained on: the weight in the average; 1 for all where there is noise
+    loss: float  # mean over the last epoch; nan when there was nothing to train on, and where there is noise
+    masked: NDArray[np.uint64] | None = None  # with secure sums: all of the above under masks, and nothing else
 
 
 @dataclass(frozen=True)
@@ -74,21 +79,105 @@ class Evaluated:
     examples: int  # 0 at a site that has no labels
 
 
-Ask = Estimate | Select | Train | Evaluate
-Reply = Estimated | Selected | Trained | Evaluated
-REPLY_TO: Mapping[type, type] = {Estimate: Estimated, Select: Selected, Train: Trained, Evaluate: Evaluated}
+@dataclass(frozen=True)
+class Introduce:
+    """Make keys for one secure sum."""
+
+    round: int
+    session: bytes  # names the sum; a new one for each
+
+
+@dataclass(frozen=True)
+class Introduced:
+    keys: bytes  # three public keys
+
+
+@dataclass(frozen=True)
+class ShareOut:
+    """Share out the secrets behind your masks among all of these, so that you may get lost."""
+
+    round: int
+    session: bytes
+    keys: Mapping[str, bytes]  # the public keys of all, yours among them
+
+
+@dataclass(frozen=True)
+class SharedOut:
+    sealed: Mapping[str, bytes]  # for each client the shares that only it can read
+
+
+@dataclass(frozen=True)
+class Unmask:
+    """Help to take the masks off the sum."""
+
+    round: int
+    session: bytes
+    survivors: tuple[str, ...]  # whose masked answers came
+    dropped: tuple[str, ...]  # whose did not
+    sealed: Mapping[str, bytes]  # what each of them sealed for you
+
+
+@dataclass(frozen=True)
+class Unmasked:
+    shares: Mapping[str, bytes]  # of each survivor's own mask, and of each lost one's masks by pair
+
+
+Ask = Estimate | Select | Train | Evaluate | Introduce | ShareOut | Unmask
+Reply = Estimated | Selected | Trained | Evaluated | Introduced | SharedOut | Unmasked
+REPLY_TO: Mapping[type, type] = {
+    Estimate: Estimated,
+    Select: Selected,
+    Train: Trained,
+    Evaluate: Evaluated,
+    Introduce: Introduced,
+    ShareOut: SharedOut,
+    Unmask: Unmasked,
+}
+KeyAsk = Introduce | ShareOut | Unmask
+"""What a secure sum asks beside the numbers. These take no work."""
 
 
 def payload_bytes(message: Ask | Reply) -> int:
-    """The bytes of what a message says: its arrays, and eight for each number."""
+    """The bytes of what a message says: its arrays, keys and names, and eight for each number."""
     return sum(_bytes_of(getattr(message, field.name)) for field in fields(message))
 
 
 def _bytes_of(value: Any) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, Mapping):
-        return sum(array.nbytes for array in value.values())
-    if isinstance(value, tuple):
-        return sum(_bytes_of(one) for one in value)
-    return value.nbytes if isinstance(value, np.ndarray) else 8
+    match value:
+        case None:
+            return 0
+        case np.ndarray():
+            return value.nbytes
+        case bytes():
+            return len(value)
+        case str():
+            return len(value.encode(errors="surrogatepass"))
+        case Mapping():
+            return sum(map(_bytes_of, value.values()))
+        case tuple():
+            return sum(map(_bytes_of, value))
+    return 8
+
+
+def digest(message: Ask) -> str:
+    """The same for the same question, whoever is asked, and for no other."""
+    whole = sha256(type(message).__name__.encode())
+    for field in fields(message):
+        whole.update(_digest_of(getattr(message, field.name)))
+    return whole.hexdigest()
+
+
+def _digest_of(value: Any) -> bytes:
+    match value:
+        case np.ndarray():
+            parts = [f"{value.dtype.str}{value.shape}".encode(), value.tobytes()]
+        case Mapping():
+            parts = [_digest_of(part) for name in sorted(value) for part in (name, value[name])]
+        case tuple():
+            parts = [_digest_of(part) for part in value]
+        case bytes():
+            parts = [value]
+        case _:
+            parts = [repr(value).encode()]
+    inside = b"".join(sha256(part).digest() for part in parts)
+    return sha256(type(value).__name__.encode() + inside).digest()

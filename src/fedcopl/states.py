@@ -1,5 +1,6 @@
 """A client's state as named arrays, for a run's checkpoint and for a site's own file."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,12 @@ from numpy.typing import NDArray
 
 from .client import ClientState
 from .core.select import Selection
+from .masking.session import Session
+from .sums.telling import Secrets
 
 Tensors = dict[str, NDArray[Any]]
 ARRAYS = ("log_probs", "counts", "quota", "confidence")
+SPENT = 32  # bytes by which a spent key is remembered
 
 
 def state_tensors(state: ClientState) -> Tensors:
@@ -20,15 +24,41 @@ def state_tensors(state: ClientState) -> Tensors:
         tensors |= {"index": state.selection.index, "label": state.selection.label}
         if state.selection.candidates is not None:
             tensors["candidates"] = state.selection.candidates
-    return tensors
+    return tensors | _secret_tensors(state.secrets)
+
+
+def _secret_tensors(secrets: Secrets) -> Tensors:
+    """Keys and digests as bytes; what there is not has no name."""
+    session = secrets.session.to_bytes() if secrets.session else b""
+    named = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
+    return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in named.items() if value}
 
 
 def state_from(tensors: Tensors) -> ClientState:
     """What `state_tensors` was given."""
     has_chosen = "index" in tensors
     selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
-    named = {name: tensors.get(name) for name in ARRAYS}
-    return ClientState(own=below(tensors, "own/"), selection=selection, **named)
+    log_probs, counts, quota, confidence = (tensors.get(name) for name in ARRAYS)
+    secrets = _secrets_from(below(tensors, "secrets/"))
+    return ClientState(below(tensors, "own/"), log_probs, counts, quota, selection, confidence, secrets)
+
+
+def _secrets_from(tensors: Tensors) -> Secrets:
+    stored = {name: value.tobytes() for name, value in tensors.items()}
+    session, spent = stored.get("session"), stored.get("spent", b"")
+    return Secrets(
+        Session.from_bytes(session) if session else None,
+        tuple(spent[start : start + SPENT] for start in range(0, len(spent), SPENT)),
+        stored.get("history", b"").decode(),
+    )
+
+
+def taken_back(state: ClientState, latest: ClientState) -> ClientState:
+    """An earlier state to begin from again; but what keys were used for stays as it is at the latest.
+
+    Otherwise a client could be made to take off the masks of one secure sum in two ways, and lay bare what they hid.
+    """
+    return replace(state, secrets=replace(latest.secrets, history=state.secrets.history))
 
 
 def below(tensors: Tensors, prefix: str) -> Tensors:

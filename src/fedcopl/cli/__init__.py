@@ -7,8 +7,20 @@ import typer
 
 from ..errors import FedCoPLError
 from . import cache, data
+from .doctor import doctor
+from .export import export
+from .federation import server, status, stop
+from .federation_join import join
 from .methods import methods
+from .new import new
+from .predict import predict
+from .privacy import privacy
+from .report import report
+from .reproduce import reproduce
+from .results import results
+from .review import review
 from .run import run
+from .watch import watch
 
 app = typer.Typer(
     help="Unsupervised federated classification with CLIP.",
@@ -17,7 +29,21 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(new)
+app.command()(doctor)
+app.command()(predict)
+app.command()(export)
 app.command()(methods)
+app.command()(privacy)
+app.command()(report)
+app.command()(review)
+app.command()(watch)
+app.command()(results)
+app.command()(reproduce)
+app.command()(server)
+app.command()(join)
+app.command()(status)
+app.command()(stop)
 app.add_typer(data.app, name="data")
 app.add_typer(cache.app, name="cache")
 

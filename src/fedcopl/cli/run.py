@@ -1,7 +1,10 @@
 """`fedcopl run`: one simulated federation, from settings to a folder with results."""
 
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
+from enum import StrEnum
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from ..config import RunConfig, override, read_settings
-from ..errors import ConfigError, Interrupted, RunFolderError
+from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
 from .show import print_results, watch
 
 RUNS = Path("runs")
+
+
+class Engine(StrEnum):
+    """Who carries the questions of a simulation."""
+
+    LOCAL = "local"
+    FLOWER = "flower"
 
 
 def run(
@@ -30,6 +40,9 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="Who carries the questions: this process, or Flower's simulation on all cores.")
+    ] = Engine.LOCAL,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Run a federation in this process and write settings, results, prompts and a report into a folder."""
@@ -39,7 +52,7 @@ def run(
     folder = _newest_run() if resume and out is None else out
     config = _read(file, pairs, folder if resume else None)
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
-    outcome = _simulate(config, folder, resume)
+    outcome = _simulate(config, folder, resume, engine)
     if as_json:
         print(json.dumps(outcome))
     else:
@@ -66,11 +79,32 @@ def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfi
         return RunConfig.from_mapping(override(read_settings(demo), pairs), "settings")
 
 
-def _simulate(config: RunConfig, folder: Path, resume: bool) -> dict[str, Any]:
-    from ..engines.simulation import simulate  # brings torch: a second that --help need not wait for
-
+def _simulate(config: RunConfig, folder: Path, resume: bool, engine: Engine) -> dict[str, Any]:
+    simulate = _simulation(engine)
     try:
         with watch(config.rounds) as watcher:
             return simulate(config, folder, resume=resume, watcher=watcher)
     except KeyboardInterrupt as error:
         raise Interrupted(f"stopped; go on with: fedcopl run --out {folder} --resume") from error
+
+
+def _simulation(engine: Engine) -> Callable[..., dict[str, Any]]:
+    """Brings torch: a second that --help need not wait for."""
+    if engine is Engine.FLOWER:
+        with flower():
+            from ..engines.flower.simulation import simulate_on_ray
+        return simulate_on_ray
+    from ..engines.simulation import simulate
+
+    return simulate
+
+
+@contextmanager
+def flower() -> Iterator[None]:
+    """What is imported here needs Flower; without it, say how to get it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "flwr":
+            raise
+        raise FederationError("Flower is not installed: pip install 'fedcopl[flower]'") from error

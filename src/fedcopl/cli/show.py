@@ -163,17 +163,17 @@ def facts(outcome: Record) -> Iterator[tuple[str, str]]:
     yield "images used", f"{outcome['images_used']:,} of {held:,}, {len(outcome['clients'])} clients"
     yield "sent to the server", f"{size(outcome['bytes_up'])} (back: {size(outcome['bytes_down'])})"
     if outcome.get("privacy"):
-        yield "privacy", privacy_words(outcome["privacy"])
+        yield from privacy_facts(outcome["privacy"])
     yield "time", f"{outcome['seconds']:.0f} s"
 
 
-def privacy_words(privacy: Record) -> str:
+def privacy_facts(privacy: Record) -> Iterator[tuple[str, str]]:
     """What the server has seen, and the account where noise was added."""
-    seen = "sums only" if privacy["secure_sums"] else "each client's own numbers"
-    if privacy["epsilon"] is None:
-        return f"the server saw {seen}"
-    budget = f"epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g}"
-    return f"the server saw {seen}, with noise: {budget} for {privacy['unit']}, {privacy['releases']} releases"
+    seen = "sums over the clients only" if privacy["secure_sums"] else "each client's own numbers"
+    yield "the server saw", seen if privacy["epsilon"] is None else f"{seen}, with noise"
+    if privacy["epsilon"] is not None:
+        budget = f"epsilon {privacy['epsilon']:.3g}, delta {privacy['delta']:g}"
+        yield "privacy", f"{budget} for {privacy['unit']}, {privacy['releases']} releases"
 
 
 def percent(share: float | None, sign: str = " %") -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from ..core import partition
 from ..core.partition import Partition
 from ..data.cache import PixelCache
 from ..data.catalog import load_dataset
+from ..data.corrections import read_corrections, told_of
 from ..data.dataset import Dataset, ImageSet
 from ..data.natural import natural_partition
 from ..data.prepare import Prepared, prepare
@@ -118,11 +120,28 @@ def _clients(
     if config.method == CENTRAL:
         return {CENTRAL: _central(config, learners[0], PooledExam(exams), prepared.dataset)}, exams
     # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
+    told = _told(config, prepared.dataset)
     clients = {
-        name: Client(learner, config, exams.get(name, NO_EXAM), stream(config.seed, "secret", learner.number).bytes(32))
-        for name, learner in zip(names, learners, strict=True)
+        name: Client(
+            learner,
+            config,
+            exams.get(name, NO_EXAM),
+            stream(config.seed, "secret", learner.number).bytes(32),
+            told_of(part, told),
+        )
+        for name, learner, part in zip(names, learners, parts.train, strict=True)
     }
     return clients, exams
+
+
+def _told(config: RunConfig, dataset: Dataset) -> Mapping[int, int]:
+    """What an expert said about some images, where it is to be used; of nothing it was said without a file."""
+    if not config.data.corrections:
+        return {}
+    told = read_corrections(Path(config.data.corrections), dataset.train, dataset.classes)
+    if not told:
+        raise DataError(f"{config.data.corrections}: says nothing about any of these images")
+    return told
 
 
 def _central(config: RunConfig, learner: ClipLearner, exam: Exam, dataset: Dataset) -> Client:

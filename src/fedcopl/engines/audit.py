@@ -23,6 +23,7 @@ from ..core.metrics import (
 from ..core.select import Selection
 from ..messages import Shared
 from ..model.learner import ClipExam, score_everywhere
+from ..privacy_account import release_records
 from ..protocol import RoundReport, ServerState
 
 Record = dict[str, Any]
@@ -51,6 +52,8 @@ class Audit:
             "round": report.round,
             "refreshed": report.refreshed,
             "participants": len(report.participants),
+            "sites": list(report.participants),
+            "totals": None if report.totals is None else report.totals.tolist(),
             "examples": report.examples,
             "loss": None if math.isnan(report.loss) else report.loss,
             "bytes_up": report.bytes_up,
@@ -58,6 +61,7 @@ class Audit:
             "kept_old_prompt": report.kept_old_prompt,
             "dropped": report.dropped,
             "drift": drift(tuple(self.start), before, report, states),
+            "releases": release_records(report.releases),
         }
         return record | self._measured(server.shared, report.scores, states)
 

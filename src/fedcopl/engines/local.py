@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from ..client import Client, ClientState
 from ..errors import ClientFailed
-from ..messages import Ask, Reply
+from ..messages import Ask, KeyAsk, Reply
 from .watcher import SilentWatcher, Watcher
 
 
@@ -41,5 +41,6 @@ class LocalFederation:
         except Exception as error:
             raise ClientFailed(client, kind, ask.round, error) from error
         self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
-        self._watcher.answered(client, ask)
+        if not isinstance(ask, KeyAsk):
+            self._watcher.answered(client, ask)
         return reply

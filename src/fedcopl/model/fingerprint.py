@@ -7,7 +7,8 @@ from .clip import Clip
 
 def fingerprint(clip: Clip) -> str:
     """A digest of all weights and of what else decides the features. Reads every weight once."""
-    activations = sorted({module.activate.__name__ for module in clip.modules() if hasattr(module, "activate")})
+    found = (getattr(module, "activate", None) for module in clip.modules())
+    activations = sorted({str(getattr(activate, "__name__", activate)) for activate in found if activate is not None})
     whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
     for name, weight in sorted(clip.state_dict().items()):
         whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())

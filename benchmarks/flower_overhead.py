@@ -1,0 +1,99 @@
+"""What Flower costs: seconds of a round and bytes of a round, for two real sites on this machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fedcopl.config import RunConfig, override
+from fedcopl.engines.flower.keys import server_certificates, site_key
+from fedcopl.engines.simulation import simulate
+
+from .measure import Line
+
+SITES = ("site-a", "site-b")
+IMAGES = 24
+MINUTE = 60.0  # of training at the sites, which a round of a real model takes and more
+# 110 prompt vectors of this small model are as many bytes as FedCoPL's visual prompts of a ViT-B/32.
+SETTINGS = ["rounds=4", "refresh_every=4", "epochs=1", "threads=1", "visual_prompts=110", "evaluation.every=4"]
+
+
+def flower_overhead() -> Iterator[Line]:
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        _draw(root)
+        alone = _seconds_a_round(_in_one_process(root)["rounds"])
+        told = _deployed(root)
+    apart = _seconds_a_round(told["rounds"])
+    more = max(apart - alone, 0.0)
+    detail = f"{more:.1f} s more a round ({apart:.1f} s against {alone:.1f} s), one question each"
+    yield Line("round of a minute's training, 2 sites", "one process", (MINUTE + more) / MINUTE, 1.1, True, detail)
+    payload, wire = told["bytes_up"] + told["bytes_down"], sum(told["traffic"].values())
+    detail = f"{wire / 1e3:.0f} kB for {payload / 1e3:.0f} kB of numbers in {len(told['rounds'])} rounds"
+    yield Line("bytes on the wire, prompts of a ViT-B/32", "the numbers alone", wire / payload, 1.1, True, detail)
+
+
+def _draw(root: Path) -> None:
+    (root / "classes.txt").write_text("one\ntwo\n")
+    random = np.random.default_rng(0)
+    for site in SITES:
+        (root / "data/clients" / site).mkdir(parents=True)
+        for number in range(IMAGES):
+            pixels = random.integers(0, 256, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(root / "data/clients" / site / f"{number}.png")
+
+
+def _in_one_process(root: Path) -> dict[str, Any]:
+    given = ["source=folder", f"path={root / 'data'}", f"classes_file={root / 'classes.txt'}", "partition=natural"]
+    return simulate(RunConfig.from_mapping(override({}, [*SETTINGS, *given]), "benchmark"), root / "alone")
+
+
+def _seconds_a_round(rounds: list[dict[str, Any]]) -> float:
+    """Of those in the middle: only training, nothing is labelled and nothing evaluated."""
+    return float((rounds[-2]["seconds"] - rounds[0]["seconds"]) / (len(rounds) - 2))
+
+
+def _deployed(root: Path) -> dict[str, Any]:
+    server_certificates(root / "federation", [])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    (root / "federation/sites").mkdir()
+    for site in SITES:
+        (root / f"federation/sites/{site}.pub").write_bytes(site_key(root / site, site)[1].read_bytes())
+    own = ["--host", "127.0.0.1", "--port", port, "--out", "run", "--json"]
+    server = _start(root, "server", "--classes", "classes.txt", *own, *SETTINGS)
+    joined = [_start(root, "join", *_site(site, port)) for site in SITES]
+    try:
+        outcome: dict[str, Any] = json.loads(server.communicate()[0])
+    finally:
+        for process in joined:
+            process.terminate()
+            process.wait()
+        time.sleep(0.5)  # their children see it and end
+    return outcome
+
+
+def _site(site: str, port: str) -> list[str]:
+    given = ["--server", f"127.0.0.1:{port}", "--ca", "federation/ca.pem", "--name", site, "--folder", site]
+    return [*given, "--images", f"data/clients/{site}", "--classes", "classes.txt", "model.threads=1"]
+
+
+def _start(root: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedcopl", *words],
+        cwd=root,
+        stdout=subprocess.PIPE if words[0] == "server" else subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"FEDCOPL_CACHE": str(root / "cache")},
+    )

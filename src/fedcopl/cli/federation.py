@@ -1,0 +1,150 @@
+"""`fedcopl server`, `status` and `stop`: the operator's side of a real federation."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..config import RunConfig, override, read_settings
+from ..errors import ConfigError, FederationError, Interrupted
+from .federation_show import print_outcome, print_status
+from .run import RUNS, flower
+from .show import watch
+
+if TYPE_CHECKING:
+    from ..engines.flower.keys import Certificates
+
+FEDERATION = Path("federation")
+SETTINGS_HELP = (
+    "A settings file, and single settings on top of it. Without a file: the defaults, which are the paper's."
+)
+
+
+def server(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[CONFIG.toml] [key=value ...]", help=SETTINGS_HELP, show_default=False),
+    ] = None,
+    classes: Annotated[
+        Path | None,
+        typer.Option(help="Class names, one a line; every site needs the same file.", show_default=False),
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Keys, certificates and logs of the server.")] = FEDERATION,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 9092,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(help="Name or number by which sites reach this machine; goes into the certificate."),
+    ] = None,
+    certificates: Annotated[
+        tuple[Path, Path, Path] | None,
+        typer.Option(metavar="CA CERT KEY", help="Your own files instead of those made in the folder."),
+    ] = None,
+    min_sites: Annotated[int, typer.Option(min=1, help="With fewer sites nothing begins and nothing goes on.")] = 2,
+    start_with: Annotated[
+        int, typer.Option(min=0, help="Sites to wait for at the start, if more than that.", show_default=False)
+    ] = 0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds a site has for an answer.")] = 600.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Wait for the sites whose keys lie in FOLDER/sites, and train with them."""
+    out = _resumed(folder, out) if resume else out
+    config = _read(list(settings or []), out if resume else None)
+    out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
+    classes = _classes(classes, out)
+    with flower():
+        from ..engines.flower.federation import Patience
+        from ..engines.flower.run_settings import Plan
+        from ..engines.flower.server import check
+        from ..engines.flower.server_host import ServerHome
+    plan = Plan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
+    check(plan)
+    home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates), host, port)
+    outcome = _host(home, plan)
+    print(json.dumps(outcome)) if as_json else print_outcome(outcome, out)
+
+
+def _resumed(folder: Path, out: Path | None) -> Path:
+    from ..engines.flower.places import who_works
+
+    return out or Path(who_works(folder)["out"])
+
+
+def _read(given: list[str], resumed: Path | None) -> RunConfig:
+    """Settings from the file named, else of the run that is resumed, else the defaults."""
+    file = Path(given.pop(0)) if given and "=" not in given[0] else None
+    if file is None and resumed is not None and (resumed / "settings.toml").exists():
+        file = resumed / "settings.toml"
+    return RunConfig.from_mapping(override(read_settings(file) if file else {}, given), str(file or "settings"))
+
+
+def _classes(classes: Path | None, out: Path) -> Path:
+    kept = out / "classes.txt"
+    if classes is None and not kept.exists():
+        raise ConfigError("--classes: name the file with the class names, one a line; the sites need the same one")
+    return classes or kept
+
+
+def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None) -> "Certificates":
+    from ..engines.flower.keys import Certificates, server_certificates
+
+    if own is None:
+        return server_certificates(folder, addresses)
+    missing = [file for file in own if not file.is_file()]
+    if missing:
+        raise FederationError(f"{missing[0]}: there is no such certificate or key")
+    return Certificates(*own)
+
+
+def _host(home: Any, plan: Any) -> dict[str, Any]:
+    from ..engines.flower.server_host import host
+
+    print_start(home, plan)
+    try:
+        with watch(plan.config.rounds) as watcher:
+            return host(home, plan, watcher)
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped; go on with the same command and --resume") from error
+
+
+def print_start(home: Any, plan: Any) -> None:
+    """What the operator has to hand out and to collect."""
+    typer.echo(f"listening on           {home.host}:{home.port}", err=True)
+    typer.echo(f"give to every site     {home.certificates.ca} and {plan.classes_file}", err=True)
+    typer.echo(
+        f"put their keys into    {home.sites} (the file site.pub of each, under any name ending in .pub)", err=True
+    )
+    typer.echo(f"results                {plan.out}", err=True)
+
+
+def status(
+    folder: Annotated[Path, typer.Option(help="The folder of the server, or of a site.")] = FEDERATION,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Tell who is connected and how far the run is; at a site, how far the site is."""
+    with flower():
+        from ..engines.flower.status import status_of
+    told = status_of(folder)
+    print(json.dumps(told)) if as_json else print_status(told)
+
+
+def stop(
+    folder: Annotated[Path, typer.Option(help="The folder of the server, or of a site.")] = FEDERATION,
+    patience: Annotated[float, typer.Option(help="Seconds to wait until it has stopped.")] = 60.0,
+) -> None:
+    """Ask a server or a site to stop. Finished rounds are kept: go on with --resume."""
+    from ..engines.flower.places import ask_to_stop, who_works
+
+    if not who_works(folder)["running"]:
+        print(f"nothing is running in {folder}")
+    elif ask_to_stop(folder, patience):
+        print("stopped")
+    else:
+        raise FederationError(f"{folder}: did not stop within {patience:.0f} s; it will when it has answered")

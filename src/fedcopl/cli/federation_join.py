@@ -1,0 +1,104 @@
+"""`fedcopl join`: one site of a real federation."""
+
+import socket
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..config import override
+from ..errors import ConfigError, Interrupted
+from .run import flower
+from .show import watch
+
+LONGEST_NAME = 60
+
+
+def join(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[model.key=value ...]",
+            help="What is this site's own business: model.backbone, device, threads, memory, activation.",
+            show_default=False,
+        ),
+    ] = None,
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")] = "",
+    images: Annotated[Path | None, typer.Option(help="Folder of images, or a table that lists them.")] = None,
+    classes: Annotated[Path | None, typer.Option(help="Class names, one a line: the server's file.")] = None,
+    ca: Annotated[Path, typer.Option(help="The server's certificate: its file ca.pem.")] = Path("ca.pem"),
+    name: Annotated[str, typer.Option(help="What this site is called; without it the machine's name.")] = "",
+    folder: Annotated[Path, typer.Option(help="This site's keys, states and models.")] = Path("site"),
+    check: Annotated[
+        bool, typer.Option("--check", "--dry-run", help="Check everything, make the key, and connect to nobody.")
+    ] = False,
+) -> None:
+    """Take part in a federation with the images of this machine."""
+    if images is None or classes is None:
+        raise ConfigError("--images and --classes: name the images of this site and the server's list of classes")
+    if not server and not check:
+        raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
+    called, own = _site_name(name), _own_settings(list(settings or []))
+    with flower():
+        from ..engines.flower.site import Home
+    home = Home(called, images, str(classes), folder, own)
+    with watch(0) as watcher:
+        site = _ready(home, watcher)
+        _tell(site, server)
+        if not check:
+            _serve(site, server, ca, watcher)
+
+
+def _site_name(given: str) -> str:
+    name = given or socket.gethostname()
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= LONGEST_NAME:
+        raise ConfigError(f"--name: {name!r} must be 1 to {LONGEST_NAME} printable characters")
+    return name
+
+
+def _own_settings(pairs: list[str]) -> dict[str, Any]:
+    settings = override({}, pairs)
+    foreign = sorted(set(settings) - {"model"})
+    if foreign:
+        raise ConfigError(f"{foreign[0]}: is the server's to say; a site sets only what concerns its own model")
+    return dict(settings.get("model", {}))
+
+
+def _ready(home: Any, watcher: Any) -> Any:
+    from ..engines.flower.keys import site_key
+    from ..engines.flower.site import Site
+
+    site = Site(home, watcher)
+    site_key(home.folder, home.name)
+    return site
+
+
+def _tell(site: Any, server: str) -> None:
+    """What was found, and what will and what will never leave this machine."""
+    from ..engines.flower.leaving import NEVER, leaving
+
+    dataset = site.prepared.dataset
+    for title, value in (
+        ("site", site.name),
+        ("images", f"{len(dataset.train):,}, {len(dataset.skipped)} left out"),
+        ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
+        ("classes", site.classes),
+        ("model", site.model),
+        ("key for the server", str(site.home.folder / "site.pub")),
+    ):
+        typer.echo(f"{title:<22}{value}")
+    typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
+    for line in leaving():
+        typer.echo(f"  - {line}")
+    typer.echo(f"What never leaves it: {NEVER}.\n")
+
+
+def _serve(site: Any, server: str, ca: Path, watcher: Any) -> None:
+    from ..engines.flower.site_host import Server, check_server, host
+
+    there = Server(server, ca)
+    check_server(there)
+    try:
+        host(site, there, watcher)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"left; {site.home.folder} keeps what is needed to come back") from error

@@ -1,0 +1,62 @@
+"""An expert's answers, as `fedcopl review --export` writes them."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.corrections import Corrections
+from ..errors import DataError
+from .classes import clean
+from .dataset import ImageSet
+from .digests import digest
+from .images import StoredImages
+
+
+def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
+    """Place of an image -> number of its class. Images that are not there, or whose content changed, are left out."""
+    place_of = {name: place for place, name in enumerate(images.names)}
+    number_of = {name: number for number, name in enumerate(classes)}
+    told: dict[int, int] = {}
+    for row in _rows(file):
+        place, label = place_of.get(_plain(row["file"])), number_of.get(clean(_plain(row["label"])))
+        if place is not None and label is not None and _is_same(images, place, row.get("digest") or ""):
+            told[place] = label
+    return told
+
+
+def told_of(part: NDArray[Any], told: Mapping[int, int]) -> Corrections:
+    """What was said of one client's images; `part` are their places in the data set."""
+    mine = [(number, told[int(place)]) for number, place in enumerate(part) if int(place) in told]
+    index, label = np.array(mine, np.int64).reshape(-1, 2).T
+    return Corrections(index, label)
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            rows = list(csv.DictReader(lines, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{file}: cannot be read as an expert's answers: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if rows and not {"file", "label"} <= set(rows[0]):
+        raise DataError(f"{file}: has no columns file and label; write it with fedcopl review --export")
+    return rows
+
+
+def _plain(cell: str) -> str:
+    """Without the apostrophe that keeps a spreadsheet from working the cell out."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+def _is_same(images: ImageSet, place: int, known: str) -> bool:
+    stored = images.images
+    if not known:
+        return True
+    if isinstance(stored, StoredImages):
+        return digest(stored.kind, stored.content(place)) == known
+    return digest(stored[place].mode, stored[place].tobytes()) == known

@@ -1,0 +1,186 @@
+"""Sites over Flower's grid, as the protocol sees them."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from ...errors import Interrupted, NoClientAnswered
+from ...messages import Ask, Reply, digest, payload_bytes
+from ..watcher import SilentWatcher, Watcher
+from .codec import one_line, question_records, read_answer
+from .packing import Unreadable
+from .roster import Known, Node, Roster
+from .terms import Terms
+
+LOST = {  # the question or its answer is gone: ask again, the site gives the same answer
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+}
+SLACK = 1_000_000  # bytes an answer may have beyond twice its question's
+LOOK = 1.0  # seconds between two looks at who is there
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, and for how many."""
+
+    timeout: float = 600.0  # seconds for an answer; who takes longer is missing in this step
+    min_sites: int = 1  # with fewer nothing goes on, however long it takes
+    poll: float = 0.3  # seconds between two looks for answers
+    start_with: int = 0  # sites to wait for before the first question, where that should be more
+
+
+@dataclass
+class _Asked:
+    """One question under way."""
+
+    ask: Ask
+    node: Node | None = None  # where it was sent to
+    message: str = ""  # Flower's id of it; none: it has to be sent, perhaps again
+
+    @property
+    def most(self) -> int:
+        """How many bytes the answer may have: what is shared comes back in the size it was sent."""
+        return 2 * payload_bytes(self.ask) + SLACK
+
+
+@dataclass
+class GridFederation:
+    """Implements `protocol.Federation`. A site gets its number when it first appears, and keeps it."""
+
+    grid: Grid
+    terms: Terms
+    known: Known
+    patience: Patience = field(default_factory=Patience)
+    watcher: Watcher = field(default_factory=SilentWatcher)
+    should_stop: Callable[[], bool] = lambda: False
+    roster: Roster = field(init=False)
+    _dropped: dict[str, str] = field(default_factory=dict)
+    _said: str = ""
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.grid)
+
+    def begin(self) -> tuple[str, ...]:
+        """Everyone who is there at the start; waits for as many as are wanted."""
+        return self._at_least(max(self.patience.start_with, self.patience.min_sites))
+
+    def clients(self) -> tuple[str, ...]:
+        """Everyone who is connected, in the order of their numbers; waits until there are enough."""
+        return self._at_least(self.patience.min_sites)
+
+    def _at_least(self, wanted: int) -> tuple[str, ...]:
+        while True:
+            present = self.roster.present()
+            if len(present) >= wanted:
+                self.known.add(present)
+                return tuple(sorted(present, key=self.known.numbers.__getitem__))
+            self._say(f"waiting: {len(present)} of at least {wanted} sites are connected")
+            self._pause(LOOK)
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        """Replies in the order asked. Who does not answer in time, or answers rubbish, is missing."""
+        needed = min(self.patience.min_sites, len(questions))
+        replies: dict[str, Reply] = {}
+        self._collect({site: _Asked(ask) for site, ask in questions.items()}, replies, needed)
+        if len(replies) < needed:
+            raise NoClientAnswered(self._too_few(next(iter(questions.values())), len(replies)))
+        return {site: replies[site] for site in questions if site in replies}
+
+    def take_dropped(self) -> dict[str, str]:
+        """Site -> why its answer was not used, since this was last asked."""
+        taken, self._dropped = self._dropped | self.roster.notes, {}
+        self.roster.notes = {}
+        return taken
+
+    def _collect(self, asked: dict[str, _Asked], replies: dict[str, Reply], needed: int) -> None:
+        """Ask, and ask again where a site was lost on the way, until all have answered or time is up."""
+        end, look = time.monotonic() + self.patience.timeout, 0.0
+        while asked:
+            if time.monotonic() >= look:
+                self._send(asked)
+                look = time.monotonic() + LOOK
+            replies |= dict(self._answers(asked))
+            if time.monotonic() >= end:
+                if len(replies) >= needed:
+                    break
+                self._say(f"waiting: {len(replies)} of at least {needed} sites have answered")
+            if asked:
+                self._pause(self.patience.poll)
+        for site, missing in asked.items():
+            self._drop(site, missing.ask, f"gave no answer within {self.patience.timeout:.0f} s")
+
+    def _too_few(self, ask: Ask, usable: int) -> str:
+        site, why = next(iter(self._dropped.items()))
+        step = f"round {ask.round + 1}, step {type(ask).__name__}"
+        return f"{step}: {usable} usable answers, and at least {self.patience.min_sites} are needed; {site}: {why}"
+
+    def _send(self, asked: Mapping[str, _Asked]) -> None:
+        """Send what has to be sent to those who are there; a site that was away in between has lost its question."""
+        present = self.roster.present()
+        messages: dict[str, Message] = {}
+        for site, one in asked.items():
+            node = present.get(site)
+            if node is not None and (not one.message or node != one.node):
+                one.node = node
+                messages[site] = self._message(node, one.ask, site)
+        taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
+        for site, message in messages.items():
+            asked[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
+
+    def _message(self, node: Node, ask: Ask, site: str) -> Message:
+        records = question_records(ask, self.terms.at(self.known.numbers[site]))
+        return Message(records, node.id, route(type(ask)), ttl=self.patience.timeout, group_id=str(ask.round + 1))
+
+    def _answers(self, asked: dict[str, _Asked]) -> Iterator[tuple[str, Reply]]:
+        """Usable answers that have come; they and the unusable ones are no longer waited for."""
+        sites = {one.message: site for site, one in asked.items() if one.message}
+        for message in self.grid.pull_messages(list(sites)) if sites else ():
+            site = sites.get(message.metadata.reply_to_message_id)
+            if site is None or site not in asked:
+                continue
+            if message.has_error() and message.error.code in LOST:
+                asked[site].message = ""
+                continue
+            one = asked.pop(site)
+            try:
+                yield site, self._read(site, message, one)
+                self.watcher.answered(site, one.ask)
+            except Unreadable as error:
+                self._drop(site, one.ask, str(error))
+
+    def _read(self, site: str, message: Message, one: _Asked) -> Reply:
+        if message.has_error():
+            raise Unreadable(f"broke while answering: {one_line(message.error.reason)}")
+        if one.node is None or message.metadata.src_node_id != one.node.id:
+            raise Unreadable("another node answered in its place")
+        reply, folder = read_answer(message.content, digest(one.ask), one.most)
+        if not self.known.is_at_home(site, one.node.key, folder):
+            raise Unreadable("answered from another folder than before: two sites use its key, or it has lost its own")
+        return reply
+
+    def _drop(self, site: str, ask: Ask, why: str) -> None:
+        self._dropped[site] = f"{type(ask).__name__}: {why}"
+        self.watcher.noticed(f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}")
+
+    def _say(self, what: str) -> None:
+        """Once, not at every look."""
+        if what != self._said:
+            self._said = what
+            self.watcher.noticed(what)
+
+    def _pause(self, seconds: float) -> None:
+        if self.should_stop():
+            raise Interrupted("stopped; go on with --resume")
+        time.sleep(seconds)
+
+
+def route(kind: type) -> str:
+    """Where Flower's ClientApp takes a question to."""
+    return f"query.{kind.__name__.lower()}"

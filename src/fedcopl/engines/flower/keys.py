@@ -1,0 +1,209 @@
+"""Who is who: the server's certificate for its sites, and each site's key pair for the server.
+
+The server makes a certificate authority of its own, whose certificate is the one file a site needs to be sure of the
+server. A site makes a key pair and hands out the public half; it is Flower's registry of nodes that knows them.
+"""
+
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ...errors import FederationError
+from ...files import write_bytes
+
+CURVE = ec.SECP384R1()
+VALID = timedelta(days=825)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """Files of the server: `ca` is for everybody, `key` for nobody."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
+    """The certificates of this folder; made if there are none, renewed if an address is new or the end is near."""
+    files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    ca_key = folder / "ca.key"
+    if not files.ca.exists() or not ca_key.exists():
+        _write_authority(files.ca, ca_key)
+    wanted = set(addresses) | own_addresses()
+    if not files.key.exists() or not _covers(files.certificate, wanted):
+        _write_server(files, ca_key, wanted)
+    return files
+
+
+def own_addresses() -> set[str]:
+    """What this machine is called, as far as it knows."""
+    return {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()} - {""}
+
+
+def _write_authority(certificate: Path, key_file: Path) -> None:
+    key = ec.generate_private_key(CURVE)
+    name = _name("fedcopl federation")
+    made = (
+        _builder(name, name, key.public_key(), 4 * VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    write_secret(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_bytes(certificate, made.public_bytes(Encoding.PEM))
+
+
+def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> None:
+    authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
+    authority_key = load_pem_private_key(ca_key.read_bytes(), None)
+    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"{ca_key}: is not a key that fedcopl made; name your own files instead")
+    key = ec.generate_private_key(CURVE)
+    made = (
+        _builder(authority.subject, _name("fedcopl server"), key.public_key(), VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(sorted(map(_address, addresses), key=str)), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    write_secret(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_bytes(files.certificate, made.public_bytes(Encoding.PEM))
+
+
+def _covers(certificate: Path, addresses: set[str]) -> bool:
+    if not certificate.exists():
+        return False
+    made = x509.load_pem_x509_certificate(certificate.read_bytes())
+    named = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    soon = datetime.now(UTC) + timedelta(days=30)
+    return made.not_valid_after_utc > soon and all(_address(address) in named for address in addresses)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, valid: timedelta
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().issuer_name(issuer).subject_name(subject).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    # Clocks differ: a site whose clock is a little slow must not find the certificate unborn.
+    return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + valid)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _address(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """For this user's eyes only, from the first moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+
+
+def site_key(folder: Path, name: str) -> tuple[Path, Path]:
+    """This site's private key and the public one to hand over; made when the site joins for the first time."""
+    private, public = folder / "site.key", folder / "site.pub"
+    if not private.exists():
+        key = ec.generate_private_key(CURVE)
+        write_secret(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_bytes(public, public_line(private, name))
+    return private, public
+
+
+def site_secret(folder: Path) -> bytes:
+    """This site's own random bytes: where it adds noise, the noise is drawn from them."""
+    file = folder / "site.secret"
+    if not file.exists():
+        write_secret(file, secrets.token_bytes(32))
+    return file.read_bytes()
+
+
+def public_line(private: Path, name: str) -> bytes:
+    """As OpenSSH writes it: the kind of key, the key, and whose it is."""
+    try:
+        key = load_ssh_private_key(private.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise FederationError(f"{private}: is no private key: {error}") from error
+    line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return line + b" " + name.encode() + b"\n"
+
+
+@dataclass(frozen=True)
+class SiteKey:
+    """A site that may join: its name, and its public key as Flower's registry takes it."""
+
+    name: str
+    public: bytes
+
+
+def read_site_keys(folder: Path) -> dict[str, SiteKey]:
+    """Every `*.pub` of a folder: who may join, by name."""
+    keys = [read_site_key(file) for file in sorted(folder.glob("*.pub"))]
+    found: dict[str, SiteKey] = {}
+    for key in keys:
+        if key.name in found:
+            raise FederationError(f"{folder}: two keys are of a site called {key.name!r}; one must change its name")
+        found[key.name] = key
+    twice = {key.public for key in keys if sum(key.public == other.public for other in keys) > 1}
+    if twice:
+        same = " and ".join(key.name for key in keys if key.public in twice)
+        raise FederationError(f"{folder}: {same} have the same key; each site makes its own")
+    return found
+
+
+def read_site_key(file: Path) -> SiteKey:
+    try:
+        line = file.read_bytes()
+        key = load_ssh_public_key(line)
+        name = line.split(maxsplit=2)[2].decode().strip()
+    except (OSError, ValueError, IndexError, UnsupportedAlgorithm) as error:
+        raise FederationError(f"{file}: is not the public key of a site (site.pub): {error}") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not name.isprintable() or not name:
+        raise FederationError(f"{file}: is not the public key of a site (site.pub)")
+    return SiteKey(name, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))

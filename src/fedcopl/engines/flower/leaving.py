@@ -1,0 +1,25 @@
+"""What leaves a site, in words: made from the list of messages itself, so that nothing can be forgotten."""
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from ...messages import REPLY_TO
+
+NEVER = "images, file names, labels, predictions, what stays at home of the prompts, the private key"
+WORDS = {
+    ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
+    ("Selected", "examples"): "how many images it chose to train on",
+    ("Trained", "shared"): "the prompts that are averaged (for FedCoPL the visual prompt), after each round",
+    ("Trained", "examples"): "how many images it trained on",
+    ("Trained", "loss"): "the training loss",
+    ("Evaluated", "correct"): "how many labelled test images are right, if it has any",
+    ("Evaluated", "examples"): "how many labelled test images it has",
+}
+
+
+def leaving() -> Iterator[str]:
+    """One line for each field of each answer; for one without words of its own, its name."""
+    for kind in REPLY_TO.values():
+        for field in fields(kind):
+            words = WORDS.get((kind.__name__, field.name), "see docs/what-leaves-a-client.md")
+            yield f"{kind.__name__}.{field.name}: {words}"

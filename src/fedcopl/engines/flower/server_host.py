@@ -1,0 +1,175 @@
+"""`fedcopl server`: a SuperLink for the sites, its registry, and the run itself, in this process."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from flwr.cli.build import build_fab_from_files
+from flwr.supercore.constant import TaskType
+
+from ...errors import FedCoPLError, FederationError
+from ..watcher import Watcher
+from .keys import Certificates, read_site_keys
+from .lifeline import end, start
+from .places import should_stop, working
+from .registry import Control
+from .run_settings import Plan
+from .server import Results, serve
+from .work import Runtime, play_one, take_task
+
+READY = 60.0  # seconds a SuperLink may take to start
+BUNDLE = """
+[project]
+name = "fedcopl"
+version = "1.0.0"
+description = "Names the app; the code is what each site has installed."
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "fedcopl"
+
+[tool.flwr.app.components]
+serverapp = "fedcopl.engines.flower.server_app:app"
+clientapp = "fedcopl.engines.flower.client_app:app"
+"""
+
+
+@dataclass(frozen=True)
+class ServerHome:
+    """Where a server lives: its folder, its door, and who may come in."""
+
+    folder: Path  # certificates, Flower's files and logs
+    sites: Path  # public keys of those who may join
+    certificates: Certificates
+    host: str = "0.0.0.0"
+    port: int = 9092
+
+    @property
+    def local(self) -> str:
+        """How this machine reaches it."""
+        return f"127.0.0.1:{self.port}"
+
+
+def host(home: ServerHome, plan: Plan, watcher: Watcher) -> Results:
+    """Start a SuperLink, let the sites in, play the run, and take everything down again."""
+    outcome: list[Results] = []
+    about = {
+        "role": "server",
+        "address": f"{home.host}:{home.port}",
+        "out": str(plan.out.absolute()),
+        "ca": str(home.certificates.ca.absolute()),
+    }
+    with (
+        working(home.folder, about),
+        _link(home) as link,
+        _control(home, link) as control,
+        _letting_in(home, control, watcher),
+    ):
+        run_id = control.start_run(build_fab_from_files({"pyproject.toml": BUNDLE.encode()})[0])
+        runtime = Runtime(home.local, home.certificates.ca)
+
+        def stopped() -> bool:
+            if link.poll() is not None:
+                raise FederationError(f"the SuperLink has ended; see {home.folder}/flower/superlink.log")
+            return should_stop(home.folder)
+
+        token = _first_task(runtime, run_id)
+        play_one(runtime, token, lambda grid: outcome.append(serve(grid, plan, watcher, stopped)))
+        return {**outcome[0], "traffic": control.traffic(run_id)}
+
+
+@contextmanager
+def _link(home: ServerHome) -> Iterator[subprocess.Popen[bytes]]:
+    files, place = home.certificates, home.folder / "flower"
+    place.mkdir(parents=True, exist_ok=True)
+    arguments = ["--host", home.host, "--port", str(home.port), "--database", str(place / "link.db")]
+    arguments += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
+    arguments += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
+    arguments += ["--disable-runtime-dependency-installation"]
+    with (place / "superlink.log").open("ab") as log:
+        child = start("link", arguments, place, log)
+        try:
+            yield child
+        finally:
+            end(child)
+
+
+@contextmanager
+def _control(home: ServerHome, link: subprocess.Popen[bytes]) -> Iterator[Control]:
+    _wait_until_ready(home, link)
+    control = Control(home.local, home.certificates.ca)
+    try:
+        yield control
+    finally:
+        control.close()
+
+
+def _wait_until_ready(home: ServerHome, link: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + READY
+    while time.monotonic() < end:
+        if link.poll() is not None:
+            raise FederationError(
+                f"the SuperLink ended at once; is port {home.port} in use? see {home.folder}/flower/superlink.log"
+            )
+        try:
+            if httpx.get(f"https://{home.local}/health", verify=str(home.certificates.ca), timeout=2).is_success:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    raise FederationError(f"the SuperLink did not start within {READY:.0f} s; see {home.folder}/flower/superlink.log")
+
+
+@contextmanager
+def _letting_in(home: ServerHome, control: Control, watcher: Watcher) -> Iterator[None]:
+    """Keep the registry in step with the folder of keys while the run goes on: a new file lets a new site in."""
+    home.sites.mkdir(parents=True, exist_ok=True)
+    known = read_site_keys(home.sites)
+    control.admit(known.values())
+    over = threading.Event()
+
+    def watch() -> None:
+        nonlocal known
+        trouble = ""
+        while not over.wait(1.0):
+            try:
+                found = read_site_keys(home.sites)
+                if found != known:
+                    _tell(watcher, *control.admit(found.values()))
+                    known = found
+            except (FedCoPLError, httpx.HTTPError) as error:
+                if str(error) != trouble:
+                    watcher.noticed(trouble := str(error))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _tell(watcher: Watcher, new: list[str], left: list[str]) -> None:
+    for name in new:
+        watcher.noticed(f"{name} may join from now on")
+    for name in left:
+        watcher.noticed(f"{name} may not join any more")
+
+
+def _first_task(runtime: Runtime, run_id: int) -> str:
+    client = runtime.client()
+    end = time.monotonic() + READY
+    try:
+        while time.monotonic() < end:
+            token = take_task(client, TaskType.SERVER_APP)
+            if token:
+                return token
+            time.sleep(0.1)
+    finally:
+        client.close()
+    raise FederationError(f"the SuperLink gave out no task for run {run_id}")

@@ -1,0 +1,168 @@
+"""One real site: its own images and model, and the answers to the server's questions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...client import NO_EXAM, Client, ClientState
+from ...config import Data, Model, RunConfig
+from ...data.cache import PixelCache
+from ...data.catalog import load_dataset
+from ...data.prepare import Prepared, prepare
+from ...errors import ConfigError
+from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
+from ...model.clip import Clip, load_clip
+from ...model.device import choose_arithmetic, keep_freed_memory, use_threads
+from ...model.encoder import Encoder
+from ...model.fingerprint import fingerprint
+from ...model.images import ClientImages, TokenStore
+from ...model.learner import ClipExam, ClipLearner
+from ...model.methods import choose_method
+from ...model.prompted import PromptedModel
+from ...protocol import ServerState
+from ...runs import RunFolder, file_name, write_images, write_labels
+from ..simulation import versions
+from ..watcher import SilentWatcher, Watcher
+from .keys import site_secret
+from .site_state import Refused, SiteState
+from .terms import LOCAL, Terms, classes_digest, differences
+
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Home:
+    """What a site says about itself when it joins."""
+
+    name: str
+    images: Path  # a folder of images, or a table that lists them
+    classes_file: str = ""
+    folder: Path = Path("site")  # where its keys and its states are kept
+    model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings that are its own business
+
+    def data(self) -> Data:
+        kind = "manifest" if self.images.is_file() else "folder"
+        return Data(source=kind, path=str(self.images), classes_file=self.classes_file)
+
+    def own_model(self) -> Model:
+        foreign = sorted(set(self.model) - set(LOCAL["model"]))
+        if foreign:
+            raise ConfigError(f"model.{foreign[0]}: is the server's to say; a site sets {', '.join(LOCAL['model'])}")
+        return RunConfig.from_mapping({"model": dict(self.model)}, "settings").model
+
+
+class Site:
+    """Images and model loaded and checked. What it keeps between two questions is on disk."""
+
+    def __init__(self, home: Home, watcher: Watcher | None = None):
+        self.home, self.own = home, home.own_model()
+        use_threads(self.own.threads)
+        keep_freed_memory()
+        self.prepared, self.clip = _load(home, self.own, watcher or SilentWatcher())
+        self.classes = classes_digest(self.prepared.dataset.classes)
+        self.model = model_name(self.own.backbone, self.clip)
+        self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
+
+    @property
+    def name(self) -> str:
+        return self.home.name
+
+    @property
+    def folder_name(self) -> str:
+        return sha256(b"folder" + site_secret(self.home.folder)).hexdigest()[:16]
+
+    @property
+    def has_exam(self) -> bool:
+        return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
+
+    def answer(self, ask: Ask, terms: Terms) -> Reply:
+        """The reply, worked out once however often it is asked; `Refused` if server and site do not fit together."""
+        unlike = differences(terms, self.classes, self.model)
+        if unlike:
+            raise Refused("; ".join(unlike))
+        client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
+        states = SiteState(folder / "state")
+        reply = states.answer(ask, terms.attempt, lambda state: client.answer(ask, state))
+        self._write_down(folder, client.config, ask, reply, states.state())
+        return reply
+
+    def _write_down(self, folder: Path, config: RunConfig, ask: Ask, reply: Reply, state: ClientState) -> None:
+        """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
+        if isinstance(ask, Estimate) and state.log_probs is not None:
+            write_labels(folder, ask.round, {self.name: state.log_probs})
+        if isinstance(ask, Evaluate) and isinstance(reply, Evaluated) and ask.shared is not None:
+            server = ServerState(ask.round, ask.shared, len(self.prepared.dataset.classes))
+            RunFolder(folder).write_prompts(server, {self.name: state})
+            RunFolder(folder).write_json("results.json", self._results(config, ask.round, reply))
+        elif not (folder / "settings.toml").exists():
+            train = self.prepared.dataset.train
+            write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
+            RunFolder(folder).begin(config)
+
+    def _results(self, config: RunConfig, round: int, score: Evaluated) -> dict[str, Any]:
+        dataset = self.prepared.dataset
+        own = {
+            "name": self.name,
+            "train": len(dataset.train),
+            "test": score.examples,
+            "zero_shot": None,
+            "final": score.correct / score.examples if score.examples else None,
+        }
+        return {
+            "name": config.name,
+            "round": round,
+            "classes": list(dataset.classes),
+            "template": config.model.template or dataset.template,
+            "clients": [own],
+            "settings": config.model_dump(),
+            "versions": versions(),
+        }
+
+    def _client(self, terms: Terms) -> Client:
+        return self._client_of(terms.number, tuple(sorted(terms.settings.items())))
+
+    def _make_client(self, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
+        config = self._config(Terms("", 0, number, "", "", "", dict(settings)))
+        method, dataset = choose_method(config), self.prepared.dataset
+        arithmetic = choose_arithmetic(self.own.device, config.model.precision)
+        encoder = Encoder(self.clip, dataset.classes, config.model.template or dataset.template, arithmetic)
+        encoder.refuse_long_names(config.model.text_prompts)
+        model = PromptedModel(method, encoder)
+        train, test = (self._images(pixels) for pixels in (self.prepared.train, self.prepared.test))
+        learner = ClipLearner(model, train, method.start(self.clip), config, number)
+        labels = dataset.test.labels
+        exam = ClipExam(model, test, labels) if self.has_exam and labels is not None else NO_EXAM
+        return Client(learner, config, exam, site_secret(self.home.folder))
+
+    def _config(self, terms: Terms) -> RunConfig:
+        """The server's settings, with this site's own in their places."""
+        config = terms.config()
+        own = {name: getattr(self.own, name) for name in LOCAL["model"]}
+        return config.model_copy(update={"model": config.model.model_copy(update=own)})
+
+    def _images(self, pixels: Any) -> ClientImages:
+        return ClientImages(TokenStore.of(self.clip, pixels, self.own.memory * GIGABYTE), np.arange(len(pixels)))
+
+
+def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip]:
+    watcher.preparing("listing the images")
+    dataset = load_dataset(home.data())
+    watcher.preparing("loading the model")
+    clip = own_clip(own)
+    watcher.preparing("preparing the images")
+    prepared = prepare(dataset, clip.preprocess.cut, clip.preprocess.key, PixelCache(), watcher.prepared)
+    return prepared, clip
+
+
+def own_clip(own: Model) -> Clip:
+    return load_clip(own.backbone, activation=None if own.activation == "auto" else own.activation)
+
+
+def model_name(backbone: str, clip: Clip) -> str:
+    """The last part of its name for people, and its fingerprint for certainty."""
+    return f"{Path(backbone).name} {fingerprint(clip)}"

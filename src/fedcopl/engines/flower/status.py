@@ -1,0 +1,84 @@
+"""How a server or a site gets on, for those who ask: no image, no label is needed to tell."""
+
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from ...errors import FederationError
+from .keys import read_site_keys
+from .places import who_works
+from .registry import ONLINE, Control
+
+SHOWN = 10  # rounds
+Told = dict[str, Any]
+
+
+def status_of(folder: Path) -> Told:
+    about = who_works(folder)
+    return _server(folder, about) if about["role"] == "server" else _site(folder, about)
+
+
+def _server(folder: Path, about: Told) -> Told:
+    out = Path(about["out"])
+    rounds = _rounds(out)
+    facts = {
+        "server": f"running on {about['address']}" if about["running"] else "not running",
+        "results": str(out),
+        "rounds done": str(len(rounds)),
+    }
+    totals = next((record["totals"] for record in reversed(rounds) if record["totals"]), None)
+    if totals:
+        facts["sure images by class"] = ", ".join(map(str, totals))
+    trained = {site: record["round"] + 1 for record in rounds for site in record["sites"]}
+    return {
+        "facts": facts,
+        "running": about["running"],
+        "sites": _sites(folder, about, trained),
+        "rounds": [_row(record) for record in rounds[-SHOWN:]],
+    }
+
+
+def _rounds(out: Path) -> list[Told]:
+    file = out / "rounds.jsonl"
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def _row(record: Told) -> list[str]:
+    loss = "-" if record["loss"] is None else f"{record['loss']:.3f}"
+    dropped = "; ".join(f"{site}: {why}" for site, why in record["dropped"].items())
+    return [str(record["round"] + 1), str(record["participants"]), str(record["examples"]), loss, dropped]
+
+
+def _sites(folder: Path, about: Told, trained: dict[str, int]) -> list[list[str]]:
+    """Of everyone who may join: whether it is connected, and the last round it trained in."""
+    now = _connected(folder, about) if about["running"] else {}
+    names = read_site_keys(folder / "sites") if (folder / "sites").is_dir() else {}
+    return [
+        [name, *now.get(name, ("not connected", "")), f"round {trained[name]}" if name in trained else "never"]
+        for name in sorted(names)
+    ]
+
+
+def _connected(folder: Path, about: Told) -> dict[str, tuple[str, str]]:
+    port = str(about["address"]).rsplit(":", 1)[1]
+    try:
+        control = Control(f"127.0.0.1:{port}", Path(about.get("ca", folder / "ca.pem")))
+        nodes = control.nodes()
+    except (httpx.HTTPError, OSError, ssl.SSLError) as error:
+        raise FederationError(f"the server does not answer on port {port}: {error}") from error
+    return {node.name: ("connected", str(node.last_activated_at)[:19]) for node in nodes if node.status == ONLINE}
+
+
+def _site(folder: Path, about: Told) -> Told:
+    facts = {
+        "site": f"{about['name']}, {'running' if about['running'] else 'not running'}",
+        "server": about["server"],
+    }
+    places = sorted((folder / "runs").glob("*/state/now.json"), key=lambda file: file.stat().st_mtime)
+    if places:
+        kept = json.loads(places[-1].read_text(encoding="utf-8"))
+        facts |= {"last run": str(places[-1].parent.parent), "last round": str(kept["round"] + 1)}
+    return {"facts": facts, "running": about["running"]}

@@ -1,0 +1,85 @@
+"""What rides with every question, so that each can be judged by itself: of which run, under which settings.
+
+A site needs no memory of a handshake: whoever joins late, comes back or has lost its folder is told everything again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.metadata import version
+from typing import Any
+
+from ...config import RunConfig
+from ...errors import ConfigError
+
+LOCAL = {  # each site's own business; the settings of the server say nothing about them
+    "model": ("backbone", "activation", "device", "memory", "threads"),
+    "data": ("path", "classes_file"),
+}
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms a question is asked."""
+
+    run: str  # which run: the same after a restart of the server
+    attempt: int  # how many times the server was started for this run
+    number: int  # of the site: names its random streams
+    version: str  # of fedcopl
+    classes: str  # how many, and the digest of their names in order
+    model: str  # name and digest of the frozen model; what it is called may differ
+    settings: Mapping[str, Scalar]  # flat, only what differs from the defaults
+
+    def at(self, number: int) -> "Terms":
+        """The same terms for one site."""
+        return replace(self, number=number)
+
+    def config(self) -> RunConfig:
+        return config_from(self.settings, f"run {self.run}")
+
+
+def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], model: str) -> Terms:
+    return Terms(run, attempt, 0, version("fedcopl"), classes_digest(classes), model, flat_settings(config))
+
+
+def flat_settings(config: RunConfig) -> dict[str, Scalar]:
+    """`section.key` -> value of every setting that differs from its default and is not a site's own business."""
+    flat: dict[str, Scalar] = {}
+    for key, value in config.model_dump(exclude_defaults=True).items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{leaf}": one for leaf, one in value.items() if leaf not in LOCAL.get(key, ())}
+        else:
+            flat[key] = value
+    return flat
+
+
+def config_from(settings: Mapping[str, Any], origin: str) -> RunConfig:
+    """The settings again, checked as those of a file are."""
+    nested: dict[str, Any] = {}
+    for key, value in settings.items():
+        section, dot, leaf = key.partition(".")
+        if not dot:
+            nested[key] = value
+        elif isinstance(nested.setdefault(section, {}), dict):
+            nested[section][leaf] = value
+        else:
+            raise ConfigError(f"{origin}: {section} is a setting and a section at once")
+    return RunConfig.from_mapping(nested, origin)
+
+
+def classes_digest(classes: Sequence[str]) -> str:
+    """Two lists of classes with the same text here are the same list."""
+    return f"{len(classes)} classes, {sha256(json.dumps(list(classes)).encode()).hexdigest()[:16]}"
+
+
+def differences(terms: Terms, classes: str, model: str) -> list[str]:
+    """Why a site must not answer on these terms; each line names both sides."""
+    sides = [
+        ("fedcopl", terms.version, version("fedcopl")),
+        ("classes", terms.classes, classes),
+        ("model", terms.model, model),
+    ]
+    unlike = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
+    return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unlike]

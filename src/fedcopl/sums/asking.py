@@ -1,0 +1,111 @@
+"""The server asks, and keeps the account of what was sent, what had to be dropped, and what was let out with noise."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import NoClientAnswered
+from ..messages import (
+    Ask,
+    Estimated,
+    Evaluated,
+    Introduced,
+    Reply,
+    Selected,
+    Shared,
+    SharedOut,
+    Trained,
+    Unmasked,
+    payload_bytes,
+)
+from .checks import what_is_wrong
+
+ReplyKind = TypeVar("ReplyKind", Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
+
+
+class Federation(Protocol):
+    """Clients that can be asked. Those missing from the answer did not reply in time."""
+
+    def clients(self) -> tuple[str, ...]: ...
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        """Replies in the order asked, not in the order they came: sums of floats depend on it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Release:
+    """Numbers of some clients that were let out with noise on them."""
+
+    of: str  # "counts" or "prompts"
+    noise: float  # its standard deviation, in units of what one client can change
+    clients: tuple[str, ...]
+
+
+@dataclass
+class RoundReport:
+    """What happened in one round, as far as the server can know."""
+
+    round: int
+    refreshed: bool = False
+    totals: NDArray[np.int64] | None = None  # T_c of this round's refresh
+    participants: tuple[str, ...] = ()
+    examples: int = 0  # 0 where the clients do not tell
+    batches: int = 0  # of one pass over all participants' images
+    loss: float = float("nan")
+    kept_old_prompt: bool = False  # nobody had anything to train on
+    scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
+    updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure sums
+    bytes_down: int = 0
+    bytes_up: int = 0
+    dropped: dict[str, str] = field(default_factory=dict)  # client -> what was wrong with its reply
+    releases: list[Release] = field(default_factory=list)  # for the account of differential privacy
+
+
+@dataclass
+class Asking:
+    """Asks clients within one round."""
+
+    federation: Federation
+    report: RoundReport
+    classes: int
+    noise: float = 0.0  # that the clients add, in units of what one of them can change
+
+    def ask(
+        self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
+    ) -> dict[str, ReplyKind]:
+        """The usable replies; NoClientAnswered if there are none."""
+        questions = {client: question(client) for client in clients}
+        replies = self.federation.ask(questions)
+        self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
+        good = {}
+        for client, reply in replies.items():
+            wrong = what_is_wrong(questions[client], reply, self.classes, has_noise=self.noise > 0)
+            if wrong:
+                self.report.dropped[client] = wrong
+            elif isinstance(reply, kind):
+                self.report.bytes_up += payload_bytes(reply)
+                good[client] = reply
+        if not good:
+            raise NoClientAnswered(_nobody(questions, self.report.dropped))
+        return good
+
+    def let_out(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
+        """Enter into the account what was learnt from these clients; `share` of the noise's variance was there."""
+        if self.noise:
+            self.report.releases.append(Release(of, self.noise * math.sqrt(share), tuple(clients)))
+
+
+def _nobody(questions: Mapping[str, Ask], dropped: Mapping[str, str]) -> str:
+    if not questions:
+        return "nobody is there to be asked; is anyone connected?"
+    ask = next(iter(questions.values()))
+    step = f"round {ask.round + 1}, step {type(ask).__name__}"
+    if dropped:
+        one, why = next(iter(dropped.items()))
+        return f"{step}: no usable answer from {len(questions)} clients; {one}: {why}"
+    return f"{step}: none of {len(questions)} clients answered; is anyone connected?"

@@ -1,0 +1,116 @@
+"""What stands where in a masked answer: whole numbers modulo 2^64, the same places at every client.
+
+    counts    one word per class, in steps of 2^-16
+    training  examples, images the loss is of, that loss times them, batches, then examples x prompt, in steps of 2^-32
+
+A client checks its own numbers so that no sum can overflow: with n clients in it, none may be above 2^62 / n. Counts
+come out exactly. The average of the prompts is wrong by at most 2^-33 n / (sum of the examples), and then rounded to
+float32; so wherever every client has an image to train on, by at most 2^-33.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..messages import Shared
+
+COUNT_BITS, PROMPT_BITS = 16, 32
+LARGEST_PROMPT = 2.0**15  # of any value in a prompt; theirs are about 1
+HEAD = 4  # words before the prompts
+Words = NDArray[np.uint64]
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a client has to tell of its training."""
+
+    shared: Mapping[str, NDArray[Any]]  # the prompts after it
+    examples: int  # the weight in the average
+    loss: float  # nan: not told
+
+
+@dataclass(frozen=True)
+class TrainingSum:
+    """What the server knows of all clients' training."""
+
+    clients: tuple[str, ...]
+    examples: int  # that the clients told of
+    batches: int
+    loss: float
+    mean: Shared | None  # the average of the prompts (Eq. 4); None: nobody had anything to train on
+    updates: Mapping[str, Shared] = field(default_factory=dict)  # client by client, where that is known
+
+
+class Nonsense(Exception):
+    """A sum that no honest clients can have."""
+
+
+def count_words(counts: Values, clients: int) -> Words:
+    return _words(np.ldexp(counts, COUNT_BITS), clients)
+
+
+def totals_of(total: Words) -> NDArray[np.int64]:
+    """T, without the noise's fractions; below 0 only noise can be."""
+    return np.maximum(np.rint(_values(total, COUNT_BITS)), 0).astype(np.int64)
+
+
+def training_size(shared: Shared) -> int:
+    return HEAD + sum(prompt.size for prompt in shared.values())
+
+
+def training_words(training: Training, batch: int, clients: int) -> Words:
+    """Weighted with the examples, so that the sum over all is that of Eq. 4."""
+    prompts = flat(training.shared)
+    if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
+        raise ValueError(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
+    told = 0 if math.isnan(training.loss) else training.examples
+    head = np.ldexp([training.examples, told, training.loss if told else 0.0, batches_of(told, batch)], PROMPT_BITS)
+    head[2] *= told
+    return _words(np.concatenate([head, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
+
+
+def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
+    """What the words of all clients say together; the prompts get the names and shapes of those sent."""
+    values = _values(total, PROMPT_BITS)
+    examples, told, loss, batches = values[:HEAD]
+    if min(examples, told, batches) < 0 or examples != round(examples):
+        raise Nonsense("the sum is not that of numbers of images")
+    mean = values[HEAD:] / max(examples, 1)
+    if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
+        raise Nonsense(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
+    told_loss = float(loss / told) if told else math.nan
+    return TrainingSum(clients, int(told), int(batches), told_loss, shaped(mean, sent) if examples else None)
+
+
+def batches_of(examples: int, batch: int) -> int:
+    return -(-examples // batch)
+
+
+def flat(prompts: Mapping[str, NDArray[Any]]) -> Values:
+    """All values in one row, the prompts in the order of their names."""
+    rows = [prompts[name].astype(np.float64).ravel() for name in sorted(prompts)]
+    return np.concatenate([np.zeros(0), *rows])
+
+
+def shaped(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What `flat` was given, in the shapes and dtypes of these."""
+    names = sorted(like)
+    parts = np.split(values, np.cumsum([like[name].size for name in names])[:-1])
+    cut = {name: part.reshape(like[name].shape) for name, part in zip(names, parts, strict=True)} if names else {}
+    return {name: cut[name].astype(like[name].dtype) for name in like}
+
+
+def _words(steps: Values, clients: int) -> Words:
+    largest = 2**62 // clients
+    if not np.abs(steps).max(initial=0.0) <= largest:
+        raise ValueError(f"its numbers are too large to be summed over {clients} clients: the sum might overflow")
+    return np.rint(steps).astype(np.int64).view(np.uint64)
+
+
+def _values(total: Words, bits: int) -> Values:
+    return np.ldexp(total.view(np.int64).astype(np.float64), -bits)

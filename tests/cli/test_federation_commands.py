@@ -1,0 +1,120 @@
+"""`fedcopl server`, `join`, `status` and `stop` as a person types them; whole federations are in `engines/flower`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from engines.flower.deployment import free_port
+from engines.flower.toolbox import digit_sites
+from fedcopl.cli import main
+
+
+def fedcopl(*words, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "fedcopl", *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("federation")
+    digit_sites(root / "data", 1, 12)
+    return root
+
+
+SITE = ["--images", "data/clients/site-a", "--classes", "data/classes.txt", "--name", "site-a", "--server", "x:1"]
+SERVER = ["server", "--classes", "data/classes.txt"]
+MISTAKES = {
+    "nothing said": (["join"], 2, "--images and --classes: name the images of this site"),
+    "no server": (["join", *SITE[:6]], 2, "--server: say where the server listens"),
+    "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
+    "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is the server's to say"),
+    "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is the server's to say"),
+    "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),
+    "no such model": (["join", *SITE, "model.backbone=glyph"], 4, "glyph: no such file or folder"),
+    "no classes": (["server"], 2, "--classes: name the file"),
+    "no such classes": (["server", "--classes", "no.txt"], 3, "no.txt: there is no such list of classes"),
+    "a wrong setting": ([*SERVER, "round=3"], 2, "round: unknown setting"),
+    "no such method": ([*SERVER, "method=fedcop"], 2, "method: unknown method 'fedcop'"),
+    "a folder that is taken": ([*SERVER, "--out", "data"], 7, "data: holds files that are not a run's"),
+    "no such certificate": ([*SERVER, "--certificates", "a", "b", "c"], 10, "a: there is no such certificate"),
+    "nothing to resume": (["server", "--resume"], 10, "federation: holds neither a server nor a site"),
+    "nobody to ask": (["status"], 10, "federation: holds neither a server nor a site"),
+    "nobody to stop": (["stop", "--folder", "x"], 10, "x: holds neither a server nor a site"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_a_code(place, tmp_path, monkeypatch, capsys, words, code, message):
+    (tmp_path / "data").symlink_to(place / "data")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fedcopl", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    said = capsys.readouterr()
+    assert left.value.code == code, said.err
+    assert f"fedcopl: {message}" in said.err.splitlines()[-1]
+    assert not (tmp_path / "federation").exists() or "certificate" in message  # nothing was begun
+
+
+@pytest.fixture(scope="module")
+def checked(place):
+    return fedcopl("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
+
+
+def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
+    assert checked.returncode == 0, checked.stderr
+    for words in (
+        "site                  site-a",
+        "images                12, 0 left out",
+        "10 classes, ",
+        "glyph-clip ",
+    ):
+        assert words in checked.stdout
+    leaves, never = checked.stdout.split("What never leaves it:")
+    assert "Trained.shared" in leaves and "Estimated.counts" in leaves
+    assert "images, file names, labels, predictions" in never
+    assert (place / "home/site.pub").read_text().endswith(" site-a\n")
+    assert not (place / "home/working.json").exists()
+
+
+def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
+    (place / "wrong.pem").write_text("hello")
+    process = fedcopl("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
+    assert process.returncode == 10
+    assert "fedcopl: wrong.pem: is not the certificate of a server" in process.stderr
+
+
+def until(done, patience=120):
+    end = time.monotonic() + patience
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_waiting_server_can_be_asked_and_stopped(place):
+    port = str(free_port())
+    words = ["server", "--classes", "data/classes.txt", "--host", "127.0.0.1", "--port", port, "--out", "run"]
+    with (place / "server.log").open("w") as log:
+        server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
+    try:
+        until(lambda: "waiting: 0 of at least 2 sites" in (place / "server.log").read_text())
+        second = fedcopl(*words, cwd=place)
+        assert second.returncode == 7 and "another process is running in this folder" in second.stderr
+        told = json.loads(fedcopl("status", "--json", cwd=place).stdout)
+        assert told["running"] and told["sites"] == [] and told["rounds"] == []
+        assert fedcopl("stop", cwd=place).stdout == "stopped\n"
+        assert server.wait(60) == 130
+        assert "fedcopl: stopped" in (place / "server.log").read_text()
+        assert fedcopl("stop", cwd=place).stdout == "nothing is running in federation\n"
+        assert json.loads(fedcopl("status", "--json", cwd=place).stdout)["running"] is False
+    finally:
+        if server.poll() is None:
+            os.kill(server.pid, signal.SIGKILL)
+            server.wait()

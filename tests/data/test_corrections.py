@@ -1,0 +1,37 @@
+"""Reading an expert's answers: only of images that are there and are what they were."""
+
+import pytest
+
+from fedcopl.data.corrections import read_corrections, told_of
+from fedcopl.data.digests import digest
+from fedcopl.data.digits import load_digits
+from fedcopl.errors import DataError
+
+DIGITS = load_digits()
+HEAD = "file,pseudo label,label,when,digest\n"
+
+
+def read(tmp_path, text):
+    file = tmp_path / "answers.csv"
+    file.write_text(text)
+    return read_corrections(file, DIGITS.train, DIGITS.classes)
+
+
+def test_places_and_classes(tmp_path):
+    image = DIGITS.train.images[3]
+    same = digest(image.mode, image.tobytes())
+    lines = f"3,two,nine,x,{same}\n4,two,nine,x,abc\n5,two,(cannot tell),x,\n9,two,three,x,\nnowhere,two,three,x,\n"
+    assert read(tmp_path, HEAD + lines) == {3: 9, 9: 3}  # 4 changed since, 5 has no class, "nowhere" is not there
+
+
+def test_each_client_gets_its_own():
+    told = told_of([9, 1, 3], {3: 9, 9: 3, 100: 1})
+    assert (told.index.tolist(), told.label.tolist()) == ([0, 2], [3, 9])
+    assert len(told_of([1, 2], {3: 9}).index) == 0
+
+
+def test_a_file_of_something_else(tmp_path):
+    with pytest.raises(DataError, match="has no columns file and label"):
+        read(tmp_path, "a,b\n1,2\n")
+    with pytest.raises(DataError, match="cannot be read as an expert"):
+        read_corrections(tmp_path / "none.csv", DIGITS.train, DIGITS.classes)

@@ -1,0 +1,81 @@
+"""What privacy costs in accuracy on the embedded demo, as the tables of docs/privacy.md.
+
+.venv/bin/python tools/privacy_cost.py               # seeds 1 to 3: 33 runs of a minute or two
+.venv/bin/python tools/privacy_cost.py --only 50     # the rows whose name holds this text
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedcopl.config import RunConfig, override
+from fedcopl.engines.simulation import simulate
+from fedcopl.privacy_account import noise_for, planned_releases
+
+SECURE = "privacy.secure_sums=true"
+ALONE = ["sharing.aggregate=none", "labels.global_allocation=false"]
+LAST_ROUND = ["evaluation.everywhere=false", "evaluation.every=10"]  # only what is shown is measured
+ROWS: list[tuple[str, float | None, list[str]]] = [  # name, epsilon, settings on top of the demo's
+    ("5 sites, all off", None, []),
+    ("5 sites, secure sums", None, [SECURE]),
+    ("5 sites, secure sums and noise", 100, [SECURE]),
+    ("5 sites, secure sums and noise", 30, [SECURE]),
+    ("5 sites, secure sums and noise", 8, [SECURE]),
+    ("5 sites, noise at each site", 30, []),
+    ("5 sites, secure sums and noise, no counts sent", 30, [SECURE, "labels.global_allocation=false"]),
+    ("5 sites, each alone: nothing sent", None, ALONE),
+    ("50 sites, all off", None, ["data.clients=50"]),
+    ("50 sites, secure sums and noise", 30, ["data.clients=50", SECURE]),
+    ("50 sites, each alone: nothing sent", None, ["data.clients=50", *ALONE]),
+]
+COLUMNS = ["settings", "epsilon", "`privacy.noise`", "zero-shot", "seed by seed", "mean", "labels right", "sent, MB"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", default="", help="run the rows whose name holds this text")
+    arguments = parser.parse_args()
+    demo = override(tomllib.loads((files("fedcopl") / "demo.toml").read_text()), LAST_ROUND)
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for name, epsilon, pairs in ROWS:
+        if arguments.only in name:
+            config = RunConfig.from_mapping(override(demo, pairs), "demo")
+            noise = noise_for(epsilon, config.privacy.delta, planned_releases(config)) if epsilon else 0.0
+            with_noise = [*pairs, f"privacy.noise={noise:.4f}"] if noise else pairs
+            outcomes = [outcome(override(demo, [*with_noise, f"seed={n + 1}"])) for n in range(arguments.seeds)]
+            print(row(name, noise, outcomes), flush=True)
+
+
+def outcome(settings: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        results = simulate(RunConfig.from_mapping(settings, "demo"), Path(folder) / "run")
+    print(json.dumps([settings["seed"], results["final"], results["privacy"], results["seconds"]]), file=sys.stderr)
+    return results
+
+
+def row(name: str, noise: float, outcomes: list[dict[str, Any]]) -> str:
+    accuracies = [100 * results["final"]["macro"] for results in outcomes]
+    right = statistics.mean(100 * results["pseudo_label_accuracy"][-1] for results in outcomes)
+    stated = (outcomes[0]["privacy"] or {}).get("epsilon")
+    cells = [
+        name,
+        f"{stated:.0f}" if stated else "",
+        f"{noise:.2f}" if noise else "",
+        f"{statistics.mean(100 * results['zero_shot']['macro'] for results in outcomes):.1f}",
+        ", ".join(f"{accuracy:.1f}" for accuracy in accuracies),
+        f"{statistics.mean(accuracies):.1f}",
+        f"{right:.1f}",
+        f"{outcomes[0]['bytes_up'] / 1e6:.2f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
