@@ -98,22 +98,27 @@ def until(done, patience=120):
 
 
 @pytest.mark.slow
-def test_a_waiting_server_can_be_asked_and_stopped(place):
-    port = str(free_port())
-    words = ["server", "--classes", "data/classes.txt", "--host", "127.0.0.1", "--port", port, "--out", "run"]
+def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
+    def told(*words):
+        monkeypatch.setattr(sys, "argv", ["fedcopl", *words])
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr()
+
+    monkeypatch.chdir(place)
+    words = [*SERVER, "--host", "127.0.0.1", "--port", str(free_port()), "--out", "run"]
     with (place / "server.log").open("w") as log:
         server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
     try:
         until(lambda: "waiting: 0 of at least 2 sites" in (place / "server.log").read_text())
-        second = fedcopl(*words, cwd=place)
-        assert second.returncode == 7 and "another process is running in this folder" in second.stderr
-        told = json.loads(fedcopl("status", "--json", cwd=place).stdout)
-        assert told["running"] and told["sites"] == [] and told["rounds"] == []
-        assert fedcopl("stop", cwd=place).stdout == "stopped\n"
+        assert "another process is running in this folder" in told(*words).err
+        status = json.loads(told("status", "--json").out)
+        assert status["running"] and status["sites"] == [] and status["rounds"] == []
+        assert told("stop").out == "stopped\n"
         assert server.wait(60) == 130
         assert "fedcopl: stopped" in (place / "server.log").read_text()
-        assert fedcopl("stop", cwd=place).stdout == "nothing is running in federation\n"
-        assert json.loads(fedcopl("status", "--json", cwd=place).stdout)["running"] is False
+        assert told("stop").out == "nothing is running in federation\n"
+        assert json.loads(told("status", "--json").out)["running"] is False
     finally:
         if server.poll() is None:
             os.kill(server.pid, signal.SIGKILL)

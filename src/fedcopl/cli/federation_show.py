@@ -24,7 +24,10 @@ def print_outcome(outcome: Told, folder: Path) -> None:
         ("loss", "unknown" if last["loss"] is None else f"{last['loss']:.3f} in the last round"),
         ("answers not used", str(sum(len(record["dropped"]) for record in outcome["rounds"]))),
         ("sent to the server", f"{size(outcome['bytes_up'])} (back: {size(outcome['bytes_down'])})"),
-        ("on the wire", f"{size(outcome['traffic']['received'])} (back: {size(outcome['traffic']['sent'])})"),
+        (
+            "on the wire",
+            f"{size(outcome['traffic']['received'])} (back: {size(outcome['traffic']['sent'])}), this start",
+        ),
         ("time", f"{outcome['seconds']:.0f} s"),
         ("results", str(folder)),
     ):

@@ -115,7 +115,7 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
 
 
 def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
-    named = {line.split(":")[0] for line in leaving()}
+    named = {line.split(":")[0] for line in leaving() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
 
 

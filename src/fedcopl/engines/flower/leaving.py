@@ -8,13 +8,19 @@ from ...messages import REPLY_TO
 NEVER = "images, file names, labels, predictions, what stays at home of the prompts, the private key"
 WORDS = {
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
-    ("Selected", "examples"): "how many images it chose to train on",
+    ("Estimated", "masked"): "the same under masks, instead, where the run has secure sums",
+    ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
     ("Trained", "shared"): "the prompts that are averaged (for FedCoPL the visual prompt), after each round",
     ("Trained", "examples"): "how many images it trained on",
     ("Trained", "loss"): "the training loss",
+    ("Trained", "masked"): "these three under masks, instead, where the run has secure sums",
     ("Evaluated", "correct"): "how many labelled test images are right, if it has any",
     ("Evaluated", "examples"): "how many labelled test images it has",
+    ("Introduced", "keys"): "public keys made for one secure sum",
+    ("SharedOut", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
+    ("Unmasked", "shares"): "shares that take the masks off a sum, never off one site's numbers",
 }
+ALSO = "with each answer a random number that stands for its folder, so that nobody else can answer in its place"
 
 
 def leaving() -> Iterator[str]:
@@ -23,3 +29,4 @@ def leaving() -> Iterator[str]:
         for field in fields(kind):
             words = WORDS.get((kind.__name__, field.name), "see docs/what-leaves-a-client.md")
             yield f"{kind.__name__}.{field.name}: {words}"
+    yield ALSO
