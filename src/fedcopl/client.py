@@ -108,10 +108,11 @@ class Client:
     exam: Exam = NO_EXAM
     secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
     told: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
+    repeatable: bool = False  # only in a simulation: see `Teller`
 
     @cached_property
     def _teller(self) -> Teller:
-        return Teller(self.config, self.secret)
+        return Teller(self.config, self.secret, self.repeatable)
 
     def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
         """The reply to a question, and the state to keep for the next one."""

@@ -46,7 +46,7 @@ class ScreenWatcher:
         self._screen.show(done, self._rounds, f"{clients} sites")
 
     def answered(self, client: str, ask: Ask) -> None:
-        step = STEPS[type(ask).__name__]
+        step = STEPS.get(type(ask).__name__, "exchanging keys")
         self._screen.show(self._done, self._rounds, ", ".join(filter(None, (self._last, step))))
 
     def round_done(self, record: Mapping[str, Any]) -> None:

@@ -22,34 +22,41 @@ SETTINGS_HELP = (
 )
 
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG.toml] [key=value ...]", help=SETTINGS_HELP, show_default=False),
+]
+Classes = Annotated[
+    Path | None, typer.Option(help="Class names, one a line; every site needs the same file.", show_default=False)
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False)
+]
+Addresses = Annotated[
+    list[str] | None,
+    typer.Option(help="Name or number by which sites reach this machine; goes into the certificate."),
+]
+OwnCertificates = Annotated[
+    tuple[Path, Path, Path] | None,
+    typer.Option(metavar="CA CERT KEY", help="Your own files instead of those made in the folder."),
+]
+MinSites = Annotated[int, typer.Option(min=1, help="With fewer sites nothing begins and nothing goes on.")]
+StartWith = Annotated[
+    int, typer.Option(min=0, help="Sites to wait for at the start, if more than that.", show_default=False)
+]
+
+
 def server(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[CONFIG.toml] [key=value ...]", help=SETTINGS_HELP, show_default=False),
-    ] = None,
-    classes: Annotated[
-        Path | None,
-        typer.Option(help="Class names, one a line; every site needs the same file.", show_default=False),
-    ] = None,
+    settings: Settings = None,
+    classes: Classes = None,
     folder: Annotated[Path, typer.Option(help="Keys, certificates and logs of the server.")] = FEDERATION,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
-    ] = None,
+    out: Out = None,
     host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 9092,
-    address: Annotated[
-        list[str] | None,
-        typer.Option(help="Name or number by which sites reach this machine; goes into the certificate."),
-    ] = None,
-    certificates: Annotated[
-        tuple[Path, Path, Path] | None,
-        typer.Option(metavar="CA CERT KEY", help="Your own files instead of those made in the folder."),
-    ] = None,
-    min_sites: Annotated[int, typer.Option(min=1, help="With fewer sites nothing begins and nothing goes on.")] = 2,
-    start_with: Annotated[
-        int, typer.Option(min=0, help="Sites to wait for at the start, if more than that.", show_default=False)
-    ] = 0,
+    address: Addresses = None,
+    certificates: OwnCertificates = None,
+    min_sites: MinSites = 2,
+    start_with: StartWith = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds a site has for an answer.")] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
@@ -93,14 +100,9 @@ def _classes(classes: Path | None, out: Path) -> Path:
 
 
 def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None) -> "Certificates":
-    from ..engines.flower.keys import Certificates, server_certificates
+    from ..engines.flower.keys import given_certificates, server_certificates
 
-    if own is None:
-        return server_certificates(folder, addresses)
-    missing = [file for file in own if not file.is_file()]
-    if missing:
-        raise FederationError(f"{missing[0]}: there is no such certificate or key")
-    return Certificates(*own)
+    return given_certificates(*own) if own else server_certificates(folder, addresses)
 
 
 def _host(home: Any, plan: Any) -> dict[str, Any]:

@@ -29,6 +29,9 @@ def join(
     ca: Annotated[Path, typer.Option(help="The server's certificate: its file ca.pem.")] = Path("ca.pem"),
     name: Annotated[str, typer.Option(help="What this site is called; without it the machine's name.")] = "",
     folder: Annotated[Path, typer.Option(help="This site's keys, states and models.")] = Path("site"),
+    corrections: Annotated[
+        Path | None, typer.Option(help="An expert's answers of `fedcopl review`, to be trained on.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", "--dry-run", help="Check everything, make the key, and connect to nobody.")
     ] = False,
@@ -41,7 +44,7 @@ def join(
     called, own = _site_name(name), _own_settings(list(settings or []))
     with flower():
         from ..engines.flower.site import Home
-    home = Home(called, images, str(classes), folder, own)
+    home = Home(called, images, str(classes), folder, own, str(corrections or ""))
     with watch(0) as watcher:
         site = _ready(home, watcher)
         _tell(site, server)
@@ -82,6 +85,7 @@ def _tell(site: Any, server: str) -> None:
         ("site", site.name),
         ("images", f"{len(dataset.train):,}, {len(dataset.skipped)} left out"),
         ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
+        ("told by an expert", f"{len(site.told.index)} images" if len(site.told.index) else "nothing"),
         ("classes", site.classes),
         ("model", site.model),
         ("key for the server", str(site.home.folder / "site.pub")),
@@ -94,7 +98,8 @@ def _tell(site: Any, server: str) -> None:
 
 
 def _serve(site: Any, server: str, ca: Path, watcher: Any) -> None:
-    from ..engines.flower.site_host import Server, check_server, host
+    from ..engines.flower.door import Server, check_server
+    from ..engines.flower.site_host import host
 
     there = Server(server, ca)
     check_server(there)

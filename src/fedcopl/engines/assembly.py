@@ -128,6 +128,7 @@ def _clients(
             exams.get(name, NO_EXAM),
             stream(config.seed, "secret", learner.number).bytes(32),
             told_of(part, told),
+            repeatable=True,
         )
         for name, learner, part in zip(names, learners, parts.train, strict=True)
     }

@@ -115,7 +115,7 @@ def _how(stage: Stage, shelf: Shelf, seeds: Sequence[int], command: str) -> str:
         f"Made by `{command}`: {len(runs)} of {len(configs)} runs, of the seeds {', '.join(map(str, seeds))}; "
         f"{sum(run.seconds for run in runs) / 60:.0f} minutes of computing in all. Mean ± standard deviation over the "
         f"seeds.\n\nSettings other than the defaults: {', '.join(f'`{pair}`' for pair in _unusual(configs))}.\n\n"
-        f"fedcopl {', '.join(codes) or '–'}; {', '.join(sorted(versions)) or '–'}.\n"
+        f"Versions: fedcopl {', '.join(codes) or '–'}; {', '.join(sorted(versions)) or '–'}.\n"
     )
 
 

@@ -50,6 +50,7 @@ class Teller:
 
     config: RunConfig
     secret: bytes = b""  # noise is drawn from it: whoever knows it can take the noise off
+    repeatable: bool = False  # a simulation: a round that is played again has the same noise, also in secure sums
 
     def remember(self, ask: Ask, secrets: Secrets) -> Secrets:
         """Take note of a question: the same ones get the same noise, so that asking again tells nothing new."""
@@ -98,7 +99,12 @@ class Teller:
         sigma = self.config.privacy.noise * clip / math.sqrt(max(len(ask.peers), 1))
         if math.ldexp(sigma, bits) < FEWEST_STEPS:
             raise ValueError("the noise is too small to be shared out: set a larger privacy.noise or a larger clip")
-        return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", secrets.history)))
+        label = (secrets.history, self._sum_of(secrets))
+        return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", *label)))
+
+    def _sum_of(self, secrets: Secrets) -> str:
+        """Which noise: with the same in two secure sums, their difference would show whom one of them had lost."""
+        return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
     def _masked(self, ask: Estimate | Train, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
         from ..masking.steps import mask

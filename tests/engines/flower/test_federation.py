@@ -15,7 +15,7 @@ from fedcopl.engines.flower.client_app import harmless_reason
 from fedcopl.engines.flower.codec import answer_records
 from fedcopl.engines.flower.federation import GridFederation, Patience
 from fedcopl.engines.flower.roster import Known
-from fedcopl.engines.flower.site_state import Refused
+from fedcopl.engines.flower.terms import Refused
 from fedcopl.engines.local import LocalFederation
 from fedcopl.errors import DataError, Interrupted, NoClientAnswered
 from fedcopl.messages import Evaluate, Evaluated, Select, Train, Trained, digest
@@ -310,3 +310,14 @@ def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
     federation = federation_of(LoopGrid(sites(tmp_path)), told, Patience(1, 0, 0.01))
     assert federation.ask({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
     assert told.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
+
+
+def test_secure_sums_travel_too(tmp_path):
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
+    nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
+    grid = LoopGrid(nodes)
+    federation = GridFederation(grid, terms(config), Known({}), QUICK, Told())
+    bits, _ = played(federation, config)
+    assert bits == played(LocalFederation(clients(config, NoisyLearner, 4)), config)[0]
+    assert federation.take_dropped() == {}
+    assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}

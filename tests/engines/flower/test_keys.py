@@ -9,8 +9,14 @@ from datetime import timedelta
 import pytest
 
 from fedcopl.engines.flower import keys, link
-from fedcopl.engines.flower.keys import public_line, read_site_keys, server_certificates, site_key
-from fedcopl.engines.flower.site_host import Server, check_server
+from fedcopl.engines.flower.door import Server, check_server, knock
+from fedcopl.engines.flower.keys import (
+    given_certificates,
+    public_line,
+    read_site_keys,
+    server_certificates,
+    site_key,
+)
 from fedcopl.errors import FederationError
 
 
@@ -52,10 +58,12 @@ def test_a_certificate_of_another_server_is_an_error_that_names_both(made, liste
         check_server(Server(f"127.0.0.1:{listening}", other.ca))
 
 
-def test_who_is_not_there_yet_is_waited_for(made):
+def test_who_is_not_there_yet_is_waited_for(made, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    check_server(Server(f"127.0.0.1:{port}", made.ca))
+    server = Server(f"127.0.0.1:{port}", made.ca)
+    check_server(server)
+    assert knock(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
@@ -83,6 +91,18 @@ def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_pat
     keys._write_server(other, tmp_path / "ca.key", {"b.example"})
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
+
+
+def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
+    assert given_certificates(made.ca, made.certificate, made.key) == made
+    monkeypatch.setattr(keys, "own_addresses", set)
+    elsewhere = server_certificates(tmp_path, ["server.example"])
+    with pytest.raises(FederationError, match=r"made out also to 127\.0\.0\.1"):
+        given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)
+    with pytest.raises(FederationError, match="is no certificate of a server"):
+        given_certificates(made.ca, made.key, made.key)
+    with pytest.raises(FederationError, match="there is no such certificate"):
+        given_certificates(made.ca, tmp_path / "nothing", made.key)
 
 
 def test_private_keys_are_for_their_owner_only(made, tmp_path):

@@ -1,23 +1,27 @@
 """A real site with the embedded model: what it refuses, what it writes down, and that it is a simulation's client."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from engines.flower.toolbox import digit_sites
+from engines.flower.toolbox import LoopGrid, Told, digit_sites
 from fedcopl import RunConfig, simulate
 from fedcopl.classifier import load
+from fedcopl.engines.flower.client_app import reply_to
+from fedcopl.engines.flower.federation import Patience
 from fedcopl.engines.flower.leaving import leaving
 from fedcopl.engines.flower.local_sites import home_of
-from fedcopl.engines.flower.server import first_server
+from fedcopl.engines.flower.run_settings import Plan
+from fedcopl.engines.flower.server import first_server, serve
 from fedcopl.engines.flower.site import Home, Site
-from fedcopl.engines.flower.site_state import Refused
-from fedcopl.engines.flower.terms import terms_of
+from fedcopl.engines.flower.site_state import SiteState
+from fedcopl.engines.flower.terms import Refused, terms_of
 from fedcopl.engines.local import LocalFederation
-from fedcopl.errors import ConfigError
-from fedcopl.messages import REPLY_TO, Estimate, Evaluate
+from fedcopl.errors import ConfigError, DataError, Interrupted
+from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select
 from fedcopl.protocol import run
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
@@ -68,6 +72,17 @@ def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, ask
     assert not (site.home.folder / "runs" / "another").exists()
 
 
+def test_a_run_keeps_the_settings_it_began_with(site, asked):
+    server, terms = asked
+    begun = type(terms)(**vars(terms) | {"run": "pinned"})
+    site.answer(Estimate(0, server.shared), begun)
+    changed = {**begun.settings, "train.epochs": 5}
+    with pytest.raises(Refused, match=r"have changed: settings\.train\.epochs was 1, is 5$"):
+        site.answer(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
+    with pytest.raises(Refused, match="number was 0, is 1"):
+        site.answer(Estimate(0, server.shared), begun.at(1))
+
+
 def test_settings_that_are_the_servers_are_not_the_sites():
     with pytest.raises(ConfigError, match=r"model\.text_prompts: is the server's to say; a site sets backbone"):
         Home("a", "x", model={"text_prompts": 4}).own_model()
@@ -99,6 +114,62 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
     # the model lies where `fedcopl predict` looks for one
     assert load(site.home.folder / "runs/run-1").recipe.classes == site.prepared.dataset.classes
     assert (site.home.folder / "runs/run-1/labels/images.json").exists()
+
+
+@pytest.fixture(scope="module")
+def two(data, tmp_path_factory):
+    """Both sites as nodes of a grid, in homes of their own."""
+    homes = tmp_path_factory.mktemp("two")
+    sites = {
+        name: Site(Home(name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1}))
+        for name in ("site-a", "site-b")
+    }
+    return {name: lambda message, site=site: reply_to(message, lambda: site) for name, site in sites.items()}
+
+
+class StopAfterOne(Told):
+    def round_done(self, record):
+        raise Interrupted("enough")
+
+
+def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
+    patience = Patience(60, 2, 0.01)
+    whole = serve(LoopGrid(two), Plan(CONFIG, data / "classes.txt", tmp_path / "whole", patience), Told())
+    plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", patience)
+    with pytest.raises(Interrupted):
+        serve(LoopGrid(two), plan, StopAfterOne())
+    progress = json.loads((tmp_path / "run/progress.json").read_text())
+    assert [record["round"] for record in progress["rounds"]] == [0]
+    told = serve(LoopGrid(two), replace(plan, resume=True), Told())
+    prompts = [tmp_path / run / "prompts/server.safetensors" for run in ("whole", "run")]
+    assert prompts[0].read_bytes() == prompts[1].read_bytes()
+    for one in (whole, told):
+        assert one["sites"] == ["site-a", "site-b"] and one["shared"] == ["visual"]
+        assert [record["participants"] for record in one["rounds"]] == [2, 2]
+        assert 0 < one["final"]["macro"] <= 1  # these sites have labels
+        assert sum(one["rounds"][0]["totals"]) > 0 and one["rounds"][1]["totals"] is None
+    kept = json.loads((tmp_path / "run/server.json").read_text())
+    assert kept["starts"] == 2 and kept["sites"] == {"site-a": 0, "site-b": 1}
+    assert not (tmp_path / "run/progress.json").exists()
+    assert "site-a" in (tmp_path / "run/report.html").read_text()
+
+
+def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):
+    server, terms = asked
+    told = tmp_path / "answers.csv"
+    told.write_text("file,label\ntrain/000.png,seven\n")
+    home = Home(
+        "site-a", data / "clients/site-a", str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, str(told)
+    )
+    site = Site(home)
+    assert (site.told.index.tolist(), site.told.label.tolist()) == ([0], [7])
+    site.answer(Estimate(0, server.shared), terms)
+    site.answer(Select(0, 0, np.zeros(10, np.int64), 1), terms)
+    chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
+    assert chosen.label[chosen.index.tolist().index(0)] == 7
+    told.write_text("file,label\nother.png,seven\n")
+    with pytest.raises(DataError, match="says nothing about any of the images"):
+        Site(home)
 
 
 def test_zero_shot_needs_no_training(site, asked):

@@ -9,7 +9,8 @@ import pytest
 from fakes import START, NoisyLearner
 from fedcopl.client import Client, ClientState
 from fedcopl.config import RunConfig
-from fedcopl.engines.flower.site_state import Place, Refused, SiteState
+from fedcopl.engines.flower.site_state import Place, SiteState
+from fedcopl.engines.flower.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.masking.session import Session
 from fedcopl.messages import Estimate, Select, Train

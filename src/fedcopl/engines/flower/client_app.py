@@ -18,8 +18,7 @@ from .codec import answer_records, read_question, refusal_records
 from .federation import route
 from .packing import Unreadable
 from .roster import ASK_NAME, NAME
-from .site_state import Refused
-from .terms import Terms
+from .terms import Refused, Terms
 
 MOST = 10**9  # bytes of a question
 OPEN = ("fedcopl.client", "fedcopl.sums", "fedcopl.masking")  # they speak of questions, never of images

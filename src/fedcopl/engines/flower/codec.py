@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 
 from ...messages import REPLY_TO, Ask, Reply
 from .packing import Packed, Unreadable, pack, unpack
-from .terms import Terms
+from .terms import SETTING, Terms
 
 NUMPY = "numpy.ndarray"  # the only way of writing arrays that is read
 DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
 MESSAGE, ARRAYS, TERMS, REFUSED = "message", "arrays", "terms", "refused"
-SETTING = "settings."
 LONGEST_REASON = 300
 
 

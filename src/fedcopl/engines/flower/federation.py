@@ -9,7 +9,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from ...errors import Interrupted, NoClientAnswered
-from ...messages import Ask, Reply, digest, payload_bytes
+from ...messages import Ask, KeyAsk, Reply, digest, payload_bytes
 from ..watcher import SilentWatcher, Watcher
 from .codec import one_line, question_records, read_answer
 from .packing import Unreadable
@@ -151,7 +151,8 @@ class GridFederation:
             one = asked.pop(site)
             try:
                 yield site, self._read(site, message, one)
-                self.watcher.answered(site, one.ask)
+                if not isinstance(one.ask, KeyAsk):
+                    self.watcher.answered(site, one.ask)
             except Unreadable as error:
                 self._drop(site, one.ask, str(error))
 

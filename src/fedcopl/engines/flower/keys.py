@@ -32,6 +32,7 @@ from ...errors import FederationError
 from ...files import write_bytes
 
 CURVE = ec.SECP384R1()
+HERE = "127.0.0.1"
 VALID = timedelta(days=825)
 
 
@@ -56,9 +57,26 @@ def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
     return files
 
 
+def given_certificates(ca: Path, certificate: Path, key: Path) -> Certificates:
+    """The operator's own files instead of ours."""
+    missing = [file for file in (ca, certificate, key) if not file.is_file()]
+    if missing:
+        raise FederationError(f"{missing[0]}: there is no such certificate or key")
+    try:
+        is_right = _covers(certificate, {HERE})
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise FederationError(f"{certificate}: is no certificate of a server: {error}") from error
+    if not is_right:
+        raise FederationError(
+            f"{certificate}: must be valid for a month at least and be made out also to {HERE}, "
+            "by which the server reaches itself"
+        )
+    return Certificates(ca, certificate, key)
+
+
 def own_addresses() -> set[str]:
     """What this machine is called, as far as it knows."""
-    return {"localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()} - {""}
+    return {"localhost", HERE, "::1", socket.gethostname(), socket.getfqdn()} - {""}
 
 
 def _write_authority(certificate: Path, key_file: Path) -> None:

@@ -1,6 +1,7 @@
 """Children that do not outlive their parent, however it ends."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from . import OFFLINE
+from .keys import write_secret
 
 LOOK = 0.2  # seconds between two looks for the parent
 GRACE = 5.0  # seconds a child has to end when asked
@@ -37,6 +39,13 @@ def start(module: str, arguments: Sequence[str], home: Path, log: IO[bytes]) -> 
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=child_environment(home), start_new_session=True
     )
+
+
+def fresh_secret(home: Path) -> tuple[Path, bytes]:
+    """Random bytes for this process and the child it is about to start, in a file that only this user can read."""
+    file, secret = home / "exec.secret", secrets.token_bytes(32)
+    write_secret(file, secret)
+    return file, secret
 
 
 def child_environment(home: Path) -> Mapping[str, str]:

@@ -21,10 +21,13 @@ from ...data.records import TEMPLATE
 from ...errors import ConfigError, RunFolderError
 from ...files import write_text
 from ...model.methods import choose_method
-from ...protocol import RoundReport, ServerState, run, zero_shot_scores
+from ...privacy_account import release_records, require_accounting, statement
+from ...protocol import RoundReport, ServerState, refuse_privacy, run, zero_shot_scores
+from ...report.page import write_page
 from ...runs import Checkpoint, RunFolder
 from ..assembly import first_state
 from ..audit import accuracy_record
+from ..simulation import versions
 from ..watcher import Watcher
 from .federation import GridFederation
 from .roster import Known
@@ -84,14 +87,20 @@ def serve(grid: Grid, plan: Plan, watcher: Watcher, should_stop: Callable[[], bo
         watcher.started(config, len(sites), checkpoint.server.round if checkpoint else 0)
         if checkpoint is None:
             checkpoint = Checkpoint(server, {}, _first_records(federation))
-        checkpoint = _play(config, place, federation, checkpoint, watcher)
-        return _finish(config, place, checkpoint, classes, list(file.known.numbers))
+
+        def outcome(records: Mapping[str, Any]) -> Results:
+            told = outcome_of(config, records, classes, list(file.known.numbers))
+            return told | {"shared": list(server.shared)}
+
+        checkpoint = _play(config, place, federation, checkpoint, watcher, outcome)
+        return _finish(place, checkpoint, outcome(checkpoint.records))
 
 
 def check(plan: Plan) -> None:
     """Every mistake that can be found before anybody is let in."""
     server_classes(plan)
-    choose_method(plan.config)
+    require_accounting(plan.config)
+    refuse_privacy(plan.config, choose_method(plan.config).neighbours())
     own_clip(plan.config.model)
     with RunFolder(plan.out) as place:
         place.open(server_config(plan), resume=plan.resume)
@@ -122,7 +131,12 @@ def _first_records(federation: GridFederation) -> dict[str, Any]:
 
 
 def _play(
-    config: RunConfig, place: RunFolder, federation: GridFederation, checkpoint: Checkpoint, watcher: Watcher
+    config: RunConfig,
+    place: RunFolder,
+    federation: GridFederation,
+    checkpoint: Checkpoint,
+    watcher: Watcher,
+    outcome: Callable[[Mapping[str, Any]], Results],
 ) -> Checkpoint:
     records, began = dict(checkpoint.records), time.monotonic()
     spent = records["seconds"]
@@ -133,6 +147,7 @@ def _play(
         records["rounds"] = [*records["rounds"], record]
         place.save_checkpoint(Checkpoint(server, {}, records))
         place.write_lines("rounds.jsonl", records["rounds"])
+        place.write_json("progress.json", outcome(records))
         watcher.round_done(record)
 
     server = run(config, federation, checkpoint.server, after_round)
@@ -153,28 +168,36 @@ def round_record(report: RoundReport, dropped: Mapping[str, str]) -> dict[str, A
         "bytes_down": report.bytes_down,
         "kept_old_prompt": report.kept_old_prompt,
         "dropped": {**dropped, **report.dropped},
+        "releases": release_records(report.releases),
         **accuracy_record(list(report.scores.values()), None),
     }
 
 
-def _finish(
-    config: RunConfig, place: RunFolder, checkpoint: Checkpoint, classes: tuple[str, ...], sites: list[str]
-) -> Results:
-    rounds = checkpoint.records["rounds"]
-    outcome = {
+def outcome_of(config: RunConfig, records: Mapping[str, Any], classes: tuple[str, ...], sites: list[str]) -> Results:
+    """The outcome so far as plain data, as far as a server knows it; `fedcopl report` and `watch` read it."""
+    rounds = records["rounds"]
+    return {
         "name": config.name,
         "seed": config.seed,
         "sites": sites,
         "classes": list(classes),
-        "zero_shot": {kind: checkpoint.records["zero_shot"][kind] for kind in LABELLED},
+        "template": config.model.template,
+        "zero_shot": {kind: records["zero_shot"][kind] for kind in LABELLED},
         "final": {kind: rounds[-1][kind] for kind in LABELLED} | {"round": rounds[-1]["round"]},
         "bytes_up": sum(record["bytes_up"] for record in rounds),
         "bytes_down": sum(record["bytes_down"] for record in rounds),
-        "seconds": checkpoint.records["seconds"],
+        "seconds": records["seconds"],
+        "privacy": statement(config, rounds),
         "rounds": rounds,
         "settings": config.model_dump(),
+        "versions": versions(),
     }
-    place.write_lines("rounds.jsonl", rounds)
+
+
+def _finish(place: RunFolder, checkpoint: Checkpoint, outcome: Results) -> Results:
+    place.write_lines("rounds.jsonl", outcome["rounds"])
     place.write_json("results.json", outcome)
     place.write_prompts(checkpoint.server, {})
+    write_page(place.path / "report.html", outcome, [])
+    (place.path / "progress.json").unlink(missing_ok=True)  # results.json says it all
     return outcome

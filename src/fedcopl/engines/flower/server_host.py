@@ -15,12 +15,13 @@ from flwr.supercore.constant import TaskType
 from ...errors import FedCoPLError, FederationError
 from ..watcher import Watcher
 from .keys import Certificates, read_site_keys
-from .lifeline import end, start
+from .lifeline import end, fresh_secret, start
 from .places import should_stop, working
+from .playing import play_one
 from .registry import Control
 from .run_settings import Plan
 from .server import Results, serve
-from .work import Runtime, play_one, take_task
+from .work import Runtime, take_task
 
 READY = 60.0  # seconds a SuperLink may take to start
 BUNDLE = """
@@ -66,12 +67,12 @@ def host(home: ServerHome, plan: Plan, watcher: Watcher) -> Results:
     }
     with (
         working(home.folder, about),
-        _link(home) as link,
+        _link(home) as (link, secret),
         _control(home, link) as control,
         _letting_in(home, control, watcher),
     ):
         run_id = control.start_run(build_fab_from_files({"pyproject.toml": BUNDLE.encode()})[0])
-        runtime = Runtime(home.local, home.certificates.ca)
+        runtime = Runtime(home.local, secret, home.certificates.ca)
 
         def stopped() -> bool:
             if link.poll() is not None:
@@ -84,17 +85,18 @@ def host(home: ServerHome, plan: Plan, watcher: Watcher) -> Results:
 
 
 @contextmanager
-def _link(home: ServerHome) -> Iterator[subprocess.Popen[bytes]]:
+def _link(home: ServerHome) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
     files, place = home.certificates, home.folder / "flower"
     place.mkdir(parents=True, exist_ok=True)
+    secret_file, secret = fresh_secret(place)
     arguments = ["--host", home.host, "--port", str(home.port), "--database", str(place / "link.db")]
     arguments += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
     arguments += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
-    arguments += ["--disable-runtime-dependency-installation"]
+    arguments += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
     with (place / "superlink.log").open("ab") as log:
         child = start("link", arguments, place, log)
         try:
-            yield child
+            yield child, secret
         finally:
             end(child)
 

@@ -11,10 +11,12 @@ import numpy as np
 
 from ...client import NO_EXAM, Client, ClientState
 from ...config import Data, Model, RunConfig
+from ...core.corrections import NO_CORRECTIONS, Corrections
 from ...data.cache import PixelCache
 from ...data.catalog import load_dataset
+from ...data.corrections import read_corrections, told_of
 from ...data.prepare import Prepared, prepare
-from ...errors import ConfigError
+from ...errors import ConfigError, DataError
 from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
 from ...model.clip import Clip, load_clip
 from ...model.device import choose_arithmetic, keep_freed_memory, use_threads
@@ -29,8 +31,8 @@ from ...runs import RunFolder, file_name, write_images, write_labels
 from ..simulation import versions
 from ..watcher import SilentWatcher, Watcher
 from .keys import site_secret
-from .site_state import Refused, SiteState
-from .terms import LOCAL, Terms, classes_digest, differences
+from .site_state import SiteState
+from .terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to
 
 GIGABYTE = 10**9
 
@@ -44,6 +46,7 @@ class Home:
     classes_file: str = ""
     folder: Path = Path("site")  # where its keys and its states are kept
     model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings that are its own business
+    corrections: str = ""  # what its expert said in `fedcopl review`, to be trained on
 
     def data(self) -> Data:
         kind = "manifest" if self.images.is_file() else "folder"
@@ -64,6 +67,7 @@ class Site:
         use_threads(self.own.threads)
         keep_freed_memory()
         self.prepared, self.clip = _load(home, self.own, watcher or SilentWatcher())
+        self.told = _told(home, self.prepared)
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = model_name(self.own.backbone, self.clip)
         self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
@@ -86,6 +90,7 @@ class Site:
         if unlike:
             raise Refused("; ".join(unlike))
         client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
+        hold_to(folder / "terms.json", terms)
         states = SiteState(folder / "state")
         reply = states.answer(ask, terms.attempt, lambda state: client.answer(ask, state))
         self._write_down(folder, client.config, ask, reply, states.state())
@@ -124,9 +129,9 @@ class Site:
         }
 
     def _client(self, terms: Terms) -> Client:
-        return self._client_of(terms.number, tuple(sorted(terms.settings.items())))
+        return self._client_of(terms.run, terms.number, tuple(sorted(terms.settings.items())))
 
-    def _make_client(self, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
+    def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
         config = self._config(Terms("", 0, number, "", "", "", dict(settings)))
         method, dataset = choose_method(config), self.prepared.dataset
         arithmetic = choose_arithmetic(self.own.device, config.model.precision)
@@ -137,7 +142,9 @@ class Site:
         learner = ClipLearner(model, train, method.start(self.clip), config, number)
         labels = dataset.test.labels
         exam = ClipExam(model, test, labels) if self.has_exam and labels is not None else NO_EXAM
-        return Client(learner, config, exam, site_secret(self.home.folder))
+        # Bound to the run: another run with the same questions must not get the same noise.
+        secret = sha256(site_secret(self.home.folder) + run.encode()).digest()
+        return Client(learner, config, exam, secret, self.told)
 
     def _config(self, terms: Terms) -> RunConfig:
         """The server's settings, with this site's own in their places."""
@@ -157,6 +164,17 @@ def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip]:
     watcher.preparing("preparing the images")
     prepared = prepare(dataset, clip.preprocess.cut, clip.preprocess.key, PixelCache(), watcher.prepared)
     return prepared, clip
+
+
+def _told(home: Home, prepared: Prepared) -> Corrections:
+    """What this site's expert said about its images; these stay at home like every label."""
+    if not home.corrections:
+        return NO_CORRECTIONS
+    dataset = prepared.dataset
+    told = read_corrections(Path(home.corrections), dataset.train, dataset.classes)
+    if not told:
+        raise DataError(f"{home.corrections}: says nothing about any of the images of {home.images}")
+    return told_of(np.arange(len(dataset.train)), told)
 
 
 def own_clip(own: Model) -> Clip:

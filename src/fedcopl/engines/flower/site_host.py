@@ -1,61 +1,27 @@
 """`fedcopl join`: a SuperNode beside this process, which takes the server's questions and answers them itself."""
 
 import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from flwr.app import Message
 from flwr.supercore.constant import TaskType
 
-from ...errors import FederationError
 from ..watcher import Watcher
 from .client_app import reply_to
 from .codec import is_refusal
+from .door import Server, knock
 from .keys import site_key
-from .lifeline import HEARTBEAT, end, start
+from .lifeline import end, fresh_secret, start
 from .places import should_stop, working
 from .site import Site
 from .work import Runtime, answer_one, take_task
 
 POLL = 0.2  # seconds between two looks for a question
-AGAIN = 2.0  # seconds before a SuperNode that ended is started again
-
-
-@dataclass(frozen=True)
-class Server:
-    """Where the server is and how to be sure that it is the right one."""
-
-    address: str
-    ca: Path
-
-
-def check_server(server: Server) -> None:
-    """Make sure that it is the right server, if it is there; a wrong one is an error."""
-    host, _, port = server.address.rpartition(":")
-    if not host or not port.isdigit():
-        raise FederationError(f"{server.address}: is no address; write it as server.example:9092")
-    try:
-        context = ssl.create_default_context(cafile=server.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise FederationError(f"{server.ca}: is not the certificate of a server (its ca.pem): {error}") from error
-    try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as connection,
-            context.wrap_socket(connection, server_hostname=host.strip("[]")),
-        ):
-            return
-    except ssl.SSLCertVerificationError as error:
-        raise FederationError(
-            f"{server.address}: does not show the certificate that {server.ca} speaks for ({error.verify_message}); "
-            f"ask the operator for the ca.pem of now, and whether the server knows itself as {host} (--address)"
-        ) from error
-    except OSError:
-        return  # it may come later: the SuperNode keeps trying
+AGAIN = 2.0  # seconds between two knocks at the server's door
 
 
 def host(site: Site, server: Server, watcher: Watcher) -> None:
@@ -65,12 +31,15 @@ def host(site: Site, server: Server, watcher: Watcher) -> None:
         log = site.home.folder / "flower" / "supernode.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_bytes(b"")
-        listening = Listening(log, server, site.home.folder / "site.pub", watcher)
+        listening = Listening(log, server, watcher)
         while not should_stop(site.home.folder):
+            why_not = knock(server, site_key(site.home.folder, site.name)[0])
+            if why_not:
+                listening.say(why_not)
+                time.sleep(AGAIN)
+                continue
             with _node(site, server, log) as (node, runtime):
                 _serve(site, node, runtime, watcher, listening)
-            if not should_stop(site.home.folder):
-                time.sleep(AGAIN)
 
 
 def _serve(
@@ -104,13 +73,15 @@ def _reply(message: Message, site: Site, watcher: Watcher) -> Message:
 @contextmanager
 def _node(site: Site, server: Server, log_file: Path) -> Iterator[tuple[subprocess.Popen[bytes], Runtime]]:
     port = _free_port()
+    secret_file, secret = fresh_secret(log_file.parent)
     private, _ = site_key(site.home.folder, site.name)
     arguments = ["--superlink", server.address, "--root-certificates", str(server.ca)]
     arguments += ["--auth-supernode-private-key", str(private), "--isolation", "process", "--port", str(port)]
+    arguments += ["--superexec-auth-secret-file", str(secret_file)]
     with log_file.open("ab") as log:
         child = start("node", arguments, log_file.parent, log)
         try:
-            yield child, Runtime(f"127.0.0.1:{port}")
+            yield child, Runtime(f"127.0.0.1:{port}", secret)
         finally:
             end(child)
 
@@ -125,33 +96,28 @@ def _free_port() -> int:
 class Listening:
     """Reads what the SuperNode writes, and tells people what it means."""
 
-    def __init__(self, log: Path, server: Server, public_key: Path, watcher: Watcher):
+    def __init__(self, log: Path, server: Server, watcher: Watcher):
         self._log, self._watcher = log, watcher
-        self._read, self._said, self._was_connected = 0, "", False
+        self._read, self._said = 0, ""
         self._meanings = {
             "SuperNode ID": f"connected to {server.address}",
             "Connection attempt failed": f"nobody answers at {server.address}; trying again until somebody does",
-            "Failed to activate SuperNode": (
-                f"the server does not let this site in: it does not have {public_key} yet, or somebody with this key "
-                f"is connected (a site that was killed has to wait {2 * HEARTBEAT} s); trying again"
-            ),
+            "Connection successful": f"connected to {server.address}",
         }
-        self._back = f"connected to {server.address} again"
 
     def tell(self) -> None:
-        """What is new since the last time; nothing is said twice in a row."""
+        """What is new since the last time."""
         with self._log.open("rb") as file:
             file.seek(self._read)
             lines = file.read().decode(errors="replace").splitlines()
             self._read = file.tell()
         for line in lines:
-            meaning = self._meaning(line)
-            if meaning and meaning != self._said:
-                self._said = meaning
-                self._watcher.noticed(meaning)
+            for sign, meaning in self._meanings.items():
+                if sign in line:
+                    self.say(meaning)
 
-    def _meaning(self, line: str) -> str | None:
-        if "Connection successful" in line:
-            return self._back if self._was_connected else None
-        self._was_connected |= "SuperNode ID" in line
-        return next((meaning for sign, meaning in self._meanings.items() if sign in line), None)
+    def say(self, what: str) -> None:
+        """Nothing is said twice in a row."""
+        if what != self._said:
+            self._said = what
+            self._watcher.noticed(what)

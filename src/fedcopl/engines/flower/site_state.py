@@ -29,13 +29,10 @@ from ...files import write_bytes, write_text
 from ...messages import Ask, Evaluated, Reply, digest
 from ...states import Tensors, below, state_from, state_tensors, taken_back
 from .packing import Packed, pack, unpack
+from .terms import Refused
 
 Answer = Callable[[ClientState], tuple[Reply, ClientState]]
 NOW, SEED = "now.json", "seed"
-
-
-class Refused(Exception):
-    """A question this site must not answer, and why."""
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from ...config import RunConfig
 from ...errors import ConfigError
+from ...files import write_text
 
 LOCAL = {  # each site's own business; the settings of the server say nothing about them
     "model": ("backbone", "activation", "device", "memory", "threads"),
-    "data": ("path", "classes_file"),
+    "data": ("path", "classes_file", "corrections"),
 }
 Scalar = str | int | float | bool
+SETTING = "settings."
+
+
+class Refused(Exception):
+    """A question this site must not answer, and why."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +90,18 @@ def differences(terms: Terms, classes: str, model: str) -> list[str]:
     ]
     unlike = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
     return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unlike]
+
+
+def hold_to(file: Path, terms: Terms) -> None:
+    """Refuse a question on other terms than those the run began with, which the first one writes down.
+
+    Otherwise a server could switch the privacy of a run off, or have a site train with others' random streams.
+    """
+    now = {"number": terms.number, **{f"{SETTING}{key}": value for key, value in terms.settings.items()}}
+    if not file.exists():
+        write_text(file, json.dumps(now, indent=1) + "\n")
+    began = json.loads(file.read_text(encoding="utf-8"))
+    keys = [*began, *(key for key in now if key not in began)]
+    changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
+    if changed:
+        raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")

@@ -14,22 +14,21 @@ from pathlib import Path
 import httpx
 from flwr.app import Message
 from flwr.common.constant import SubStatus
-from flwr.common.serde import run_from_proto
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
     SendTaskHeartbeatRequest,
 )
 from flwr.supercore.constant import TaskType
 from flwr.supercore.heartbeat import HeartbeatSender
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from .grid import PatientGrid
-
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 log = logging.getLogger("fedcopl.site")
 
 
@@ -38,15 +37,20 @@ class Runtime:
     """Where tasks are given out: the Runtime interface of a SuperLink or SuperNode."""
 
     address: str
+    secret: bytes  # shared with it: no other process of this machine is given a task
     ca: Path | None = None  # None: without TLS, within this machine only
 
     def client(self, token: str = "", component: str = "SuperExec") -> RuntimeHttpClient:
-        shown = [RuntimeTokenHttpInterceptor(token)] if token else []
+        """With the token of a task to work on it; without one to be given one."""
+        asking = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[ACQUIRE])
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.ca is None,
             root_certificates=self.ca.read_bytes() if self.ca else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name=component), *shown],
+            interceptors=[
+                RuntimeVersionHttpInterceptor(component_name=component),
+                RuntimeTokenHttpInterceptor(token) if token else asking,
+            ],
         )
 
 
@@ -62,7 +66,7 @@ def take_task(client: RuntimeHttpClient, kind: TaskType) -> str | None:
 def answer_one(runtime: Runtime, token: str, reply: Callable[[Message], Message]) -> bool:
     """Take the message of a client's task, answer it, and hand the answer in; whether that could be done."""
     client = runtime.client(token, "flwr-clientapp")
-    with _alive(client):
+    with alive(client):
         try:
             message, context, _, _ = pull_task_input(client)
             push_message(client, reply(message), context)
@@ -75,32 +79,8 @@ def answer_one(runtime: Runtime, token: str, reply: Callable[[Message], Message]
             client.close()
 
 
-def play_one(runtime: Runtime, token: str, play: Callable[[PatientGrid], None]) -> None:
-    """Play the server's part of a task over the grid that it opens."""
-    certificate = runtime.ca.read_bytes() if runtime.ca else None
-    grid = PatientGrid(runtime.address, runtime.ca is None, certificate, token=token)
-    client = runtime.client(token, "flwr-serverapp")
-    with _alive(client):
-        outcome = SubStatus.FAILED
-        try:
-            given = client.PullTaskInput(PullTaskInputRequest())
-            # Flower's messages look up here on whose behalf they are made.
-            TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
-            TaskIdentity.node_id = given.context.node_id
-            grid.set_run(run_from_proto(given.run))
-            play(grid)
-            outcome = SubStatus.COMPLETED
-        finally:
-            try:
-                client.PushTaskOutput(PushTaskOutputRequest(sub_status=outcome, details=""))
-            except httpx.HTTPError as error:
-                log.warning("the end of the run could not be told to the SuperLink: %s", error)
-    grid.close()
-    client.close()
-
-
 @contextmanager
-def _alive(client: RuntimeHttpClient) -> Iterator[None]:
+def alive(client: RuntimeHttpClient) -> Iterator[None]:
     """Say all the time that the task is being worked on. Flower's own function ends the process on a bad answer."""
 
     def beat() -> bool:
