@@ -35,7 +35,8 @@ def enter(visit, keys, options=LIGHT, **more):  # noqa: F811
 
 
 def press(page, key):
-    """A key that leads to another page."""
+    """A key that leads to another page. Chromium throws keys away before a page is painted, so wait for that."""
+    page.evaluate("new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)))")
     with page.expect_navigation():
         page.keyboard.press(key)
 
