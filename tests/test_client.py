@@ -65,7 +65,7 @@ def test_select_works_its_quota_out_from_the_sums():
     client = client_with()
     _, state = estimated(client)
     reply, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
-    assert reply == Selected(3)
+    assert reply == Selected(3, 4, None)
     assert state.quota.tolist() == [2, 2, 0]
     assert state.selection.index.tolist() == [0, 1, 2]
     assert state.selection.label.tolist() == [0, 0, 1]
@@ -114,7 +114,7 @@ def test_nothing_chosen_costs_nothing_and_changes_nothing():
     client = client_with(unseen="none")
     _, state = estimated(client)
     reply, state = client.answer(Select(0, 0, np.array([0, 0, 4]), 2), state)
-    assert reply == Selected(0)
+    assert reply == Selected(0, 4, None)
     reply, state = client.answer(Train(0, VISUAL), state)
     assert reply.shared is VISUAL
     assert reply.examples == 0
@@ -126,7 +126,29 @@ def test_a_client_without_images():
     reply, state = estimated(client)
     assert reply.counts.tolist() == [0, 0, 0]
     reply, _ = client.answer(Select(0, 0, np.array([1, 1, 0]), 2), state)
-    assert reply == Selected(0)
+    assert reply == Selected(0, 0, None)
+
+
+def test_it_tells_how_many_labels_are_those_of_its_last_refresh():
+    client = client_with()
+    state = selected(client)
+    assert state.labels.tolist() == [0, 0, 1, 0]
+    changed = PROBS.copy()
+    changed[1] = [0.1, 0.1, 0.8]
+    client.learner.log_probs = np.log(changed)
+    _, state = client.answer(Estimate(5, VISUAL), state)
+    reply, state = client.answer(Select(5, 1, np.array([1, 1, 2]), 2), state)
+    assert (reply.images, reply.unchanged) == (4, 3)
+    assert state.labels.tolist() == [0, 2, 1, 0]
+
+
+@pytest.mark.parametrize("privacy", [{"secure_sums": True}, {"noise": 1.0}])
+def test_where_there_is_privacy_it_tells_nothing_of_its_choice(privacy):
+    client = replace(client_with(), secret=b"s" * 32)
+    _, state = estimated(client)
+    private = replace(client, config=RunConfig.from_mapping({"privacy": privacy}, "test"))
+    reply, _ = private.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
+    assert reply == Selected(None, None, None)
 
 
 def test_a_site_without_labels_evaluates_to_nothing():
@@ -145,7 +167,7 @@ def test_what_leaves_a_client():
     leaves = {kind.__name__: [f.name for f in fields(kind)] for kind in REPLY_TO.values()}
     assert leaves == {  # a change here is a change of what users trust us with: write a decision first
         "Estimated": ["counts", "masked"],
-        "Selected": ["examples"],
+        "Selected": ["examples", "images", "unchanged"],
         "Trained": ["shared", "examples", "loss", "masked"],
         "Evaluated": ["correct", "examples"],
         "Introduced": ["keys"],

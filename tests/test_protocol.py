@@ -12,8 +12,9 @@ from fedcopl.config import RunConfig
 from fedcopl.core.allocate import allocate
 from fedcopl.engines.local import LocalFederation
 from fedcopl.errors import ClientFailed, NoClientAnswered
-from fedcopl.messages import Estimated, Evaluated, Train, Trained, payload_bytes
-from fedcopl.protocol import participants, play_round, run, what_is_wrong, zero_shot_scores
+from fedcopl.messages import Estimated, Evaluated, Select, Selected, Train, Trained, payload_bytes
+from fedcopl.protocol import labelling, participants, play_round, run, what_is_wrong, zero_shot_scores
+from fedcopl.sums.asking import Labelling
 
 
 def config_of(rounds=4, **sections):
@@ -129,7 +130,7 @@ def test_bytes_are_those_of_the_messages():
     # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; correct, examples for Evaluated
     assert second.bytes_down == 3 * 2 * (8 + prompt)
     assert second.bytes_up == 3 * (prompt + 16 + 16)
-    assert first.bytes_up - second.bytes_up == 3 * (8 * CLASSES + 8)  # counts, and how many were chosen
+    assert first.bytes_up - second.bytes_up == 3 * (8 * CLASSES + 16)  # counts; how many were chosen, of how many
     assert payload_bytes(Evaluated(1, 2)) == 16
 
 
@@ -213,6 +214,44 @@ def test_counts_must_be_one_whole_number_per_class(counts):
     federation.spoiled = {("client-0", "Estimate", 0): Estimated(np.array(counts))}
     _, [report] = reports_of(config, federation)
     assert "client-0" in report.dropped
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Selected(3, 2, None), "chose more images than it has"),
+        (Selected(1, 2, 3), "chose more images than it has"),
+        (Selected(1, None, None), "does not say of how many"),
+        (Selected(-1, 2, None), "-1 is not a number of images"),
+        (Selected(1, 2.5, None), "2.5 is not a number of images"),
+    ],
+)
+def test_a_choice_must_be_one_of_its_own_images(reply, why):
+    assert why in (what_is_wrong(Select(0, 0, None, 2), reply, CLASSES) or "")
+
+
+@pytest.mark.parametrize("reply", [Selected(None, None, None), Selected(0, 0, None), Selected(1, 2, 2)])
+def test_a_choice_may_be_kept_secret(reply):
+    assert what_is_wrong(Select(0, 0, None, 2), reply, CLASSES) is None
+
+
+def test_what_refreshes_did_is_added_up_over_the_clients():
+    told = [
+        Selected(3, 10, 8),
+        Selected(2, 5, None),
+        Selected(None, None, None),
+    ]  # new: the second
+    assert labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
+    assert labelling([Selected(None, None, None)]) is None
+
+
+def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
+    config = config_of(rounds=3, labels={"refresh_every": 2})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    first, between, second = (report.labelling for report in reports)
+    assert (first.images, first.compared, between) == (36, 0, None)  # three clients of twelve images
+    assert (second.compared, second.unchanged) == (36, 36)  # these clients do not change their minds
+    assert 0 < second.chosen <= 36
 
 
 def test_a_good_reply_has_nothing_wrong():

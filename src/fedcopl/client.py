@@ -35,6 +35,8 @@ from .sums.telling import Secrets, Teller
 
 Prompts = Mapping[str, NDArray[np.float32]]
 """A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
+Labels = NDArray[np.int32]
+"""One class for each image."""
 
 CPL_LEVELS: Mapping[str, tuple[float, float]] = {
     "dtd": (0.75, 0.95),
@@ -96,6 +98,7 @@ class ClientState:
     quota: NDArray[np.int64] | None = None  # how many of each class the last selection was allowed
     selection: Selection | None = None
     confidence: NDArray[np.float64] | None = None  # log-probability of each chosen image's label
+    labels: Labels | None = None  # the likeliest class of every image at the last selection
     secrets: Secrets = field(default_factory=Secrets)  # for the sake of privacy
 
 
@@ -148,6 +151,7 @@ class Client:
             raise ValueError("asked to select before it was asked to estimate")
         allowed = allowed_counts(state.counts, len(state.log_probs), ask, self.config)
         selection = with_corrections(choose(state.log_probs, allowed, self.config), self.told)
+        labels = state.log_probs.argmax(axis=1).astype(np.int32)
         chosen = replace(
             state,
             own={**state.own, **self.learner.remember(selection)},
@@ -155,8 +159,15 @@ class Client:
             quota=allowed,
             selection=selection,
             confidence=state.log_probs[selection.index, selection.label],
+            labels=labels,
         )
-        return Selected(None if self.config.is_private else len(selection.index)), chosen
+        return self._tell_of(selection, labels, state.labels), chosen
+
+    def _tell_of(self, selection: Selection, labels: Labels, before: Labels | None) -> Selected:
+        if self.config.is_private:
+            return Selected(None, None, None)
+        unchanged = None if before is None else int((labels == before).sum())
+        return Selected(len(selection.index), len(labels), unchanged)
 
     def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
         if state.selection is None:

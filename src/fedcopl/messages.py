@@ -42,7 +42,11 @@ class Select:
 
 @dataclass(frozen=True)
 class Selected:
-    examples: int | None  # how many images were chosen; None where privacy is switched on
+    """For those who watch a run without labels; all None where privacy is switched on."""
+
+    examples: int | None  # how many images were chosen
+    images: int | None  # n_k, of how many
+    unchanged: int | None  # how many are labelled as at its last refresh; None at its first
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from .errors import ConfigError
 from .masking import require_cryptography
 from .messages import Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
 from .rng import stream
-from .sums.asking import Asking
+from .sums.asking import Asking, Labelling
 from .sums.asking import Federation as Federation
 from .sums.asking import RoundReport as RoundReport
 from .sums.checks import what_is_wrong as what_is_wrong
@@ -97,7 +97,23 @@ def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -
     estimated, totals = sums.counts(server, server.federation.clients(), Estimate(state.round, state.shared))
     server.report.totals = totals
     index = state.round // config.labels.refresh_every
-    return tuple(server.ask(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected))
+    selected = server.ask(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)
+    server.report.labelling = labelling(selected.values())
+    return tuple(selected)
+
+
+def labelling(replies: Iterable[Selected]) -> Labelling | None:
+    """The clients' numbers added up; None if nobody tells."""
+    told = [reply for reply in replies if reply.images is not None]
+    compared = [reply for reply in told if reply.unchanged is not None]
+    if not told:
+        return None
+    return Labelling(
+        images=sum(reply.images or 0 for reply in told),
+        chosen=sum(reply.examples or 0 for reply in told),
+        compared=sum(reply.images or 0 for reply in compared),
+        unchanged=sum(reply.unchanged or 0 for reply in compared),
+    )
 
 
 def train(config: RunConfig, server: Asking, sums: Sums, state: ServerState, members: tuple[str, ...]) -> Shared:

@@ -12,7 +12,7 @@ from .masking.session import Session
 from .sums.telling import Secrets
 
 Tensors = dict[str, NDArray[Any]]
-ARRAYS = ("log_probs", "counts", "quota", "confidence")
+ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
 SPENT = 32  # bytes by which a spent key is remembered
 
 
@@ -38,9 +38,9 @@ def state_from(tensors: Tensors) -> ClientState:
     """What `state_tensors` was given."""
     has_chosen = "index" in tensors
     selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
-    log_probs, counts, quota, confidence = (tensors.get(name) for name in ARRAYS)
+    arrays: dict[str, Any] = {name: tensors.get(name) for name in ARRAYS}
     secrets = _secrets_from(below(tensors, "secrets/"))
-    return ClientState(below(tensors, "own/"), log_probs, counts, quota, selection, confidence, secrets)
+    return ClientState(own=below(tensors, "own/"), selection=selection, secrets=secrets, **arrays)
 
 
 def _secrets_from(tensors: Tensors) -> Secrets:

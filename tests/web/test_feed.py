@@ -68,7 +68,6 @@ def test_a_simulation_tells_of_counts_and_clients(folder):
     # the sums over both clients
     assert (refresh.estimated, refresh.allocated, refresh.selected) == ((12, 12), (10, 12), (9, 11))
     assert snapshot.clients == ("north", "south")
-    assert snapshot.images == 100
     assert snapshot.zero_shot == 0.45
     assert snapshot.rounds[0].trained == ("north", "south")  # both of two took part
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 from fedcopl.config import RunConfig
 from fedcopl.web.feed import Feed, Round, Snapshot
 from fedcopl.web.guard import Keys
-from fedcopl.web.watch import MOST_CLIENTS, WatchPage, client_rows, log_lines, render, seconds_left, selected_share
+from fedcopl.web.watch import MOST_CLIENTS, WatchPage, client_rows, log_lines, render, seconds_left
 from web.run_folder import progress, round_line, write_rounds
 
 KEYS = Keys("secret-token", 8000)
@@ -123,13 +123,25 @@ def test_the_log_is_the_last_first():
     assert lines[1][2] == "its answer was not used: late"
 
 
-def test_what_is_left_and_what_is_used(folder):
+def test_how_long_it_still_takes():
     rounds = (Round(1, seconds=4.0), Round(2, seconds=10.0))
     assert seconds_left(snapshot(*rounds)) == 8 * 5.0  # eight rounds of the median of 4 and 6 seconds
     assert seconds_left(snapshot()) is None
-    (folder / "progress.json").write_text(json.dumps(progress([])))
-    assert selected_share(Feed(folder).look()) == 0.2  # 9 + 11 of 100
-    assert selected_share(snapshot(*rounds)) is None
+
+
+def test_what_refreshes_did_is_shown_without_any_truth(folder):
+    told = {"images": 100, "chosen": 20, "compared": 50, "unchanged": 45}
+    write_rounds(
+        folder, [round_line(0, labelling={**told, "compared": 0}), round_line(1), round_line(2, labelling=told)]
+    )
+    seen = Feed(folder).look()
+    assert [one.chosen for one in seen.rounds] == [0.2, None, 0.2]
+    assert [one.unchanged for one in seen.rounds] == [None, None, 0.9]
+    parts = render(seen, "running")
+    assert "20.0\u00a0% of all images" in parts["tiles"].replace("\u202f", "\u00a0")
+    assert "Labels as before" in parts["tiles"]
+    assert "What refreshes changed" in parts["curves"]
+    assert "Labels as before" not in render(snapshot(*seen.rounds[:2]), "running")["tiles"]
 
 
 def test_a_thousand_clients_and_rounds_are_shown_in_part():

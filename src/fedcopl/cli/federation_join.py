@@ -32,6 +32,14 @@ def join(
     corrections: Annotated[
         Path | None, typer.Option(help="An expert's answers of `fedcopl review`, to be trained on.")
     ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(help="Prompts that may leave, one each; 'visual' alone without it.", show_default=False),
+    ] = None,
+    least_sites: Annotated[
+        int, typer.Option(min=0, help="Answer only in secure sums, of at least so many sites; 0: also openly.")
+    ] = 0,
+    least_noise: Annotated[float, typer.Option(min=0, help="Answer only with at least this privacy.noise.")] = 0.0,
     check: Annotated[
         bool, typer.Option("--check", "--dry-run", help="Check everything, make the key, and connect to nobody.")
     ] = False,
@@ -43,8 +51,10 @@ def join(
         raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
     called, own = _site_name(name), _own_settings(list(settings or []))
     with flower():
+        from ..engines.flower.consent import USUAL, Consent
         from ..engines.flower.site import Home
-    home = Home(called, images, str(classes), folder, own, str(corrections or ""))
+    consent = Consent(tuple(share or USUAL), least_sites, least_noise)
+    home = Home(called, images, str(classes), folder, own, str(corrections or ""), consent)
     with watch(0) as watcher:
         site = _ready(home, watcher)
         _tell(site, server)
@@ -94,7 +104,8 @@ def _tell(site: Any, server: str) -> None:
     typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
     for line in leaving():
         typer.echo(f"  - {line}")
-    typer.echo(f"What never leaves it: {NEVER}.\n")
+    typer.echo(f"What never leaves it: {NEVER}.")
+    typer.echo(f"Conditions of this site: {site.home.consent}.\n")
 
 
 def _serve(site: Any, server: str, ca: Path, watcher: Any) -> None:

@@ -121,12 +121,23 @@ def round_line(record: Record, rounds: int) -> str:
         parts.append(f"accuracy {percent(record['macro'])}")
     if record["loss"] is not None:
         parts.append(f"loss {record['loss']:.3f}")
-    if record.get("pseudo_label_accuracy") is not None:
-        parts.append(f"new pseudo labels, {percent(record['pseudo_label_accuracy'])} right")
+    if record["refreshed"]:
+        parts.append(", ".join(["new pseudo labels", *_about_labels(record)]))
     if record["kept_old_prompt"]:
         parts.append("no images to train on: the old prompt stays")
     parts += [f"{client} left out: {why}" for client, why in record["dropped"].items()]
     return ", ".join(parts)
+
+
+def _about_labels(record: Record) -> Iterator[str]:
+    """How good they are where that is known, else what can be seen of them."""
+    told = record.get("labelling")
+    if record.get("pseudo_label_accuracy") is not None:
+        yield f"{percent(record['pseudo_label_accuracy'])} right"
+    elif told:
+        yield f"{percent(told['chosen'] / max(told['images'], 1))} of the images chosen"
+        if told["compared"]:
+            yield f"{percent(told['unchanged'] / told['compared'])} labelled as before"
 
 
 def print_results(outcome: Record, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class Audit:
             "participants": len(report.participants),
             "sites": list(report.participants),
             "totals": None if report.totals is None else report.totals.tolist(),
+            "labelling": asdict(report.labelling) if report.labelling else None,
             "examples": report.examples,
             "loss": None if math.isnan(report.loss) else report.loss,
             "bytes_up": report.bytes_up,

@@ -132,6 +132,25 @@ def loss_chart(results: Results) -> LineChart | None:
     return chart("Training loss", LOSS, {"loss": loss_by_round(results)}, ("macro",), over=results["rounds"])
 
 
+def share_by_refresh(part: str, whole: str) -> Callable[[Results], dict[int, float]]:
+    """What the clients told of their labels at each refresh, in percent; nothing where there was nothing to tell of."""
+
+    def share(record: Record) -> float | None:
+        told = record["labelling"]
+        return 100 * min(1.0, told[part] / told[whole]) if told and told[whole] else None
+
+    return lambda results: by_round(results["rounds"], share)
+
+
+def labelling_chart(results: Results) -> LineChart | None:
+    """What can be seen of the pseudo labels without any truth."""
+    named = {
+        "images trained on": share_by_refresh("chosen", "images")(results),
+        "labels as at the last refresh": share_by_refresh("unchanged", "compared")(results),
+    }
+    return chart("What refreshes changed", PERCENT, {name: values for name, values in named.items() if values})
+
+
 def labels_chart(results: Results) -> LineChart | None:
     """How much of the pseudo labels is right, refresh by refresh; of candidate sets also how many hold the truth."""
     covered = by_round(results["refreshes"], lambda refresh: hundred(refresh["coverage"]))

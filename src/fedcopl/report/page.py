@@ -77,6 +77,7 @@ def render(results: Results, examples: Sequence[Example]) -> str:
         accuracy=curves.accuracy_chart(results),
         loss=curves.loss_chart(results),
         labels=curves.labels_chart(results),
+        labelling=curves.labelling_chart(results),
         cost=curves.cost_charts(results),
         seconds=curves.seconds_by_round(results),
         steps=curves.time_by_step(results),

@@ -46,6 +46,7 @@ ROUND: Shape = {
     "seconds": NUMBER,
     "refreshed": bool,
     "kept_old_prompt": bool,
+    "labelling": (dict, type(None)),
     "dropped": dict,
     "clients": list,
     "drift": (dict, type(None)),
@@ -53,6 +54,7 @@ ROUND: Shape = {
     "seconds_of": dict,
     **dict.fromkeys(KINDS, MAYBE),
 }
+LABELLING: Shape = dict.fromkeys(("images", "chosen", "compared", "unchanged"), int)
 REFRESH: Shape = {
     "round": int,
     "images": int,
@@ -72,7 +74,15 @@ CLIENT: Shape = {
 }
 SCORES: Shape = dict.fromkeys(KINDS, MAYBE)
 UNMEASURED: Results = dict.fromkeys(KINDS)
-QUIET: Results = {"drift": None, "recall": None, "clients": [], "dropped": {}, "seconds_of": {}, **UNMEASURED}
+QUIET: Results = {
+    "drift": None,
+    "recall": None,
+    "labelling": None,
+    "clients": [],
+    "dropped": {},
+    "seconds_of": {},
+    **UNMEASURED,
+}
 
 
 def completed(results: Results) -> dict[str, Any]:
@@ -133,6 +143,8 @@ def _check_lists(results: Results) -> None:
         _check_recall(record["recall"], classes, f"rounds[{n}].recall")
         _check_numbers(record["clients"], f"rounds[{n}].clients")
         _check_numbers(list(record["seconds_of"].values()), f"rounds[{n}].seconds_of")
+        if record["labelling"] is not None:
+            _check(record["labelling"], LABELLING, f"rounds[{n}].labelling.")
         for name, drift in (record["drift"] or {}).items():
             _check(drift, {"diversity": MAYBE, "cosine": MAYBE}, f"rounds[{n}].drift.{name}.", math.inf)
     for n, refresh in enumerate(results["refreshes"]):

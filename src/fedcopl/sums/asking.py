@@ -46,6 +46,16 @@ class Release:
     clients: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Labelling:
+    """What a refresh did at all clients together: what can be watched where nobody knows the truth."""
+
+    images: int
+    chosen: int  # of these images, to train on
+    compared: int  # images of clients that had labelled before
+    unchanged: int  # of these, labelled as before
+
+
 @dataclass
 class RoundReport:
     """What happened in one round, as far as the server can know."""
@@ -53,6 +63,7 @@ class RoundReport:
     round: int
     refreshed: bool = False
     totals: NDArray[np.int64] | None = None  # T_c of this round's refresh
+    labelling: Labelling | None = None  # None without a refresh, and where clients do not tell
     participants: tuple[str, ...] = ()
     examples: int = 0  # 0 where the clients do not tell
     batches: int = 0  # of one pass over all participants' images

@@ -41,8 +41,8 @@ def what_is_wrong(ask: Ask, reply: Reply, classes: int, *, has_noise: bool = Fal
             return None if counts is None else _wrong_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
             return _wrong_count(examples) or (None if 0 <= correct <= examples else "more right than there are")
-        case _, Selected(examples=examples):
-            return None if examples is None else _wrong_count(examples)
+        case _, Selected():
+            return _wrong_choice(reply)
     return _wrong_keys(ask, reply)
 
 
@@ -93,6 +93,14 @@ def _wrong_counts(counts: NDArray[Any], classes: int, has_noise: bool) -> str | 
     if counts.shape != (classes,) or not np.issubdtype(counts.dtype, np.integer):
         return f"counts are not one whole number for each of {classes} classes"
     return "counts are negative" if (counts < 0).any() and not has_noise else None
+
+
+def _wrong_choice(reply: Selected) -> str | None:
+    parts = [number for number in (reply.examples, reply.unchanged) if number is not None]
+    if reply.images is None:
+        return "chose, but does not say of how many images" if parts else None
+    wrong = next(filter(None, map(_wrong_count, (reply.images, *parts))), None)
+    return wrong or ("chose more images than it has" if max(parts, default=0) > reply.images else None)
 
 
 def _wrong_count(number: object) -> str | None:

@@ -36,6 +36,8 @@ class Round:
     clients: tuple[float | None, ...] = ()  # each client's own accuracy
     pseudo: float | None = None  # share of right pseudo labels, at a refresh in a simulation
     totals: tuple[int, ...] | None = None  # sure images of each class, all clients together, at a refresh
+    chosen: float | None = None  # share of all images that are trained on from this refresh on
+    unchanged: float | None = None  # share of the labels that are those of the refresh before
     dropped: Mapping[str, str] = field(default_factory=dict)  # whose answers could not be used, and why
     kept_old_prompt: bool = False
     seconds: float | None = None  # since the run began
@@ -60,7 +62,6 @@ class Snapshot:
     rounds: tuple[Round, ...] = ()
     refreshes: tuple[Refresh, ...] = ()
     clients: tuple[str, ...] = ()
-    images: int | None = None  # training images of all clients
     classes: tuple[str, ...] = ()
     zero_shot: float | None = None
     finished: bool = False
@@ -143,7 +144,6 @@ def read(folder: Path) -> Snapshot:
         rounds=tuple(_with_everybody(one, clients) for one in rounds),
         refreshes=_refreshes(told, rounds),
         clients=clients,
-        images=sum(_whole(client.get("train")) or 0 for client in held) or None,
         classes=_texts(told.get("classes")),
         zero_shot=_share(_mapping(told.get("zero_shot")).get("macro")),
         finished=bool(results) and planned is not None and bool(rounds) and rounds[-1].number >= planned,
@@ -162,10 +162,17 @@ def read_round(line: Mapping[str, Any]) -> Round:
         clients=tuple(_share(value) for value in _list(line.get("clients"))),
         pseudo=_share(line.get("pseudo_label_accuracy")),
         totals=_counts(line["totals"]) if isinstance(line.get("totals"), list) else None,
+        chosen=_part(line.get("labelling"), "chosen", "images"),
+        unchanged=_part(line.get("labelling"), "unchanged", "compared"),
         dropped={printable(str(who)): _text(why) or "" for who, why in _mapping(line.get("dropped")).items()},
         kept_old_prompt=line.get("kept_old_prompt") is True,
         seconds=_number(line.get("seconds")),
     )
+
+
+def _part(told: Any, part: str, whole: str) -> float | None:
+    some, of = (_whole(_mapping(told).get(key)) for key in (part, whole))
+    return None if some is None or not of else min(1.0, some / of)
 
 
 def _with_everybody(one: Round, clients: tuple[str, ...]) -> Round:

@@ -86,7 +86,7 @@ def render(snapshot: Snapshot, state: str) -> dict[str, str]:
                 "last": snapshot.rounds[-1] if snapshot.rounds else None,
                 "state": state,
                 "left": seconds_left(snapshot),
-                "share": selected_share(snapshot),
+                "refreshed": next((one for one in reversed(snapshot.rounds) if one.refreshed), None),
                 "charts": list(charts(snapshot.rounds, snapshot.zero_shot)),
                 "refresh": snapshot.refreshes[-1] if snapshot.refreshes else None,
                 "bars": counts_chart(snapshot),
@@ -107,19 +107,16 @@ def seconds_left(snapshot: Snapshot) -> float | None:
     return each * max(0, snapshot.planned - snapshot.done)
 
 
-def selected_share(snapshot: Snapshot) -> float | None:
-    """The share of all images that are trained on since the last refresh."""
-    if not snapshot.images or not snapshot.refreshes or not snapshot.refreshes[-1].selected:
-        return None
-    return min(1.0, sum(snapshot.refreshes[-1].selected) / snapshot.images)
-
-
 def charts(rounds: Sequence[Round], zero_shot: float | None) -> Iterator[LineChart]:
     if not rounds:
         return
     numbers, refreshed = [one.number for one in rounds], [one.number for one in rounds if one.refreshed]
     accuracy = [Line(kind, kind, [_hundred(one.accuracy.get(kind)) for one in rounds]) for kind in KINDS]
     right = [Line("right", "macro", [_hundred(one.pseudo) for one in rounds])]
+    changed = [
+        Line("images trained on", "macro", [_hundred(one.chosen) for one in rounds]),
+        Line("labels as at the last refresh", "weighted", [_hundred(one.unchanged) for one in rounds]),
+    ]
     made = (
         line_chart(
             "Accuracy", numbers, accuracy, _percent, ticked=_percents, level=_hundred(zero_shot), refreshed=refreshed
@@ -128,6 +125,7 @@ def charts(rounds: Sequence[Round], zero_shot: float | None) -> Iterator[LineCha
             "Training loss", numbers, [Line("loss", "macro", [one.loss for one in rounds])], loss, refreshed=refreshed
         ),
         line_chart("Pseudo labels that are right", numbers, right, _percent, ticked=_percents, refreshed=refreshed),
+        line_chart("What refreshes changed", numbers, changed, _percent, ticked=_percents, refreshed=refreshed),
         line_chart(
             "Images trained on",
             numbers,

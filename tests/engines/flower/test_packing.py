@@ -216,7 +216,7 @@ def test_too_large_an_answer_is_refused_before_it_is_read():
 
 
 def test_an_answer_to_another_question_is_refused():
-    old = answer_records(Selected(3), digest(Select(0, 0, None, 2)), "here")
+    old = answer_records(Selected(3, 5, None), digest(Select(0, 0, None, 2)), "here")
     with pytest.raises(Unreadable, match="another question"):
         read_answer(old, digest(Select(1, 0, None, 2)), 10**6)
 

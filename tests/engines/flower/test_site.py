@@ -1,6 +1,7 @@
 """A real site with the embedded model: what it refuses, what it writes down, and that it is a simulation's client."""
 
 import json
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from engines.flower.toolbox import LoopGrid, Told, digit_sites
 from fedcopl import RunConfig, simulate
 from fedcopl.classifier import load
 from fedcopl.engines.flower.client_app import reply_to
+from fedcopl.engines.flower.consent import Consent
 from fedcopl.engines.flower.federation import Patience
 from fedcopl.engines.flower.leaving import leaving
 from fedcopl.engines.flower.local_sites import home_of
@@ -21,7 +23,7 @@ from fedcopl.engines.flower.site_state import SiteState
 from fedcopl.engines.flower.terms import Refused, terms_of
 from fedcopl.engines.local import LocalFederation
 from fedcopl.errors import ConfigError, DataError, Interrupted
-from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select
+from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.protocol import run
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
@@ -70,6 +72,40 @@ def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, ask
         site.answer(Estimate(0, server.shared), wrong)
     assert "\n" not in str(refusal.value)
     assert not (site.home.folder / "runs" / "another").exists()
+
+
+CONDITIONS = {
+    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual"),
+    "no sums": ({"least_sites": 2}, {}, "this site answers only with privacy.secure_sums, and the run has none"),
+    "small sums": (
+        {"least_sites": 3},
+        {"privacy.secure_sums": True},
+        "this site wants sums of at least 3 sites, and privacy.min_sites is 2",
+    ),
+    "no noise": ({"least_noise": 0.5}, {}, "this site wants privacy.noise of at least 0.5, and the run has 0"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "run_has", "line"), CONDITIONS.values(), ids=CONDITIONS)
+def test_a_site_has_conditions_of_its_own(site, asked, wanted, run_has, line):
+    server, terms = asked
+    settings = {**terms.settings, **{key: value for key, value in run_has.items() if "." in key}}
+    shared = {**server.shared, **{key: server.shared["visual"] for key in run_has if "." not in key}}
+    strict = copy(site)
+    strict.home = replace(site.home, consent=Consent(**wanted))
+    with pytest.raises(Refused, match=f"^{line}$"):
+        strict.answer(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
+    assert not (site.home.folder / "runs" / "unwelcome").exists()
+
+
+def test_conditions_that_are_met_are_no_hindrance():
+    private = RunConfig.from_mapping({"privacy": {"secure_sums": True, "min_sites": 3, "noise": 0.5}}, "test")
+    consent = Consent(("visual", "text"), least_sites=3, least_noise=0.5)
+    prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
+    assert list(consent.objections(Train(0, prompts), private)) == []
+    assert str(consent) == (
+        "it shares visual, text prompts, only in secure sums of at least 3 sites, with noise of at least 0.5"
+    )
 
 
 def test_a_run_keeps_the_settings_it_began_with(site, asked):
@@ -183,6 +219,11 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
         home_of({"name": "a", "folder": "site"})
     home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
+    assert home.consent == Consent(("visual",), 0, 0.0)
+    strict = {"share": "visual,text", "least-sites": 4, "least-noise": 1, "corrections": "said.csv"}
+    home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
+    assert home.consent == Consent(("visual", "text"), 4, 1.0)
+    assert home.corrections == "said.csv"
 
 
 def test_every_field_that_leaves_is_named_to_the_people_at_the_site():

@@ -10,6 +10,8 @@ WORDS = {
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
     ("Estimated", "masked"): "the same under masks, instead, where the run has secure sums",
     ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
+    ("Selected", "images"): "how many images it has; nothing where the run is private",
+    ("Selected", "unchanged"): "how many it labels as at its last refresh; nothing where the run is private",
     ("Trained", "shared"): "the prompts that are averaged (for FedCoPL the visual prompt), after each round",
     ("Trained", "examples"): "how many images it trained on",
     ("Trained", "loss"): "the training loss",

@@ -12,6 +12,7 @@ from ...messages import Ask, Reply
 from ...runs import file_name
 from ..assembly import Simulation, assemble
 from ..watcher import SilentWatcher
+from .consent import USUAL, Consent
 from .run_settings import read_run_settings
 from .site import Home, Site
 from .site_state import SiteState
@@ -61,9 +62,24 @@ def _site(node: tuple[tuple[str, Any], ...]) -> Site:
 
 
 def home_of(node: Mapping[str, Any]) -> Home:
-    """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`."""
+    """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
+
+    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `least-sites`, `least-noise`.
+    """
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
     if missing:
         raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode")
     model = {key.removeprefix(MODEL): value for key, value in node.items() if key.startswith(MODEL)}
-    return Home(node["name"], Path(node["images"]), node.get("classes", ""), Path(node["folder"]), model)
+    return Home(
+        node["name"],
+        Path(node["images"]),
+        node.get("classes", ""),
+        Path(node["folder"]),
+        model,
+        node.get("corrections", ""),
+        Consent(
+            tuple(str(node.get("share", ",".join(USUAL))).split(",")),
+            int(node.get("least-sites", 0)),
+            float(node.get("least-noise", 0)),
+        ),
+    )

@@ -9,7 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +160,7 @@ def round_record(report: RoundReport, dropped: Mapping[str, str]) -> dict[str, A
         "round": report.round,
         "refreshed": report.refreshed,
         "totals": None if report.totals is None else report.totals.tolist(),
+        "labelling": asdict(report.labelling) if report.labelling else None,
         "participants": len(report.participants),
         "sites": list(report.participants),
         "examples": report.examples,

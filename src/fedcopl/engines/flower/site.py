@@ -30,6 +30,7 @@ from ...protocol import ServerState
 from ...runs import RunFolder, file_name, write_images, write_labels
 from ..simulation import versions
 from ..watcher import SilentWatcher, Watcher
+from .consent import Consent
 from .keys import site_secret
 from .site_state import SiteState
 from .terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to
@@ -47,6 +48,7 @@ class Home:
     folder: Path = Path("site")  # where its keys and its states are kept
     model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings that are its own business
     corrections: str = ""  # what its expert said in `fedcopl review`, to be trained on
+    consent: Consent = field(default_factory=Consent)  # on what conditions it answers
 
     def data(self) -> Data:
         kind = "manifest" if self.images.is_file() else "folder"
@@ -89,6 +91,9 @@ class Site:
         unlike = differences(terms, self.classes, self.model)
         if unlike:
             raise Refused("; ".join(unlike))
+        objections = list(self.home.consent.objections(ask, terms.config()))
+        if objections:
+            raise Refused("; ".join(objections))
         client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
         hold_to(folder / "terms.json", terms)
         states = SiteState(folder / "state")

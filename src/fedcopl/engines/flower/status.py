@@ -32,6 +32,9 @@ def _server(folder: Path, about: Told) -> Told:
     totals = next((record["totals"] for record in reversed(rounds) if record["totals"]), None)
     if totals:
         facts["sure images by class"] = ", ".join(map(str, totals))
+    told = next((record["labelling"] for record in reversed(rounds) if record["labelling"]), None)
+    if told:
+        facts |= _about_labels(told)
     trained = {site: record["round"] + 1 for record in rounds for site in record["sites"]}
     return {
         "facts": facts,
@@ -39,6 +42,16 @@ def _server(folder: Path, about: Told) -> Told:
         "sites": _sites(folder, about, trained),
         "rounds": [_row(record) for record in rounds[-SHOWN:]],
     }
+
+
+def _about_labels(told: Told) -> dict[str, str]:
+    """What can be seen of pseudo labels where nobody knows the truth."""
+    share = 100 * told["chosen"] / max(told["images"], 1)
+    facts = {"images chosen": f"{told['chosen']:,} of {told['images']:,} ({share:.0f} %)"}
+    if told["compared"]:
+        same = 100 * told["unchanged"] / told["compared"]
+        facts["labels as before"] = f"{told['unchanged']:,} of {told['compared']:,} ({same:.0f} %)"
+    return facts
 
 
 def _rounds(out: Path) -> list[Told]:
