@@ -115,5 +115,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
 
 
 def test_help_and_version():
-    assert "CONFIG.toml" in fedcopl("run", "--help").stdout
+    shown = fedcopl("run", "--help").stdout
+    assert "CONFIG.toml" in shown
+    assert "on top of it" in shown  # the help of an argument, which some pairs of typer and click leave out
     assert fedcopl("--version").stdout.startswith("fedcopl 0.")

@@ -50,11 +50,13 @@ class Deployment:
         given += ["--min-sites", str(min_sites), "--timeout", str(timeout)]
         return self._start("server", ["server", *given, *SETTINGS, *words])
 
-    def join(self, name: str, *, home: str = "", log: str = "", program: Path | None = None) -> subprocess.Popen:
+    def join(
+        self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None
+    ) -> subprocess.Popen:
         given = ["--server", f"127.0.0.1:{self.port}", "--ca", "federation/ca.pem", "--name", name]
         given += ["--images", f"data/clients/{name}", "--classes", "data/classes.txt"]
         given += ["--folder", home or str(self.home(name)), "model.threads=1"]
-        return self._start(log or name, ["join", *given], program)
+        return self._start(log or name, ["join", *given, *words], program)
 
     def _start(self, log: str, words: list[str], program: Path | None = None) -> subprocess.Popen:
         command = [sys.executable, *([str(program)] if program else ["-m", "fedcopl"]), *words]

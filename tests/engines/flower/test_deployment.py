@@ -112,6 +112,25 @@ def test_rubbish_is_dropped_named_and_without_effect(deployment):
     assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
 
 
+def test_in_a_secure_sum_a_site_may_get_lost(deployment):
+    deployment.admit(*deployment.names)
+    deployment.server("--start-with", "3", "rounds=2", "secure_sums=true", min_sites=2, timeout=20)
+    for name in deployment.names:
+        deployment.join(name, "--least-sites", "2")
+    # In the middle of a sum, when the others' answers are masked for it already.
+    deployment.wait_for("site-c", "round 2: shareout answered")
+    deployment.kill("site-c")
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+
+    first, second = deployment.rounds()
+    assert (first["sites"], second["sites"]) == (["site-a", "site-b", "site-c"], ["site-a", "site-b"])
+    assert second["labelling"] is None  # nobody tells how many images it has
+    assert "site-c" in second["dropped"]
+    shared, states = in_one_process(deployment, "rounds=2", "secure_sums=true", lost={("site-c", "Train", 1)})
+    assert visual(deployment) == shared
+    assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
+
+
 def test_slow_late_cut_off_and_full(deployment):
     deployment.admit("site-a", "site-b")
     deployment.server("--start-with", "2", "rounds=8", min_sites=1, timeout=25)
