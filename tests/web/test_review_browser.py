@@ -14,6 +14,8 @@ from web.run_folder import NASTY, make_run
 from web.served import served
 
 pytestmark = pytest.mark.browser
+PAINTED = """new Promise((painted) => new PerformanceObserver((seen) => seen.getEntries().length && painted())
+    .observe({type: "paint", buffered: true}))"""
 CLASSES = ("cat", "dog", "small dog", "horse", "<script>alert(5)</script>", '" onfocus="alert(6)')
 
 
@@ -36,7 +38,7 @@ def enter(visit, keys, options=LIGHT, **more):  # noqa: F811
 
 def press(page, key):
     """A key that leads to another page. Chromium throws keys away before a page is painted, so wait for that."""
-    page.evaluate("new Promise((painted) => requestAnimationFrame(() => setTimeout(painted)))")
+    page.evaluate(PAINTED)
     with page.expect_navigation():
         page.keyboard.press(key)
 
