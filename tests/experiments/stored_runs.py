@@ -21,6 +21,7 @@ def results_of(config: RunConfig, final: float = 0.75) -> dict[str, Any]:
         "bytes_up": 200,
         "bytes_down": 400,
         "seconds": 3.0,
+        "shared": ["visual"],
         "classes": ["cat", "dog"],
         "rounds": rounds,
         "refreshes": [{"round": 0, "images": 7, "selected": [[3, 1], [0, 3]], "estimated": [[3, 1], [0, 4]]}],

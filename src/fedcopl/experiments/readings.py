@@ -134,6 +134,29 @@ def _last_labels(results: Results) -> float | None:
     return percent(shares[-1]) if shares else None
 
 
+def _shared_drift(kind: str) -> Callable[[Results], float | None]:
+    """Of what the clients share, in hundredths, mean over the rounds in which it was measured."""
+
+    def mean(results: Results) -> float | None:
+        drifts = [record["drift"] or {} for record in results["rounds"]]
+        values = [drift.get(name, {}).get(kind) for drift in drifts for name in results.get("shared", ())]
+        known = [value for value in values if value is not None]
+        return 100 * statistics.fmean(known) if known else None
+
+    return mean
+
+
+def _worst_recall(results: Results) -> float | None:
+    """Of the class that the clients' own models find least, in the last round that was measured."""
+    measured = [record["recall"] for record in results["rounds"] if record["recall"]]
+    known = [share for share in measured[-1] if share is not None] if measured else []
+    return percent(min(known)) if known else None
+
+
+def _kilobytes_up(results: Results) -> float:
+    return float(results["bytes_up"]) / len(results["rounds"]) / 1000
+
+
 NUMBERS: Mapping[str, Callable[[Results], float | None]] = {
     "final": lambda results: percent(results["final"]["macro"]),
     "zero_shot": lambda results: percent(results["zero_shot"]["macro"]),
@@ -141,7 +164,10 @@ NUMBERS: Mapping[str, Callable[[Results], float | None]] = {
     "first_labels": _first_labels,
     "last_labels": _last_labels,
     "images_used": lambda results: float(results["images_used"]),
-    "seconds": lambda results: float(results["seconds"]),
+    "shared_diversity": _shared_drift("diversity"),
+    "shared_cosine": _shared_drift("cosine"),
+    "worst_recall": _worst_recall,
+    "kilobytes_up": _kilobytes_up,
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..config import RunConfig
 from ..errors import ConfigError
 from .catalog import EXPERIMENTS, Experiment, runs_of
-from .cells import BLOCKS, LABELERS, SIX, Cell, title
+from .cells import BLOCKS, LABELERS, METHODS, SIX, Cell, title
 from .formats import markdown_grid
 from .readings import Shelf
 from .scales import Stage, flat
@@ -25,11 +25,17 @@ LABEL_COLUMNS = {
     "last labels right (%)": "last_labels",
     "images labelled at last": "images_used",
 }
+DIAGNOSTIC_COLUMNS = {
+    "drift diversity x 100": "shared_diversity",
+    "cosine distance x 100": "shared_cosine",
+    "recall of the worst class (%)": "worst_recall",
+    "up in a round, all clients (kB)": "kilobytes_up",
+}
 HEADINGS = {  # of the sections, for a page that does not exist yet
     "accuracy": "Accuracy (%) after the last round, mean over clients on their own test images",
     "gain": "Points above zero-shot CLIP",
     "labels": "Pseudo labels of FedCoPL by labeler",
-    "seconds": "Seconds a run",
+    "diagnostics": "With CoPL's labels: drift of what is shared, the class found least, and bytes",
 }
 
 
@@ -82,7 +88,7 @@ def _tables(stage: Stage, dataset: str, skew: str) -> Iterator[tuple[str, Experi
     played = [cell for cell in cells if cell.measure == "final"]
     yield "accuracy", _experiment(cells, "Method")
     yield "gain", _experiment([replace(cell, measure="gain") for cell in played], "Method")
-    yield "seconds", _experiment([replace(cell, measure="seconds", ranked=False) for cell in played], "Method")
+    yield "diagnostics", _experiment(_diagnostic_cells(stage, dataset, skew), "Method")
     yield "labels", _experiment(_label_cells(stage, dataset, skew), "Labeler")
 
 
@@ -102,6 +108,15 @@ def _label_cells(stage: Stage, dataset: str, skew: str) -> list[Cell]:
         )
         for labeler in stage.scale.labelers
         for column, measure in LABEL_COLUMNS.items()
+    ]
+
+
+def _diagnostic_cells(stage: Stage, dataset: str, skew: str) -> list[Cell]:
+    """What explains the accuracies; none of it is ranked."""
+    return [
+        Cell((name,), (column,), (stage.config(dataset, method, skew=skew),), measure, ranked=False)
+        for name, method in METHODS.items()
+        for column, measure in DIAGNOSTIC_COLUMNS.items()
     ]
 
 
