@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Pages are tested in a real browser; a machine without one is told so, not served a smaller green.
 NO_BROWSER := $(if $(shell command -v chromium),,and not browser)
 
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo test test-fast test-real bench check clean say-browser
 
 $(VENV)/.installed: pyproject.toml
@@ -24,10 +26,11 @@ demo: $(VENV)/.installed
 	$(BIN)/fedcopl run
 
 test: $(VENV)/.for-developers say-browser
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not real $(NO_BROWSER)'
+	$(PYTEST) -m 'not real $(NO_BROWSER)'
 
-test-fast: $(VENV)/.for-developers say-browser
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow and not real $(NO_BROWSER)'
+# Neither whole runs, nor full-size models, nor pages in a browser.
+test-fast: $(VENV)/.for-developers
+	$(PYTEST) -m 'not slow and not browser and not real'
 
 say-browser:
 	@$(if $(NO_BROWSER),echo 'chromium is not installed: the tests of the pages in a browser are LEFT OUT (apt-get install chromium)',true)

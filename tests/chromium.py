@@ -14,13 +14,15 @@ anything that could not be had. A test that expects such a thing says so: `visit
 """
 
 import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, Response, sync_playwright
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -136,6 +138,17 @@ def visit(browser: Browser) -> Iterator[Visits]:
     errors = list(visits.errors)
     visits.close()
     assert errors == []
+
+
+def until(page: Page, expression: str, argument: Any = None) -> None:
+    """Wait until it is true. Playwright's own waiting would use `eval`, which these pages forbid."""
+    end = time.monotonic() + PATIENCE / 1000
+    while time.monotonic() < end:
+        with suppress(Error):  # the page is just being replaced by another
+            if page.evaluate(expression, argument):
+                return
+        page.wait_for_timeout(20)
+    raise AssertionError(f"never true: {expression}, {argument}")
 
 
 def overflow(page: Page) -> int:

@@ -85,6 +85,7 @@ def test_no_page_is_left_out():
     assert len(PAGES) >= 8
 
 
+@pytest.mark.slow
 def test_the_python_example_of_the_readme_runs(tmp_path):
     [example] = re.findall(r"```python\n(.*?)```", page("README.md"), re.S)
     process = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)

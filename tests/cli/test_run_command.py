@@ -45,6 +45,7 @@ def test_the_table_shows_the_numbers_of_the_results(told):
         assert f"{100 * results[key]['macro']:.1f}" in process.stdout
 
 
+@pytest.mark.slow
 def test_json_is_one_object_and_equals_the_file(tmp_path):
     process = fedcopl("run", "--json", "--out", str(tmp_path / "run"), *QUICK, "--seed", "3")
     results = json.loads(process.stdout)
@@ -71,6 +72,7 @@ def test_resume_without_a_name_takes_the_newest(told):
     assert again.stdout.splitlines()[1:5] == process.stdout.splitlines()[1:5]
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_run_can_be_run(told, tmp_path):
     _, folder = told
     [run] = (folder / "runs").iterdir()

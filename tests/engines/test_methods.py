@@ -44,6 +44,7 @@ def test_zero_shot_stays_zero_shot(tmp_path):
     assert results["rounds"][0]["recall"] == results["rounds"][1]["recall"]
 
 
+@pytest.mark.slow
 def test_fedopt_is_fedotp(tmp_path):
     one, other = (run(tmp_path / name, f"method={name}", "rounds=1") for name in ("fedotp", "fedopt"))
     assert one["final"] == other["final"]
@@ -72,6 +73,7 @@ def test_the_truth_is_an_upper_bound_and_uses_every_image(tmp_path):
     assert pseudo["clients"][0]["test"] == 599
 
 
+@pytest.mark.slow
 def test_central_is_measured_on_the_clients_own_parts(tmp_path):
     central = run(tmp_path / "central", "method=central", "rounds=1")
     federated = run(tmp_path / "federated", "rounds=1")

@@ -193,6 +193,7 @@ def test_threads_where_the_settings_leave_them_open(tmp_path, monkeypatch):
     assert (alone, shared, asked) == (7, 1, 3)
 
 
+@pytest.mark.slow
 def test_several_at_once_in_as_many_processes(tmp_path):
     outcome, _ = play(tmp_path, *(config_of(seed, "sleep") for seed in range(6)), jobs=3)
     assert len(outcome.done) == 6
@@ -209,6 +210,7 @@ def test_no_jobs_are_refused(tmp_path):
         play(tmp_path, config_of(), jobs=0)
 
 
+@pytest.mark.slow
 def test_two_grids_in_one_place_share_the_work(tmp_path):
     configs = [config_of(seed, "sleep") for seed in range(6)]
     outcomes = []

@@ -80,6 +80,7 @@ def _round(rng: np.random.Generator, r: int, every: int, accuracies: np.ndarray)
         "bytes_up": 38_400 * len(accuracies),
         "bytes_down": 76_880 * len(accuracies),
         "kept_old_prompt": False,
+        "labelling": _labelling(r) if r % every == 0 else None,
         "dropped": {},
         "clients": wobbly.tolist(),
         "drift": {
@@ -90,6 +91,11 @@ def _round(rng: np.random.Generator, r: int, every: int, accuracies: np.ndarray)
         "seconds_per_step": 0.02,
         "seconds": 4.1 * (r + 1),
     } | _three(wobbly)
+
+
+def _labelling(r: int) -> dict[str, int]:
+    before = r > 0
+    return {"images": 1198, "chosen": 590 + r, "compared": 1198 * before, "unchanged": 1100 * before}
 
 
 def _refresh(rng: np.random.Generator, r: int, index: int, true: np.ndarray) -> dict[str, Any]:
@@ -162,7 +168,7 @@ def so_far(results: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 def of_sites(results: dict[str, Any]) -> dict[str, Any]:
     """What a server of real sites knows of the same run: names, bytes, loss, and what they say of their accuracy."""
-    known = ("round", "refreshed", "participants", "examples", "loss", "bytes_up", "bytes_down", "dropped")
+    known = ("round", "refreshed", "participants", "examples", "loss", "bytes_up", "bytes_down", "dropped", "labelling")
     more = ("kept_old_prompt", "macro", "weighted", "clients", "seconds")
     rounds = [{key: record[key] for key in (*known, *more)} | {"global": None} for record in results["rounds"]]
     scores = {kind: results["zero_shot"][kind] for kind in ("macro", "weighted")}

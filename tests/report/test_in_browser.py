@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, visit  # noqa: F401
+from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
 from fedcopl.report.comparison import write_comparison
 from fedcopl.report.gallery import gallery
 from fedcopl.report.page import write_page
@@ -80,8 +80,8 @@ def pages(tmp_path_factory):
     many = [crowded(name, data={"beta": n, "clients": 50}) for n, name in enumerate(HOSTILE[2:], start=1)]
     many[2] = so_far(many[2], 7)
     return {
-        "run": Made(one_page(folder, sample_results()), "demo", 7),
-        "crowded run": Made(one_page(folder, crowded(NASTY)), NASTY, 7),
+        "run": Made(one_page(folder, sample_results()), "demo", 8),
+        "crowded run": Made(one_page(folder, crowded(NASTY)), NASTY, 8),
         "comparison": Made(comparison_page(folder, "few", few), "fedcopl · fedvpt · promptfl", 11),
         "crowded comparison": Made(comparison_page(folder, "many", many), "Ünïcødé 猫", 11),
     }
@@ -226,7 +226,7 @@ def test_a_wide_table_scrolls_by_key(visit, usual):  # noqa: F811
     box = page.locator("section .scroll:visible").filter(has=page.locator("table")).first
     box.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.activeElement.scrollLeft > 0")
+    until(page, "document.activeElement.scrollLeft > 0")
 
 
 def test_a_fold_opens_by_key(visit, usual):  # noqa: F811

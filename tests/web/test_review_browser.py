@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, visit  # noqa: F401
+from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
 from fedcopl.web.answers import Answers
 from fedcopl.web.gallery import open_gallery
 from fedcopl.web.review import ReviewPage
@@ -182,7 +182,7 @@ def test_nothing_comes_from_elsewhere_and_every_picture_is_there(review, visit):
     page.wait_for_load_state("networkidle")
     assert {urlsplit(request).netloc for request in visit.requests} == {f"127.0.0.1:{keys.port}"}
     page.evaluate("for (const image of document.images) image.loading = 'eager'")
-    page.wait_for_function("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+    until(page, "[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
 
 
 def test_without_scripts_it_works_by_its_buttons(review, visit):  # noqa: F811

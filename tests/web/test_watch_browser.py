@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, visit  # noqa: F401
+from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
 from fedcopl.config import RunConfig
 from fedcopl.web.feed import Feed
 from fedcopl.web.watch import WatchPage
@@ -40,7 +40,7 @@ def watched(folder, **more):
 
 
 def wait_for(page, text):
-    page.wait_for_function("(text) => document.body.innerText.replaceAll('\\u00a0', ' ').includes(text)", arg=text)
+    until(page, "(text) => document.body.innerText.replaceAll('\\u00a0', ' ').includes(text)", text)
 
 
 def test_a_round_that_is_added_appears_by_itself(folder, visit):  # noqa: F811
