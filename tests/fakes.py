@@ -51,6 +51,14 @@ class NoisyLearner(FakeLearner):
         return {name: value.astype(np.float32) for name, value in moved.items()}, float(len(selection.index))
 
 
+class EntwinedLearner(NoisyLearner):
+    """As with CLIP, what the visual prompt learns depends on the text prompt."""
+
+    def train(self, prompts, selection, round):
+        moved, loss = super().train(prompts, selection, round)
+        return moved | {"visual": moved["visual"] + prompts["text"].mean()}, loss
+
+
 class FakeExam:
     def __init__(self, correct: int, examples: int):
         self.result = correct, examples
@@ -60,11 +68,15 @@ class FakeExam:
 
 
 class FlakyFederation(LocalFederation):
-    """Loses the answers listed in `lost` as (client, kind of question, round), and spoils those in `spoiled`."""
+    """Loses the answers listed in `lost` as (client, kind of question, round), and spoils those in `spoiled`.
+
+    Of those in `lost` the client never heard the question; those in `late` it has worked out, and they come too late.
+    """
 
     def __init__(self, clients: Mapping[str, Client]):
         super().__init__(clients)
         self.lost: set[tuple[str, str, int]] = set()
+        self.late: set[tuple[str, str, int]] = set()
         self.spoiled: dict[tuple[str, str, int], Reply] = {}
         self.asked: list[tuple[str, str, int]] = []
 
@@ -72,7 +84,8 @@ class FlakyFederation(LocalFederation):
         keys = {client: (client, type(ask).__name__, ask.round) for client, ask in questions.items()}
         self.asked += keys.values()
         replies = super().ask({client: ask for client, ask in questions.items() if keys[client] not in self.lost})
-        return {client: self.spoiled.get(keys[client], reply) for client, reply in replies.items()}
+        in_time = {client: reply for client, reply in replies.items() if keys[client] not in self.late}
+        return {client: self.spoiled.get(keys[client], reply) for client, reply in in_time.items()}
 
 
 def clients(config: RunConfig, kind=FakeLearner, count: int = 3) -> dict[str, Client]:

@@ -203,6 +203,16 @@ def test_fpl_can_take_any_image_for_a_class():
     assert state.selection.index.tolist() == [0, 2, 3]
 
 
+def test_an_image_chosen_for_several_classes_is_one_image():
+    # Four images, each of them among the four surest of each of the three classes.
+    client = client_labelling_by("fpl", per_class=4, fpl_rule="column")
+    _, state = estimated(client)
+    reply, state = client.answer(Select(0, 0, None, 2), state)
+    assert reply == Selected(4, 4, None)
+    reply, _ = client.answer(Train(0, VISUAL), state)
+    assert reply.examples == 12  # it is trained on once for each class
+
+
 def test_capacity_can_grow_with_the_refreshes():
     # 20 rounds and 5 between refreshes: 4 of them. 4 images, 3 classes: (q + 1) * (4 // 4) // 3, at least 1.
     assert selected_by("fpl", capacity="grow").quota.tolist() == [1, 1, 1]

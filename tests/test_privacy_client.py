@@ -9,7 +9,7 @@ import pytest
 from fakes import START, FakeLearner
 from fedcopl.client import Client, ClientState
 from fedcopl.config import RunConfig
-from fedcopl.errors import ConfigError
+from fedcopl.errors import CannotAnswer, ConfigError
 from fedcopl.masking import require_cryptography
 from fedcopl.messages import Estimate, Introduce, Select, ShareOut, Train, Unmask, digest
 from fedcopl.states import state_from, state_tensors, taken_back
@@ -173,6 +173,58 @@ def test_the_same_questions_get_the_same_noise_and_others_do_not():
     assert (one != two).any()
 
 
+def test_what_was_let_out_is_said_again_whatever_was_learnt_since():
+    client = client_with(noise=1.0)
+    estimated, state = client.answer(Estimate(0, VISUAL), ClientState())
+    client.learner.log_probs = client.learner.log_probs[::-1]
+    again, _ = client.answer(Estimate(0, VISUAL), state)
+    assert again.counts.tolist() == estimated.counts.tolist()
+    *_, trained, state = trained_by(client)
+    state = state_from(state_tensors(state))
+    back, state = client.answer(Train(0, VISUAL), client.answer(Select(0, 0, TOTALS + 5, 3), again_from(state))[1])
+    assert back.shared["visual"].tobytes() == trained.shared["visual"].tobytes()
+    assert (back.examples, math.isnan(back.loss), back.shared["visual"].dtype) == (1, True, np.float32)
+
+
+def again_from(state):
+    """As if it had just estimated, but knowing what it let out since."""
+    return taken_back(client_with(noise=1.0).answer(Estimate(0, VISUAL), ClientState())[1], state)
+
+
+@pytest.mark.parametrize("ask", [Estimate(5, VISUAL), Train(0, VISUAL), Train(5, VISUAL)])
+def test_another_question_of_a_round_is_refused(ask):
+    client = client_with(noise=1.0)
+    *_, state = trained_by(client)
+    _, state = client.answer(ask, state)
+    other = replace(ask, shared={"visual": VISUAL["visual"] + 1})
+    with pytest.raises(CannotAnswer, match=f"another such question in round {ask.round + 1}: with noise there is one"):
+        client.answer(other, state)
+    with pytest.raises(CannotAnswer):
+        client.answer(replace(other, round=0), state)  # nor one of a round that is over
+
+
+@pytest.mark.parametrize(
+    ("ask", "line"),
+    [
+        (Estimate(20, VISUAL), "asked to Estimate in round 21, but the run has 20"),
+        (Train(20, VISUAL), "asked to Train in round 21, but the run has 20"),
+        (Estimate(3, VISUAL), "asked to Estimate in round 4, which has no refresh"),
+    ],
+)
+def test_there_are_no_more_answers_than_the_account_knows_of(ask, line):
+    for privacy in ({}, {"secure_sums": True}):
+        with pytest.raises(CannotAnswer, match=line):
+            client_with(noise=1.0, **privacy).answer(ask, ClientState())
+
+
+def test_without_noise_a_client_answers_whatever_is_asked():
+    client, state = client_with(), ClientState()
+    for ask in (Estimate(3, VISUAL), Estimate(3, {"visual": VISUAL["visual"] + 1}), Estimate(3, VISUAL)):
+        reply, state = client.answer(ask, state)
+        assert reply.counts is not None
+    assert state.secrets == Secrets()
+
+
 def test_noise_is_the_clients_own_and_the_runs():
     def told(**how):
         return client_with(**{"noise": 1.0, **how}).answer(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
@@ -186,7 +238,7 @@ def test_noise_is_the_clients_own_and_the_runs():
 def test_without_a_secret_there_is_no_noise_and_no_answer(ask):
     client = client_with(secret=b"", noise=1.0)
     state = client_with(noise=1.0).answer(Estimate(0, VISUAL), ClientState())[1]
-    state = client.answer(Select(0, 0, TOTALS, 3), state)[1]
+    state = client.answer(Select(0, 0, TOTALS, 3), replace(state, secrets=Secrets()))[1]
     with pytest.raises(ValueError, match="no secret to draw it from"):
         client.answer(ask, state)
 
@@ -243,6 +295,31 @@ def test_noise_that_is_lost_on_the_grid_is_refused():
 
 
 # Questions, and settings
+
+
+def test_what_is_refused_on_purpose_is_for_the_server_to_read():
+    # Of each layer one: the client's own, the sums', the masks'. What goes wrong by accident is of another kind.
+    group = ready()
+    with pytest.raises(CannotAnswer, match="asked to train before it was asked to select"):
+        client_with().answer(Train(0, VISUAL), ClientState())
+    with pytest.raises(CannotAnswer, match=r"privacy\.secure_sums is not switched on"):
+        client_with().answer(Introduce(0, b"x"), ClientState())
+    with pytest.raises(CannotAnswer, match="at least 2 are needed"):
+        group.ask("a", group.unmask("a", ("a",), ("b", "c")))
+    large = Train(0, {"visual": np.full((2, 3), 1e9, np.float32)}, (), NAMES)
+    with pytest.raises(CannotAnswer, match="a prompt has a value beyond"):
+        group.clients["a"].answer(large, selected_by(Sum().introduce().share_out()))
+    client = client_with()
+    client.learner.train = lambda *_: np.zeros(3) + np.zeros(4)
+    with pytest.raises(ValueError, match="broadcast") as accident:
+        trained_by(client)
+    assert not isinstance(accident.value, CannotAnswer)
+
+
+def selected_by(group):
+    _, state = client_with().answer(Estimate(0, VISUAL), ClientState())
+    _, state = client_with().answer(Select(0, 0, TOTALS, 3), state)
+    return replace(state, secrets=group.states["a"].secrets)
 
 
 def test_a_digest_is_that_of_all_a_question_says():

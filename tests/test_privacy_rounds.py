@@ -227,6 +227,115 @@ def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
         play_round(config, federation, start())
 
 
+def spoiling(clients, spoilers, sums=None):
+    """A federation in which some share out rubbish, in all their secure sums or in those of these numbers."""
+    federation = Lossy(clients)
+    for spoiler in spoilers:
+        shared_out = iter(range(1000))
+
+        def junk(reply, shared_out=shared_out):
+            spoils = sums is None or next(shared_out) in sums
+            return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if spoils else reply
+
+        federation.altered[spoiler, "ShareOut"] = junk
+    return federation
+
+
+def trainings(federation):
+    """How often each client has trained: with a `FakeLearner` its text prompt moves by its number each time."""
+    return {name: len(client.learner.trained_with) for name, client in federation._clients.items()}
+
+
+WHY = "its masks did not come off: the shares of 0 clients do not fit"
+
+
+@pytest.mark.parametrize("spoilers", [["client-1"], ["client-1", "client-3"]])
+def test_a_run_goes_on_without_those_whose_masks_do_not_come_off(spoilers):
+    config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
+    last, reports = played(config, spoiling(clients_of(config), spoilers))
+    others = {name: client for name, client in clients_of(config).items() if name not in spoilers}
+    wanted, without = played(config, LocalFederation(others))
+    assert (last.shared["visual"] == wanted.shared["visual"]).all()
+    assert [report.participants for report in reports] == [report.participants for report in without]
+    assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, WHY)] * 4
+    assert (reports[2].totals == without[2].totals).all()
+
+
+def test_one_spoiler_after_another_is_found():
+    config = config_of(SECURE, rounds=1)
+    federation = spoiling(clients_of(config), ["client-1"])
+    federation.altered |= spoiling({}, ["client-2"], sums={1}).altered  # it begins when the first is gone
+    _, report = play_round(config, federation, start())
+    assert report.participants == ("client-0", "client-3", "client-4")
+    assert report.dropped == dict.fromkeys(["client-1", "client-2"], WHY)
+
+
+def test_a_spoilt_training_leaves_the_old_prompt_and_nobody_trains_twice():
+    # Its first sum, of the counts, is honest; its second, of the prompts, is not.
+    config = config_of(SECURE, rounds=3)
+    federation = spoiling(clients_of(config, FakeLearner), ["client-1"], sums={1})
+    last, reports = played(config, federation)
+    assert [report.kept_old_prompt for report in reports] == [True, False, False]
+    assert [len(report.participants) for report in reports] == [0, 4, 4]
+    assert math.isnan(reports[0].loss)
+    assert all(report.dropped == {"client-1": WHY} for report in reports)
+    assert (last.shared["visual"] == 2).all()  # one a round, but for the first
+    assert trainings(federation) == {"client-0": 3, "client-1": 1, "client-2": 3, "client-3": 3, "client-4": 3}
+    assert (federation.states["client-2"].own["text"] == 2 * 3).all()
+
+
+def test_who_spoilt_a_sum_is_in_no_later_one_of_this_run():
+    config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
+    federation = spoiling(clients_of(config), ["client-1"], sums={1})  # and honest ever after
+    last, reports = played(config, federation)
+    assert "client-1" not in last.members
+    assert last.left_out == {"client-1": WHY}
+    counts = [state.counts for name, state in federation.states.items() if name != "client-1"]
+    assert (reports[2].totals == np.sum(counts, axis=0)).all()
+
+
+def test_who_shares_out_rubbish_and_gets_lost_is_found_too():
+    config = config_of(SECURE, rounds=1)
+    federation = spoiling(clients_of(config), ["client-1"])
+    federation.lost = {"Estimate": ["client-1"]}
+    _, report = play_round(config, federation, start())
+    assert report.dropped == {"client-1": WHY}
+    assert report.participants == ("client-0", "client-2", "client-3", "client-4")
+
+
+def test_only_sums_that_were_unmasked_are_in_the_account():
+    config = config_of({**SECURE, "noise": 1.5}, rounds=2)
+    federation = spoiling(clients_of(config), ["client-1"])
+    federation.altered |= spoiling({}, ["client-2"], sums={2}).altered  # twice honest: in both sums of the counts
+    _, reports = played(config, federation)
+    assert [[release.of for release in report.releases] for report in reports] == [["counts"], ["prompts"]]
+    counts, prompts = (report.releases[0] for report in reports)
+    assert (counts.noise, prompts.noise) == (1.5, 1.5)  # shared out anew among those who are left
+    assert counts.clients == ("client-0", "client-2", "client-3", "client-4")
+    assert prompts.clients == ("client-0", "client-3", "client-4")
+
+
+@pytest.mark.parametrize("sums", [{0}, {1}])
+def test_where_too_few_are_left_the_round_ends_and_names_who_spoilt_it(sums):
+    config = config_of(SECURE, rounds=1)
+    federation = spoiling(clients_of(config, count=2), ["client-1"], sums)
+    with pytest.raises(NoClientAnswered, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+        play_round(config, federation, start())
+    federation = spoiling(clients_of(config, count=3), ["client-1"], sums)
+    federation.least = 3
+    with pytest.raises(NoClientAnswered, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+        play_round(config, federation, start())
+
+
+def test_a_later_lack_of_clients_says_who_was_left_out():
+    config = config_of(SECURE, rounds=2)
+    federation = spoiling(clients_of(config, count=3), ["client-1"])
+    state, _ = play_round(config, federation, start())
+    federation.lost = {"Introduce": ["client-0"]}
+    with pytest.raises(NoClientAnswered, match=rf"1 client answered, but .*; client-1 is left out: {WHY}"):
+        play_round(config, federation, state)
+
+
 def test_rubbish_under_masks_cannot_be_traced_but_shows():
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))

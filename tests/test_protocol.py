@@ -1,20 +1,26 @@
 """The server's run over clients that are small enough to follow by hand."""
 
+import json
+import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from fakes import CLASSES, START, FakeLearner, FlakyFederation, NoisyLearner, clients, start
+from fakes import CLASSES, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.client import ClientState
 from fedcopl.config import RunConfig
 from fedcopl.core.allocate import allocate
 from fedcopl.engines.local import LocalFederation
 from fedcopl.errors import ClientFailed, NoClientAnswered
-from fedcopl.messages import Estimated, Evaluated, Select, Selected, Train, Trained, payload_bytes
+from fedcopl.messages import Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained, payload_bytes
 from fedcopl.protocol import labelling, participants, play_round, run, what_is_wrong, zero_shot_scores
 from fedcopl.sums.asking import Labelling
+from fedcopl.sums.layout import LARGEST_PROMPT
 
 
 def config_of(rounds=4, **sections):
@@ -185,8 +191,70 @@ def test_a_lost_update_is_left_out_of_the_mean():
     assert reports[1].participants == ("client-1", "client-2")
 
 
+def test_an_answer_that_is_lost_is_in_no_average_but_the_client_has_learnt():
+    config = config_of(rounds=3)
+    runs = {}
+    for kind in ("lost", "late"):
+        federation = FlakyFederation(clients(config, EntwinedLearner))
+        getattr(federation, kind).add(("client-1", "Train", 0))
+        states = []
+        run(config, federation, start(), lambda state, report, states=states: states.append(state))
+        runs[kind] = [state.shared["visual"] for state in states]
+    assert (runs["lost"][0] == runs["late"][0]).all()  # that round's average is the same
+    assert (
+        runs["lost"][1] != runs["late"][1]
+    ).any()  # from the next one on its text prompt tells whether it has worked
+
+
+def test_fewer_usable_answers_than_needed_end_the_run_with_the_reasons():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config, count=4))
+    federation.least = 3
+    federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in (1, 2)}
+    wanted = (
+        "round 1, step Train: 2 usable answers from 4 clients, and at least 3 are needed; "
+        "client-1: prompt visual is not finite: training diverged, try a lower train.lr; client-2: prompt visual is not"
+    )
+    with pytest.raises(NoClientAnswered, match=re.escape(wanted)):
+        run(config, federation, start(), ignore)
+    del federation.spoiled["client-2", "Train", 0]
+    assert reports_of(config, federation)[1][0].participants == ("client-0", "client-2", "client-3")
+
+
+def test_who_is_missing_counts_as_one_who_gave_rubbish():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.least = 2
+    federation.spoiled = {("client-2", "Train", 0): RUBBISH["not finite"]}
+    federation.lost = {("client-0", "Train", 0)}
+    with pytest.raises(
+        NoClientAnswered, match=r"1 usable answer from 3 clients.*; client-2: prompt.*; client-0: gave no"
+    ):
+        run(config, federation, start(), ignore)
+
+
+def test_no_more_answers_are_needed_than_questions_were_asked():
+    config = config_of(rounds=1, sharing={"participation": 0.4})
+    federation = LocalFederation(clients(config))
+    federation.least = 3
+    assert len(reports_of(config, federation)[1][0].participants) == 1
+
+
+def test_a_long_list_of_reasons_is_cut():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config, count=5))
+    federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in range(5)}
+    with pytest.raises(NoClientAnswered, match=r"0 usable answers.*client-2: [^;]*; and 2 more$"):
+        run(config, federation, start(), ignore)
+
+
 GOOD = START["visual"]
 RUBBISH = {
+    "prompt visual has a value beyond 32768": Trained({"visual": GOOD + np.float32(1e38)}, 3, 0.1),
+    "more than 2,147,483,648 images": Trained({"visual": GOOD}, 10**400, 0.1),
+    "its loss is inf": Trained({"visual": GOOD}, 3, float("inf")),
+    r"its loss is -1e\+308": Trained({"visual": GOOD}, 3, -1e308),
+    "'low' is not a loss": Trained({"visual": GOOD}, 3, "low"),
     "not finite": Trained({"visual": np.full((2, 3), np.nan, np.float32)}, 3, 0.1),
     "instead of float32": Trained({"visual": GOOD.astype(np.float64)}, 3, 0.1),
     r"\(3, 2\) instead of": Trained({"visual": GOOD.T}, 3, 0.1),
@@ -207,13 +275,67 @@ def test_rubbish_is_dropped_and_named(why, rubbish):
     assert re.search(why, report.dropped["client-1"])
 
 
-@pytest.mark.parametrize("counts", [[1, 2], [1, 2, -1], [0.5, 1, 1]])
+@pytest.mark.parametrize("counts", [[1, 2], [1, 2, -1], [0.5, 1, 1], [0, 0, 2**63 - 1], [0, -(2**63), 0], [2**30] * 3])
 def test_counts_must_be_one_whole_number_per_class(counts):
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
     federation.spoiled = {("client-0", "Estimate", 0): Estimated(np.array(counts))}
     _, [report] = reports_of(config, federation)
     assert "client-0" in report.dropped
+
+
+def test_counts_with_noise_may_be_below_zero_but_not_beyond_all_bounds():
+    ask = Estimate(0, {"visual": GOOD})
+    assert what_is_wrong(ask, Estimated(np.array([-5, 1, 1])), CLASSES, has_noise=True) is None
+    assert "more than 2,147,483,648" in what_is_wrong(
+        ask, Estimated(np.array([-(2**63), 1, 1])), CLASSES, has_noise=True
+    )
+
+
+@pytest.mark.parametrize("reply", [Evaluated(1, 2**40), Evaluated(3, 2), Evaluated(-1, 2), Evaluated(1.5, 2)])
+def test_scores_must_be_numbers_of_images(reply):
+    assert what_is_wrong(Evaluate(0, None), reply, CLASSES)
+
+
+def test_somebody_elses_names_make_no_endless_reason():
+    strange = Trained({"x" * 10**6: GOOD}, 3, 0.1)
+    assert len(what_is_wrong(Train(0, {"visual": GOOD}), strange, CLASSES)) == 300
+
+
+numbers = st.integers(0, 10**400) | st.integers(-5, 2**32)
+values = st.floats(width=32) | st.floats(-40_000, 40_000, width=32)
+prompts = arrays(np.float32, (2, 3), elements=values).map(lambda prompt: {"visual": prompt})
+ANYTHING = {
+    "Train": st.builds(Trained, prompts, numbers, st.floats() | st.floats(-(2**33), 2**33)),
+    "Estimate": st.builds(Estimated, arrays(np.int64, CLASSES, elements=st.integers(-5, 2**63 - 1))),
+    "Evaluate": st.builds(Evaluated, numbers, numbers),
+    "Select": st.builds(Selected, *3 * [st.none() | numbers]),
+}
+
+
+@pytest.mark.parametrize("kind", ANYTHING)
+@given(st.data())
+def test_one_clients_numbers_end_no_run_and_spoil_no_record(kind, data):
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.spoiled["client-1", kind, 0] = data.draw(ANYTHING[kind])
+    last, [report] = reports_of(config, federation)
+    assert (np.abs(last.shared["visual"]) <= LARGEST_PROMPT).all()
+    assert math.isfinite(report.loss)
+    honest = [federation.states[name].counts for name in ("client-0", "client-2")]
+    assert (report.totals >= np.sum(honest, axis=0)).all()
+    assert max(sum(report.scores.values(), (report.labelling.images,))) < 2**33
+    told = (report.loss, report.examples, report.batches, report.scores, asdict(report.labelling))
+    json.dumps((report.totals.tolist(), *told), allow_nan=False)
+    assert all((state.quota >= 0).all() for state in federation.states.values() if state.quota is not None)
+
+
+@pytest.mark.parametrize("rule", ["argmax", "column", "leaderboard"])
+def test_honest_clients_may_choose_an_image_for_several_classes(rule):
+    config = config_of(rounds=2, labeler="fpl", labels={"fpl_rule": rule})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    assert all(report.dropped == {} and len(report.participants) == 3 for report in reports)
+    assert reports[0].labelling.chosen <= reports[0].labelling.images == 36
 
 
 @pytest.mark.parametrize(
@@ -224,6 +346,7 @@ def test_counts_must_be_one_whole_number_per_class(counts):
         (Selected(1, None, None), "does not say of how many"),
         (Selected(-1, 2, None), "-1 is not a number of images"),
         (Selected(1, 2.5, None), "2.5 is not a number of images"),
+        (Selected(1, 2**31 + 1, None), "more than 2,147,483,648 images"),
     ],
 )
 def test_a_choice_must_be_one_of_its_own_images(reply, why):

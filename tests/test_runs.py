@@ -5,14 +5,16 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedcopl.client import ClientState
 from fedcopl.config import RunConfig
 from fedcopl.core.select import Selection
 from fedcopl.errors import RunFolderError
-from fedcopl.files import write_bytes
+from fedcopl.files import make_private_folder, write_bytes, write_private
 from fedcopl.protocol import ServerState
-from fedcopl.runs import Checkpoint, RunFolder
+from fedcopl.runs import Checkpoint, RunFolder, file_name
 
 SHARED = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3)}
 FULL = ClientState(
@@ -22,16 +24,18 @@ FULL = ClientState(
     quota=np.array([2, 2]),
     selection=Selection(np.array([3, 0]), np.array([1, 0])),
     confidence=np.log(np.array([0.5, 0.25])),
+    labels=np.array([1, 0, 1, 1], np.int32),
 )
 
 
 def checkpoint_of(round=3):
-    server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, {"../b": SHARED, "a": {"visual": SHARED["visual"] + 1}})
+    uploads = {"../b": SHARED, "a": {"visual": SHARED["visual"] + 1}}
+    server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, uploads, {"c": "spoilt a sum"})
     return Checkpoint(server, {"a": FULL, "b": ClientState()}, {"rounds": [{"round": 0, "macro": 0.1 + 0.2}]})
 
 
 def assert_same_state(one, other):
-    for name in ("log_probs", "counts", "quota", "confidence"):
+    for name in ("log_probs", "counts", "quota", "confidence", "labels"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     assert {k: v.tobytes() for k, v in one.own.items()} == {k: v.tobytes() for k, v in other.own.items()}
 
@@ -44,6 +48,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.server.members == ("a", "b")
     assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
     assert (back.server.everyone_first, back.server.neighbours, list(back.server.uploads)) == (True, 4, ["../b", "a"])
+    assert back.server.left_out == {"c": "spoilt a sum"}
     assert (back.server.uploads["a"]["visual"] == SHARED["visual"] + 1).all()
     assert_same_state(back.clients["a"], FULL)
     assert back.clients["a"].selection.index.tolist() == [3, 0]
@@ -140,7 +145,72 @@ def test_resume_sees_options_that_came_or_went(tmp_path):
                 folder.open(resumed, resume=True)
 
 
-@pytest.mark.parametrize("name", ["plain", "../up", "数" * 90, "a" * 400, "\udcff"])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("..", "%2E%2E"),
+        (".", "%2E"),
+        ("", "%"),
+        ("%", "%25"),
+        ("...", "%2E.%2E"),
+        (".lock", "%2Elock"),
+        ("../x", "%2E.%2Fx"),
+        ("a/../b", "a%2F..%2Fb"),
+        ("a.", "a%2E"),
+        ("a ", "a%20"),
+        (" ", "%20"),
+        ("NUL", "%4EUL"),
+        ("com1.txt", "%63om1.txt"),
+        ("concert", "concert"),
+        ("site-a.b c", "site-a.b c"),
+    ],
+)
+def test_no_name_leads_out_of_a_folder(tmp_path, name, file):
+    assert file_name(name) == file
+    assert (tmp_path / "runs" / file).resolve().parent == (tmp_path / "runs").resolve()
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_other_names_make_other_files(one, two):
+    names = [file_name(one), file_name(two)]
+    assert (names[0] == names[1]) is (one == two)
+    for name in names:
+        assert name and not set('/\\<>:"|?*\0') & set(name)
+        assert not name.startswith(".") and not name.endswith((".", " "))
+
+
+def test_private_files_are_private_from_the_first_moment(tmp_path, monkeypatch):
+    path, seen = tmp_path / "key", []
+    (tmp_path / ".key.part").write_bytes(b"left by a stop, for all to read")
+    sync = os.fsync
+
+    def look(descriptor):
+        seen.append(os.fstat(descriptor).st_mode & 0o777)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", look)
+    for text in (b"one", b"two"):
+        write_private(path, text)
+        assert path.read_bytes() == text
+    assert [*seen, path.stat().st_mode & 0o777] == [0o600] * 3
+
+
+def test_other_files_are_as_usual(tmp_path):
+    (tmp_path / "plain").write_text("")
+    write_bytes(tmp_path / "made", b"")
+    assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_private_folder_stays_one(tmp_path):
+    for _ in range(2):
+        make_private_folder(tmp_path / "deep" / "state")
+        assert (tmp_path / "deep" / "state").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunFolderError, match="file: cannot be made"):
+        make_private_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["plain", "../up", "..", "", "数" * 90, "a" * 400, "\udcff"])
 def test_any_name_of_a_client_makes_a_file(tmp_path, name):
     server = ServerState(1, SHARED, 2)
     with RunFolder(tmp_path / "run") as folder:

@@ -15,6 +15,7 @@ from .core.cpl import select_candidates, with_soft_targets
 from .core.estimate import estimate
 from .core.fpl import grown_capacity, select_top
 from .core.select import Selection, select
+from .errors import CannotAnswer
 from .messages import (
     Ask,
     Estimate,
@@ -138,7 +139,7 @@ class Client:
         prompts = None if ask.round == 0 else self._prompts(ask.shared, state)
         log_probs = self.learner.log_probabilities(prompts)
         if np.isnan(log_probs).any():
-            raise ValueError("its model gives no probabilities any more: training diverged, try a lower train.lr")
+            raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
         counts = count_sure(log_probs, self.config)
         state = replace(state, log_probs=log_probs, counts=counts)
         if not self.config.is_cooperative:
@@ -148,7 +149,7 @@ class Client:
 
     def _select(self, ask: Select, state: ClientState) -> tuple[Reply, ClientState]:
         if state.log_probs is None or state.counts is None:
-            raise ValueError("asked to select before it was asked to estimate")
+            raise CannotAnswer("asked to select before it was asked to estimate")
         allowed = allowed_counts(state.counts, len(state.log_probs), ask, self.config)
         selection = with_corrections(choose(state.log_probs, allowed, self.config), self.told)
         labels = state.log_probs.argmax(axis=1).astype(np.int32)
@@ -167,11 +168,12 @@ class Client:
         if self.config.is_private:
             return Selected(None, None, None)
         unchanged = None if before is None else int((labels == before).sum())
-        return Selected(len(selection.index), len(labels), unchanged)
+        chosen = len(np.unique(selection.index))  # some rules choose an image for more than one class
+        return Selected(chosen, len(labels), unchanged)
 
     def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
         if state.selection is None:
-            raise ValueError("asked to train before it was asked to select")
+            raise CannotAnswer("asked to train before it was asked to select")
         training, own = self._learn(ask, state.selection, state)
         reply, secrets = self._teller.training(training, ask, state.secrets)
         return reply, replace(state, own=own, secrets=secrets)

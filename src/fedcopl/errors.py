@@ -66,6 +66,13 @@ class FederationError(FedCoPLError):
     exit_code = 10
 
 
+class CannotAnswer(ValueError):
+    """A client cannot answer a question. Raised on purpose, in words about the question that a server may read.
+
+    Whatever else goes wrong at a site stays there: the text of any other error could name an image.
+    """
+
+
 class Interrupted(FedCoPLError):
     """Stopped by the user. What was done is saved."""
 

@@ -32,6 +32,7 @@ class ServerState:
     everyone_first: bool = False  # the method wants all members to train in the first round, whatever the participation
     neighbours: int = 0  # how many other clients' prompts the method sends to each
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
+    left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
 
 
 AfterRound = Callable[[ServerState, RoundReport], None]
@@ -76,14 +77,16 @@ def run(config: RunConfig, federation: Federation, state: ServerState, after_rou
 
 def play_round(config: RunConfig, federation: Federation, state: ServerState) -> tuple[ServerState, RoundReport]:
     """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
-    server = Asking(federation, RoundReport(state.round), state.classes, config.privacy.noise)
+    report, left_out = RoundReport(state.round), dict(state.left_out)
+    server = Asking(federation, report, state.classes, config.privacy.noise, left_out)
     sums = choose_sums(config, state)
     members = refresh(config, server, sums, state) if state.round % config.labels.refresh_every == 0 else state.members
     shared = train(config, server, sums, state, members)
     if is_evaluated(config, state.round):
-        server.report.scores = evaluate(server, state.round, shared)
-    uploads = {**state.uploads, **server.report.updates} if state.neighbours else {}
-    return replace(state, round=state.round + 1, shared=shared, members=members, uploads=uploads), server.report
+        report.scores = evaluate(server, state.round, shared)
+    uploads = {**state.uploads, **report.updates} if state.neighbours else {}
+    after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
+    return replace(after, left_out=left_out), report
 
 
 def zero_shot_scores(federation: Federation) -> dict[str, tuple[int, int]]:
@@ -94,7 +97,8 @@ def zero_shot_scores(federation: Federation) -> dict[str, tuple[int, int]]:
 def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> tuple[str, ...]:
     """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
     server.report.refreshed = True
-    estimated, totals = sums.counts(server, server.federation.clients(), Estimate(state.round, state.shared))
+    everyone = server.still_in(server.federation.clients())
+    estimated, totals = sums.counts(server, everyone, Estimate(state.round, state.shared))
     server.report.totals = totals
     index = state.round // config.labels.refresh_every
     selected = server.ask(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)

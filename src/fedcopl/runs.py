@@ -15,6 +15,7 @@
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from .states import Tensors, below, state_from, state_tensors
 
 LABELS = "labels"
 SUREST = 5  # classes of each image that are written down
+DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # files that Windows cannot have
+NAMELESS = "%"  # for no name at all; `quote` makes it of none
 CHUNK = 4096  # images looked at together, to need little memory
 
 
@@ -118,6 +121,7 @@ class RunFolder:
             "everyone_first": server.everyone_first,
             "neighbours": server.neighbours,
             "uploads": tuple(server.uploads),
+            "left_out": dict(server.left_out),
             "clients": tuple(clients),
         }
         # The header of a safetensors file is limited in size; the records of a long run are not.
@@ -158,9 +162,20 @@ class RunFolder:
 
 
 def file_name(client: str) -> str:
-    """A name fit for a file: a site may call itself anything, "../x", or a whole sentence."""
+    """A name fit for a file, or a folder: a site or a server may call itself anything, "..", or a whole sentence.
+
+    Other names, other files. None begins with a dot, ends in what Windows leaves away, or is the name of a device.
+    """
     safe = quote(client, safe=" ", errors="surrogateescape")
-    return safe if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
+    if safe[:1] == "." or DEVICE.match(safe):
+        safe = _escaped(safe[0]) + safe[1:]
+    if safe[-1:] in {".", " "}:
+        safe = safe[:-1] + _escaped(safe[-1])
+    return (safe or NAMELESS) if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
+
+
+def _escaped(letter: str) -> str:
+    return f"%{ord(letter):02X}"
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
@@ -184,6 +199,7 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         about["everyone_first"],
         about["neighbours"],
         _by_client(tensors, "upload/", about["uploads"]),
+        about.get("left_out", {}),
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}

@@ -6,12 +6,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from engines.flower.deployment import free_port
 from engines.flower.toolbox import digit_sites
 from fedcopl.cli import main
+from fedcopl.cli.federation_show import print_outcome, print_status
+from fedcopl.config import RunConfig
+from fedcopl.engines.flower.server import outcome_of
+from fedcopl.engines.flower.status import status_of
+from fedcopl.privacy_account import epsilon_of
 
 
 def fedcopl(*words, cwd=None):
@@ -42,6 +48,11 @@ MISTAKES = {
     "a wrong setting": ([*SERVER, "round=3"], 2, "round: unknown setting"),
     "no such method": ([*SERVER, "method=fedcop"], 2, "method: unknown method 'fedcop'"),
     "a folder that is taken": ([*SERVER, "--out", "data"], 7, "data: holds files that are not a run's"),
+    "an address with a port": (
+        [*SERVER, "--address", "server.example:9092"],
+        2,
+        "--address: 'server.example:9092' is no name or number of a machine",
+    ),
     "no such certificate": ([*SERVER, "--certificates", "a", "b", "c"], 10, "a: there is no such certificate"),
     "nothing to resume": (["server", "--resume"], 10, "federation: holds neither a server nor a site"),
     "nobody to ask": (["status"], 10, "federation: holds neither a server nor a site"),
@@ -123,3 +134,91 @@ def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
         if server.poll() is None:
             os.kill(server.pid, signal.SIGKILL)
             server.wait()
+
+
+def link_of(server):
+    """The process id of a server's SuperLink: it is told whose child it is."""
+    told = f"fedcopl.engines.flower.link\0{server.pid}\0".encode()
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if told in (place / "cmdline").read_bytes():
+                return int(place.name)
+        except OSError:
+            continue  # it has just ended
+    raise AssertionError("the server has no SuperLink")
+
+
+@pytest.mark.slow
+def test_a_server_whose_link_dies_ends_with_one_line(place):
+    words = [*SERVER, "--host", "127.0.0.1", "--port", str(free_port()), "--folder", "orphan", "--out", "orphan-run"]
+    with (place / "orphan.log").open("w") as log:
+        server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
+    try:
+        until(lambda: "waiting: 0 of at least 2 sites" in (place / "orphan.log").read_text())
+        os.kill(link_of(server), signal.SIGKILL)
+        assert server.wait(120) == 10
+        said = (place / "orphan.log").read_text().splitlines()
+        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; go on with --resume"
+        assert "Traceback" not in "".join(said)
+    finally:
+        if server.poll() is None:
+            os.kill(server.pid, signal.SIGKILL)
+            server.wait()
+
+
+ROUND = {
+    "round": 0,
+    "totals": None,
+    "labelling": None,
+    "participants": 2,
+    "sites": ["a", "b"],
+    "examples": 0,
+    "loss": None,
+    "bytes_up": 10,
+    "bytes_down": 10,
+    "dropped": {},
+    "macro": None,
+    "weighted": None,
+    "global": None,
+    "releases": [{"of": "prompts", "noise": 2.0, "clients": ["a", "b"]}] * 3,
+}
+
+
+def private_run(place):
+    """A server's folder and the folder of its run, as they are after a round with noise."""
+    config = RunConfig.from_mapping({"privacy": {"secure_sums": True, "noise": 2.0}}, "test")
+    run, folder = place / "run", place / "federation"
+    run.mkdir(parents=True)
+    folder.mkdir()
+    (run / "settings.toml").write_text(config.to_toml())
+    (run / "rounds.jsonl").write_text(json.dumps(ROUND) + "\n")
+    about = {"role": "server", "address": "x:1", "local": "x:1", "out": str(run), "pid": 0, "running": False}
+    (folder / "working.json").write_text(json.dumps(about))
+    return config, folder
+
+
+def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path, capsys):
+    config, folder = private_run(tmp_path)
+    account = f"epsilon {epsilon_of([2.0] * 3, config.privacy.delta):.3g}, delta {config.privacy.delta:g} for one site"
+    zero_shot = dict.fromkeys(("macro", "weighted", "global"))
+    outcome = outcome_of(config, {"rounds": [ROUND], "zero_shot": zero_shot, "seconds": 1.0}, ("x",), ["a", "b"])
+    traffic = {"sent": 1, "received": 1}
+    for show in (
+        lambda: print_outcome(outcome | {"traffic": traffic}, tmp_path),
+        lambda: print_status(status_of(folder)),
+    ):
+        show()
+        said = capsys.readouterr().out
+        assert f"privacy               {account}, 3 releases\n" in said
+        assert "the server saw        sums over the clients only, with noise\n" in said
+
+    open_run = outcome | {"privacy": None, "traffic": traffic}
+    print_outcome(open_run, tmp_path)
+    assert "privacy" not in capsys.readouterr().out.replace(str(tmp_path), "")
+
+
+def test_a_site_tells_its_conditions(tmp_path, capsys):
+    about = {"role": "site", "name": "a", "server": "x:1", "conditions": "it shares", "pid": 0, "running": False}
+    (tmp_path / "working.json").write_text(json.dumps(about))
+    print_status(status_of(tmp_path))
+    assert "conditions            it shares\n" in capsys.readouterr().out

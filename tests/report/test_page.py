@@ -132,6 +132,7 @@ def test_every_line_has_a_point_per_round():
     assert {title: points(chart) for title, chart in drawn.items()} == {
         "Accuracy": {"line macro": 12, "line weighted": 12, "line global": 12},
         "Training loss": {"line macro": 12},
+        "What refreshes changed": {"line s1": 3, "line s2": 2},
         "Pseudo labels that are right": {"line macro": 3},
         "Drift diversity": {"line s1": 12, "line s2": 12},
         "Cosine distance": {"line s1": 12, "line s2": 12},
@@ -427,7 +428,8 @@ def test_a_server_of_real_sites_knows_less():
     assert percent(results["final"]["macro"]) in shown["Accuracy, macro"]
     assert "not measured" in shown["Accuracy, global"]
     assert not tree.all("section", id="labels") + tree.all("section", id="balance") + tree.all("section", id="who")
-    assert set(charts(tree)) == {"Accuracy", "Training loss", "Bytes per round", "Time per round"}
+    told = {"Accuracy", "Training loss", "What refreshes changed", "Bytes per round", "Time per round"}
+    assert set(charts(tree)) == told
     assert "apart from their own images" in words_of(tree.one("p", class_="lead"))
     sites = words_of(tree.one("section", id="clients").all("p")[0])
     assert sites.startswith("client-0, client-1, client-2, client-3, client-4. How many images each of them holds")
@@ -488,7 +490,7 @@ def test_what_went_wrong_is_told():
     tree = page(results)
     assert [line.text for line in tree.one("div", class_="troubles").all("li")] == [
         "round 4, client-2: prompt visual is not finite; not used",
-        "round 5: nobody had anything to train on; the prompts stayed as they were",
+        "round 5: there was nothing to average; the prompts stayed as they were",
     ]
     assert points(charts(tree)["Training loss"]) == {"line macro": 9}  # a gap
 
@@ -512,7 +514,8 @@ def test_a_site_without_labels():
     ]
     assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected", "Given and got"]
     drawn = charts(tree)
-    assert set(drawn) == {"Training loss", "Drift diversity", "Cosine distance", "Bytes per round", "Time per round"}
+    without_truth = {"Training loss", "What refreshes changed", "Drift diversity", "Cosine distance"}
+    assert set(drawn) == without_truth | {"Bytes per round", "Time per round"}
     assert points(drawn["Training loss"]) == {"line macro": 10}
     assert not tree.all("section", id="classes")
     assert words_of(tree.one("article").one("li")) == "91.2 % client-1"

@@ -73,7 +73,7 @@ def server(
         from ..engines.flower.server_host import ServerHome
     plan = Plan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
     check(plan)
-    home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates), host, port)
+    home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates, host), host, port)
     outcome = _host(home, plan)
     print(json.dumps(outcome)) if as_json else print_outcome(outcome, out)
 
@@ -99,10 +99,12 @@ def _classes(classes: Path | None, out: Path) -> Path:
     return classes or kept
 
 
-def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None) -> "Certificates":
+def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str) -> "Certificates":
+    from ..engines.flower.addresses import own_address
     from ..engines.flower.keys import given_certificates, server_certificates
 
-    return given_certificates(*own) if own else server_certificates(folder, addresses)
+    here = own_address(host)
+    return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
 
 def _host(home: Any, plan: Any) -> dict[str, Any]:
@@ -118,7 +120,9 @@ def _host(home: Any, plan: Any) -> dict[str, Any]:
 
 def print_start(home: Any, plan: Any) -> None:
     """What the operator has to hand out and to collect."""
-    typer.echo(f"listening on           {home.host}:{home.port}", err=True)
+    from ..engines.flower.addresses import with_port
+
+    typer.echo(f"listening on           {with_port(home.host, home.port)}", err=True)
     typer.echo(f"give to every site     {home.certificates.ca} and {plan.classes_file}", err=True)
     typer.echo(
         f"put their keys into    {home.sites} (the file site.pub of each, under any name ending in .pub)", err=True

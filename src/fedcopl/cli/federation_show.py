@@ -1,13 +1,13 @@
 """What people see of a real federation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from .show import percent, size
+from .show import percent, privacy_facts, size
 
 Told = Mapping[str, Any]
 
@@ -16,7 +16,8 @@ def print_outcome(outcome: Told, folder: Path) -> None:
     """The end of a run as the server knows it; accuracy only where sites had labels."""
     console = _console()
     last = outcome["rounds"][-1]
-    console.print(f"{outcome['name']}, seed {outcome['seed']}: {len(outcome['rounds'])} rounds")
+    rounds = len(outcome["rounds"])
+    console.print(f"{outcome['name']}, seed {outcome['seed']}: {rounds} round{'s' * (rounds != 1)}")
     for title, value in (
         ("sites", ", ".join(outcome["sites"])),
         ("accuracy", _accuracy(outcome)),
@@ -28,6 +29,7 @@ def print_outcome(outcome: Told, folder: Path) -> None:
             "on the wire",
             f"{size(outcome['traffic']['received'])} (back: {size(outcome['traffic']['sent'])}), this start",
         ),
+        *_privacy(outcome),
         ("time", f"{outcome['seconds']:.0f} s"),
         ("results", str(folder)),
     ):
@@ -40,9 +42,14 @@ def _accuracy(outcome: Told) -> str:
     return f"{percent(outcome['final']['macro'])} (zero-shot: {percent(outcome['zero_shot']['macro'])})"
 
 
+def _privacy(told: Told) -> Iterator[tuple[str, str]]:
+    if told.get("privacy"):
+        yield from privacy_facts(told["privacy"])
+
+
 def print_status(told: Told) -> None:
     console = _console()
-    for title, value in told["facts"].items():
+    for title, value in (*told["facts"].items(), *_privacy(told)):
         console.print(f"{title:<22}{value}", soft_wrap=True)
     if told.get("sites"):
         console.print(_table(("site", "now", "since", "last trained"), told["sites"]))

@@ -124,7 +124,7 @@ def round_line(record: Record, rounds: int) -> str:
     if record["refreshed"]:
         parts.append(", ".join(["new pseudo labels", *_about_labels(record)]))
     if record["kept_old_prompt"]:
-        parts.append("no images to train on: the old prompt stays")
+        parts.append("nothing to average: the old prompts stay")
     parts += [f"{client} left out: {why}" for client, why in record["dropped"].items()]
     return ", ".join(parts)
 

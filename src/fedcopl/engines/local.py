@@ -12,6 +12,8 @@ from .watcher import SilentWatcher, Watcher
 class LocalFederation:
     """Holds every client's state; a client trains the same whether it is asked first or last."""
 
+    least = 1
+
     def __init__(
         self,
         clients: Mapping[str, Client],

@@ -18,7 +18,15 @@ Shares = Mapping[str, Mapping[str, bytes]]
 
 
 class CannotUnmask(Exception):
-    """The shares that came do not give back a secret."""
+    """The shares that came do not give back a secret, of one client or of several."""
+
+    def __init__(self, shares: Mapping[str, int]):
+        client, helped = next(iter(shares.items()))
+        super().__init__(f"{helped} clients helped to take off the masks of {client}, but the shares do not fit")
+        self.reasons = {
+            client: f"its masks did not come off: the shares of {helped} clients do not fit"
+            for client, helped in shares.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -35,20 +43,31 @@ class MaskedSum:
 
     def unmasked(self, shares: Shares) -> Words:
         """The sum of the survivors' numbers, modulo 2^64."""
+        secrets = self._secrets(shares)
         label = (transcript(self.name, self.roster), self.question)
         count = len(next(iter(self.masked.values())))
         total: Words = np.sum(list(self.masked.values()), axis=0, dtype=np.uint64)
         for client in self.masked:
-            total -= own_mask(self._secret(client, OWN, shares), count, label)
+            total -= own_mask(secrets[client], count, label)
         for client in self.dropped:
-            private = bytes(KEY) + self._secret(client, PAIR, shares) + bytes(KEY)
+            private = bytes(KEY) + secrets[client] + bytes(KEY)
             for survivor in self.masked:
                 # What the lost one would have added is the opposite of what the survivor did add.
                 total += pair_mask(private, self.roster[survivor], client < survivor, count, label)
         return total
 
-    def _secret(self, client: str, which: int, shares: Shares) -> bytes:
-        """A client's private key, from shares that fit together: the public key tells."""
+    def _secrets(self, shares: Shares) -> dict[str, bytes]:
+        """Of everybody the one that has to be known. CannotUnmask names all whose is not to be had."""
+        wanted = dict.fromkeys(self.masked, OWN) | dict.fromkeys(self.dropped, PAIR)
+        secrets = {client: self._secret(client, which, shares) for client, which in wanted.items()}
+        found = {client: secret for client, secret in secrets.items() if secret is not None}
+        if len(found) < len(wanted):
+            helped = {client: sum(client in given for given in shares.values()) for client in wanted}
+            raise CannotUnmask({client: helped[client] for client in wanted if client not in found})
+        return found
+
+    def _secret(self, client: str, which: int, shares: Shares) -> bytes | None:
+        """A client's private key, from shares that fit together: the public key tells. None: no shares do."""
         place = {name: number for number, name in enumerate(sorted(self.roster), 1)}
         told = {place[other]: given[client] for other, given in shares.items() if client in given}
         for attempt, some in enumerate(_sets(list(told), self.needed)):
@@ -58,7 +77,7 @@ class MaskedSum:
                 if attempt:
                     self.liars.update(other for other in shares if _lies(chosen, told, place[other]))
                 return secret.to_bytes(SECRET)
-        raise CannotUnmask(f"{len(told)} clients helped to take off the masks of {client}, but the shares do not fit")
+        return None
 
 
 def _sets(places: list[int], size: int) -> Iterator[tuple[int, ...]]:

@@ -12,6 +12,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import CannotAnswer
 from .crypto import WordStream, agreed, derived, public_of, seal, unseal
 from .session import KEY, KEYS, Session
 from .shamir import SHARE, Random, split
@@ -43,7 +44,7 @@ def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
     mine = public_keys(session)
     names = [client for client, keys in roster.items() if keys == mine]
     if len(names) != 1 or len(set(roster.values())) != len(roster):
-        raise ValueError("the list of keys does not name it exactly once, or names one key twice")
+        raise CannotAnswer("the list of keys does not name it exactly once, or names one key twice")
     return names[0]
 
 
@@ -52,7 +53,7 @@ def share_out(
 ) -> tuple[dict[str, bytes], Session]:
     """For each client a share of both secrets, sealed so that only that client can read it."""
     if session.roster:
-        raise ValueError("asked to share out the same keys twice")
+        raise CannotAnswer("asked to share out the same keys twice")
     known = replace(session, roster=dict(roster))
     me = own_name(session, roster)
     sealing, *secrets = thirds(session.private)
@@ -69,10 +70,10 @@ def share_out(
 def mask(session: Session, numbers: Words, peers: Collection[str], question: str, needed: int) -> tuple[Words, Session]:
     """The numbers under all their masks. `question` is what all were asked: other question, other masks."""
     if not session.roster or session.peers:
-        raise ValueError("asked for a masked answer without new keys for it")
+        raise CannotAnswer("asked for a masked answer without new keys for it")
     me = own_name(session, session.roster)
     if not {me} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
-        raise ValueError(f"asked for a masked answer among {len(peers)} clients; {needed} different ones are needed")
+        raise CannotAnswer(f"asked for a masked answer among {len(peers)} clients; {needed} different ones are needed")
     label = (session.transcript, question)
     masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
     for other in peers:
@@ -101,9 +102,9 @@ def unmask(
     """
     me = own_name(session, session.roster) if session.roster else ""
     if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
-        raise ValueError("asked to take off masks of others than those its own were made with")
+        raise CannotAnswer("asked to take off masks of others than those its own were made with")
     if me not in survivors or len(set(survivors)) < needed:
-        raise ValueError(f"asked to take off the masks of {len(survivors)} clients; at least {needed} are needed")
+        raise CannotAnswer(f"asked to take off the masks of {len(survivors)} clients; at least {needed} are needed")
     opened = {other: open_shares(session, other, me, sealed.get(other, b"")) for other in session.peers}
     return {other: two[other in survivors] for other, two in opened.items() if two is not None}
 

@@ -143,12 +143,13 @@ def share_by_refresh(part: str, whole: str) -> Callable[[Results], dict[int, flo
 
 
 def labelling_chart(results: Results) -> LineChart | None:
-    """What can be seen of the pseudo labels without any truth."""
+    """What can be seen of the pseudo labels without any truth; one refresh is no curve."""
     named = {
         "images trained on": share_by_refresh("chosen", "images")(results),
         "labels as at the last refresh": share_by_refresh("unchanged", "compared")(results),
     }
-    return chart("What refreshes changed", PERCENT, {name: values for name, values in named.items() if values})
+    told = {name: values for name, values in named.items() if values}
+    return chart("What refreshes changed", PERCENT, told) if len(told) == len(named) else None
 
 
 def labels_chart(results: Results) -> LineChart | None:

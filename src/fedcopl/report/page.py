@@ -282,5 +282,5 @@ def troubles(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
 def _troubles(record: Mapping[str, Any]) -> list[str]:
     dropped = [f"round {record['round']}, {client}: {why}; not used" for client, why in record["dropped"].items()]
     if record["kept_old_prompt"]:
-        dropped.append(f"round {record['round']}: nobody had anything to train on; the prompts stayed as they were")
+        dropped.append(f"round {record['round']}: there was nothing to average; the prompts stayed as they were")
     return dropped

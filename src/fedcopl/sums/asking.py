@@ -24,11 +24,18 @@ from ..messages import (
 )
 from .checks import what_is_wrong
 
+NO_ANSWER = "gave no answer that can be read"
+REASONS = 3  # told of all that there are, where too few have answered
 ReplyKind = TypeVar("ReplyKind", Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
 
 
 class Federation(Protocol):
     """Clients that can be asked. Those missing from the answer did not reply in time."""
+
+    @property
+    def least(self) -> int:
+        """With fewer usable answers nothing goes on, where so many were asked; with none in any case."""
+        return 1
 
     def clients(self) -> tuple[str, ...]: ...
 
@@ -68,7 +75,7 @@ class RoundReport:
     examples: int = 0  # 0 where the clients do not tell
     batches: int = 0  # of one pass over all participants' images
     loss: float = float("nan")
-    kept_old_prompt: bool = False  # nobody had anything to train on
+    kept_old_prompt: bool = False  # nobody had anything to train on, or the masks of a secure sum did not come off
     scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
     updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure sums
     bytes_down: int = 0
@@ -85,25 +92,38 @@ class Asking:
     report: RoundReport
     classes: int
     noise: float = 0.0  # that the clients add, in units of what one of them can change
+    left_out: dict[str, str] = field(default_factory=dict)  # client -> why it is in no secure sum of this run any more
+
+    def __post_init__(self) -> None:
+        self.report.dropped |= self.left_out
 
     def ask(
         self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
     ) -> dict[str, ReplyKind]:
-        """The usable replies; NoClientAnswered if there are none."""
+        """The usable replies; NoClientAnswered if there are too few."""
         questions = {client: question(client) for client in clients}
         replies = self.federation.ask(questions)
         self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
-        good = {}
+        good, wrong = {}, dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER)
         for client, reply in replies.items():
-            wrong = what_is_wrong(questions[client], reply, self.classes, has_noise=self.noise > 0)
-            if wrong:
-                self.report.dropped[client] = wrong
+            why = what_is_wrong(questions[client], reply, self.classes, has_noise=self.noise > 0)
+            if why:
+                self.report.dropped[client] = wrong[client] = why
             elif isinstance(reply, kind):
                 self.report.bytes_up += payload_bytes(reply)
                 good[client] = reply
-        if not good:
-            raise NoClientAnswered(_nobody(questions, self.report.dropped))
+        needed = max(1, min(self.federation.least, len(questions)))
+        if len(good) < needed:
+            raise NoClientAnswered(too_few(questions, len(good), needed, wrong))
         return good
+
+    def leave_out(self, clients: Mapping[str, str]) -> None:
+        """For the rest of the run, with the reason for each."""
+        self.left_out |= clients
+        self.report.dropped |= clients
+
+    def still_in(self, clients: Iterable[str]) -> tuple[str, ...]:
+        return tuple(client for client in clients if client not in self.left_out)
 
     def let_out(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
         """Enter into the account what was learnt from these clients; `share` of the noise's variance was there."""
@@ -111,12 +131,17 @@ class Asking:
             self.report.releases.append(Release(of, self.noise * math.sqrt(share), tuple(clients)))
 
 
-def _nobody(questions: Mapping[str, Ask], dropped: Mapping[str, str]) -> str:
+def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mapping[str, str]) -> str:
+    """In which step how many answers are missing, and why: client by client, those with something to tell first."""
     if not questions:
         return "nobody is there to be asked; is anyone connected?"
     ask = next(iter(questions.values()))
     step = f"round {ask.round + 1}, step {type(ask).__name__}"
-    if dropped:
-        one, why = next(iter(dropped.items()))
-        return f"{step}: no usable answer from {len(questions)} clients; {one}: {why}"
-    return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
+    if set(wrong.values()) <= {NO_ANSWER} and not usable:
+        return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
+    told = sorted((client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER)
+    reasons = [f"{client}: {wrong[client]}" for client in told[:REASONS]]
+    more = [f"and {len(told) - REASONS} more"] * (len(told) > REASONS)
+    count = f"{usable} usable answer{'s' * (usable != 1)} from {len(questions)} clients"
+    least = f"at least {needed} {'is' if needed == 1 else 'are'} needed"
+    return "; ".join([f"{step}: {count}, and {least}", *reasons, *more])

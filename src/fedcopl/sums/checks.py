@@ -25,22 +25,30 @@ from ..messages import (
     Unmask,
     Unmasked,
 )
-from .layout import training_size
+from .layout import LARGEST_PROMPT, training_size
+
+MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
+LONGEST = 300  # letters of a reason: names in it are somebody else's
 
 
 def what_is_wrong(ask: Ask, reply: Reply, classes: int, *, has_noise: bool = False) -> str | None:
     """The reason, or None. Where the clients add noise, their counts may be below 0."""
+    wrong = _wrong(ask, reply, classes, has_noise)
+    return wrong and wrong[:LONGEST]
+
+
+def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool) -> str | None:
     if type(reply) is not REPLY_TO[type(ask)]:
         return f"answered {type(ask).__name__} with {type(reply).__name__}"
     match ask, reply:
         case ((Estimate() | Train()), (Estimated() | Trained())) if ask.peers or reply.masked is not None:
             return _wrong_masked(ask, reply, classes)
-        case Train(shared=sent), Trained(shared=back, examples=examples):
-            return _wrong_prompts(sent, back) or _wrong_count(examples)
+        case Train(shared=sent), Trained(shared=back, examples=examples, loss=loss):
+            return _wrong_prompts(sent, back) or _wrong_count(examples) or _wrong_loss(loss)
         case _, Estimated(counts=counts):
             return None if counts is None else _wrong_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
-            return _wrong_count(examples) or (None if 0 <= correct <= examples else "more right than there are")
+            return _wrong_counted(examples, correct) or (None if correct <= examples else "more right than there are")
         case _, Selected():
             return _wrong_choice(reply)
     return _wrong_keys(ask, reply)
@@ -86,12 +94,16 @@ def _wrong_prompts(sent: Shared, back: Shared) -> str | None:
             return f"prompt {name} is {value.dtype}{value.shape} instead of {sent[name].dtype}{sent[name].shape}"
         if not np.isfinite(value).all():
             return f"prompt {name} is not finite: training diverged, try a lower train.lr"
+        if np.abs(value).max(initial=0.0) > LARGEST_PROMPT:
+            return f"prompt {name} has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr"
     return None
 
 
 def _wrong_counts(counts: NDArray[Any], classes: int, has_noise: bool) -> str | None:
     if counts.shape != (classes,) or not np.issubdtype(counts.dtype, np.integer):
         return f"counts are not one whole number for each of {classes} classes"
+    if np.abs(counts.astype(np.float64)).sum() > MOST:
+        return f"counts are of more than {MOST:,} images"
     return "counts are negative" if (counts < 0).any() and not has_noise else None
 
 
@@ -99,9 +111,23 @@ def _wrong_choice(reply: Selected) -> str | None:
     parts = [number for number in (reply.examples, reply.unchanged) if number is not None]
     if reply.images is None:
         return "chose, but does not say of how many images" if parts else None
-    wrong = next(filter(None, map(_wrong_count, (reply.images, *parts))), None)
-    return wrong or ("chose more images than it has" if max(parts, default=0) > reply.images else None)
+    return _wrong_counted(reply.images, *parts) or (
+        "chose more images than it has" if max(parts, default=0) > reply.images else None
+    )
+
+
+def _wrong_counted(*numbers: object) -> str | None:
+    return next(filter(None, map(_wrong_count, numbers)), None)
 
 
 def _wrong_count(number: object) -> str | None:
+    if isinstance(number, int) and number > MOST:
+        return f"says it has more than {MOST:,} images"
     return None if isinstance(number, int) and number >= 0 else f"{number!r} is not a number of images"
+
+
+def _wrong_loss(loss: object) -> str | None:
+    """nan is none: there was nothing to train on, or it is not told."""
+    if not isinstance(loss, float):
+        return f"{loss!r} is not a loss"
+    return f"its loss is {loss:g}: training diverged, try a lower train.lr" if abs(loss) > MOST else None

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import CannotAnswer
 from ..messages import Shared
 
 COUNT_BITS, PROMPT_BITS = 16, 32
@@ -67,7 +68,7 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
     """Weighted with the examples, so that the sum over all is that of Eq. 4."""
     prompts = flat(training.shared)
     if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
-        raise ValueError(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
+        raise CannotAnswer(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
     told = 0 if math.isnan(training.loss) else training.examples
     head = np.ldexp([training.examples, told, training.loss if told else 0.0, batches_of(told, batch)], PROMPT_BITS)
     head[2] *= told
@@ -108,7 +109,7 @@ def shaped(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDArra
 def _words(steps: Values, clients: int) -> Words:
     largest = 2**62 // clients
     if not np.abs(steps).max(initial=0.0) <= largest:
-        raise ValueError(f"its numbers are too large to be summed over {clients} clients: the sum might overflow")
+        raise CannotAnswer(f"its numbers are too large to be summed over {clients} clients: the sum might overflow")
     return np.rint(steps).astype(np.int64).view(np.uint64)
 
 

@@ -1,5 +1,6 @@
 """The same sums from masked answers: four exchanges, in each of which clients may get lost."""
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,14 @@ class Bare:
     share: float  # of all who put a part of the noise into it
 
 
+class Spoilt(Exception):
+    """The masks of some clients do not come off the sum, so nothing was learnt from it."""
+
+    def __init__(self, why: str, reasons: Mapping[str, str]):
+        super().__init__(why)
+        self.reasons = reasons  # client -> what is wrong with its masks
+
+
 @dataclass(frozen=True)
 class SecureSums:
     """The server learns sums, and who is in them."""
@@ -48,15 +57,39 @@ class SecureSums:
         """Who is in the sum, and T; where no counts are shared, there is nothing to hide."""
         if not self.config.is_cooperative:
             return PlainSums(self.config).counts(server, clients, ask)
-        bare = _Session(server, self.config).sum(clients, lambda peers: Estimate(ask.round, ask.shared, peers))
+        bare = self._counts(server, tuple(clients), lambda peers: Estimate(ask.round, ask.shared, peers))
         server.let_out("counts", bare.clients, bare.share)
         return bare.clients, totals_of(bare.total)
 
+    def _counts(self, server: Asking, clients: tuple[str, ...], question: Question) -> Bare:
+        """If masks do not come off, once more without whose they are: nothing was learnt, and counting changes nothing.
+
+        Each time somebody is left out, so this ends.
+        """
+        try:
+            return _Session(server, self.config).sum(clients, question)
+        except Spoilt as spoilt:
+            self._leave_out(server, clients, spoilt)
+        return self._counts(server, server.still_in(clients), question)
+
+    def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:
+        server.leave_out(spoilt.reasons)
+        enough = max(self.config.privacy.min_sites, min(server.federation.least, len(clients)))
+        if len(server.still_in(clients)) < enough:
+            raise NoClientAnswered(f"round {server.report.round + 1}, step Unmask: {spoilt}") from spoilt
+
     def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
-        """The average over all who are in the sum (Eq. 4), and their mean loss."""
+        """The average over all who are in the sum (Eq. 4), and their mean loss.
+
+        If masks do not come off there is no average: all have trained, and to train again would start from there.
+        """
         chosen = tuple(clients)
         round, shared = server.report.round, ask(chosen[0]).shared
-        bare = _Session(server, self.config).sum(chosen, lambda peers: Train(round, shared, peers=peers))
+        try:
+            bare = _Session(server, self.config).sum(chosen, lambda peers: Train(round, shared, peers=peers))
+        except Spoilt as spoilt:
+            self._leave_out(server, chosen, spoilt)
+            return TrainingSum((), 0, 0, math.nan, None)
         if shared:
             server.let_out("prompts", bare.clients, bare.share)
         try:
@@ -125,7 +158,7 @@ class _Session:
         try:
             return total.unmasked({client: reply.shares for client, reply in helped.items()})
         except CannotUnmask as error:
-            raise NoClientAnswered(f"round {self.round + 1}, step Unmask: {error}") from error
+            raise Spoilt(str(error), error.reasons) from error
         finally:
             self.server.report.dropped |= dict.fromkeys(total.liars, "gave wrong shares of other clients' masks")
 
@@ -139,5 +172,8 @@ class _Session:
         if len(clients) < enough:
             raise NoClientAnswered(
                 f"round {self.round + 1}, step {step}: {len(clients)} client{'s' * (len(clients) != 1)} answered, "
-                f"but a secure sum takes {enough} (privacy.min_sites, privacy.threshold)"
+                f"but a secure sum takes {enough} (privacy.min_sites, privacy.threshold){self._left_out()}"
             )
+
+    def _left_out(self) -> str:
+        return "".join(f"; {client} is left out: {why}" for client, why in self.server.left_out.items())

@@ -1,8 +1,8 @@
 """The client's side: what it lets out of its numbers, with noise or under masks, and its part in secure sums."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import numpy as np
@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from ..config import RunConfig
 from ..core.noise import noised
+from ..errors import CannotAnswer
 from ..masking.session import Session
 from ..masking.threshold import needed
 from ..messages import (
     Ask,
     Estimate,
     Estimated,
+    Evaluate,
     Introduce,
     Introduced,
     KeyAsk,
@@ -36,12 +38,32 @@ FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts 
 
 
 @dataclass(frozen=True)
+class LetOut:
+    """The answer with noise that a client gave in a round. Asked the same again, it says the same again."""
+
+    round: int
+    question: str  # its digest
+    values: bytes
+
+    def to_bytes(self) -> bytes:
+        return f"{self.round} {self.question}\n".encode() + self.values
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "LetOut":
+        """What `to_bytes` was given."""
+        head, values = stored.split(b"\n", 1)
+        round, question = head.decode().split()
+        return cls(int(round), question, values)
+
+
+@dataclass(frozen=True)
 class Secrets:
     """What a client keeps for the sake of privacy. Never sent."""
 
     session: Session | None = None  # the secure sum that is under way
     spent: tuple[bytes, ...] = ()  # keys of sums whose masks it has helped to take off: never again
     history: str = ""  # digest of all questions that its numbers depend on, where it adds noise
+    let_out: Mapping[str, LetOut] = field(default_factory=dict)  # by kind of question, where it adds all of the noise
 
 
 @dataclass(frozen=True)
@@ -54,37 +76,71 @@ class Teller:
 
     def remember(self, ask: Ask, secrets: Secrets) -> Secrets:
         """Take note of a question: the same ones get the same noise, so that asking again tells nothing new."""
+        if isinstance(ask, Evaluate):  # whatever sum was under way is over, and went on without this client
+            secrets = replace(secrets, session=None)
         if not self.config.privacy.noise or not isinstance(ask, Estimate | Select | Train):
             return secrets
+        if not isinstance(ask, Select):
+            self._refuse_more(ask, secrets)
         before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
         return replace(secrets, history=sha256(f"{before} {digest(ask)}".encode()).hexdigest())
+
+    def _refuse_more(self, ask: Estimate | Train, secrets: Secrets) -> None:
+        """CannotAnswer where one more answer would tell more than the account of the run knows of."""
+        config, kind, number = self.config, type(ask).__name__, ask.round + 1
+        if ask.round >= config.rounds:
+            raise CannotAnswer(f"asked to {kind} in round {number}, but the run has {config.rounds}")
+        if isinstance(ask, Estimate) and ask.round % config.labels.refresh_every:
+            raise CannotAnswer(f"asked to {kind} in round {number}, which has no refresh")
+        before = secrets.let_out.get(kind)
+        if before and before.round >= ask.round and before.question != digest(ask):
+            raise CannotAnswer(
+                f"asked to {kind} in round {number}, but has answered another such question in round "
+                f"{before.round + 1}: with noise there is one answer a round"
+            )
 
     def counts(self, counts: NDArray[np.int64], ask: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
         """The class counts u_k, as the server gets them."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
+        again = said_before(ask, secrets)
+        if again is not None:
+            return Estimated(np.frombuffer(again, np.int64)), secrets
         if privacy.noise:
             values = self._noised(values, privacy.count_clip, COUNT_BITS, ask, secrets)
         if not privacy.secure_sums:
-            return Estimated(np.rint(values).astype(np.int64)), secrets
+            told = np.rint(values).astype(np.int64)
+            return Estimated(told), self._remember_saying(ask, told.tobytes(), secrets)
         masked, secrets = self._masked(ask, secrets, lambda clients: count_words(values, clients))
         return Estimated(None, masked), secrets
 
     def training(self, training: Training, ask: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """The prompts after training, as the server gets them."""
+        again = said_before(ask, secrets)
+        if again is not None:
+            values = np.frombuffer(again, np.float32).astype(np.float64)
+            return Trained(shaped(values, ask.shared), 1, math.nan), secrets
         told = self._training_noised(training, ask, secrets) if self.config.privacy.noise else training
         if not self.config.privacy.secure_sums:
             shared = told.shared if told is training else shaped(flat(told.shared), ask.shared)
-            return Trained(shared, told.examples, told.loss), secrets
+            values = flat(shared).astype(np.float32)
+            return Trained(shared, told.examples, told.loss), self._remember_saying(ask, values.tobytes(), secrets)
         batch = self.config.train.batch
         masked, secrets = self._masked(ask, secrets, lambda clients: training_words(told, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets
+
+    def _remember_saying(self, ask: Estimate | Train, values: bytes, secrets: Secrets) -> Secrets:
+        """What has noise on it is said once a round; in a secure sum it is under other masks each time."""
+        if not self.config.privacy.noise:
+            return secrets
+        said = LetOut(ask.round, digest(ask), values)
+        return replace(secrets, let_out={**secrets.let_out, type(ask).__name__: said})
 
     def _training_noised(self, training: Training, ask: Train, secrets: Secrets) -> Training:
         """What was sent, moved by the clipped change and by noise. All weigh the same: the weight would tell too."""
         sent = flat(ask.shared)
         change = flat(training.shared) - sent
         if not np.isfinite(change).all():
-            raise ValueError("a prompt is not finite: training diverged, try a lower train.lr")
+            raise CannotAnswer("a prompt is not finite: training diverged, try a lower train.lr")
         moved = self._noised(change, self.config.privacy.update_clip, PROMPT_BITS, ask, secrets)
         on_grid = np.ldexp(np.rint(np.ldexp(sent, PROMPT_BITS)), -PROMPT_BITS)
         wide = {name: prompt.astype(np.float64) for name, prompt in ask.shared.items()}  # float32 would round the noise
@@ -95,10 +151,10 @@ class Teller:
         from ..masking.crypto import WordStream, derived  # brings cryptography, which is an extra
 
         if len(self.secret) < SHORTEST_SECRET:
-            raise ValueError("noise is switched on, but this client has no secret to draw it from")
+            raise CannotAnswer("noise is switched on, but this client has no secret to draw it from")
         sigma = self.config.privacy.noise * clip / math.sqrt(max(len(ask.peers), 1))
         if math.ldexp(sigma, bits) < FEWEST_STEPS:
-            raise ValueError("the noise is too small to be shared out: set a larger privacy.noise or a larger clip")
+            raise CannotAnswer("the noise is too small to be shared out: set a larger privacy.noise or a larger clip")
         label = (secrets.history, self._sum_of(secrets))
         return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", *label)))
 
@@ -110,7 +166,7 @@ class Teller:
         from ..masking.steps import mask
 
         if secrets.session is None or not ask.peers:
-            raise ValueError("asked for its numbers openly, but privacy.secure_sums is switched on")
+            raise CannotAnswer("asked for its numbers openly, but privacy.secure_sums is switched on")
         enough = self._enough(secrets.session)
         masked, session = mask(secrets.session, words(len(ask.peers)), ask.peers, digest(ask), enough)
         return masked, replace(secrets, session=session)
@@ -122,7 +178,7 @@ class Teller:
     def keys(self, ask: KeyAsk, secrets: Secrets) -> tuple[Reply, Secrets]:
         """Take part in a secure sum: with new keys, with shares of secrets, and at the end with shares of others'."""
         if not self.config.privacy.secure_sums:
-            raise ValueError(f"asked to {type(ask).__name__}, but privacy.secure_sums is not switched on")
+            raise CannotAnswer(f"asked to {type(ask).__name__}, but privacy.secure_sums is not switched on")
         match ask:
             case Introduce():
                 return self._introduce(ask, secrets)
@@ -142,7 +198,7 @@ class Teller:
 
         few = self.config.privacy.min_sites
         if len(ask.keys) < few:
-            raise ValueError(f"asked to take part in a sum of {len(ask.keys)}; privacy.min_sites is {few}")
+            raise CannotAnswer(f"asked to take part in a sum of {len(ask.keys)}; privacy.min_sites is {few}")
         sealed, session = share_out(session, ask.keys, needed(len(ask.keys), self.config.privacy.threshold))
         return SharedOut(sealed), replace(secrets, session=session)
 
@@ -151,11 +207,17 @@ class Teller:
 
         spent = spending(session)
         if spent in secrets.spent:
-            raise ValueError("asked to take off the masks of a secure sum a second time")
+            raise CannotAnswer("asked to take off the masks of a secure sum a second time")
         shares = unmask(session, ask.survivors, ask.dropped, ask.sealed, self._enough(session))
         return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent))
 
     def _session(self, ask: ShareOut | Unmask, secrets: Secrets) -> Session:
         if secrets.session is None or secrets.session.name != ask.session:
-            raise ValueError("asked about a secure sum that is over, or to which it was not introduced")
+            raise CannotAnswer("asked about a secure sum that is over, or to which it was not introduced")
         return secrets.session
+
+
+def said_before(ask: Estimate | Train, secrets: Secrets) -> bytes | None:
+    """What it let out when it was asked this very question, whatever it has learnt of it since."""
+    before = secrets.let_out.get(type(ask).__name__)
+    return before.values if before and before.question == digest(ask) else None

@@ -190,7 +190,7 @@ def log_lines(rounds: Sequence[Round]) -> Iterator[tuple[int, str, str]]:
     for one in reversed(rounds):
         yield from ((one.number, who, f"its answer was not used: {why}") for who, why in one.dropped.items())
         if one.kept_old_prompt:
-            yield one.number, "server", "nobody had images to train on: the old prompt stays"
+            yield one.number, "server", "there was nothing to average: the old prompts stay"
 
 
 def _hundred(share: float | None) -> float | None:

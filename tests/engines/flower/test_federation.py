@@ -1,24 +1,28 @@
 """The protocol over a grid: order, patience, rubbish, and who is there."""
 
+import io
+import math
 import threading
 import time
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord, Error, Message
 from flwr.common.constant import ErrorCode
+from numpy.lib import format as npy
 
 from engines.flower.toolbox import FakeSite, LoopGrid, Told, terms
-from fakes import START, FlakyFederation, NoisyLearner, clients, start
+from fakes import START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
 from fedcopl.engines.flower.client_app import harmless_reason
-from fedcopl.engines.flower.codec import answer_records
+from fedcopl.engines.flower.codec import answer_records, read_answer
 from fedcopl.engines.flower.federation import GridFederation, Patience
 from fedcopl.engines.flower.roster import Known
 from fedcopl.engines.flower.terms import Refused
 from fedcopl.engines.local import LocalFederation
 from fedcopl.errors import DataError, Interrupted, NoClientAnswered
-from fedcopl.messages import Evaluate, Evaluated, Select, Train, Trained, digest
+from fedcopl.masking.session import SEALED
+from fedcopl.messages import Evaluate, Evaluated, Select, SharedOut, ShareOut, Train, Trained, digest
 from fedcopl.protocol import run
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}}, "test")
@@ -116,6 +120,27 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
     assert federation.take_dropped() == {"client-1": "Train: gave no answer within 0 s"}
 
 
+@pytest.mark.parametrize("works", [False, True])
+def test_an_answer_that_does_not_come_is_in_no_average_whether_or_not_the_site_has_worked(tmp_path, works):
+    def reference(kind):
+        federation = FlakyFederation(clients(CONFIG, EntwinedLearner))
+        getattr(federation, kind).add(("client-1", "Train", 0))
+        return played(federation)[0]
+
+    nodes = {name: FakeSite(name, one, tmp_path) for name, one in clients(CONFIG, EntwinedLearner).items()}
+    site = nodes["client-1"]
+
+    def silent(message):
+        reply = site(message) if works or not spoiled(message, "train", 1) else None
+        return None if spoiled(message, "train", 1) else reply
+
+    nodes["client-1"] = silent
+    bits, reports = played(federation_of(LoopGrid(nodes)))
+    assert reports[0].participants == ("client-0", "client-2")
+    assert bits == reference("late" if works else "lost")
+    assert bits != reference("lost" if works else "late")  # the text prompt of who has worked has moved
+
+
 def spoiled(message, kind, round):
     return message.metadata.message_type == f"query.{kind}" and message.metadata.group_id == str(round)
 
@@ -132,6 +157,15 @@ def to(ask, reply):
     return answering(answer_records(reply, digest(ask), "fake"))
 
 
+def bent(shape, data=b""):
+    """An answer in which the header of the prompt claims this shape."""
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    records = answer_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
+    records["arrays"] = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", header.getvalue() + data)})
+    return answering(records)
+
+
 RUBBISH = {
     "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another question"),
     "a huge answer": (
@@ -139,6 +173,8 @@ RUBBISH = {
         "no answer to this question has more",
     ),
     "another kind of number": (to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)), "shared of the Trained"),
+    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has a shape that no array can have"),
+    "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (to(TRAIN, Trained(TRAIN.shared, "many", 0.5)), "examples of the Trained is 'many'"),
     "an exception": (
         lambda message: Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "boom\n"), reply_to=message),
@@ -164,6 +200,9 @@ WRONG = {
     "another shape": (Trained({"visual": NAN[:1]}, 1, 0.5), "instead of float32"),
     "another prompt": (Trained({"text": NAN}, 1, 0.5), "sent the prompts"),
     "less than no images": (Trained(TRAIN.shared, -1, 0.5), "not a number of images"),
+    "more images than can be": (Trained(TRAIN.shared, 10**400, 0.5), "more than 2,147,483,648 images"),
+    "a prompt out of this world": (Trained({"visual": np.full((2, 3), 1e38, np.float32)}, 1, 0.5), "beyond 32768"),
+    "a loss that is no number": (Trained(TRAIN.shared, 1, math.inf), "its loss is inf"),
 }
 
 
@@ -176,6 +215,21 @@ def test_a_sound_message_with_wrong_numbers_is_dropped_by_the_protocol(tmp_path,
     bits, reports = played(federation_of(LoopGrid(nodes)))
     assert bits == lost("client-1", ("Train", 0))[0]
     assert words in reports[0].dropped["client-1"]
+
+
+def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monkeypatch):
+    def breaks(records, question, most):
+        reply, folder = read_answer(records, question, most)
+        if isinstance(reply, Trained) and reply.loss == -1:
+            raise MemoryError
+        return reply, folder
+
+    monkeypatch.setattr("fedcopl.engines.flower.federation.read_answer", breaks)
+    nodes, told = sites(tmp_path), Told()
+    altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
+    _, reports = played(federation_of(LoopGrid(nodes), told))
+    assert reports[0].participants == ("client-0", "client-2")
+    assert told.notes == ["round 1, Train: client-1 is left out: its answer cannot be read: MemoryError"]
 
 
 def test_an_answer_from_another_node_is_not_taken(tmp_path):
@@ -274,13 +328,40 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch
     assert "waiting: 1 of at least 2 sites have answered" in told.notes
 
 
+def altered(nodes, names, reply):
+    """These sites do as they are asked, but for their first training they say this."""
+    for name in names:
+        honest = nodes[name]
+        nodes[name] = lambda message, honest=honest: (
+            to(TRAIN, reply)(message) if spoiled(message, "train", 1) else honest(message)
+        )
+
+
+def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path):
+    nodes = sites(tmp_path)
+    altered(nodes, ["client-1", "client-2"], Trained({"visual": NAN}, 1, 0.5))
+    with pytest.raises(
+        NoClientAnswered,
+        match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
+        r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
+    ):
+        played(federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01)))
+
+
+def test_enough_good_answers_are_enough(tmp_path):
+    nodes = sites(tmp_path)
+    altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
+    _, reports = played(federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01)))
+    assert reports[0].participants == ("client-0", "client-2")
+
+
 def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
         nodes[name] = to(Evaluate(3, None), Evaluated(1, 2))
     federation = federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01))
     with pytest.raises(
-        NoClientAnswered, match=r"round 1, step Evaluate: 1 usable answers.*client-\d: Evaluate: answered"
+        NoClientAnswered, match=r"round 1, step Evaluate: 1 usable answer from 3 clients.*client-\d: Evaluate: answered"
     ):
         federation.ask({name: Evaluate(0, None) for name in federation.clients()})
 
@@ -310,6 +391,25 @@ def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
     federation = federation_of(LoopGrid(sites(tmp_path)), told, Patience(1, 0, 0.01))
     assert federation.ask({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
     assert told.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
+
+
+def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
+    nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
+    answer = nodes["client-1"].answer
+
+    def with_junk(ask, terms):
+        reply = answer(ask, terms)
+        return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(ask, ShareOut) else reply
+
+    nodes["client-1"].answer = with_junk
+    grid = LoopGrid(nodes)
+    bits, reports = played(GridFederation(grid, terms(config), Known({}), QUICK, Told()), config)
+    others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
+    assert bits == played(LocalFederation(others), config)[0]
+    assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
+    assert [grid.sent.count((f"client-{i}", "query.estimate")) for i in range(4)] == [2, 1, 2, 2]
+    assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
 
 
 def test_secure_sums_travel_too(tmp_path):

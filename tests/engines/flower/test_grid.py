@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -10,9 +11,11 @@ from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
+from engines.flower.deployment import free_port
 from engines.flower.toolbox import TaskIdentity
 from fedcopl.engines.flower import grid as module
 from fedcopl.engines.flower.grid import PatientGrid
+from fedcopl.errors import FederationError, Interrupted
 
 assert TaskIdentity.run_id == 1
 
@@ -104,3 +107,24 @@ def test_too_much_is_not_even_fetched(grid, link, monkeypatch):
     link.push(question(), "x" * 100)
     [message] = grid.pull_messages([f"question {'x' * 100}"])
     assert message.error.code == ErrorCode.UNKNOWN
+
+
+def grid_to_nobody(**named):
+    return PatientGrid(f"127.0.0.1:{free_port()}", True, None, token="t", **named)
+
+
+def test_a_link_that_is_gone_is_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(module, "TRYING", 0.1)
+    with pytest.raises(httpx.ConnectError):
+        grid_to_nobody().get_nodes()
+
+
+def test_while_a_link_is_away_the_server_can_be_stopped_and_told_that_it_has_ended():
+    with pytest.raises(Interrupted, match="stopped; go on with --resume"):
+        grid_to_nobody(should_stop=lambda: True).get_nodes()
+
+    def ended():
+        raise FederationError("the SuperLink has ended")
+
+    with pytest.raises(FederationError, match="has ended"):
+        grid_to_nobody(should_stop=ended).get_nodes()

@@ -1,6 +1,7 @@
 """Certificates and keys: made once, renewed when needed, and refused when they make no sense."""
 
 import asyncio
+import resource
 import socket
 import ssl
 import threading
@@ -16,8 +17,9 @@ from fedcopl.engines.flower.keys import (
     read_site_keys,
     server_certificates,
     site_key,
+    site_secret,
 )
-from fedcopl.errors import FederationError
+from fedcopl.errors import FederationError, RunFolderError
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,32 @@ def test_a_site_keeps_its_key(tmp_path):
     first = public.read_bytes()
     assert site_key(tmp_path, "hospital")[1].read_bytes() == first
     assert site_key(tmp_path, "clinic")[1].read_bytes() == first.replace(b"hospital", b"clinic")
+
+
+def test_a_full_disk_leaves_no_key_and_no_secret(tmp_path):
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, old[1]))
+    try:
+        for write in (lambda: site_secret(tmp_path), lambda: site_key(tmp_path, "a")):
+            with pytest.raises(RunFolderError, match=r"site\.(secret|key): cannot be written"):
+                write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert list(tmp_path.iterdir()) == []
+    assert len(site_secret(tmp_path)) == 32
+
+
+def test_a_secret_is_kept_and_never_guessed(tmp_path):
+    first = site_secret(tmp_path / "a")
+    assert site_secret(tmp_path / "a") == first != site_secret(tmp_path / "b")
+    assert (tmp_path / "a/site.secret").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_secret_that_is_not_whole_is_refused_with_what_to_do(tmp_path, size):
+    (tmp_path / "site.secret").write_bytes(bytes(size))
+    with pytest.raises(FederationError, match=rf"site\.secret: holds {size} bytes instead of 32.*or remove this one"):
+        site_secret(tmp_path)
 
 
 def handed_over(folder, *names):

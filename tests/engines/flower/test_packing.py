@@ -1,5 +1,6 @@
 """Every message of the list survives the way over the wire, and nothing else gets through."""
 
+import contextlib
 import io
 import json
 import pickle
@@ -11,7 +12,7 @@ from typing import Union, get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as numbers
 
@@ -207,6 +208,73 @@ def test_the_same_place_takes_a_sound_array():
 def test_no_bytes_set_anything_off(data):
     with pytest.raises(Unreadable):
         read_answer(with_array(data), "q", 10**6)
+
+
+def headed(shape, data=b"", descr="<f4"):
+    """An array's bytes under a header that claims this shape, given as a value or as its text."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}"
+    text = text.ljust(-(len(text) + 11) % 64 + len(text)) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1", "replace") + data
+
+
+SHAPES_OF_NOTHING = {
+    "a side beyond all memory": headed((0, 2**70)),
+    "sides beyond all memory together": headed((0, 2**62, 8)),
+    "a truth for a side": headed((True, 0)),
+    "seventy dimensions": headed((1,) * 70, bytes(4)),
+    "less than nothing": headed((-1, -1), bytes(4)),
+    "a number that cannot be printed": headed(f"(0x{'f' * 6000}, 2)"),
+    "no list of sides": headed("3", bytes(12)),
+}
+
+
+@pytest.mark.parametrize("data", SHAPES_OF_NOTHING.values(), ids=SHAPES_OF_NOTHING)
+def test_a_shape_that_no_array_has_is_refused(data):
+    with pytest.raises(Unreadable):
+        read_answer(with_array(data), "q", 10**6)
+
+
+def test_a_sound_header_made_by_hand_is_read():
+    assert (read_answer(with_array(headed((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL).all()
+
+
+sides = st.sampled_from([-1, 0, 1, 2, 3, 2**31, 2**63, 2**70, True])
+shapes = st.lists(sides, max_size=3).map(tuple) | st.integers(0, 70).map(lambda many: (1,) * many) | st.text(max_size=9)
+descrs = st.sampled_from(["<f4", "<f8", "<i8", "<u8", "|u1", "|b1", "|O", ">f4", "<U3", "|V4", "<M8[s]", "f4,i8"])
+nothing = st.lists(sides, max_size=3).map(lambda more: (0, *more))
+empty = st.builds(headed, nothing, st.just(b""))  # of no bytes, as the header rightly says
+arrays_sent = empty | st.builds(headed, shapes, st.binary(max_size=48), descrs | st.text(max_size=5))
+numbers_sent = st.integers(-(10**400), 10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=5)
+pointers = st.builds(dict, st.tuples(st.tuples(st.sampled_from(["array", "bytes"]), st.integers(-1, 2))))
+trees = st.recursive(
+    numbers_sent | pointers,
+    lambda inside: st.one_of(
+        st.lists(inside, max_size=3),
+        st.lists(inside, max_size=3).map(lambda values: {"tuple": values}),
+        st.dictionaries(st.text(max_size=5), inside, max_size=3).map(lambda values: {"map": values}),
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def hostile_records(draw):
+    """Of the right kind and with the right fields, or not; and in each of them anything."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    named = draw(st.just(sorted(get_type_hints(KINDS[kind]))) | st.lists(st.text(max_size=5), max_size=3))
+    tree = json.dumps({name: draw(trees) for name in named})
+    stored = draw(st.lists(arrays_sent, min_size=1, max_size=2))
+    arrays = {str(place): Array("float32", (1,), "numpy.ndarray", data) for place, data in enumerate(stored)}
+    message = {"kind": kind, "tree": tree, "to": "q", "from": draw(st.text(max_size=5))}
+    return RecordDict({"message": ConfigRecord(message), "arrays": ArrayRecord(arrays)})
+
+
+@given(hostile_records())
+@settings(max_examples=300)
+def test_whatever_comes_is_a_message_or_unreadable(records):
+    for read in (lambda: read_answer(records, "q", 10**6), lambda: read_question(records, 10**6)):
+        with contextlib.suppress(Unreadable):
+            read()
 
 
 def test_too_large_an_answer_is_refused_before_it_is_read():

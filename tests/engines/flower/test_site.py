@@ -1,6 +1,7 @@
 """A real site with the embedded model: what it refuses, what it writes down, and that it is a simulation's client."""
 
 import json
+import shutil
 from copy import copy
 from dataclasses import replace
 
@@ -13,16 +14,17 @@ from fedcopl import RunConfig, simulate
 from fedcopl.classifier import load
 from fedcopl.engines.flower.client_app import reply_to
 from fedcopl.engines.flower.consent import Consent
-from fedcopl.engines.flower.federation import Patience
-from fedcopl.engines.flower.leaving import leaving
+from fedcopl.engines.flower.federation import GridFederation, Patience
+from fedcopl.engines.flower.leaving import ALSO, leaving
 from fedcopl.engines.flower.local_sites import home_of
+from fedcopl.engines.flower.roster import Known
 from fedcopl.engines.flower.run_settings import Plan
 from fedcopl.engines.flower.server import first_server, serve
 from fedcopl.engines.flower.site import Home, Site
 from fedcopl.engines.flower.site_state import SiteState
 from fedcopl.engines.flower.terms import Refused, terms_of
 from fedcopl.engines.local import LocalFederation
-from fedcopl.errors import ConfigError, DataError, Interrupted
+from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, RunFolderError
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.protocol import run
 
@@ -61,7 +63,7 @@ def test_a_site_knows_its_own(site):
     ("change", "line"),
     [
         ({"classes": "9 classes, 00"}, "classes: the server has 9 classes, 00, this site has 10 classes, "),
-        ({"model": "ViT-B/32 00"}, "model: the server has ViT-B/32 00, this site has glyph-clip "),
+        ({"model": "ViT-B/32 00"}, "model: the server has ViT-B/32 00, this site has [0-9a-f]{16}$"),
         ({"version": "9.9"}, "fedcopl: the server has 9.9, this site has 0."),
     ],
 )
@@ -104,7 +106,8 @@ def test_conditions_that_are_met_are_no_hindrance():
     prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
-        "it shares visual, text prompts, only in secure sums of at least 3 sites, with noise of at least 0.5"
+        "it shares visual, text prompts, only in secure sums of at least 3 sites, with noise of at least 0.5, "
+        "and does not tell how many of its test images are right"
     )
 
 
@@ -117,6 +120,87 @@ def test_a_run_keeps_the_settings_it_began_with(site, asked):
         site.answer(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
     with pytest.raises(Refused, match="number was 0, is 1"):
         site.answer(Estimate(0, server.shared), begun.at(1))
+
+
+@pytest.fixture
+def few(data, tmp_path):
+    """A site with six images of its own, which it may change; made anew from the same folder at each call."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for place in range(6):
+        shutil.copy(data / f"clients/site-a/train/{place:03}.png", images)
+    return lambda: Site(Home("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}))
+
+
+def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
+    server, terms = asked
+    site = few()
+    site.answer(Estimate(0, server.shared), terms)
+    site.answer(Select(0, 0, None, 1), terms)
+    images = site.home.images
+    shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
+    grid, told = LoopGrid({"few": lambda message: reply_to(message, few)}), Told()
+    federation = GridFederation(grid, terms, Known({"few": 0}), Patience(5, 0, 0.01), told)
+    assert federation.ask({"few": Train(0, server.shared)}) == {}
+    words = "images: they are not those that this run began with; put them back, or wait for the next run"
+    assert told.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
+    assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
+    (images / "-new.png").unlink()
+    assert few().answer(Train(0, server.shared), terms).examples > 0
+
+
+def test_images_that_were_replaced_or_renamed_are_other_images(few, asked):
+    _, terms = asked
+    site = few()
+    site.answer(Evaluate(0, None), terms)
+    images = site.home.images
+    shutil.copy(images / "000.png", images / "kept")  # no image to anybody: nothing has changed
+    few().answer(Evaluate(0, None), terms)
+    shutil.copy(images / "001.png", images / "000.png")
+    with pytest.raises(Refused, match=r"^images: "):
+        few().answer(Evaluate(0, None), terms)
+    (images / "kept").replace(images / "000.png")
+    few().answer(Evaluate(0, None), terms)
+    (images / "000.png").rename(images / "006.png")
+    with pytest.raises(Refused, match=r"^images: "):
+        few().answer(Evaluate(0, None), terms)
+
+
+def test_damaged_terms_are_named(few, asked):
+    _, terms = asked
+    site = few()
+    site.answer(Evaluate(0, None), terms)
+    (site.home.folder / "runs/run-1/terms.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"terms\.json: is damaged"):
+        site.answer(Evaluate(0, None), terms)
+
+
+@pytest.mark.parametrize("run", ["..", ".", ""])
+def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
+    _, terms = asked
+    site = few()
+    site.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
+    assert sorted(path.name for path in site.home.folder.iterdir()) == ["runs", "site.secret"]
+    [folder] = (site.home.folder / "runs").iterdir()
+    assert (folder / "terms.json").exists()
+
+
+def test_a_site_without_a_whole_secret_does_not_begin(few):
+    site = few()
+    (site.home.folder / "site.secret").write_bytes(b"")
+    with pytest.raises(FederationError, match=r"site\.secret: holds 0 bytes"):
+        few()
+
+
+@pytest.mark.parametrize("wanted", [{"least_sites": 2}, {"least_noise": 0.5}])
+def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked, wanted, tmp_path):
+    _, terms = asked
+    strict = Site(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
+    assert strict.has_exam
+    settings = {**terms.settings, "privacy.secure_sums": True, "privacy.noise": 0.5}
+    told = strict.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
+    assert (told.correct, told.examples) == (0, 0)
+    assert str(strict.home.consent).endswith("and does not tell how many of its test images are right")
 
 
 def test_settings_that_are_the_servers_are_not_the_sites():
@@ -229,6 +313,7 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
 def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
     named = {line.split(":")[0] for line in leaving() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
+    assert set(ALSO) < set(leaving())
 
 
 def test_noise_comes_from_a_secret_of_the_sites_own(site):

@@ -5,14 +5,13 @@ restarted; so nothing is kept there. `fedcopl join` answers by `reply_to` too, b
 """
 
 import logging
-import traceback
 from collections.abc import Callable
 from typing import Protocol
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...errors import FedCoPLError
+from ...errors import CannotAnswer, FedCoPLError
 from ...messages import REPLY_TO, Ask, Reply, digest
 from .codec import answer_records, read_question, refusal_records
 from .federation import route
@@ -21,8 +20,8 @@ from .roster import ASK_NAME, NAME
 from .terms import Refused, Terms
 
 MOST = 10**9  # bytes of a question
-OPEN = ("fedcopl.client", "fedcopl.sums", "fedcopl.masking")  # they speak of questions, never of images
-EXPECTED = (FedCoPLError, Refused, Unreadable)
+OPEN = (Refused, Unreadable, CannotAnswer)  # they speak of questions, never of images
+EXPECTED = (FedCoPLError, *OPEN)
 log = logging.getLogger("fedcopl.site")
 
 
@@ -57,16 +56,14 @@ def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
     try:
         return Message(_answer(message, answerer()), reply_to=message)
     except Exception as error:
-        log.error("%s: %s", message.metadata.message_type, error, exc_info=not isinstance(error, EXPECTED))
+        told_here = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        log.error("%s: %s", message.metadata.message_type, told_here, exc_info=not isinstance(error, EXPECTED))
         return Message(refusal_records(harmless_reason(error)), reply_to=message)
 
 
 def harmless_reason(error: Exception) -> str:
     """What the server may know of an error: a file's name or a number in its text could tell of an image."""
-    raised_in = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
-    if isinstance(error, Refused | Unreadable) or raised_in.startswith(OPEN):
-        return str(error)
-    return f"{type(error).__name__}; the site's own log says more"
+    return str(error) if isinstance(error, OPEN) else f"{type(error).__name__}; the site's own log says more"
 
 
 def _answer(message: Message, answerer: Answerer) -> RecordDict:

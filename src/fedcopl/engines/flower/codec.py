@@ -23,6 +23,7 @@ NUMPY = "numpy.ndarray"  # the only way of writing arrays that is read
 DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
 MESSAGE, ARRAYS, TERMS, REFUSED = "message", "arrays", "terms", "refused"
 LONGEST_REASON = 300
+LARGEST = 2**40  # of any side of an array
 
 
 def question_records(ask: Ask, terms: Terms) -> RecordDict:
@@ -66,7 +67,7 @@ def read_answer(records: RecordDict, question: str, most: int) -> tuple[Reply, s
 
 def one_line(text: Any) -> str:
     """Somebody else's text, harmless to print and not too long."""
-    words = "".join(c if c.isprintable() else " " for c in str(text))
+    words = "".join(c if c.isprintable() else " " for c in str(text)[: LONGEST_REASON + 1])
     return words if len(words) <= LONGEST_REASON else f"{words[:LONGEST_REASON]}..."
 
 
@@ -98,19 +99,27 @@ def _read_array(array: Array) -> NDArray[Any]:
     """What `np.save` wrote, read without trusting a byte of it."""
     if array.stype != NUMPY:
         raise Unreadable(f"an array is written as {one_line(array.stype)}")
-    stream = io.BytesIO(array.data)
     try:
-        version = npy.read_magic(stream)
-        shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    except Exception as error:  # whatever a hostile header may set off in a parser
+        return _parsed(array.data)
+    except Unreadable:
+        raise
+    except Exception as error:  # whatever a hostile header may set off, in a parser or in what its numbers are used for
         raise Unreadable("an array has a broken header") from error
+
+
+def _parsed(saved: bytes) -> NDArray[Any]:
+    stream = io.BytesIO(saved)
+    version = npy.read_magic(stream)
+    shape, fortran, dtype = npy.read_array_header_1_0(stream)
     if version != (1, 0):
         raise Unreadable("an array is of an unknown format")
-    data = array.data[stream.tell() :]
-    if dtype not in DTYPES or fortran or any(size < 0 for size in shape):
+    data = saved[stream.tell() :]
+    if dtype not in DTYPES or fortran:
         raise Unreadable(f"an array is of {one_line(dtype)}, which no message holds")
+    if any(type(size) is not int or not 0 <= size <= LARGEST for size in shape):
+        raise Unreadable("an array has a shape that no array can have")
     if math.prod(shape) * dtype.itemsize != len(data):
-        raise Unreadable(f"an array of {shape} has {len(data):,} bytes")
+        raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
 
 

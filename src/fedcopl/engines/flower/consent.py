@@ -27,7 +27,13 @@ class Consent:
     def __str__(self) -> str:
         sums = f"only in secure sums of at least {self.least_sites} sites" if self.least_sites else "openly or in sums"
         noise = f", with noise of at least {self.least_noise:g}" if self.least_noise else ""
-        return f"it shares {', '.join(self.share)} prompts, {sums}{noise}"
+        accuracy = "" if self.tells_accuracy else ", and does not tell how many of its test images are right"
+        return f"it shares {', '.join(self.share)} prompts, {sums}{noise}{accuracy}"
+
+    @property
+    def tells_accuracy(self) -> bool:
+        """A number about its test images has neither masks nor noise: a site that wants either keeps it to itself."""
+        return not self.least_sites and not self.least_noise
 
     def objections(self, ask: Ask, config: RunConfig) -> Iterator[str]:
         """Why this question is not answered in a run with these settings; none: it is."""

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from ...errors import Interrupted, NoClientAnswered
 from ...messages import Ask, KeyAsk, Reply, digest, payload_bytes
+from ...sums.asking import too_few
 from ..watcher import SilentWatcher, Watcher
 from .codec import one_line, question_records, read_answer
 from .packing import Unreadable
@@ -67,13 +68,17 @@ class GridFederation:
     def __post_init__(self) -> None:
         self.roster = Roster(self.grid)
 
+    @property
+    def least(self) -> int:
+        return self.patience.min_sites
+
     def begin(self) -> tuple[str, ...]:
         """Everyone who is there at the start; waits for as many as are wanted."""
-        return self._at_least(max(self.patience.start_with, self.patience.min_sites))
+        return self._at_least(max(self.patience.start_with, self.least))
 
     def clients(self) -> tuple[str, ...]:
         """Everyone who is connected, in the order of their numbers; waits until there are enough."""
-        return self._at_least(self.patience.min_sites)
+        return self._at_least(self.least)
 
     def _at_least(self, wanted: int) -> tuple[str, ...]:
         while True:
@@ -86,11 +91,12 @@ class GridFederation:
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         """Replies in the order asked. Who does not answer in time, or answers rubbish, is missing."""
-        needed = min(self.patience.min_sites, len(questions))
+        needed = min(self.least, len(questions))
         replies: dict[str, Reply] = {}
         self._collect({site: _Asked(ask) for site, ask in questions.items()}, replies, needed)
         if len(replies) < needed:
-            raise NoClientAnswered(self._too_few(next(iter(questions.values())), len(replies)))
+            wrong = {site: self._dropped[site] for site in questions if site not in replies}
+            raise NoClientAnswered(too_few(questions, len(replies), needed, wrong))
         return {site: replies[site] for site in questions if site in replies}
 
     def take_dropped(self) -> dict[str, str]:
@@ -115,11 +121,6 @@ class GridFederation:
                 self._pause(self.patience.poll)
         for site, missing in asked.items():
             self._drop(site, missing.ask, f"gave no answer within {self.patience.timeout:.0f} s")
-
-    def _too_few(self, ask: Ask, usable: int) -> str:
-        site, why = next(iter(self._dropped.items()))
-        step = f"round {ask.round + 1}, step {type(ask).__name__}"
-        return f"{step}: {usable} usable answers, and at least {self.patience.min_sites} are needed; {site}: {why}"
 
     def _send(self, asked: Mapping[str, _Asked]) -> None:
         """Send what has to be sent to those who are there; a site that was away in between has lost its question."""
@@ -150,18 +151,20 @@ class GridFederation:
                 continue
             one = asked.pop(site)
             try:
-                yield site, self._read(site, message, one)
-                if not isinstance(one.ask, KeyAsk):
-                    self.watcher.answered(site, one.ask)
+                reply = self._read(site, message, one)
             except Unreadable as error:
                 self._drop(site, one.ask, str(error))
+                continue
+            if not isinstance(one.ask, KeyAsk):
+                self.watcher.answered(site, one.ask)
+            yield site, reply
 
     def _read(self, site: str, message: Message, one: _Asked) -> Reply:
         if message.has_error():
             raise Unreadable(f"broke while answering: {one_line(message.error.reason)}")
         if one.node is None or message.metadata.src_node_id != one.node.id:
             raise Unreadable("another node answered in its place")
-        reply, folder = read_answer(message.content, digest(one.ask), one.most)
+        reply, folder = _answer_in(message, one)
         if not self.known.is_at_home(site, one.node.key, folder):
             raise Unreadable("answered from another folder than before: two sites use its key, or it has lost its own")
         return reply
@@ -180,6 +183,16 @@ class GridFederation:
         if self.should_stop():
             raise Interrupted("stopped; go on with --resume")
         time.sleep(seconds)
+
+
+def _answer_in(message: Message, one: _Asked) -> tuple[Reply, str]:
+    """The answer and whence it came. Whatever reading it sets off is one site's trouble, not the server's end."""
+    try:
+        return read_answer(message.content, digest(one.ask), one.most)
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(f"its answer cannot be read: {type(error).__name__}") from error
 
 
 def route(kind: type) -> str:

@@ -3,9 +3,11 @@
 An answer comes in two parts, first the list of its pieces and then the pieces. Flower's own grid waits for the pieces,
 for hours if need be, and for one site at a time; and it takes for granted that they can be put together. Here an answer
 whose pieces are not all there is looked at again later, and one that makes no sense is an error of its sender's alone.
+Nor can a SuperLink that is gone: Flower's grid would try again for ever, this one for a while, and can be stopped.
 """
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +27,11 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 from flwr.superlink.grid import HttpGrid
 
+from ...errors import Interrupted
+
 LARGEST = 10**9  # bytes of one answer
+TRYING = 30.0  # seconds a SuperLink may be away; it is on this machine
+LOOK = 0.5  # seconds between two looks whether to stop, while it is away
 
 
 @dataclass
@@ -43,9 +49,20 @@ class PatientGrid(HttpGrid):
 
     _arriving: dict[str, _Arriving]  # by the id of the question
 
-    def __init__(self, *arguments: Any, **named: Any):
+    def __init__(self, *arguments: Any, should_stop: Callable[[], bool] = lambda: False, **named: Any):
         super().__init__(*arguments, **named)
         self._arriving = {}
+        self._should_stop = should_stop
+        self._retry_invoker.max_time = TRYING
+        self._retry_invoker.wait_function = self._wait
+
+    def _wait(self, seconds: float) -> None:
+        """Between two tries; `should_stop` may also say that trying is of no use."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self._should_stop():
+                raise Interrupted("stopped; go on with --resume")
+            time.sleep(min(LOOK, max(0.0, end - time.monotonic())))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Answers that are complete; who is asked about no longer is forgotten."""

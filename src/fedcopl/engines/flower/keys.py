@@ -5,7 +5,7 @@ server. A site makes a key pair and hands out the public half; it is Flower's re
 """
 
 import ipaddress
-import os
+import re
 import secrets
 import socket
 from collections.abc import Iterable
@@ -28,12 +28,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ...errors import FederationError
-from ...files import write_bytes
+from ...errors import ConfigError, FederationError
+from ...files import write_bytes, write_private
 
 CURVE = ec.SECP384R1()
 HERE = "127.0.0.1"
 VALID = timedelta(days=825)
+SECRET = 32  # bytes
+NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")  # of a machine
 
 
 @dataclass(frozen=True)
@@ -49,34 +51,37 @@ def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
     """The certificates of this folder; made if there are none, renewed if an address is new or the end is near."""
     files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
     ca_key = folder / "ca.key"
+    wanted = set(addresses) | own_addresses()
+    for address in wanted:
+        _address(address)  # a mistake is found before anything is written
     if not files.ca.exists() or not ca_key.exists():
         _write_authority(files.ca, ca_key)
-    wanted = set(addresses) | own_addresses()
     if not files.key.exists() or not _covers(files.certificate, wanted):
         _write_server(files, ca_key, wanted)
     return files
 
 
-def given_certificates(ca: Path, certificate: Path, key: Path) -> Certificates:
-    """The operator's own files instead of ours."""
+def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = HERE) -> Certificates:
+    """The operator's own files instead of ours, for a server that reaches itself by this address."""
     missing = [file for file in (ca, certificate, key) if not file.is_file()]
     if missing:
         raise FederationError(f"{missing[0]}: there is no such certificate or key")
     try:
-        is_right = _covers(certificate, {HERE})
+        is_right = _covers(certificate, {reached_by})
     except (ValueError, x509.ExtensionNotFound) as error:
         raise FederationError(f"{certificate}: is no certificate of a server: {error}") from error
     if not is_right:
         raise FederationError(
-            f"{certificate}: must be valid for a month at least and be made out also to {HERE}, "
+            f"{certificate}: must be valid for a month at least and be made out also to {reached_by}, "
             "by which the server reaches itself"
         )
     return Certificates(ca, certificate, key)
 
 
 def own_addresses() -> set[str]:
-    """What this machine is called, as far as it knows."""
-    return {"localhost", HERE, "::1", socket.gethostname(), socket.getfqdn()} - {""}
+    """What this machine is called, as far as it knows and a certificate can say."""
+    names = {name for name in (socket.gethostname(), socket.getfqdn()) if NAME.fullmatch(name)}
+    return {"localhost", HERE, "::1"} | names
 
 
 def _write_authority(certificate: Path, key_file: Path) -> None:
@@ -154,14 +159,19 @@ def _address(text: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(text))
     except ValueError:
-        return x509.DNSName(text)
+        pass
+    try:
+        name = text.encode("idna").decode()  # names with other than English letters, as networks spell them
+    except UnicodeError:
+        name = ""
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--address: {text!r} is no name or number of a machine; write it as server.example, no port")
+    return x509.DNSName(name)
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """For this user's eyes only, from the first moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
+    """For this user's eyes only, from the first moment; whole, or not at all."""
+    write_private(path, data)
 
 
 def site_key(folder: Path, name: str) -> tuple[Path, Path]:
@@ -175,11 +185,20 @@ def site_key(folder: Path, name: str) -> tuple[Path, Path]:
 
 
 def site_secret(folder: Path) -> bytes:
-    """This site's own random bytes: where it adds noise, the noise is drawn from them."""
+    """This site's own random bytes: where it adds noise, the noise is drawn from them. Made when it first joins."""
     file = folder / "site.secret"
     if not file.exists():
-        write_secret(file, secrets.token_bytes(32))
-    return file.read_bytes()
+        write_secret(file, secrets.token_bytes(SECRET))
+    try:
+        secret = file.read_bytes()
+    except OSError as error:
+        raise FederationError(f"{file}: cannot be read: {error.strerror or error}") from error
+    if len(secret) != SECRET:  # whoever can guess it can take the noise off
+        raise FederationError(
+            f"{file}: holds {len(secret)} bytes instead of {SECRET}, so that noise drawn from it would hide nothing; "
+            "put the old file back, or remove this one: a new one is made, with which to join the next run"
+        )
+    return secret
 
 
 def public_line(private: Path, name: str) -> bytes:

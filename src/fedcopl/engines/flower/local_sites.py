@@ -40,7 +40,7 @@ class SimulatedSite:
 
 def simulated_state(folder: Path, run: str, name: str) -> SiteState:
     """Where a simulated site keeps its states, in the folder of the run."""
-    return SiteState(folder / SIMULATED / run / file_name(name))
+    return SiteState(folder / SIMULATED / file_name(run) / file_name(name))
 
 
 @lru_cache(maxsize=1)

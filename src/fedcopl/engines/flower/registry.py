@@ -1,6 +1,7 @@
 """Which sites may join: a folder of public keys, kept in step with the registry of Flower's SuperLink."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,19 @@ from flwr.proto.control_pb2 import (
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-from ...errors import FederationError
 from .keys import SiteKey
 
 GONE = "unregistered"
 ONLINE = "online"
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What has changed: names that may join now, names that may no more, and names that cannot be let in, with why."""
+
+    new: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 class Control:
@@ -34,23 +43,24 @@ class Control:
         """Flower's own records of all registered sites."""
         return [node for node in self._client.ListNodes(ListNodesRequest()).nodes_info if node.status != GONE]
 
-    def admit(self, keys: Iterable[SiteKey]) -> tuple[list[str], list[str]]:
-        """Register who is new and unregister who is no longer wanted; the names of both."""
+    def admit(self, keys: Iterable[SiteKey]) -> Admission:
+        """Register who is new, unregister who is no longer wanted. One that cannot be registered stops nobody else."""
         wanted = {(key.name, key.public) for key in keys}
         there = {(node.name, node.public_key): node.node_id for node in self.nodes()}
         left = sorted(set(there) - wanted)
         for known in left:
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=there[known]))
-        new = sorted(wanted - set(there))
-        for name, public in new:
-            self._register(name, public)
-        return [name for name, _ in new], [name for name, _ in left]
+        why_not = {name: self._register(name, public) for name, public in sorted(wanted - set(there))}
+        refused = {name: why for name, why in why_not.items() if why}
+        return Admission([name for name in why_not if name not in refused], [name for name, _ in left], refused)
 
-    def _register(self, name: str, public: bytes) -> None:
+    def _register(self, name: str, public: bytes) -> str:
+        """Why it cannot be registered; nothing if it is."""
         try:
             self._client.RegisterNode(RegisterNodeRequest(public_key=public, name=name))
         except httpx.HTTPStatusError as error:
-            raise FederationError(f"{name}: its key cannot be registered: {error.response.text[:200]}") from error
+            return " ".join(error.response.text.split())[:200] or f"status {error.response.status_code}"
+        return ""
 
     def start_run(self, bundle: bytes) -> int:
         request = StartRunRequest()

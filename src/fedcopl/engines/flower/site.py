@@ -33,7 +33,7 @@ from ..watcher import SilentWatcher, Watcher
 from .consent import Consent
 from .keys import site_secret
 from .site_state import SiteState
-from .terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to
+from .terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to, images_digest
 
 GIGABYTE = 10**9
 
@@ -68,10 +68,11 @@ class Site:
         self.home, self.own = home, home.own_model()
         use_threads(self.own.threads)
         keep_freed_memory()
-        self.prepared, self.clip = _load(home, self.own, watcher or SilentWatcher())
+        self.prepared, self.clip, self.images = _load(home, self.own, watcher or SilentWatcher())
         self.told = _told(home, self.prepared)
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = model_name(self.own.backbone, self.clip)
+        self._secret = site_secret(home.folder)
         self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
 
     @property
@@ -80,10 +81,11 @@ class Site:
 
     @property
     def folder_name(self) -> str:
-        return sha256(b"folder" + site_secret(self.home.folder)).hexdigest()[:16]
+        return sha256(b"folder" + self._secret).hexdigest()[:16]
 
     @property
     def has_exam(self) -> bool:
+        """Whether there are labelled test images; what becomes of them is for its conditions to say."""
         return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
 
     def answer(self, ask: Ask, terms: Terms) -> Reply:
@@ -95,7 +97,7 @@ class Site:
         if objections:
             raise Refused("; ".join(objections))
         client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
-        hold_to(folder / "terms.json", terms)
+        hold_to(folder / "terms.json", terms, self.images)
         states = SiteState(folder / "state")
         reply = states.answer(ask, terms.attempt, lambda state: client.answer(ask, state))
         self._write_down(folder, client.config, ask, reply, states.state())
@@ -146,9 +148,10 @@ class Site:
         train, test = (self._images(pixels) for pixels in (self.prepared.train, self.prepared.test))
         learner = ClipLearner(model, train, method.start(self.clip), config, number)
         labels = dataset.test.labels
-        exam = ClipExam(model, test, labels) if self.has_exam and labels is not None else NO_EXAM
+        is_told = self.has_exam and self.home.consent.tells_accuracy
+        exam = ClipExam(model, test, labels) if is_told and labels is not None else NO_EXAM
         # Bound to the run: another run with the same questions must not get the same noise.
-        secret = sha256(site_secret(self.home.folder) + run.encode()).digest()
+        secret = sha256(self._secret + run.encode()).digest()
         return Client(learner, config, exam, secret, self.told)
 
     def _config(self, terms: Terms) -> RunConfig:
@@ -161,14 +164,19 @@ class Site:
         return ClientImages(TokenStore.of(self.clip, pixels, self.own.memory * GIGABYTE), np.arange(len(pixels)))
 
 
-def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip]:
+def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
+    """Images and model, and a digest of the images to train on."""
     watcher.preparing("listing the images")
     dataset = load_dataset(home.data())
     watcher.preparing("loading the model")
     clip = own_clip(own)
     watcher.preparing("preparing the images")
-    prepared = prepare(dataset, clip.preprocess.cut, clip.preprocess.key, PixelCache(), watcher.prepared)
-    return prepared, clip
+    cut, key, cache = clip.preprocess.cut, clip.preprocess.key, PixelCache()
+    prepared = prepare(dataset, cut, key, cache, watcher.prepared)
+    cut_before = cache.pixels(dataset.train, cut, key)  # a moment ago: this only looks them up
+    bad = {one.place for one in cut_before.bad}
+    contents = [content for place, content in enumerate(cut_before.digests) if place not in bad]
+    return prepared, clip, images_digest(prepared.dataset.train.names, contents)
 
 
 def _told(home: Home, prepared: Prepared) -> Corrections:

@@ -26,7 +26,7 @@ AGAIN = 2.0  # seconds between two knocks at the server's door
 
 def host(site: Site, server: Server, watcher: Watcher) -> None:
     """Serve until stopped."""
-    about = {"role": "site", "name": site.name, "server": server.address}
+    about = {"role": "site", "name": site.name, "server": server.address, "conditions": str(site.home.consent)}
     with working(site.home.folder, about):
         log = site.home.folder / "flower" / "supernode.log"
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
     now.json                    which round, which questions were answered, in their order
     <steps>.safetensors         the state after those steps, and the last reply
+    <steps>.secrets             the keys of the secure sum under way, and what was let out; of the latest step only
 
 A step is written before its reply is sent, under a name made of all questions of the round so far. A question asked
 again is answered with the reply on disk; a server that was restarted plays its round again and meets the same steps,
@@ -9,7 +10,8 @@ or, where others answered differently, leaves the old path at the first question
 writes leaves a step that nobody points to: it is made again, with the same bits.
 
 A server could use this to take a site back on purpose. What the site learnt may be taken back; what the keys of a
-secure sum were used for may not, and goes on from the latest step of all.
+secure sum were used for, and what was let out with noise, may not, and goes on from the latest step of all. So no
+other step has any use for keys, and those of a sum that is over are gone from the disk. Nobody else may read here.
 """
 
 import json
@@ -21,18 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
+from safetensors.numpy import load, save
 
 from ...client import ClientState
 from ...errors import RunFolderError
-from ...files import write_bytes, write_text
+from ...files import TEMPORARY, make_private_folder, write_private
 from ...messages import Ask, Evaluated, Reply, digest
-from ...states import Tensors, below, state_from, state_tensors, taken_back
+from ...states import Tensors, below, secret_tensors, secrets_from, state_from, state_tensors, taken_back
+from ...sums.telling import Secrets
 from .packing import Packed, pack, unpack
 from .terms import Refused
 
 Answer = Callable[[ClientState], tuple[Reply, ClientState]]
 NOW, SEED = "now.json", "seed"
+STEP, SECRETS = ".safetensors", ".secrets"
 
 
 @dataclass(frozen=True)
@@ -106,25 +110,35 @@ class SiteState:
         """What this site keeps to itself, as of its last answer."""
         place = place or self.place()
         state = self._read(place.last)[0] if place.last else ClientState()
-        return state if place.latest in {"", place.last} else taken_back(state, self._read(place.latest)[0])
+        return taken_back(state, ClientState(secrets=self._secrets(place.latest))) if place.latest else state
 
     def _move_to(self, place: Place) -> None:
-        write_text(self.folder / NOW, json.dumps(asdict(place)))
-        needed = {f"{step}.safetensors" for step in (place.base, place.latest, *place.steps)}
-        for file in self.folder.glob("*.safetensors"):
-            if file.name not in needed:
-                with suppress(OSError):  # it is in nobody's way
+        make_private_folder(self.folder)
+        write_private(self.folder / NOW, json.dumps(asdict(place)).encode())
+        needed = {f"{step}{STEP}" for step in (place.base, *place.steps)} | {f"{place.latest}{SECRETS}"}
+        for file in self.folder.iterdir():
+            if file.suffix in {STEP, SECRETS, TEMPORARY} and file.name not in needed:
+                with suppress(OSError):  # the next step tries again
                     file.unlink()
 
     def _write(self, step: str, state: ClientState, reply: Reply) -> None:
         packed = pack(reply)
-        tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(state).items()}
+        without = replace(state, secrets=Secrets(history=state.secrets.history))
+        tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without).items()}
         tensors |= {f"reply/{place}": array for place, array in enumerate(packed.arrays)}
-        about = {"kind": packed.kind, "tree": packed.tree}
-        write_bytes(self.folder / f"{step}.safetensors", save(tensors, about))
+        make_private_folder(self.folder)
+        write_private(self.folder / f"{step}{SECRETS}", save(secret_tensors(state.secrets)))
+        write_private(self.folder / f"{step}{STEP}", save(tensors, {"kind": packed.kind, "tree": packed.tree}))
+
+    def _secrets(self, step: str) -> Secrets:
+        file = self.folder / f"{step}{SECRETS}"
+        try:
+            return secrets_from(load(file.read_bytes()))
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise RunFolderError(f"{file}: is damaged: {error}") from error
 
     def _read(self, step: str) -> tuple[ClientState, Reply]:
-        file = self.folder / f"{step}.safetensors"
+        file = self.folder / f"{step}{STEP}"
         try:
             with safe_open(file, framework="numpy") as opened:
                 tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, it is no dict

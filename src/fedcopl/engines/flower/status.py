@@ -7,7 +7,9 @@ from typing import Any
 
 import httpx
 
+from ...config import RunConfig, read_settings
 from ...errors import FederationError
+from ...privacy_account import statement
 from .keys import read_site_keys
 from .places import who_works
 from .registry import ONLINE, Control
@@ -39,9 +41,18 @@ def _server(folder: Path, about: Told) -> Told:
     return {
         "facts": facts,
         "running": about["running"],
+        "privacy": _privacy(out, rounds),
         "sites": _sites(folder, about, trained),
         "rounds": [_row(record) for record in rounds[-SHOWN:]],
     }
+
+
+def _privacy(out: Path, rounds: list[Told]) -> Told | None:
+    """What the run has given away so far; None if its settings hide nothing, or nobody has written them yet."""
+    settings = out / "settings.toml"
+    if not settings.exists():
+        return None
+    return statement(RunConfig.from_mapping(read_settings(settings), str(settings)), rounds)
 
 
 def _about_labels(told: Told) -> dict[str, str]:
@@ -62,7 +73,8 @@ def _rounds(out: Path) -> list[Told]:
 def _row(record: Told) -> list[str]:
     loss = "-" if record["loss"] is None else f"{record['loss']:.3f}"
     dropped = "; ".join(f"{site}: {why}" for site, why in record["dropped"].items())
-    return [str(record["round"] + 1), str(record["participants"]), str(record["examples"]), loss, dropped]
+    images = str(record["examples"] or "-")  # none are told where the run is private
+    return [str(record["round"] + 1), str(record["participants"]), images, loss, dropped]
 
 
 def _sites(folder: Path, about: Told, trained: dict[str, int]) -> list[list[str]]:
@@ -76,12 +88,11 @@ def _sites(folder: Path, about: Told, trained: dict[str, int]) -> list[list[str]
 
 
 def _connected(folder: Path, about: Told) -> dict[str, tuple[str, str]]:
-    port = str(about["address"]).rsplit(":", 1)[1]
     try:
-        control = Control(f"127.0.0.1:{port}", Path(about.get("ca", folder / "ca.pem")))
+        control = Control(about["local"], Path(about.get("ca", folder / "ca.pem")))
         nodes = control.nodes()
     except (httpx.HTTPError, OSError, ssl.SSLError) as error:
-        raise FederationError(f"the server does not answer on port {port}: {error}") from error
+        raise FederationError(f"the server does not answer at {about['local']}: {error}") from error
     return {node.name: ("connected", str(node.last_activated_at)[:19]) for node in nodes if node.status == ONLINE}
 
 
@@ -89,6 +100,7 @@ def _site(folder: Path, about: Told) -> Told:
     facts = {
         "site": f"{about['name']}, {'running' if about['running'] else 'not running'}",
         "server": about["server"],
+        "conditions": about.get("conditions", "unknown"),
     }
     places = sorted((folder / "runs").glob("*/state/now.json"), key=lambda file: file.stat().st_mtime)
     if places:

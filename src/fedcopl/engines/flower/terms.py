@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...config import RunConfig
-from ...errors import ConfigError
+from ...errors import ConfigError, RunFolderError
 from ...files import write_text
 
 LOCAL = {  # each site's own business; the settings of the server say nothing about them
@@ -20,11 +20,11 @@ LOCAL = {  # each site's own business; the settings of the server say nothing ab
     "data": ("path", "classes_file", "corrections"),
 }
 Scalar = str | int | float | bool
-SETTING = "settings."
+SETTING, IMAGES = "settings.", "images"
 
 
 class Refused(Exception):
-    """A question this site must not answer, and why."""
+    """A question this site must not answer, and why. The server is told the text; notes added to it stay here."""
 
 
 @dataclass(frozen=True)
@@ -86,22 +86,42 @@ def differences(terms: Terms, classes: str, model: str) -> list[str]:
     sides = [
         ("fedcopl", terms.version, version("fedcopl")),
         ("classes", terms.classes, classes),
-        ("model", terms.model, model),
+        ("model", terms.model, model.split()[-1]),  # what its file is called here is nobody's business
     ]
     unlike = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
     return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unlike]
 
 
-def hold_to(file: Path, terms: Terms) -> None:
-    """Refuse a question on other terms than those the run began with, which the first one writes down.
+def images_digest(names: Sequence[str], contents: Sequence[str]) -> str:
+    """Two lists of images with the same text here are the same images, in the same order."""
+    return f"{len(names)} images, {sha256(json.dumps([list(names), list(contents)]).encode()).hexdigest()[:16]}"
 
-    Otherwise a server could switch the privacy of a run off, or have a site train with others' random streams.
+
+def hold_to(file: Path, terms: Terms, images: str) -> None:
+    """Refuse a question on other terms, or about other images, than those the run began with: the first writes it down.
+
+    Otherwise a server could switch the privacy of a run off, or have a site train with others' random streams; and
+    pseudo labels, which belong to places in the list of images, would be trained on with the wrong ones.
     """
     now = {"number": terms.number, **{f"{SETTING}{key}": value for key, value in terms.settings.items()}}
     if not file.exists():
-        write_text(file, json.dumps(now, indent=1) + "\n")
-    began = json.loads(file.read_text(encoding="utf-8"))
+        write_text(file, json.dumps({IMAGES: images, **now}, indent=1) + "\n")
+    began = _began(file)
+    before = began.pop(IMAGES, images)
     keys = [*began, *(key for key in now if key not in began)]
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if changed:
         raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")
+    if before != images:
+        refusal = Refused(
+            "images: they are not those that this run began with; put them back, or wait for the next run"
+        )
+        refusal.add_note(f"it began with {before}; now there are {images}")  # how many may be more than a run tells
+        raise refusal
+
+
+def _began(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{file}: is damaged: {error}") from error
