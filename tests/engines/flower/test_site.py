@@ -118,7 +118,7 @@ def test_a_run_keeps_the_settings_it_began_with(site, asked):
     changed = {**begun.settings, "train.epochs": 5}
     with pytest.raises(Refused, match=r"have changed: settings\.train\.epochs was 1, is 5$"):
         site.answer(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
-    with pytest.raises(Refused, match="number was 0, is 1"):
+    with pytest.raises(Refused, match="under another name or number"):
         site.answer(Estimate(0, server.shared), begun.at(1))
 
 

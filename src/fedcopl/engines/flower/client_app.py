@@ -57,7 +57,8 @@ def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
         return Message(_answer(message, answerer()), reply_to=message)
     except Exception as error:
         told_here = "; ".join([str(error), *getattr(error, "__notes__", ())])
-        log.error("%s: %s", message.metadata.message_type, told_here, exc_info=not isinstance(error, EXPECTED))
+        step = message.metadata.message_type.removeprefix("query.")
+        log.error("%s: %s", step, told_here, exc_info=not isinstance(error, EXPECTED))
         return Message(refusal_records(harmless_reason(error)), reply_to=message)
 
 

@@ -170,7 +170,8 @@ class GridFederation:
         return reply
 
     def _drop(self, site: str, ask: Ask, why: str) -> None:
-        self._dropped[site] = f"{type(ask).__name__}: {why}"
+        before = f"{self._dropped[site]}; " if site in self._dropped else ""
+        self._dropped[site] = f"{before}{type(ask).__name__}: {why}"
         self.watcher.noticed(f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}")
 
     def _say(self, what: str) -> None:

@@ -110,6 +110,10 @@ def hold_to(file: Path, terms: Terms, images: str) -> None:
     before = began.pop(IMAGES, images)
     keys = [*began, *(key for key in now if key not in began)]
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
+    if began.get("number") != now["number"]:
+        raise Refused(
+            "this site has begun this run under another name or number; take the old name, or wait for the next"
+        )
     if changed:
         raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")
     if before != images:
