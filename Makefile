@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Pages are tested in a real browser; a machine without one is told so, not served a smaller green.
 NO_BROWSER := $(if $(shell command -v chromium),,and not browser)
 
+# Tests start many processes: each would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-real bench check clean say-browser

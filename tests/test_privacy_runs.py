@@ -67,6 +67,7 @@ class StopAfterOne(SilentWatcher):
         raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_noise_is_the_same_after_a_stop(noised, tmp_path):
     results, folder = noised
     with pytest.raises(KeyboardInterrupt):

@@ -114,6 +114,7 @@ def test_simulate_shares_arrays_out():
     assert sum(client["train"] for client in outcome.results["clients"]) == 80
 
 
+@pytest.mark.slow
 def test_simulate_a_known_data_set_equals_the_engine(tmp_path):
     outcome = simulate(clients=2, folder=tmp_path / "a", progress=False, **QUICK)
     config = RunConfig.from_mapping(

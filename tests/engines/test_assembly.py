@@ -53,7 +53,7 @@ def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_p
     assert sorted(client["name"] for client in results["clients"]) == ["../up", "server"]
     assert results["final"]["macro"] is not None
     written = sorted(path.name for path in (tmp_path / "run" / "prompts" / "clients").iterdir())
-    assert written == ["..%2Fup.safetensors", "server.safetensors"]
+    assert written == ["%2E.%2Fup.safetensors", "server.safetensors"]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == {"visual"}
 
 

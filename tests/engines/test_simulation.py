@@ -138,7 +138,7 @@ class StopAfter(SilentWatcher):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
+@pytest.mark.parametrize("rounds", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
     results, folder = finished
     with pytest.raises(KeyboardInterrupt):
@@ -215,6 +215,7 @@ def test_the_switches_run(tmp_path, pairs):
     assert results["final"]["macro"] > 0.3
 
 
+@pytest.mark.slow
 def test_without_global_allocation_no_counts_are_sent(tmp_path):
     on, off = (
         simulate(config_of("rounds=1", f"global_allocation={flag}"), tmp_path / flag) for flag in ("true", "false")
