@@ -11,7 +11,7 @@ from fedcopl.config import override
 from fedcopl.errors import ConfigError
 from fedcopl.model.methods import METHODS
 
-QUICK = ["rounds=2", "clients=3", "refresh_every=1", "epochs=1", "threads=1"]
+QUICK = ["rounds=2", "clients=3", "refresh_every=1", "epochs=1", "threads=1", "everywhere=false"]
 
 
 def run(folder, *pairs):

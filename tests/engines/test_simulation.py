@@ -162,7 +162,8 @@ def test_a_finished_run_is_not_overwritten(finished):
 
 
 def start_run(folder, *extra):
-    command = [sys.executable, "-m", "fedcopl", "run", *QUICK, "rounds=6", "--out", str(folder), *extra]
+    given = [*QUICK, "rounds=6", "everywhere=false", "--out", str(folder), *extra]
+    command = [sys.executable, "-m", "fedcopl", "run", *given]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
