@@ -4,7 +4,7 @@
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from fedcopl.config import RunConfig, Section
 
@@ -39,8 +39,16 @@ def table(prefix: str, fields: dict[str, Any]) -> str:
     for name, field in fields.items():
         default = "none" if field.default in ("", {}) else field.default
         shown = str(default).lower() if isinstance(default, bool) else default
-        rows.append(f"| `{prefix}{name}` | {shown} | {field.description} |")
+        rows.append(f"| `{prefix}{name}` | {shown} | {field.description}{choices(field.annotation)} |")
     return "\n".join(rows) + "\n"
+
+
+def choices(kind: Any) -> str:
+    """The words that a setting takes, where it takes only some."""
+    parts = [kind] if get_origin(kind) is Literal else [part for part in get_args(kind) if get_origin(part) is Literal]
+    words = [f"`{word}`" for part in parts for word in get_args(part)]
+    number = "a number, or " if words and get_origin(kind) is not Literal else ""
+    return f" ({number}{', '.join(words)})" if words else ""
 
 
 if __name__ == "__main__":

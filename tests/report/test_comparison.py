@@ -101,6 +101,19 @@ def test_runs_that_differ_only_by_seed_are_one_experiment():
     assert text_of(tree.one("p", class_="lead")).startswith("3 runs of 2 experiments; runs that differ only by")
 
 
+def test_a_run_that_is_repeated_is_no_second_trial():
+    runs = [
+        run("a/1", outcome(macro=0.80, seed=1)),
+        run("again", outcome(macro=0.80, seed=1, name="copy")),
+        run("a/2", outcome(macro=0.84, seed=2)),
+        run("b/1", outcome(macro=0.90, seed=1, method="fedvpt")),
+    ]
+    tree = page(runs)
+    assert column(tree, "macro") == ["82.0 ± 2.8 %", "90.0 % (best)"]  # not 81.3 ± 2.3 of three
+    assert column(tree, "seeds", "experiments") == ["1, 2", "1"]
+    assert "Left out: again repeats settings and seed of a/1." in text_of(tree.one("p", class_="unfinished"))
+
+
 def test_half_a_run_is_not_averaged_with_a_whole_one_nor_ranked():
     whole = outcome(macro=0.80)
     half = so_far(outcome(macro=0.99, seed=2), 1)

@@ -122,7 +122,7 @@ def round_line(record: Record, rounds: int) -> str:
     if record["loss"] is not None:
         parts.append(f"loss {record['loss']:.3f}")
     if record["refreshed"]:
-        parts.append(", ".join(["new pseudo labels", *_about_labels(record)]))
+        parts.append(", ".join(["new labels", *_about_labels(record)]))
     if record["kept_old_prompt"]:
         parts.append("nothing to average: the old prompts stay")
     parts += [f"{client} left out: {why}" for client, why in record["dropped"].items()]
@@ -169,9 +169,12 @@ def accuracy_table(outcome: Record) -> Table:
 def facts(outcome: Record) -> Iterator[tuple[str, str]]:
     right = outcome["pseudo_label_accuracy"]
     if any(share is not None for share in right):
-        yield "pseudo labels right", ", ".join(percent(share) for share in right) + " (per refresh)"
+        told = outcome["settings"]["options"].get("labels") == "truth"
+        title = "labels right" if told else "pseudo labels right"
+        yield title, ", ".join(percent(share) for share in right) + " (per refresh)"
     held = sum(client["train"] for client in outcome["clients"])
-    yield "images used", f"{outcome['images_used']:,} of {held:,}, {len(outcome['clients'])} clients"
+    clients = len(outcome["clients"])
+    yield "images used", f"{outcome['images_used']:,} of {held:,}, {clients} client{'s' * (clients != 1)}"
     yield "sent to the server", f"{size(outcome['bytes_up'])} (back: {size(outcome['bytes_down'])})"
     if outcome.get("privacy"):
         yield from privacy_facts(outcome["privacy"])

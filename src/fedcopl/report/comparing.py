@@ -133,6 +133,20 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
+def once_each(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+    """The runs without those that repeat another's settings and seed, which are no second trial; and these with it."""
+    kept: list[Run] = []
+    repeats: list[tuple[Run, Run]] = []
+    for run in runs:
+        same = (other for other in kept if (_key(other), other.results["seed"]) == (_key(run), run.results["seed"]))
+        first = next(same, None)
+        if first is None:
+            kept.append(run)
+        else:
+            repeats.append((run, first))
+    return kept, repeats
+
+
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """The runs by what they did, in the order in which each experiment comes first."""
     keys = [_key(run) for run in runs]

@@ -18,6 +18,7 @@ from .comparing import (
     differing,
     flat,
     grouped,
+    once_each,
     ranked,
     recall_table,
     same_classes,
@@ -47,12 +48,13 @@ def write_comparison(path: Path, runs: Sequence[Run]) -> None:
 
 
 def render_comparison(runs: Sequence[Run]) -> str:
-    runs = [Run(run.folder, from_one(run.results), run.examples) for run in runs]
+    runs, repeats = once_each([Run(run.folder, from_one(run.results), run.examples) for run in runs])
     groups, recall = grouped(runs), recall_table(grouped(runs))
     shown = foremost(groups)
     return template("comparison.html.jinja").render(
         titles=titles(groups),
         runs=runs,
+        repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
         groups=groups,
         differ=differing(runs),
         measures=MEASURES,
