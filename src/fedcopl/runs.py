@@ -10,6 +10,7 @@
 | examples.json | the images of the report's gallery, small |
 | prompts/ | the server's prompts, and each client's own in clients/ |
 | labels/ | what each client believed about its images at each refresh, for `fedcopl review`; never sent |
+| ended.txt | why a federation of real sites could not go on; gone when it does |
 | skipped.jsonl | images that were left out, and why; only when there are any |
 | report.html | the outcome for people |
 """
@@ -40,6 +41,7 @@ from .protocol import ServerState
 from .states import Tensors, below, state_from, state_tensors
 
 LABELS = "labels"
+ENDED = "ended.txt"
 SUREST = 5  # classes of each image that are written down
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # files that Windows cannot have
 NAMELESS = "%"  # for no name at all; `quote` makes it of none

@@ -79,6 +79,8 @@ def test_export_and_manifest(typed, run, tmp_path):
     assert code == 0
     assert (tmp_path / "a.csv").read_text().count("\n") == 6
     settings = dict(pair.split("=") for pair in out.splitlines()[-1].split() if "=" in pair)
+    assert f"fedcopl run {run / 'settings.toml'} " in out  # the same model, sentence and so on
+    assert settings["data.clients"] == "1"
     path, classes = settings["data.path"], settings["data.classes_file"]
     dataset = load_dataset(Data(source=settings["data.source"], path=path, classes_file=classes))
     assert (len(dataset.test), len(dataset.train)) == (5, 7)

@@ -10,7 +10,7 @@ from fedcopl import RunConfig, simulate
 from fedcopl.config import Data
 from fedcopl.data.digits import load_digits
 from fedcopl.engines.assembly import client_names
-from fedcopl.errors import ConfigError
+from fedcopl.errors import ConfigError, DataError
 
 
 def test_names_of_clients_sort_as_they_count():
@@ -55,6 +55,13 @@ def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_p
     written = sorted(path.name for path in (tmp_path / "run" / "prompts" / "clients").iterdir())
     assert written == ["%2E.%2Fup.safetensors", "server.safetensors"]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == {"visual"}
+
+
+def test_one_class_is_nothing_to_tell_apart(tmp_path):
+    photos = plant(tmp_path / "photos", "1.png", "2.png")
+    put(photos, "classes.txt", "zero, one, two\n")
+    with pytest.raises(DataError, match=r"only one class, 'zero, one, two'; write one class name a line"):
+        run_on(photos, tmp_path / "run", partition="iid", clients=1)
 
 
 def test_a_name_that_leaves_no_room_is_refused_before_training(tmp_path, monkeypatch):

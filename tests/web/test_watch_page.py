@@ -123,6 +123,17 @@ def test_the_log_is_the_last_first():
     assert lines[1][2] == "its answer was not used: late"
 
 
+def test_why_a_federation_ended_is_told_at_once(folder):
+    write_rounds(folder, [round_line(0)])
+    (folder / "ended.txt").write_text("round 3, step Unmask: <b>clinic</b> refused\n")
+    seen = Feed(folder).look()
+    assert seen.state(seen.changed) == "ended"
+    shown = render(seen, "ended")["head"]
+    assert "Ended before its time: <bdi>round 3, step Unmask: &lt;b&gt;clinic&lt;/b&gt; refused</bdi>" in shown
+    (folder / "ended.txt").unlink()
+    assert Feed(folder).look().state(seen.changed) == "running"
+
+
 def test_how_long_it_still_takes():
     rounds = (Round(1, seconds=4.0), Round(2, seconds=10.0))
     assert seconds_left(snapshot(*rounds)) == 8 * 5.0  # eight rounds of the median of 4 and 6 seconds

@@ -1,6 +1,7 @@
 """`fedcopl server`, `status` and `stop`: the operator's side of a real federation."""
 
 import json
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config import RunConfig, override, read_settings
-from ..errors import ConfigError, FederationError, Interrupted
+from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
 from .federation_show import print_outcome, print_status
 from .run import RUNS, flower
 from .show import watch
@@ -63,6 +64,8 @@ def server(
 ) -> None:
     """Wait for the sites whose keys lie in FOLDER/sites, and train with them."""
     out = _resumed(folder, out) if resume else out
+    if not resume:
+        _tell_of_unfinished(folder)
     config = _read(list(settings or []), out if resume else None)
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     classes = _classes(classes, out)
@@ -82,6 +85,14 @@ def _resumed(folder: Path, out: Path | None) -> Path:
     from ..engines.flower.places import who_works
 
     return out or Path(who_works(folder)["out"])
+
+
+def _tell_of_unfinished(folder: Path) -> None:
+    """Whoever forgets --resume should not find out at the end."""
+    with suppress(FedCoPLError):
+        last = _resumed(folder, None)
+        if (last / "checkpoint.safetensors").exists() and not (last / "results.json").exists():
+            typer.echo(f"note: {last} is not finished; --resume goes on with it. This is a new run.", err=True)
 
 
 def _read(given: list[str], resumed: Path | None) -> RunConfig:
@@ -116,6 +127,10 @@ def _host(home: Any, plan: Any) -> dict[str, Any]:
             return host(home, plan, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; go on with the same command and --resume") from error
+    except NoClientAnswered as error:
+        raise NoClientAnswered(
+            f"{error}. Finished rounds are kept: go on with the same command and --resume"
+        ) from error
 
 
 def print_start(home: Any, plan: Any) -> None:

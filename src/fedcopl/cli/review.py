@@ -50,7 +50,7 @@ def review(
     if export is not None:
         _export(survey, export)
     if manifest is not None:
-        _manifest(survey, manifest)
+        _manifest(survey, manifest, run / "settings.toml")
     if score:
         outcome = survey.outcome(survey.answers.current())
         print(json.dumps(_as_json(survey, outcome)) if as_json else _in_words(survey, outcome))
@@ -90,12 +90,13 @@ def _export(survey: "Survey", path: Path) -> None:
     print(f"{path}: {len(answers):,} answers")
 
 
-def _manifest(survey: "Survey", path: Path) -> None:
+def _manifest(survey: "Survey", path: Path, settings: Path) -> None:
     from ..web.corrections import write_manifest
 
     tested, classes = write_manifest(survey, path)
     print(f"{path}: {tested:,} labelled test images; try them with:")
-    print(f"fedcopl run data.source=manifest data.path={path} data.classes_file={classes} data.partition=iid")
+    given = f"data.source=manifest data.path={path} data.classes_file={classes} data.partition=iid data.clients=1"
+    print(f"fedcopl run {settings} {given}")
 
 
 def _in_words(survey: "Survey", outcome: "Outcome") -> str:

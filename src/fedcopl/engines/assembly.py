@@ -57,6 +57,9 @@ def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None
     watcher.preparing("listing the images")
     dataset = dataset or load_dataset(config.data)
     refuse_partition(dataset, config.data)
+    if len(dataset.classes) < 2:
+        only = ", ".join(map(repr, dataset.classes))
+        raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name a line")
     watcher.preparing("loading the model")
     use_threads(config.model.threads)
     keep_freed_memory()

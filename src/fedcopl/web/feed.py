@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..data.records import printable
+from ..runs import ENDED
 
-FILES = ("settings.toml", "rounds.jsonl", "progress.json", "results.json", "server.json")
+FILES = ("settings.toml", "rounds.jsonl", "progress.json", "results.json", "server.json", ENDED)
 LARGEST = 256_000_000  # bytes of one of them
 PATIENCE = 60.0  # seconds without news that are nothing unusual
 LONGER = 4  # times the usual round that are
@@ -65,6 +66,7 @@ class Snapshot:
     classes: tuple[str, ...] = ()
     zero_shot: float | None = None
     finished: bool = False
+    ended: str = ""  # why it could not go on
     changed: float = 0.0  # when a file was last written, in seconds since 1970
     there: bool = True  # False: the folder is gone, and this is what was last seen
 
@@ -79,11 +81,13 @@ class Snapshot:
         return statistics.median(steps) if steps else None
 
     def state(self, now: float) -> str:
-        """ "gone", "finished", "waiting" for the first round, "running", or "silent" for longer than usual."""
+        """ "gone", "finished", "ended" too early, "waiting" for the first round, "running", or "silent" too long."""
         if not self.there:
             return "gone"
         if self.finished:
             return "finished"
+        if self.ended:
+            return "ended"
         usual = max(PATIENCE, LONGER * (self.seconds_per_round or 0.0))
         if now - self.changed > usual:
             return "silent"
@@ -146,6 +150,7 @@ def read(folder: Path) -> Snapshot:
         clients=clients,
         classes=_texts(told.get("classes")),
         zero_shot=_share(_mapping(told.get("zero_shot")).get("macro")),
+        ended=printable(_content(folder / ENDED).decode(errors="replace").strip()),
         finished=bool(results) and planned is not None and bool(rounds) and rounds[-1].number >= planned,
     )
 

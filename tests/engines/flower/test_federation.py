@@ -287,6 +287,14 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
     assert good.asked == 2 * 2 + 4 + 4  # two refreshes of two questions, four trainings and evaluations: nothing twice
 
 
+def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
+    grid, told = LoopGrid(sites(tmp_path)), Told()
+    federation = federation_of(grid, patience=Patience(90, 1, 0.01), watcher=told)
+    for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
+        federation._tell_who_left(("a", "b"), present)
+    assert told.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
+
+
 def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
     monkeypatch.setattr("fedcopl.engines.flower.federation.LOOK", 0.02)
     nodes = sites(tmp_path)

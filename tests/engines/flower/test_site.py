@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from safetensors.numpy import load_file
 
 from engines.flower.toolbox import LoopGrid, Told, digit_sites
@@ -24,7 +26,7 @@ from fedcopl.engines.flower.site import Home, Site
 from fedcopl.engines.flower.site_state import SiteState
 from fedcopl.engines.flower.terms import Refused, terms_of
 from fedcopl.engines.local import LocalFederation
-from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, RunFolderError
+from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, NoClientAnswered, RunFolderError
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.protocol import run
 
@@ -272,6 +274,22 @@ def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, 
     assert kept["starts"] == 2 and kept["sites"] == {"site-a": 0, "site-b": 1}
     assert not (tmp_path / "run/progress.json").exists()
     assert "site-a" in (tmp_path / "run/report.html").read_text()
+
+
+def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path):
+    plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    good = two["site-b"]
+
+    def broken(message):
+        if message.metadata.message_type == "query.train":
+            return Message(Error(ErrorCode.UNKNOWN, "out of order"), reply_to=message)
+        return good(message)
+
+    with pytest.raises(NoClientAnswered, match="at least 2 are needed"):
+        serve(LoopGrid(two | {"site-b": broken}), plan, Told())
+    assert "step Train" in (tmp_path / "run/ended.txt").read_text()
+    serve(LoopGrid(two), replace(plan, resume=True), Told())
+    assert not (tmp_path / "run/ended.txt").exists()
 
 
 def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):

@@ -1,7 +1,7 @@
 """Sites over Flower's grid, as the protocol sees them."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message
@@ -64,6 +64,7 @@ class GridFederation:
     roster: Roster = field(init=False)
     _dropped: dict[str, str] = field(default_factory=dict)
     _said: str = ""
+    _away: set[str] = field(default_factory=set)  # who is waited for and was not connected at the last look
 
     def __post_init__(self) -> None:
         self.roster = Roster(self.grid)
@@ -125,6 +126,7 @@ class GridFederation:
     def _send(self, asked: Mapping[str, _Asked]) -> None:
         """Send what has to be sent to those who are there; a site that was away in between has lost its question."""
         present = self.roster.present()
+        self._tell_who_left(asked, present)
         messages: dict[str, Message] = {}
         for site, one in asked.items():
             node = present.get(site)
@@ -134,6 +136,15 @@ class GridFederation:
         taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         for site, message in messages.items():
             asked[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
+
+    def _tell_who_left(self, asked: Iterable[str], present: Iterable[str]) -> None:
+        """Say once that somebody who is waited for is not connected, and once that it is back."""
+        away = set(asked) - set(present)
+        for site in sorted(away - self._away):
+            self.watcher.noticed(f"{site} is not connected; waiting for it, up to {self.patience.timeout:.0f} s")
+        for site in sorted(self._away & set(present)):
+            self.watcher.noticed(f"{site} is back")
+        self._away = away
 
     def _message(self, node: Node, ask: Ask, site: str) -> Message:
         records = question_records(ask, self.terms.at(self.known.numbers[site]))

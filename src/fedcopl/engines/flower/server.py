@@ -8,7 +8,8 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,13 @@ from flwr.serverapp import Grid
 from ...config import RunConfig
 from ...data.classes import clean_all, read_classes
 from ...data.records import TEMPLATE
-from ...errors import ConfigError, RunFolderError
+from ...errors import ConfigError, NoClientAnswered, RunFolderError
 from ...files import write_text
 from ...model.methods import choose_method
 from ...privacy_account import release_records, require_accounting, statement
 from ...protocol import RoundReport, ServerState, refuse_privacy, run, zero_shot_scores
 from ...report.page import write_page
-from ...runs import Checkpoint, RunFolder
+from ...runs import ENDED, Checkpoint, RunFolder
 from ..assembly import first_state
 from ..audit import accuracy_record
 from ..simulation import versions
@@ -92,8 +93,20 @@ def serve(grid: Grid, plan: Plan, watcher: Watcher, should_stop: Callable[[], bo
             told = outcome_of(config, records, classes, list(file.known.numbers))
             return told | {"shared": list(server.shared)}
 
-        checkpoint = _play(config, place, federation, checkpoint, watcher, outcome)
+        with _why_it_ends(place):
+            checkpoint = _play(config, place, federation, checkpoint, watcher, outcome)
         return _finish(place, checkpoint, outcome(checkpoint.records))
+
+
+@contextmanager
+def _why_it_ends(place: RunFolder) -> Iterator[None]:
+    """Write down why the sites could not go on, for `fedcopl status` and `watch`; the terminal may be gone by then."""
+    (place.path / ENDED).unlink(missing_ok=True)
+    try:
+        yield
+    except NoClientAnswered as error:
+        place.write_text(ENDED, f"{error}\n")
+        raise
 
 
 def check(plan: Plan) -> None:

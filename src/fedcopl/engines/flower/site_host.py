@@ -40,6 +40,7 @@ def host(site: Site, server: Server, watcher: Watcher) -> None:
                 continue
             with _node(site, server, log) as (node, runtime):
                 _serve(site, node, runtime, watcher, listening)
+        watcher.noticed("stopped, as asked; the same command joins again")
 
 
 def _serve(

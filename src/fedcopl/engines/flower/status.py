@@ -10,6 +10,7 @@ import httpx
 from ...config import RunConfig, read_settings
 from ...errors import FederationError
 from ...privacy_account import statement
+from ...runs import ENDED
 from .keys import read_site_keys
 from .places import who_works
 from .registry import ONLINE, Control
@@ -31,6 +32,8 @@ def _server(folder: Path, about: Told) -> Told:
         "results": str(out),
         "rounds done": str(len(rounds)),
     }
+    if (out / ENDED).exists() and not about["running"]:
+        facts["ended because"] = (out / ENDED).read_text(encoding="utf-8").strip()
     totals = next((record["totals"] for record in reversed(rounds) if record["totals"]), None)
     if totals:
         facts["sure images by class"] = ", ".join(map(str, totals))
