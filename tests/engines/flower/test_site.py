@@ -1,6 +1,7 @@
 """A real site with the embedded model: what it refuses, what it writes down, and that it is a simulation's client."""
 
 import json
+import math
 import shutil
 from copy import copy
 from dataclasses import replace
@@ -100,6 +101,14 @@ def test_a_site_has_conditions_of_its_own(site, asked, wanted, run_has, line):
     with pytest.raises(Refused, match=f"^{line}$"):
         strict.answer(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
     assert not (site.home.folder / "runs" / "unwelcome").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"least_sites": -1}, {"least_noise": -0.5}, {"least_noise": math.nan}, {"share": ()}]
+)
+def test_a_condition_that_means_nothing_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"share|least-noise"):
+        Consent(**wrong)
 
 
 def test_conditions_that_are_met_are_no_hindrance():
@@ -276,18 +285,19 @@ def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, 
     assert "site-a" in (tmp_path / "run/report.html").read_text()
 
 
-def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path):
+@pytest.mark.parametrize("step", ["evaluate", "train"])  # the first question of a run, and one in a round
+def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, step):
     plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
     good = two["site-b"]
 
     def broken(message):
-        if message.metadata.message_type == "query.train":
+        if message.metadata.message_type == f"query.{step}":
             return Message(Error(ErrorCode.UNKNOWN, "out of order"), reply_to=message)
         return good(message)
 
     with pytest.raises(NoClientAnswered, match="at least 2 are needed"):
         serve(LoopGrid(two | {"site-b": broken}), plan, Told())
-    assert "step Train" in (tmp_path / "run/ended.txt").read_text()
+    assert f"step {step.capitalize()}" in (tmp_path / "run/ended.txt").read_text()
     serve(LoopGrid(two), replace(plan, resume=True), Told())
     assert not (tmp_path / "run/ended.txt").exists()
 

@@ -1,5 +1,6 @@
 """On what conditions a site answers at all. The settings of a run are the server's; these are the site's own."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ class Consent:
     def __post_init__(self) -> None:
         if not self.share:
             raise ConfigError("share: name at least one kind of prompts, or there is nothing to take part with")
-        if self.least_sites < 0 or self.least_noise < 0:
-            raise ConfigError("least-sites, least-noise: cannot be below 0")
+        if self.least_sites < 0 or not 0 <= self.least_noise < math.inf:  # nan would be a condition that always holds
+            raise ConfigError("least-sites, least-noise: must be numbers from 0 on")
 
     def __str__(self) -> str:
         sums = f"only in secure sums of at least {self.least_sites} sites" if self.least_sites else "openly or in sums"

@@ -86,14 +86,13 @@ def serve(grid: Grid, plan: Plan, watcher: Watcher, should_stop: Callable[[], bo
         federation = GridFederation(grid, terms, file.known, plan.patience, watcher, should_stop)
         sites = federation.begin()
         watcher.started(config, len(sites), checkpoint.server.round if checkpoint else 0)
-        if checkpoint is None:
-            checkpoint = Checkpoint(server, {}, _first_records(federation))
 
         def outcome(records: Mapping[str, Any]) -> Results:
             told = outcome_of(config, records, classes, list(file.known.numbers))
             return told | {"shared": list(server.shared)}
 
         with _why_it_ends(place):
+            checkpoint = checkpoint or Checkpoint(server, {}, _first_records(federation))
             checkpoint = _play(config, place, federation, checkpoint, watcher, outcome)
         return _finish(place, checkpoint, outcome(checkpoint.records))
 
