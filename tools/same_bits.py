@@ -1,0 +1,90 @@
+"""A fixed set of small runs, and whether two versions of the code give the same bits in them.
+
+    python tools/same_bits.py play FOLDER           plays them with the code that is installed
+    python tools/same_bits.py compare OLD NEW       says what differs, and leaves with 1 if anything does
+
+Prompts and labels are compared as bytes, results.json number by number; times, versions and the written-out settings
+are left out. A change that is meant to change no result (a move, a rename, a speed-up) is held to this.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SMALL = "data.clients=3 rounds=2 train.epochs=1 labels.refresh_every=1 model.threads=1".split()
+RUNS = {
+    "fedcopl": "",
+    "fedcopl-seed-7": "seed=7 data.partition=quantity",
+    "fedcopl-iid": "data.partition=iid labels.refresh_every=2",
+    "fedcopl-both": "sharing.aggregate=both",
+    "fedcopl-none": "sharing.aggregate=none",
+    "fedcopl-half": "sharing.participation=0.5 labels.budget=ceil labels.unseen=none",
+    "fedcopl-any": "labels.candidates=any labels.global_allocation=false",
+    "promptfl-fpl": "method=promptfl labeler=fpl",
+    "promptfl-dual": "method=promptfl options.modality=dual labeler=fpl labels.fpl_rule=leaderboard",
+    "promptprox-cpl": "method=promptprox labeler=cpl",
+    "pfedprompt": "method=pfedprompt labeler=cpl labels.cpl_targets=soft",
+    "fedotp": "method=fedotp",
+    "local": "method=local train.schedule=run",
+    "central": "method=central",
+    "central-truth": "method=central options.labels=truth",
+    "zeroshot": "method=zeroshot",
+    "fedvpt": "method=fedvpt train.clip_norm=0.1",
+    "fedclip": "method=fedclip",
+    "pfedmoap": "method=pfedmoap",
+    "secure": "privacy.secure_sums=true",
+    "noise": "privacy.noise=0.5 method=promptfl",
+    "secure-noise": "privacy.secure_sums=true privacy.noise=1 method=promptfl",
+}
+UNLIKE = {"seconds", "seconds_of", "seconds_per_step", "versions", "settings", "schema"}  # differ without any harm
+
+
+def play(folder: Path, start: str) -> None:
+    for name, settings in RUNS.items():
+        words = [*SMALL, *start.split(), *settings.split(), "--out", str(folder / name)]
+        subprocess.run([sys.executable, "-m", "fedcopl", "run", *words], check=True, stdout=subprocess.DEVNULL)
+        print(name, flush=True)
+
+
+def differences(old: Path, new: Path) -> Iterator[str]:
+    for name in RUNS:
+        for file in sorted((old / name).rglob("*.safetensors")):
+            other = new / file.relative_to(old)
+            if file.name != "checkpoint.safetensors" and _bytes(file) != _bytes(other):
+                yield f"{file.relative_to(old)}: other bytes"
+        yield from _unlike(*(json.loads((where / name / "results.json").read_text()) for where in (old, new)), name)
+
+
+def _bytes(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
+
+
+def _unlike(old: Any, new: Any, place: str) -> Iterator[str]:
+    """What the old one says otherwise; what only the new one says is no difference."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() - UNLIKE:
+            yield from _unlike(old[key], new.get(key), f"{place}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for number, (a, b) in enumerate(zip(old, new, strict=True)):
+            yield from _unlike(a, b, f"{place}[{number}]")
+    elif old != new:
+        yield f"{place}: {old!r:.60} became {new!r:.60}"
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["play", folder, *start]:
+            play(Path(folder), " ".join(start))
+        case ["compare", old, new]:
+            found = list(differences(Path(old), Path(new)))
+            print("\n".join(found) or f"the same bits in {len(RUNS)} runs")
+            sys.exit(bool(found))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
