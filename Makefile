@@ -13,15 +13,15 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-real bench check clean say-browser
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml experiments/pyproject.toml
 	rm -rf $(VENV)
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e .
+	$(PIP) -e . -e experiments
 	touch $@
 
 # What only developers need: test tools, and every extra.
 $(VENV)/.for-developers: $(VENV)/.installed
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev]' -e experiments
 	touch $@
 
 demo: $(VENV)/.installed

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from fedcopl.model.device import keep_freed_memory
+from fedcopl.clip.device import keep_freed_memory
 
 from .against_transformers import against_transformers
 from .flower_overhead import flower_overhead

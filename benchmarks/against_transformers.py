@@ -12,14 +12,14 @@ from tokenizers import Tokenizer
 from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil as CLIPImageProcessor
 
+from fedcopl.clip.device import Arithmetic
+from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
-from fedcopl.model.clip import load_clip
-from fedcopl.model.device import Arithmetic
-from fedcopl.model.encoder import Encoder
-from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner
-from fedcopl.model.methods import choose_method
-from fedcopl.model.prompted import PromptedModel
+from fedcopl.methods import choose_method
+from fedcopl.methods.learner import ClipLearner
+from fedcopl.methods.prompted_model import PromptedModel
 
 from .measure import Line, side_by_side
 
@@ -38,7 +38,7 @@ def against_transformers() -> Iterator[Line]:
 def save_random_clip(folder: Path) -> CLIPModel:
     """A ViT-B/32 with random weights, saved in Hugging Face's form with our small tokenizer beside it."""
     torch.manual_seed(0)
-    tokenizer = files("fedcopl.model") / "glyph_clip" / "tokenizer.json"
+    tokenizer = files("fedcopl.clip") / "glyph_clip" / "tokenizer.json"
     start, end = (
         Tokenizer.from_str(tokenizer.read_text()).token_to_id(f"<|{edge}oftext|>") for edge in ("start", "end")
     )

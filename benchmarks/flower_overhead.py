@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.config import RunConfig, override
-from fedcopl.engines.flower.keys import server_certificates, site_key
-from fedcopl.engines.simulation import simulate
+from fedcopl.deployment.certificates import server_certificates, site_key
+from fedcopl.simulation.simulate import simulate
 
 from .measure import Line
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedcopl.algorithm.select import Selection
+from fedcopl.clip.device import Arithmetic
+from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
-from fedcopl.core.select import Selection
-from fedcopl.model.clip import load_clip
-from fedcopl.model.device import Arithmetic
-from fedcopl.model.encoder import Encoder
-from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner
-from fedcopl.model.methods import choose_method
-from fedcopl.model.prompted import PromptedModel
+from fedcopl.methods import choose_method
+from fedcopl.methods.learner import ClipLearner
+from fedcopl.methods.prompted_model import PromptedModel
 
 from .against_transformers import save_random_clip
 from .measure import Line, side_by_side

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedcopl.model.towers import TextTower, TowerShape, VisionTower
+from fedcopl.clip.towers import TextTower, TowerShape, VisionTower
 
 START, END = 49406, 49407
 

@@ -12,16 +12,16 @@ ONE_ROUND = """
 import json, resource, sys, time
 import numpy as np, torch
 from fedcopl.config import RunConfig
-from fedcopl.client import Client
-from fedcopl.engines.local import LocalFederation
-from fedcopl.model.clip import load_clip
-from fedcopl.model.device import Arithmetic, keep_freed_memory
-from fedcopl.model.encoder import Encoder
-from fedcopl.model.images import ClientImages, TokenStore
-from fedcopl.model.learner import ClipLearner
-from fedcopl.model.prompted import PromptedModel
-from fedcopl.model.methods import choose_method
-from fedcopl.protocol import ServerState, play_round
+from fedcopl.federation.client import Client
+from fedcopl.simulation.local import LocalFederation
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.device import Arithmetic, keep_freed_memory
+from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.image_tokens import ClientImages, TokenStore
+from fedcopl.methods.learner import ClipLearner
+from fedcopl.methods.prompted_model import PromptedModel
+from fedcopl.methods import choose_method
+from fedcopl.federation.server import ServerState, play_round
 
 keep_freed_memory()
 clients, images = int(sys.argv[1]), 64_000

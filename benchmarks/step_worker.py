@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedcopl.model.device import keep_freed_memory
-from fedcopl.model.towers import TextTower, VisionTower, split_sentences
+from fedcopl.clip.device import keep_freed_memory
+from fedcopl.clip.towers import TextTower, VisionTower, split_sentences
 
 from .measure import seconds
 from .models import class_rows, vit_b32
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from model.plain_clip import by_torch, plain_text, plain_vision
+from clip.plain_clip import by_torch, plain_text, plain_vision
 
 BATCH, VECTORS, CONTEXT = 64, 5, 16
 

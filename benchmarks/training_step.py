@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from fedcopl.model.towers import TextTower, VisionTower
+from fedcopl.clip.towers import TextTower, VisionTower
 
 from .measure import Line, matmul_peak
 from .models import vit_b32

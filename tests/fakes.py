@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedcopl.client import Client
 from fedcopl.config import RunConfig
-from fedcopl.engines.local import LocalFederation
+from fedcopl.federation.client import Client
+from fedcopl.federation.server import ServerState
 from fedcopl.messages import Ask, Reply
-from fedcopl.protocol import ServerState
 from fedcopl.rng import stream
+from fedcopl.simulation.local import LocalFederation
 
 CLASSES = 3
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}

@@ -21,8 +21,8 @@ from PIL import Image, ImageDraw, ImageFont
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedcopl.model.checkpoint import to_hugging_face
-from fedcopl.model.towers import TextTower, TowerShape, VisionTower, split_sentences
+from fedcopl.clip.formats.layouts import to_hugging_face
+from fedcopl.clip.towers import TextTower, TowerShape, VisionTower, split_sentences
 from glyph_tokenizer import END, START, build_tokenizer
 
 FOLDER = Path(__file__).parents[1] / "src/fedcopl/model/glyph_clip"

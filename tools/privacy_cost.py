@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from fedcopl.config import RunConfig, override
-from fedcopl.engines.simulation import simulate
-from fedcopl.privacy_account import noise_for, planned_releases
+from fedcopl.privacy.accountant import noise_for, planned_releases
+from fedcopl.simulation.simulate import simulate
 
 SECURE = "privacy.secure_sums=true"
 ALONE = ["sharing.aggregate=none", "labels.global_allocation=false"]

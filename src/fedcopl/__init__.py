@@ -12,7 +12,7 @@ from .errors import FedCoPLError
 
 if TYPE_CHECKING:
     from .api import Federation, Result, Site, simulate
-    from .classifier import Classifier
+    from .predict import Classifier
 
 __all__ = [
     "Classifier",
@@ -24,7 +24,7 @@ __all__ = [
     "load_config",
     "simulate",
 ]
-LATE = {"Classifier": "classifier", "Federation": "api", "Result": "api", "Site": "api", "simulate": "api"}
+LATE = {"Classifier": "predict", "Federation": "api", "Result": "api", "Site": "api", "simulate": "api"}
 
 
 def __getattr__(name: str) -> Any:

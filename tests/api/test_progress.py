@@ -8,8 +8,8 @@ import pytest
 
 from fedcopl import RunConfig
 from fedcopl.api.progress import LinesScreen, NotebookScreen, ScreenWatcher, TerminalScreen, choose_screen, watcher_for
-from fedcopl.engines.watcher import SilentWatcher
 from fedcopl.messages import Train
+from fedcopl.run.watcher import SilentWatcher
 
 
 class Shown:

@@ -9,13 +9,13 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from classifier.small import digits
-from fedcopl.api.doctor.network import split_address
-from fedcopl.api.doctor.study import shared_between
-from fedcopl.api.starting import start_study
 from fedcopl.cli import app
 from fedcopl.data.digits import CLASSES
+from fedcopl.doctor.network import split_address
+from fedcopl.doctor.new_study import start_study
+from fedcopl.doctor.study import shared_between
 from fedcopl.errors import ConfigError
+from predict.small import digits
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_problems(study):
 def test_a_model_that_is_not_here_is_not_fetched(study, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("fedcopl.model.hub._fetch", lambda *_: pytest.fail("fetched"))
+    monkeypatch.setattr("fedcopl.clip.formats.hub._fetch", lambda *_: pytest.fail("fetched"))
     text = (study / "settings.toml").read_text().replace("glyph-clip", "ViT-B/32")
     (study / "settings.toml").write_text(text)
     assert "not on this machine yet" in about(doctor(), "model", "note")[0]["detail"]

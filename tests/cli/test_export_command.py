@@ -5,12 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from classifier.small import SITES, small_run
-from fedcopl.classifier import Classifier
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
-from fedcopl.engines.simulation import simulate
 from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.predict import Classifier
+from fedcopl.simulation.simulate import simulate
+from predict.small import SITES, small_run
 
 
 @pytest.fixture(scope="module")

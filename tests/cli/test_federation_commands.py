@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from engines.flower.deployment import free_port
-from engines.flower.toolbox import digit_sites
+from deployment.deployment import free_port
+from deployment.toolbox import digit_sites
 from fedcopl.cli import main
 from fedcopl.cli.federation_show import print_outcome, print_status
 from fedcopl.config import RunConfig
-from fedcopl.engines.flower.server import outcome_of
-from fedcopl.engines.flower.status import status_of
-from fedcopl.privacy_account import epsilon_of
+from fedcopl.deployment.server.rounds import outcome_of
+from fedcopl.deployment.status import status_of
+from fedcopl.privacy.accountant import epsilon_of
 
 
 def fedcopl(*words, cwd=None):
@@ -138,7 +138,7 @@ def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
 
 def link_of(server):
     """The process id of a server's SuperLink: it is told whose child it is."""
-    told = f"fedcopl.engines.flower.link\0{server.pid}\0".encode()
+    told = f"fedcopl.deployment.flower_internals.superlink\0{server.pid}\0".encode()
     for place in Path("/proc").glob("[0-9]*"):
         try:
             if told in (place / "cmdline").read_bytes():

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from classifier.small import digits, small_run
-from fedcopl.classifier import Classifier
 from fedcopl.cli import app
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
+from fedcopl.predict import Classifier
+from predict.small import digits, small_run
 
 COLUMNS = ["image", "label", "probability", "abstain", "problem"]
 

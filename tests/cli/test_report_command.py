@@ -11,7 +11,7 @@ import pytest
 from fedcopl import RunConfig, simulate
 from fedcopl.cli import main
 from fedcopl.config import override
-from fedcopl.engines.watcher import SilentWatcher
+from fedcopl.run.watcher import SilentWatcher
 from report.sample_results import sample_results, so_far, write_run
 
 QUICK = ["rounds=2", "clients=2", "refresh_every=1", "epochs=1", "threads=1", "method=promptfl"]

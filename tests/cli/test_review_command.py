@@ -12,11 +12,11 @@ import pytest
 from fedcopl.cli import main
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
-from fedcopl.web.answers import Answers, Given
-from fedcopl.web.gallery import open_gallery
-from fedcopl.web.survey import Survey
-from fedcopl.web.views import SAMPLE
-from web.run_folder import make_run
+from fedcopl.review.expert_answers import Answers, Given
+from fedcopl.review.image_source import open_gallery
+from fedcopl.review.order import SAMPLE
+from fedcopl.review.sample_survey import Survey
+from local_page.run_folder import make_run
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_mistake_is_one_line_and_a_code(typed, run, monkeypatch, words, code, 
     assert "Traceback" not in err
 
 
-WEB = [f"fedcopl.web.{name}" for name in ("serving", "guard", "pages", "review", "watch")]
+WEB = [f"fedcopl.local_page.{name}" for name in ("serving", "guard", "pages", "review", "watch")]
 
 
 @pytest.mark.parametrize("package", ["starlette", "uvicorn"])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from fedcopl.config import RunConfig
-from web.run_folder import round_line, write_rounds
+from local_page.run_folder import round_line, write_rounds
 
 
 @pytest.fixture

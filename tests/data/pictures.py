@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
-from fedcopl.model.preprocess import ImageTransform
 
 TRANSFORM = ImageTransform(short_side=18, crop=16)
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.pictures import TRANSFORM, directly, encoded, load, noise, plant, put
+from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data import cache as cache_module
 from fedcopl.data import digests
 from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder
@@ -20,7 +21,6 @@ from fedcopl.data.digits import load_digits
 from fedcopl.data.images import ImageArrays
 from fedcopl.data.prepare import prepare
 from fedcopl.errors import DataError
-from fedcopl.model.preprocess import ImageTransform
 
 
 class CountingCut:

@@ -18,7 +18,7 @@ from fedcopl.config import Data
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import DataError
-from fedcopl.model.preprocess import ImageTransform
+from fedcopl.clip.preprocess import ImageTransform
 from pathlib import Path
 
 root, folder, pause, most = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])

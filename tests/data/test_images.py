@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from data.pictures import TRANSFORM, encoded, noise
+from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data.images import MOST_PIXELS, BadImage, decode, quiet
-from fedcopl.model.preprocess import ImageTransform
 
 PLAIN = noise(0)
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from data.pictures import load
-from fedcopl.core.partition import counts_by_client, dirichlet
+from fedcopl.algorithm.partition import counts_by_client, dirichlet
+from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import ImageArrays
 from fedcopl.data.survey import survey
-from fedcopl.model.preprocess import ImageTransform
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -1,4 +1,4 @@
-"""Runs that never were, in the exact shape of `fedcopl.engines.simulation.results`."""
+"""Runs that never were, in the exact shape of `fedcopl.simulation.simulate.results`."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
-from fedcopl.core.allocate import allocate
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 KINDS = ("macro", "weighted", "global")

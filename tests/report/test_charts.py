@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcopl.report import words
+from fedcopl.report import numbers as words
 from fedcopl.report.charts import Bars, Line, bar_chart, line_chart, ticks, whole_ticks
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedcopl.report.comparing import Spread, differing, grouped, short_folders, spread
-from fedcopl.report.comparison import render_comparison, write_comparison
+from fedcopl.report.compared_runs import Spread, differing, grouped, short_folders, spread
+from fedcopl.report.comparison_page import render_comparison, write_comparison
+from fedcopl.report.numbers import NOTHING, SPACE
 from fedcopl.report.reading import Run
 from fedcopl.report.shape import completed
-from fedcopl.report.words import NOTHING, SPACE
 from report.parsed_page import parse
 from report.sample_results import sample_results, so_far
 

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
-from fedcopl.report.comparison import write_comparison
+from fedcopl.report.comparison_page import write_comparison
 from fedcopl.report.gallery import gallery
-from fedcopl.report.page import write_page
 from fedcopl.report.reading import Run
+from fedcopl.report.run_page import write_page
 from fedcopl.report.shape import completed
 from report.sample_results import DIGITS, sample_results, so_far
 

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from fedcopl.report.gallery import Example, gallery
-from fedcopl.report.page import render, write_page
-from fedcopl.report.words import NOTHING
+from fedcopl.report.numbers import NOTHING
+from fedcopl.report.run_page import render, write_page
 from report.parsed_page import parse
 from report.sample_results import DIGITS, KINDS, of_sites, sample_results, so_far
 

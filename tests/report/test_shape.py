@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.report.comparison import render_comparison
-from fedcopl.report.page import render
+from fedcopl.report.comparison_page import render_comparison
 from fedcopl.report.reading import Run
+from fedcopl.report.run_page import render
 from fedcopl.report.shape import completed
 from report.sample_results import of_sites, sample_results
 

@@ -3,9 +3,9 @@
 import pytest
 
 from fedcopl.config import RunConfig
-from fedcopl.model.methods import METHODS, choose_method
-from fedcopl.report.story import AVERAGED, averages, labelling, lead
-from fedcopl.report.words import SPACE
+from fedcopl.methods import METHODS, choose_method
+from fedcopl.report.narrative import AVERAGED, averages, labelling, lead
+from fedcopl.report.numbers import SPACE
 from report.sample_results import sample_results
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from fedcopl.model.clip import load_clip
+from fedcopl.clip.frozen_clip import load_clip
 from pretrain_glyph_clip import IMAGE, coarse_pixels, distort, fill_box, matching_loss, render_glyphs, save, train
 
 

@@ -9,8 +9,7 @@ from typing import Any, overload
 from ..config import RunConfig
 from ..data.classes import clean_all, read_classes
 from ..data.dataset import Dataset
-from ..engines.simulation import simulate as run_simulation
-from ..engines.sites import (
+from ..data.handed_over import (
     SITES,
     Images,
     Labels,
@@ -20,11 +19,12 @@ from ..engines.sites import (
     gather,
     gather_labelled,
 )
-from ..engines.watcher import Watcher
 from ..errors import ConfigError, DataError
+from ..run.watcher import Watcher
+from ..simulation.simulate import simulate as run_simulation
+from .keyword_settings import Settings, settings_of
 from .progress import watcher_for
 from .result import Result
-from .settings import Settings, settings_of
 from .site import Site
 
 DECIDED = ("source", "path", "clients", "partition")  # settings that the sites themselves answer

@@ -7,8 +7,8 @@ from html import escape
 from typing import Any, Protocol, TextIO
 
 from ..config import RunConfig
-from ..engines.watcher import SilentWatcher, Watcher
 from ..messages import Ask
+from ..run.watcher import SilentWatcher, Watcher
 
 STEPS = {"Estimate": "labelling", "Select": "choosing", "Train": "training", "Evaluate": "evaluating"}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ..classifier.classifier import Classifier
-from ..classifier.loading import Run
-from ..classifier.measuring import OwnImages
 from ..data.dataset import Dataset
 from ..errors import FedCoPLError
+from ..predict.classifier import Classifier
+from ..predict.loading import Run
+from ..predict.thresholds import OwnImages
 
 Record = dict[str, Any]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..engines.sites import Holding, Images, Labels, gather, gather_labelled
+from ..data.handed_over import Holding, Images, Labels, gather, gather_labelled
 from ..errors import DataError
 
 

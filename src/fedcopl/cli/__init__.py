@@ -11,13 +11,12 @@ from .doctor import doctor
 from .export import export
 from .federation import server, status, stop
 from .federation_join import join
+from .installed import add_commands
 from .methods import methods
 from .new import new
 from .predict import predict
 from .privacy import privacy
 from .report import report
-from .reproduce import reproduce
-from .results import results
 from .review import review
 from .run import run
 from .watch import watch
@@ -38,14 +37,13 @@ app.command()(privacy)
 app.command()(report)
 app.command()(review)
 app.command()(watch)
-app.command()(results)
-app.command()(reproduce)
 app.command()(server)
 app.command()(join)
 app.command()(status)
 app.command()(stop)
 app.add_typer(data.app, name="data")
 app.add_typer(cache.app, name="cache")
+add_commands(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,8 +19,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from ..algorithm.partition import counts_by_client
 from ..config import RunConfig, override
-from ..core.partition import counts_by_client
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import Dataset
 from ..data.survey import Survey, survey
@@ -84,7 +84,7 @@ def show(
     if dataset.train.labels is None:
         Console(stderr=True).print(f"{name} has no labels, so nobody knows who holds what", highlight=False)
         return
-    from ..engines.assembly import client_names, share_out  # brings torch
+    from ..run.build import client_names, share_out  # brings torch
 
     parts = share_out(dataset, config.data, config.seed)
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
@@ -110,7 +110,7 @@ def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
 
 
 def _sentences(dataset: Dataset, config: RunConfig) -> list[str]:
-    from ..model.encoder import zero_shot_sentences  # brings torch, but these are the very sentences of a run
+    from ..clip.encoder import zero_shot_sentences  # brings torch, but these are the very sentences of a run
 
     return zero_shot_sentences(dataset.classes, config.model.template or dataset.template)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from .data import progress_bar
 
 if TYPE_CHECKING:
-    from ..api.doctor import Finding
+    from ..doctor import Finding
 
 SIGNS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
 
@@ -32,7 +32,7 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Check machine, packages, device, disk, model, images and server, and say what to do about each finding."""
-    from ..api.doctor import visit
+    from ..doctor import visit
 
     with progress_bar("opening the images") as progress:
         found = list(visit(where, server=server, certificate=certificate, progress=progress))

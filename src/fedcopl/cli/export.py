@@ -10,8 +10,8 @@ from rich.console import Console
 from ..errors import ConfigError, FedCoPLError
 
 if TYPE_CHECKING:
-    from ..classifier.classifier import Classifier
-    from ..classifier.loading import Run
+    from ..predict.classifier import Classifier
+    from ..predict.loading import Run
 
 
 def export(
@@ -31,9 +31,9 @@ def export(
     ] = None,
 ) -> None:
     """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
-    from ..classifier.exporting import export as write
-    from ..classifier.loading import Run
-    from ..runs import file_name
+    from ..predict.export import export as write
+    from ..predict.loading import Run
+    from ..run.folder import file_name
 
     if everyone and client is not None:
         raise ConfigError("--all exports every client; leave out --client")
@@ -54,7 +54,7 @@ def export(
 
 def _measured(opened: "Run", names: list[str], share: float) -> Iterator["Classifier"]:
     """With each one's threshold, where the run's images can still be read."""
-    from ..classifier.measuring import OwnImages
+    from ..predict.thresholds import OwnImages
 
     try:
         images = OwnImages(opened)

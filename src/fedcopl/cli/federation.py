@@ -15,7 +15,7 @@ from .run import RUNS, flower
 from .show import watch
 
 if TYPE_CHECKING:
-    from ..engines.flower.keys import Certificates
+    from ..deployment.certificates import Certificates
 
 FEDERATION = Path("federation")
 SETTINGS_HELP = (
@@ -70,10 +70,10 @@ def server(
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     classes = _classes(classes, out)
     with flower():
-        from ..engines.flower.federation import Patience
-        from ..engines.flower.run_settings import Plan
-        from ..engines.flower.server import check
-        from ..engines.flower.server_host import ServerHome
+        from ..deployment.server.grid_federation import Patience
+        from ..deployment.server.host import ServerHome
+        from ..deployment.server.plan import Plan
+        from ..deployment.server.rounds import check
     plan = Plan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
     check(plan)
     home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates, host), host, port)
@@ -82,7 +82,7 @@ def server(
 
 
 def _resumed(folder: Path, out: Path | None) -> Path:
-    from ..engines.flower.places import who_works
+    from ..deployment.working_folder import who_works
 
     return out or Path(who_works(folder)["out"])
 
@@ -111,15 +111,15 @@ def _classes(classes: Path | None, out: Path) -> Path:
 
 
 def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str) -> "Certificates":
-    from ..engines.flower.addresses import own_address
-    from ..engines.flower.keys import given_certificates, server_certificates
+    from ..deployment.certificates import given_certificates, server_certificates
+    from ..deployment.wire.addresses import own_address
 
     here = own_address(host)
     return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
 
 def _host(home: Any, plan: Any) -> dict[str, Any]:
-    from ..engines.flower.server_host import host
+    from ..deployment.server.host import host
 
     print_start(home, plan)
     try:
@@ -135,7 +135,7 @@ def _host(home: Any, plan: Any) -> dict[str, Any]:
 
 def print_start(home: Any, plan: Any) -> None:
     """What the operator has to hand out and to collect."""
-    from ..engines.flower.addresses import with_port
+    from ..deployment.wire.addresses import with_port
 
     typer.echo(f"listening on           {with_port(home.host, home.port)}", err=True)
     typer.echo(f"give to every site     {home.certificates.ca} and {plan.classes_file}", err=True)
@@ -151,7 +151,7 @@ def status(
 ) -> None:
     """Tell who is connected and how far the run is; at a site, how far the site is."""
     with flower():
-        from ..engines.flower.status import status_of
+        from ..deployment.status import status_of
     told = status_of(folder)
     print(json.dumps(told)) if as_json else print_status(told)
 
@@ -161,7 +161,7 @@ def stop(
     patience: Annotated[float, typer.Option(help="Seconds to wait until it has stopped.")] = 60.0,
 ) -> None:
     """Ask a server or a site to stop. Finished rounds are kept: go on with --resume."""
-    from ..engines.flower.places import ask_to_stop, who_works
+    from ..deployment.working_folder import ask_to_stop, who_works
 
     if not who_works(folder)["running"]:
         print(f"nothing is running in {folder}")

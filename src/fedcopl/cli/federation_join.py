@@ -51,8 +51,8 @@ def join(
         raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
     called, own = _site_name(name), _own_settings(list(settings or []))
     with flower():
-        from ..engines.flower.consent import USUAL, Consent
-        from ..engines.flower.site import Home
+        from ..deployment.site.consent import USUAL, Consent
+        from ..deployment.site.site import Home
     consent = Consent(tuple(share or USUAL), least_sites, least_noise)
     home = Home(called, images, str(classes), folder, own, str(corrections or ""), consent)
     with watch(0) as watcher:
@@ -78,8 +78,8 @@ def _own_settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _ready(home: Any, watcher: Any) -> Any:
-    from ..engines.flower.keys import site_key
-    from ..engines.flower.site import Site
+    from ..deployment.certificates import site_key
+    from ..deployment.site.site import Site
 
     site = Site(home, watcher)
     site_key(home.folder, home.name)
@@ -88,7 +88,7 @@ def _ready(home: Any, watcher: Any) -> Any:
 
 def _tell(site: Any, server: str) -> None:
     """What was found, and what will and what will never leave this machine."""
-    from ..engines.flower.leaving import NEVER, leaving
+    from ..deployment.site.what_leaves import NEVER, leaving
 
     dataset = site.prepared.dataset
     for title, value in (
@@ -109,8 +109,8 @@ def _tell(site: Any, server: str) -> None:
 
 
 def _serve(site: Any, server: str, ca: Path, watcher: Any) -> None:
-    from ..engines.flower.door import Server, check_server
-    from ..engines.flower.site_host import host
+    from ..deployment.site.host import host
+    from ..deployment.site.server_probe import Server, check_server
 
     there = Server(server, ca)
     check_server(there)

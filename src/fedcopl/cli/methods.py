@@ -7,7 +7,7 @@ from rich.table import Table
 def methods() -> None:
     """List the methods with their own options; run one with `fedcopl run method=NAME options.KEY=VALUE`."""
     from ..config import RunConfig
-    from ..model.methods import METHODS, choose_method  # brings torch
+    from ..methods import METHODS, choose_method  # brings torch
 
     table = Table("method", "what it does", "options and their defaults")
     for name, build in METHODS.items():

@@ -13,7 +13,7 @@ def new(
     backbone: Annotated[str, typer.Option(help="The CLIP model to begin with.")] = "ViT-B/32",
 ) -> None:
     """Write a commented starting folder: settings, classes.txt, places for images, and the next three commands."""
-    from ..api.starting import start_study
+    from ..doctor.new_study import start_study
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for file in start_study(folder, sites, backbone):

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from ..errors import DataError, Interrupted
 
 if TYPE_CHECKING:
-    from ..classifier.labelling import Tally
+    from ..predict.label_images import Tally
 
 EVERY = 10_000  # images between two lines, where nobody looks at a terminal
 
@@ -54,10 +54,10 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Label images. A run that was stopped goes on when the same command is given again."""
-    from ..classifier.labelling import label_to_file, label_to_stream, pictures_at
-    from ..classifier.loading import load
-    from ..classifier.output import refuse_finished
-    from ..classifier.rows import choose_rows
+    from ..predict.answer_file import refuse_finished
+    from ..predict.answer_rows import choose_rows
+    from ..predict.label_images import label_to_file, label_to_stream, pictures_at
+    from ..predict.loading import load
 
     rows = choose_rows(out, form, top)
     pictures_at(images, [])  # what is wrong is said before the model is loaded
@@ -78,7 +78,7 @@ def predict(
 
 
 def _threshold_of(share: float, confidence: object, threshold: float | None) -> float:
-    from ..classifier.confidence import Confidence
+    from ..predict.confidence import Confidence
 
     if threshold is not None:
         raise DataError("--abstain-share and --abstain-below say the same thing in two ways: give one of them")

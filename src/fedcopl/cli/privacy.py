@@ -22,7 +22,7 @@ def privacy(
     delta: Annotated[float, typer.Option(help="The chance that the epsilon does not hold.")] = 1e-5,
 ) -> None:
     """Which noise gives which epsilon over a whole run, for the data of one site (differential privacy)."""
-    from ..privacy_account import UNIT, epsilon_of, noise_for, planned_releases  # brings dp-accounting: seconds
+    from ..privacy.accountant import UNIT, epsilon_of, noise_for, planned_releases  # brings dp-accounting: seconds
 
     settings = {"rounds": rounds, "labels": {"refresh_every": refresh_every}, "privacy": {"delta": delta}}
     config = RunConfig.from_mapping(settings, "privacy")

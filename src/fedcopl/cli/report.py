@@ -61,8 +61,8 @@ def _read(folders: list[Path]) -> "list[Run]":
 
 
 def _write(runs: "list[Run]", out: Path | None) -> Path:
-    from ..report.comparison import write_comparison
-    from ..report.page import write_page
+    from ..report.comparison_page import write_comparison
+    from ..report.run_page import write_page
 
     if len(runs) > 1:
         page = out or COMPARISON

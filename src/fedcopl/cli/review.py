@@ -10,8 +10,8 @@ import typer
 from ..errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from ..core.survey_estimate import Estimate
-    from ..web.survey import Outcome, Survey
+    from ..algorithm.accuracy_from_sample import Estimate
+    from ..review.sample_survey import Outcome, Survey
 
 WEB = "pip install 'fedcopl[web]'"
 
@@ -41,9 +41,9 @@ def review(
 
     The answers stay in the folder. They tell how many labels are right, with an interval.
     """
-    from ..web.answers import Answers
-    from ..web.gallery import open_gallery
-    from ..web.survey import Survey
+    from ..review.expert_answers import Answers
+    from ..review.image_source import open_gallery
+    from ..review.sample_survey import Survey
 
     gallery = open_gallery(run, client)
     survey = Survey(gallery, Answers(run, gallery.client))
@@ -60,8 +60,8 @@ def review(
 
 def _serve(survey: "Survey", port: int, open_it: bool) -> None:
     try:
-        from ..web.review import ReviewPage
-        from ..web.serving import new_token, serve
+        from ..local_page.serving import new_token, serve
+        from ..review.page import ReviewPage
     except ModuleNotFoundError as error:
         raise ConfigError(f"fedcopl review needs {error.name}, which is not installed: {WEB}") from error
 
@@ -83,7 +83,7 @@ def _serve(survey: "Survey", port: int, open_it: bool) -> None:
 
 def _export(survey: "Survey", path: Path) -> None:
     from ..files import write_text
-    from ..web.corrections import answers_csv
+    from ..review.corrections import answers_csv
 
     answers = survey.answers.current().values()
     write_text(path, answers_csv(answers))
@@ -91,7 +91,7 @@ def _export(survey: "Survey", path: Path) -> None:
 
 
 def _manifest(survey: "Survey", path: Path, settings: Path) -> None:
-    from ..web.corrections import write_manifest
+    from ..review.corrections import write_manifest
 
     tested, classes = write_manifest(survey, path)
     print(f"{path}: {tested:,} labelled test images; try them with:")

@@ -92,9 +92,9 @@ def _simulation(engine: Engine) -> Callable[..., dict[str, Any]]:
     """Brings torch: a second that --help need not wait for."""
     if engine is Engine.FLOWER:
         with flower():
-            from ..engines.flower.simulation import simulate_on_ray
+            from ..simulation.on_flower import simulate_on_ray
         return simulate_on_ray
-    from ..engines.simulation import simulate
+    from ..simulation.simulate import simulate
 
     return simulate
 

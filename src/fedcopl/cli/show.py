@@ -18,8 +18,8 @@ from rich.progress import (
 from rich.table import Table
 
 from ..config import RunConfig
-from ..engines.watcher import Watcher
 from ..messages import Ask
+from ..run.watcher import Watcher
 
 STEPS = {"Estimate": "labelling", "Select": "choosing", "Train": "training", "Evaluate": "evaluating"}
 Record = Mapping[str, Any]

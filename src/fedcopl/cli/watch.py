@@ -14,9 +14,9 @@ def watch(run: Run, port: Port = 0, open_it: OpenIt = False) -> None:
     if not run.is_dir():
         raise RunFolderError(f"{run}: there is no such folder; name that of a run that has begun")
     try:
-        from ..web.feed import Feed
-        from ..web.serving import lasting_token, serve
-        from ..web.watch import WatchPage
+        from ..local_page.serving import lasting_token, serve
+        from ..watch.feed import Feed
+        from ..watch.page import WatchPage
     except ModuleNotFoundError as error:
         raise ConfigError(f"fedcopl watch needs {error.name}, which is not installed: {WEB}") from error
     from ..data.cache import default_folder

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.partition import Partition
+from ..algorithm.partition import Partition
 from ..errors import DataError
 from .dataset import Dataset, ImageSet
 

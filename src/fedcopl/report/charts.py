@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from .words import NOTHING, count, marks, shortened
+from .numbers import NOTHING, count, marks, shortened
 
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 16, 46

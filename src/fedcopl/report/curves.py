@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from . import words
+from . import numbers as words
 from .charts import Bounds, Line, LineChart, line_chart
-from .story import Results
+from .narrative import Results
 
 KINDS = {
     "macro": "the mean of the clients' accuracies, each on its own test images",

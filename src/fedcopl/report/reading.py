@@ -8,8 +8,8 @@ from typing import Any
 
 from ..errors import RunFolderError
 from .gallery import Example, examples_from
+from .narrative import Results
 from .shape import completed
-from .story import Results
 
 DEPTH = 3  # levels of folders that are searched for runs
 RESULTS, PROGRESS, SETTINGS, EXAMPLES = "results.json", "progress.json", "settings.toml", "examples.json"

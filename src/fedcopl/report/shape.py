@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .curves import KINDS
-from .story import Results
+from .narrative import Results
 
 Kind = type | tuple[type, ...]
 Shape = Mapping[str, Kind]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .story import Labelling, Results
-from .words import difference
+from .narrative import Labelling, Results
+from .numbers import difference
 
 SHOWN = 30  # clients in a table; the others are summed up
 LEVELS = 9  # shades of a heat map, beside the one of zero

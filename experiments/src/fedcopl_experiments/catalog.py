@@ -1,0 +1,94 @@
+"""One entry for each table and figure of the paper: what it is, and which runs it is made of."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError
+
+from . import figure_cells, table_cells
+from .cells import FOUR, NOT_PLAYED, Cells, seeded
+from .scales import Stage
+
+Kind = Literal["table", "figure", "page"]
+Best = Literal["", "column", "row"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or a figure."""
+
+    name: str
+    kind: Kind
+    about: str
+    cells: Cells
+    heads: tuple[str, ...] = ()  # of the columns that name a row
+    best_of: Best = "column"  # among which numbers the best two are marked
+    note: str = ""  # what a reader must know of how we understood it
+
+
+NOTES = {
+    "table5": "Without any of the three each client trains on all its images with the labels CLIP gives them.",
+    "table9": "Of CPL an image's label is the class it was given to; it is trained with its whole set of candidates.",
+    "table10": "τ is the level of a quantile: 0.5 is the median.",
+    "fig-drift": "Solid: both prompts are aggregated, so that both are measured from an aggregated prompt, as in the "
+    "supplement's definition. Dashed: FedCoPL, whose text prompts are measured from their mean.",
+    "fig-allocation": "The paper does not name its four data sets: these are those of its sweeps.",
+}
+METHOD_PL = ("Method", "PL")
+RN50_DATA = ("dtd", "resisc45", "ucf101", "cifar10")
+
+
+def _entry(name: str, about: str, cells: Cells, heads: tuple[str, ...] = (), best: Best = "column") -> Experiment:
+    kind: Kind = "figure" if name.startswith("fig-") else "table" if name.startswith("table") else "page"
+    return Experiment(name, kind, about, cells, heads, best, NOTES.get(name, ""))
+
+
+ENTRIES = (
+    _entry("table1", "all methods, Dirichlet skews 0.1 and 0.05", table_cells.table1, METHOD_PL),
+    _entry("table2", "all methods, quantity skew", table_cells.table2, METHOD_PL),
+    _entry("table3", "CoPL's pseudo labels with other methods", table_cells.table3, METHOD_PL),
+    _entry("table4", "another backbone: ViT-B/16", table_cells.backbone_table("ViT-B/16", FOUR), METHOD_PL),
+    _entry("table5", "ablation: filters and global allocation", table_cells.table5, ("Conf.", "Ent.", "G.A.")),
+    _entry("table6", "ablation: which prompts are aggregated", table_cells.table6, ("T.P.", "V.P.")),
+    _entry("table7", "the data sets; needs no runs", table_cells.table7, ("Dataset", "Task"), ""),
+    _entry("table8", "another backbone: RN50", table_cells.backbone_table("RN50", RN50_DATA), METHOD_PL),
+    _entry("table9", "accuracy of pseudo labels made from zero-shot predictions", table_cells.table9, ("Method",)),
+    _entry("table10", "sensitivity to τ1", table_cells.sweep(table_cells.SWEEPS["τ1"]), ("τ1",), "row"),
+    _entry("table11", "sensitivity to τ2", table_cells.sweep(table_cells.SWEEPS["τ2"]), ("τ2",), "row"),
+    _entry("fig-drift", "how far text and visual prompts pull apart", figure_cells.drift),
+    _entry("fig-clients", "accuracy over the number of clients", figure_cells.clients),
+    _entry("fig-participation", "accuracy over the clients' joining rate", figure_cells.participation),
+    _entry("fig-partition", "who holds what under the three skews; needs no runs", figure_cells.partition),
+    _entry("fig-allocation", "accuracy of pseudo labels with and without global allocation", figure_cells.allocation),
+    _entry("fig-accuracy", "accuracy over the rounds (ours; not in the paper)", figure_cells.accuracy),
+    _entry("fig-tau", "table10 and table11 as curves", figure_cells.taus),
+    _entry("grid", "every method with every labeler (ours; not in the paper)", table_cells.grid, ("Method",)),
+)
+EXPERIMENTS: Mapping[str, Experiment] = {entry.name: entry for entry in ENTRIES}
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "sweep-tau": ("table10", "table11", "fig-tau"),
+    "all": tuple(EXPERIMENTS),
+}
+
+
+def find_experiments(names: Iterable[str]) -> list[Experiment]:
+    """The entries of these names, aliases opened, each once."""
+    found: dict[str, Experiment] = {}
+    for name in names:
+        if name not in EXPERIMENTS and name not in ALIASES:
+            known = [*EXPERIMENTS, *ALIASES]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{name}: there is no such table or figure (known: {', '.join(known)}){hint}")
+        found |= {part: EXPERIMENTS[part] for part in ALIASES.get(name, (name,))}
+    return list(found.values())
+
+
+def runs_of(experiments: Iterable[Experiment], stage: Stage, seeds: Sequence[int]) -> list[RunConfig]:
+    """All runs, each once, a whole seed before the next: whoever stops early has every row."""
+    wanted = [cell for experiment in experiments for cell in experiment.cells(stage) if cell.measure not in NOT_PLAYED]
+    configs = [config for cell in wanted for config in (*cell.configs, *([cell.baseline] if cell.baseline else []))]
+    return list({run.to_toml(): run for seed in seeds for run in (seeded(config, seed) for config in configs)}.values())

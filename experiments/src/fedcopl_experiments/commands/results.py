@@ -1,0 +1,125 @@
+"""`fedcopl results`: what a place's store holds, and how to take it elsewhere."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fedcopl.cli.show import percent
+from fedcopl.errors import RunFolderError
+
+from ..store import FILE_NAME, ResultStore, StoredRun, flat, run_row
+
+SHOWN = {"method", "labeler", "seed", "name", "model.threads", "model.memory"}
+
+
+def results(
+    place: Annotated[Path, typer.Option(help="Folder of the store, as given to the command that made it.")] = Path(
+        "results"
+    ),
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write FILE.csv or FILE.parquet, and FILE-rounds beside it.", show_default=False),
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="Write a folder that TensorBoard shows.", show_default=False)
+    ] = None,
+    mlflow: Annotated[
+        Path | None, typer.Option(help="Write a folder with a database that MLflow shows.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of the table.")] = False,
+) -> None:
+    """List the runs of a results store, or export them."""
+    store = ResultStore(place / FILE_NAME)
+    if not store.path.exists():
+        raise RunFolderError(f"{store.path}: there are no results; name the folder that has some with --place")
+    runs = store.runs()
+    written = [*_export(store, export), *_write(runs, tensorboard, mlflow)]
+    if as_json:
+        print(json.dumps([run_row(run) for run in runs]))
+    elif written:
+        print("\n".join(written))
+    else:
+        print_runs(runs, store.path)
+
+
+def _export(store: ResultStore, file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    store.export(file)
+    return [f"{file} and {file.stem}-rounds{file.suffix} beside it"]
+
+
+def _write(runs: list[StoredRun], tensorboard: Path | None, mlflow: Path | None) -> list[str]:
+    from ..writers import DATABASE, write_mlflow, write_tensorboard
+
+    told = []
+    if tensorboard is not None:
+        count = write_tensorboard(runs, tensorboard)
+        told.append(f"{tensorboard}: {count} runs; look at them with: tensorboard --logdir {tensorboard}")
+    if mlflow is not None:
+        count = write_mlflow(runs, mlflow)
+        look = f"mlflow ui --backend-store-uri sqlite:///{mlflow / DATABASE}"
+        told.append(f"{mlflow}: {count} new runs; look at them with: {look}")
+    return told
+
+
+def print_runs(runs: list[StoredRun], path: Path) -> None:
+    """Runs of the same settings together, then what went wrong."""
+    console = Console(highlight=False, markup=False)
+    for settings, group in alike(runs).items():
+        if settings:
+            console.print(printable(settings), soft_wrap=True)
+        console.print(runs_table(group))
+        console.print()
+    failed = [run for run in runs if not run.is_done]
+    for run in failed:
+        console.print(f"{run.key} failed: {printable(run.reason)}", soft_wrap=True)
+    counts = f"{len(runs) - len(failed)} done, {len(failed)} failed"
+    console.print(f"{path}: {counts}, {sum(run.seconds for run in runs):.0f} s in all", soft_wrap=True)
+
+
+def runs_table(runs: list[StoredRun]) -> Table:
+    """A row for each run; accuracy in %, mean over clients."""
+    table = Table(box=None, pad_edge=False)
+    for name, width in {"key": 16, "method": 12, "labeler": 7}.items():
+        table.add_column(name, min_width=width)
+    for name, width in {"seed": 4, "zero-shot %": 11, "final %": 7, "seconds": 7}.items():
+        table.add_column(name, justify="right", no_wrap=True, min_width=width)
+    for run in runs:
+        about = (run.key, *(run.settings.get(name) for name in ("method", "labeler", "seed")))
+        table.add_row(*(Text(printable(str(cell))) for cell in (*about, *_accuracies(run), f"{run.seconds:.0f}")))
+    return table
+
+
+def alike(runs: list[StoredRun]) -> dict[str, list[StoredRun]]:
+    """The runs by the settings in which not all agree, as `partition=iid, clients=5`."""
+    names = differing([flat(run.settings) for run in runs])
+    groups: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        settings = flat(run.settings)
+        which = ", ".join(f"{name.split('.')[-1]}={settings[name]}" for name in names if name in settings)
+        groups.setdefault(which, []).append(run)
+    return groups
+
+
+def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of those that are not the same everywhere; what has a column of its own or changes nothing is left."""
+    names = dict.fromkeys(name for one in settings for name in one if name not in SHOWN)
+    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
+
+
+def _accuracies(run: StoredRun) -> tuple[str, str]:
+    if run.results is None:
+        return "", "failed"
+    return percent(run.results["zero_shot"]["macro"], ""), percent(run.results["final"]["macro"], "")
+
+
+def printable(text: str) -> str:
+    """Without the codes that would move a terminal's cursor: names come from elsewhere."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

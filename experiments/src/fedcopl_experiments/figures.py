@@ -1,0 +1,170 @@
+"""Drawing figures: vector and pixels, the same bytes each time, to be read in print and without colours."""
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedcopl.files import write_bytes
+
+from .panels import HeatMap, Line, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which differ for every kind of colour vision; markers differ for those who print in grey.
+COLOURS = ("#D55E00", "#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#E69F00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+GREY = "#555555"
+WIDTH, COLUMN = 7.0, 3.4  # inches: a page and a column of the paper
+STEPS = 5  # more values across than this stand where they are on the axis
+ASIDE = 0.07
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "grid.linewidth": 0.4,
+    "grid.color": "#DDDDDD",
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.5,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "fedcopl",
+}
+METADATA: dict[str, dict[str, Any]] = {  # no date and no version: the same numbers give the same file
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+}
+
+
+def draw_lines(panels: Sequence[Panel], file: Path) -> list[Path]:
+    """Panels beside each other with one legend; `file` without its ending. The files written."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE):
+        across = _panels_in_a_row(panels)
+        figure, axes = _figure(len(panels), across, height=1.75)
+        for place, (panel, axis) in enumerate(zip(panels, axes, strict=True)):
+            _draw_panel(panel, axis, labelled=place % across == 0 or panel.up != panels[place - 1].up)
+        _add_legend(figure, panels)
+        return _save(figure, file)
+
+
+def draw_heat_maps(maps: Sequence[HeatMap], file: Path) -> list[Path]:
+    """Clients by classes, one map for each skew, with one scale of colours."""
+    import matplotlib as mpl
+
+    with mpl.rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True}):
+        figure, axes = _figure(len(maps), len(maps), height=2.2)
+        highest = max(int(found.counts.max()) for found in maps)
+        image = None
+        for found, axis in zip(maps, axes, strict=True):
+            held = np.ma.masked_equal(found.counts, 0)  # who holds nothing is left white
+            image = axis.imshow(held, cmap="viridis_r", vmin=1, vmax=highest, aspect="auto")
+            axis.set(title=found.title, xlabel="class")
+            axis.set_yticks(range(len(found.counts)), [str(client + 1) for client in range(len(found.counts))])
+            axis.set_xticks(range(len(found.classes)), found.classes, rotation=90, parse_math=False)
+        axes[0].set_ylabel("client")
+        if image is not None:
+            figure.colorbar(image, ax=axes, label="training images", fraction=0.05, pad=0.01)
+        return _save(figure, file)
+
+
+def _panels_in_a_row(panels: Sequence[Panel]) -> int:
+    """Panels of different kinds beside each other, else up to four."""
+    kinds = len({panel.up for panel in panels})
+    return kinds if kinds > 1 else min(len(panels), 4 if len(panels) != 6 else 3)
+
+
+def _figure(count: int, across: int, height: float) -> "tuple[Figure, list[Axes]]":
+    from matplotlib.figure import Figure
+
+    down = -(-count // across)
+    figure = Figure(figsize=(COLUMN if across == 1 else WIDTH, 0.45 + height * down), layout="constrained")
+    axes = [figure.add_subplot(down, across, place + 1) for place in range(count)]
+    return figure, axes
+
+
+def _draw_panel(panel: Panel, axis: "Axes", *, labelled: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    names = list(dict.fromkeys(line.name for line in panel.lines))
+    for line in panel.lines:
+        number = names.index(line.name)
+        _draw_line(line, axis, number, _places(panel, number - (len(names) - 1) / 2), over_rounds=not panel.ticks)
+    axis.set(title=panel.title, xlabel=panel.across)
+    if labelled:
+        axis.set_ylabel(panel.up)
+    if _is_stepped(panel):
+        axis.set_xticks(range(len(panel.ticks)), [f"{tick:g}" for tick in panel.ticks])
+    elif not panel.ticks:
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axis.grid(visible=True)
+    axis.set_axisbelow(True)
+
+
+def _is_stepped(panel: Panel) -> bool:
+    """Whether there are so few values across that they stand at even distances."""
+    return 0 < len(panel.ticks) <= STEPS
+
+
+def _places(panel: Panel, sideways: float) -> Callable[[float], float]:
+    """From a value to its place across; lines stand a little beside each other, so that their marks can be seen."""
+    if not _is_stepped(panel):
+        return lambda value: value
+    return lambda value: panel.ticks.index(value) + ASIDE * sideways
+
+
+def _draw_line(line: Line, axis: "Axes", number: int, place: Callable[[float], float], *, over_rounds: bool) -> None:
+    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    xs, means = [place(point.x) for point in line.points], [point.mean for point in line.points]
+    spread = [point.reading.std or 0.0 for point in line.points]
+    style = "--" if line.variant else "-"
+    axis.plot(xs, means, style, color=colour, marker=marker, markevery=max(1, len(xs) // 10), zorder=3)
+    if over_rounds:
+        low, high = ([m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
+        axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+    elif any(spread):
+        axis.errorbar(xs, means, spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
+    if line.paper:
+        theirs = [place(x) for x, _ in line.paper], [y for _, y in line.paper]
+        axis.plot(*theirs, ":", color=colour, marker=marker, markerfacecolor="white", zorder=2)
+
+
+def _add_legend(figure: "Figure", panels: Sequence[Panel]) -> None:
+    """Every name once, and what a dashed line and an open mark are."""
+    from matplotlib.lines import Line2D
+
+    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    handles = [
+        Line2D([], [], color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], label=name)
+        for place, name in enumerate(names)
+    ]
+    for variant in dict.fromkeys(line.variant for panel in panels for line in panel.lines if line.variant):
+        handles.append(Line2D([], [], color=GREY, linestyle="--", label=variant))
+    if any(line.paper for panel in panels for line in panel.lines):
+        handles.append(
+            Line2D([], [], color=GREY, linestyle=":", marker="o", markerfacecolor="white", label="the paper")
+        )
+    if len(handles) > 1:
+        across = len(handles) if figure.get_figwidth() > COLUMN else 3
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(across, 6), frameon=False)
+
+
+def _save(figure: "Figure", file: Path) -> list[Path]:
+    written = []
+    for kind, metadata in METADATA.items():
+        content = io.BytesIO()
+        figure.savefig(content, format=kind, dpi=200, metadata=metadata)
+        written.append(file.with_name(f"{file.name}.{kind}"))
+        write_bytes(written[-1], content.getvalue())
+    return written

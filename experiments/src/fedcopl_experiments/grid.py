@@ -1,0 +1,245 @@
+"""A grid of runs: what is done is skipped, what was stopped goes on, what fails stops nobody else.
+
+A place holds `results.sqlite` and `runs/<key>/`, the folder of each run. Everything a grid knows is in these two, so
+that it may be killed at any moment, and two grids may work in one place.
+"""
+
+import platform
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from fedcopl.config import RunConfig
+from fedcopl.data.parallel import workers as cores
+from fedcopl.errors import ConfigError, Interrupted
+
+from .folders import drop_checkpoint, whole_results
+from .run_key import code_version, run_key
+from .store import FILE_NAME, ResultStore, StoredRun
+from .workers import Worker, devices
+
+__all__ = ["GridOutcome", "GridWatcher", "code_version", "run_grid", "run_key"]
+
+Results = Mapping[str, Any]
+LOOK_AGAIN = 1.0  # seconds until a run that another grid is playing is asked for again
+
+
+@dataclass(frozen=True)
+class GridOutcome:
+    """What became of each run, by its key."""
+
+    done: tuple[str, ...]
+    skipped: tuple[str, ...]  # done before, or by another grid meanwhile
+    failed: Mapping[str, str]
+
+
+class GridWatcher(Protocol):
+    """Told of each thing that happens in a grid."""
+
+    def planned(self, total: int, done_before: int) -> None: ...
+    def started(self, key: str, config: RunConfig) -> None: ...
+    def progressed(self, key: str, round: int, rounds: int) -> None:
+        """So many rounds are done."""
+        ...
+
+    def finished(self, key: str, results: Results) -> None: ...
+    def failed(self, key: str, message: str) -> None: ...
+
+
+def run_grid(configs: Sequence[RunConfig], place: Path, *, jobs: int = 1, watcher: GridWatcher) -> GridOutcome:
+    """Play every run that is not done yet, `jobs` at a time, each in a process of its own."""
+    if jobs < 1:
+        raise ConfigError(f"jobs: should be 1 or more (given: {jobs})")
+    grid = _Grid(_by_key(configs, jobs), place, jobs, watcher)
+    try:
+        grid.play()
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"stopped with {grid.settled} of {grid.total} runs done; the same command goes on from there"
+        ) from error
+    finally:
+        grid.stop()
+    return grid.outcome()
+
+
+def _by_key(configs: Sequence[RunConfig], jobs: int) -> dict[str, RunConfig]:
+    runs: dict[str, RunConfig] = {}
+    for config in configs:
+        runs.setdefault(run_key(config), _with_threads(config, jobs))
+    return runs
+
+
+def _with_threads(config: RunConfig, jobs: int) -> RunConfig:
+    """Say how many threads where the settings leave it open: a process keeps what the run before it chose."""
+    threads = config.model.threads or (1 if jobs > 1 else cores())
+    return config.model_copy(update={"model": config.model.model_copy(update={"threads": threads})})
+
+
+@dataclass
+class _Sitting:
+    """A run that is being played here and now."""
+
+    key: str
+    started: str
+    began: float
+
+
+class _Grid:
+    def __init__(self, configs: Mapping[str, RunConfig], place: Path, jobs: int, watcher: GridWatcher):
+        self._configs, self._place, self._jobs, self._watcher = configs, place, jobs, watcher
+        self._store = ResultStore(place / FILE_NAME)
+        self._waiting: deque[str] = deque()
+        self._elsewhere: deque[str] = deque()  # played by another grid at the moment
+        self._playing: dict[Worker, _Sitting] = {}
+        self._idle: list[Worker] = []
+        self._messages: SimpleQueue[tuple[Worker, dict[str, Any]]] = SimpleQueue()
+        self._devices = devices()
+        self._done: list[str] = []
+        self._skipped: list[str] = []
+        self._failed: dict[str, str] = {}
+
+    @property
+    def total(self) -> int:
+        return len(self._configs)
+
+    @property
+    def settled(self) -> int:
+        return len(self._done) + len(self._skipped)
+
+    def outcome(self) -> GridOutcome:
+        return GridOutcome(tuple(self._done), tuple(self._skipped), dict(self._failed))
+
+    def play(self) -> None:
+        done = self._store.done()
+        self._skipped += [key for key in self._configs if key in done]
+        self._waiting = deque(key for key in self._configs if key not in done)
+        self._watcher.planned(self.total, len(self._skipped))
+        while self._waiting or self._playing or self._elsewhere:
+            self._hand_out()
+            if self._playing or self._elsewhere:
+                self._listen()
+
+    def stop(self) -> None:
+        for worker in [*self._idle, *self._playing]:
+            worker.stop()
+
+    def _hand_out(self) -> None:
+        """Give every free process a run."""
+        while self._waiting and len(self._playing) < self._jobs:
+            key = self._waiting.popleft()
+            if not self._settle_without_playing(key):
+                self._begin(key)
+
+    def _settle_without_playing(self, key: str) -> bool:
+        """Whether the run is done after all: by another grid, or by one that was killed before it could say so."""
+        stored = self._store.find(key)
+        if stored is not None and stored.results is not None:
+            self._skipped.append(key)
+            self._watcher.finished(key, stored.results)
+            return True
+        results = whole_results(self._folder(key))
+        if results is not None:
+            self._finish(_Sitting(key, _now(), time.monotonic()), results)
+        return results is not None
+
+    def _free_worker(self) -> Worker:
+        """One that has nothing to do, or a new one, on the GPU that has the fewest."""
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_alive:
+                return worker
+            worker.stop()
+        taken = [worker.device for worker in self._playing]
+        return Worker(self._messages, min(self._devices, key=taken.count, default=None))
+
+    def _begin(self, key: str) -> None:
+        config, sitting = self._configs[key], _Sitting(key, _now(), time.monotonic())
+        try:
+            worker = self._free_worker()
+        except OSError as error:
+            self._fail(sitting, f"its process cannot be started: {error.strerror}")
+            return
+        self._playing[worker] = sitting
+        folder = self._folder(key).absolute()
+        worker.play({"settings": config.model_dump(), "folder": str(folder), "code": code_version()})
+        self._watcher.started(key, config)
+
+    def _listen(self) -> None:
+        """Wait for one thing to happen."""
+        try:
+            worker, message = self._messages.get(timeout=LOOK_AGAIN if self._elsewhere else None)
+        except Empty:
+            self._waiting.extend(self._elsewhere)
+            self._elsewhere.clear()
+            return
+        sitting = self._playing.get(worker)
+        if sitting is not None:
+            self._take(worker, sitting, message)
+
+    def _take(self, worker: Worker, sitting: _Sitting, message: Mapping[str, Any]) -> None:
+        if message["kind"] == "progressed":
+            self._watcher.progressed(sitting.key, message["round"], message["rounds"])
+            return
+        del self._playing[worker]
+        self._settle(worker, sitting, message)
+        if message["kind"] in ("broken", "ended"):
+            worker.stop()
+        else:
+            self._idle.append(worker)
+
+    def _settle(self, worker: Worker, sitting: _Sitting, message: Mapping[str, Any]) -> None:
+        match message["kind"]:
+            case "done":
+                self._finish(sitting, message["results"])
+            case "elsewhere":
+                self._elsewhere.append(sitting.key)
+            case "failed" | "broken":
+                self._fail(sitting, message["message"])
+            case "ended":
+                self._fail(sitting, worker.why_ended())
+
+    def _finish(self, sitting: _Sitting, results: Results) -> None:
+        self._store.record(self._stored(sitting, "done", results, None))
+        drop_checkpoint(self._folder(sitting.key))
+        self._done.append(sitting.key)
+        self._watcher.finished(sitting.key, results)
+
+    def _fail(self, sitting: _Sitting, message: str) -> None:
+        run = self._stored(sitting, "failed", None, message)
+        self._store.record(run)
+        self._failed[run.key] = run.reason
+        self._watcher.failed(run.key, run.reason)
+
+    def _stored(self, sitting: _Sitting, status: str, results: Results | None, error: str | None) -> StoredRun:
+        played = results or {
+            "settings": self._configs[sitting.key].model_dump(),
+            "seconds": time.monotonic() - sitting.began,
+            "versions": {"python": platform.python_version(), "fedcopl": version("fedcopl")},
+        }
+        return StoredRun(
+            key=sitting.key,
+            status=status,
+            settings=played["settings"],
+            results=results,
+            error=error,
+            seconds=played["seconds"],
+            host=platform.node(),
+            code=code_version(),
+            versions=played["versions"],
+            started=sitting.started,
+            finished=_now(),
+            folder=f"runs/{sitting.key}",
+        )
+
+    def _folder(self, key: str) -> Path:
+        return self._place / "runs" / key
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

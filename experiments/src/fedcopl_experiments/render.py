@@ -1,0 +1,91 @@
+"""From stored runs to files: tables as Markdown, LaTeX and CSV, figures as PDF, SVG and PNG, the page of the grid."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedcopl.errors import ConfigError
+from fedcopl.files import write_text
+
+from .catalog import Experiment
+from .readings import Shelf
+from .results_page import new_page, page_sections, update_page
+from .scales import Stage
+from .table_formats import to_csv, to_latex, to_markdown
+from .tables import Table, build_table
+
+
+@dataclass
+class Rendering:
+    """What was made, and of which figures there is nothing to show yet."""
+
+    tables: list[Table] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Renderer:
+    """Where from, where to."""
+
+    stage: Stage
+    shelf: Shelf
+    seeds: Sequence[int]
+    out: Path
+    command: str  # as it is repeated on the page
+
+    def render(self, experiments: Sequence[Experiment], update: Path | None = None) -> Rendering:
+        """Draw everything that can be drawn; `update` is a page with markers to fill besides."""
+        done = Rendering()
+        for experiment in experiments:
+            if experiment.kind == "figure":
+                self._figure(experiment, done)
+            else:
+                self._table(experiment, done)
+        if update or any(experiment.name == "grid" for experiment in experiments):
+            self._page(update, done)
+        return done
+
+    def refuse_page(self, update: Path) -> None:
+        """Say before the work that a page cannot be filled."""
+        update_page(read_page(update), page_sections(self.stage, self.shelf, self.seeds, self.command), str(update))
+
+    def _table(self, experiment: Experiment, done: Rendering) -> None:
+        table = build_table(experiment, self.stage, self.shelf, self.seeds)
+        done.tables.append(table)
+        for ending, text in (("md", to_markdown(table)), ("tex", to_latex(table)), ("csv", to_csv(table))):
+            done.files.append(self.out / f"{experiment.name}.{ending}")
+            write_text(done.files[-1], text)
+
+    def _figure(self, experiment: Experiment, done: Rendering) -> None:
+        from .figures import draw_heat_maps, draw_lines  # brings matplotlib
+        from .panels import build_heat_maps, build_panels, panels_csv
+
+        file = self.out / experiment.name
+        if experiment.name == "fig-partition":
+            maps = build_heat_maps(experiment, self.stage, self.seeds[0])
+            drawn = draw_heat_maps(maps, file) if maps else []
+        else:
+            panels = build_panels(experiment, self.stage, self.shelf, self.seeds)
+            drawn = draw_lines(panels, file) if panels else []
+            if drawn:
+                drawn.append(file.with_name(f"{file.name}.csv"))
+                write_text(drawn[-1], panels_csv(panels))
+        done.files += drawn
+        if not drawn:
+            done.empty.append(experiment.name)
+
+    def _page(self, update: Path | None, done: Rendering) -> None:
+        sections = page_sections(self.stage, self.shelf, self.seeds, self.command)
+        done.files.append(self.out / "results.md")
+        write_text(done.files[-1], new_page(sections, self.stage))
+        if update:
+            write_text(update, update_page(read_page(update), sections, str(update)))
+            done.files.append(update)
+
+
+def read_page(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--update: {path}: cannot be read: {error}") from error

@@ -1,0 +1,88 @@
+"""Stored runs as flat tables for other programs: CSV, or Parquet with the extra [parquet]."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fedcopl.errors import ConfigError
+from fedcopl.files import write_bytes
+
+from .stored_run import StoredRun, flat, headline, is_huge, readable, round_rows
+
+Row = Mapping[str, Any]
+Encoder = Callable[[Sequence[Row]], bytes]
+ABOUT = ("key", "status", "error", "host", "code", "started", "finished", "folder")
+
+
+def export_runs(runs: Sequence[StoredRun], path: Path) -> None:
+    """One row per run into `path`, one per run and round into its sibling `-rounds`."""
+    encode = _encoder(path)
+    write_bytes(path, encode([run_row(run) for run in runs]))
+    write_bytes(
+        path.with_name(f"{path.stem}-rounds{path.suffix}"), encode([row for run in runs for row in _rounds(run)])
+    )
+
+
+def run_row(run: StoredRun) -> dict[str, Any]:
+    """What a run is, its settings as `section.key`, its headline numbers, the versions it ran with."""
+    row = {name: getattr(run, name) for name in ABOUT} | flat(run.settings)
+    row |= {f"version.{package}": version for package, version in run.versions.items()}
+    return row | ({"seconds": run.seconds} if run.results is None else headline(run.results))
+
+
+def _rounds(run: StoredRun) -> list[dict[str, Any]]:
+    rows: dict[int, dict[str, Any]] = {}
+    for number, metric, value in round_rows(run.results) if run.results else ():
+        rows.setdefault(number, {"key": run.key, "round": number})[metric] = value
+    return list(rows.values())
+
+
+def _encoder(path: Path) -> Encoder:
+    match path.suffix.lower():
+        case ".csv":
+            return _csv
+        case ".parquet":
+            return _parquet(path)
+    raise ConfigError(f"{path}: can be exported as .csv or .parquet, by the end of the name")
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Every name that any row has, in the order of first appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _csv(rows: Sequence[Row]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _columns(rows) or ["key"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return readable(text.getvalue()).encode("utf-8")
+
+
+def _parquet(path: Path) -> Encoder:
+    """The encoder, if pyarrow is there: said before anything is written."""
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: Parquet needs pyarrow: pip install 'fedcopl[parquet]', or export as .csv"
+        ) from error
+
+    def encode(rows: Sequence[Row]) -> bytes:
+        columns = {name: _one_kind([row.get(name) for row in rows]) for name in _columns(rows) or ["key"]}
+        buffer = io.BytesIO()
+        parquet.write_table(arrow.table(columns), buffer)
+        return buffer.getvalue()
+
+    return encode
+
+
+def _one_kind(values: list[Any]) -> list[Any]:
+    """A Parquet column has one kind of value; a setting that is a number in one run and a word in another has two."""
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {bool} or (kinds <= {int, float} and not any(is_huge(value) for value in values)):
+        return values
+    return [None if value is None else readable(str(value)) for value in values]

@@ -1,0 +1,180 @@
+"""A table in the paper's shape: ours over the seeds, the paper's number beside it, the best two marked."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from fedcopl.config import Data
+from fedcopl.data.catalog import load_dataset
+from fedcopl.data.dataset import Dataset
+from fedcopl.errors import FedCoPLError
+
+from .catalog import Experiment
+from .cells import NOT_PLAYED, Cell
+from .paper import PaperNumber, PaperTable, Place, paper_tables
+from .readings import Reading, Shelf, read, read_gain
+from .scales import Stage
+
+Row = tuple[str, ...]
+Column = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in one place of a table."""
+
+    reading: Reading
+    gain: float | None = None
+    paper: PaperNumber | None = None
+    mark: str = ""  # "best" or "second"
+    dagger: str = ""  # beside a doubtful number of the paper: †, or †1, †2 where there are several reasons
+    ranked: bool = True
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        mean = self.reading.mean
+        return None if mean is None or self.paper is None else mean - self.paper.value
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows under a heading of their own."""
+
+    title: str
+    rows: Sequence[tuple[Row, Sequence[Entry | None]]]  # None: the table has no such number
+
+
+@dataclass(frozen=True)
+class Table:
+    """Everything a rendering needs."""
+
+    name: str
+    caption: str
+    heads: tuple[str, ...]
+    columns: tuple[Column, ...]
+    blocks: tuple[Block, ...]
+    notes: tuple[str, ...]
+    decimals: int
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for block in self.blocks for _, row in block.rows for entry in row if entry]
+
+
+def build_table(experiment: Experiment, stage: Stage, shelf: Shelf, seeds: Sequence[int]) -> Table:
+    """Read every cell of an experiment."""
+    cells = experiment.cells(stage)
+    printed = paper_tables().get(experiment.name) if stage.is_paper else None
+    read_cells = {(cell.block, cell.row, cell.column): _entry(cell, shelf, seeds, printed) for cell in cells}
+    daggers = _daggers(read_cells.values())
+    entries = {place: _with_dagger(entry, daggers) for place, entry in read_cells.items()}
+    columns = tuple(dict.fromkeys(cell.column for cell in cells))
+    decimals = 0 if not experiment.best_of else 2 if stage.is_paper else 1
+    blocks = tuple(_marked(block, experiment.best_of, decimals) for block in _blocks(cells, columns, entries))
+    table = Table(experiment.name, "", experiment.heads, columns, blocks, (), decimals)
+    return replace(table, caption=_caption(experiment, stage, printed), notes=_notes(experiment, table, seeds, daggers))
+
+
+def _daggers(entries: Iterable[Entry]) -> dict[str, str]:
+    """Why a number of the paper is doubtful -> its mark."""
+    reasons = list(dict.fromkeys(entry.paper.doubt for entry in entries if entry.paper and entry.paper.doubt))
+    return {reason: f"†{number}" if len(reasons) > 1 else "†" for number, reason in enumerate(reasons, 1)}
+
+
+def _with_dagger(entry: Entry, daggers: Mapping[str, str]) -> Entry:
+    return replace(entry, dagger=daggers.get(entry.paper.doubt, "")) if entry.paper else entry
+
+
+def _blocks(cells: Sequence[Cell], columns: Sequence[Column], entries: Mapping[Place, Entry]) -> Iterator[Block]:
+    """The rows in their order, under the headings they belong to."""
+    rows = dict.fromkeys((cell.block, cell.row) for cell in cells)
+    for title in dict.fromkeys(block for block, _ in rows):
+        mine = [row for block, row in rows if block == title]
+        yield Block(title, [(row, [entries.get((title, row, column)) for column in columns]) for row in mine])
+
+
+SIZES_OF: dict[str, Callable[[Dataset], int]] = {
+    "classes": lambda dataset: len(dataset.classes),
+    "train": lambda dataset: len(dataset.train),
+    "test": lambda dataset: len(dataset.test),
+}
+
+
+def _entry(cell: Cell, shelf: Shelf, seeds: Sequence[int], printed: PaperTable | None) -> Entry:
+    paper = printed.find(cell.row, cell.column, cell.block) if printed else None
+    if cell.measure in NOT_PLAYED:
+        return Entry(_size(cell), None, paper, ranked=False)
+    gain = read_gain(cell, shelf, seeds).mean if cell.baseline else None
+    return Entry(read(cell, shelf, seeds), gain, paper, ranked=cell.ranked)
+
+
+def _size(cell: Cell) -> Reading:
+    """Of a data set, if it is there."""
+    dataset = _dataset(cell.configs[0].data)
+    return Reading(()) if dataset is None else Reading((float(SIZES_OF[cell.measure](dataset)),))
+
+
+@cache
+def _dataset(data: Data) -> Dataset | None:
+    try:
+        return load_dataset(data)
+    except FedCoPLError:
+        return None
+
+
+def _marked(block: Block, best_of: str, decimals: int) -> Block:
+    """Mark the best two numbers of each column or row, as they are shown: what looks equal is equal."""
+    grid = [list(entries) for _, entries in block.rows]
+    if best_of == "row":
+        grid = [_mark_line(line, decimals) for line in grid]
+    elif best_of == "column":
+        grid = _turned([_mark_line(line, decimals) for line in _turned(grid)])
+    return replace(block, rows=[(row, entries) for (row, _), entries in zip(block.rows, grid, strict=True)])
+
+
+def _turned(grid: Sequence[Sequence[Entry | None]]) -> list[list[Entry | None]]:
+    return [list(line) for line in zip(*grid, strict=True)]
+
+
+def _mark_line(entries: Sequence[Entry | None], decimals: int) -> list[Entry | None]:
+    shown = [_shown(entry, decimals) for entry in entries]
+    order = sorted({value for value in shown if value is not None}, reverse=True)
+    marks = dict(zip(order[:2], ("best", "second"), strict=False)) if len(order) > 1 else {}
+    return [
+        replace(entry, mark=marks[value]) if entry and value in marks else entry
+        for entry, value in zip(entries, shown, strict=True)
+    ]
+
+
+def _shown(entry: Entry | None, decimals: int) -> float | None:
+    mean = entry.reading.mean if entry and entry.ranked else None
+    return None if mean is None else round(mean, decimals)
+
+
+def _caption(experiment: Experiment, stage: Stage, printed: PaperTable | None) -> str:
+    if printed:
+        return printed.caption
+    about = experiment.about.removesuffix("; needs no runs")
+    models = {config.model.backbone for cell in experiment.cells(stage) for config in cell.configs}
+    where = f"Scale {stage.scale.name}, {', '.join(sorted(models))}: not the paper's numbers."
+    return f"{about[0].upper()}{about[1:]}. {where}"
+
+
+def _notes(experiment: Experiment, table: Table, seeds: Sequence[int], daggers: Mapping[str, str]) -> tuple[str, ...]:
+    """How to read the table, what is missing, and which of the paper's numbers are doubtful."""
+    entries = table.entries
+    notes = [_of_seeds(seeds)] if experiment.best_of else []
+    notes += [experiment.note] if experiment.note else []
+    notes += ["Below ours: the paper's number, and ours less the paper's."] if any(e.paper for e in entries) else []
+    missing = sum(entry.reading.mean is None for entry in entries)
+    notes += [f"–: {missing} of {len(entries)} numbers are not there yet."] if missing else []
+    partial = sum(0 < len(entry.reading.values) < len(seeds) for entry in entries) if experiment.best_of else 0
+    notes += [f"{partial} numbers are of fewer seeds so far."] if partial else []
+    return (*notes, *(f"{dagger} doubtful in the paper: {reason}." for reason, dagger in daggers.items()))
+
+
+def _of_seeds(seeds: Sequence[int]) -> str:
+    if len(seeds) == 1:
+        return f"Of seed {seeds[0]} alone."
+    return f"Mean ± standard deviation over the seeds {', '.join(map(str, seeds))}."

@@ -1,0 +1,156 @@
+"""Stored runs for TensorBoard and MLflow: written to local files, nothing is sent anywhere.
+
+Step 0 is zero-shot, step 1 the first round.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fedcopl.errors import ConfigError, FedCoPLError, RunFolderError
+
+from .store import StoredRun, flat, headline, round_rows
+
+EXPERIMENT = "fedcopl"
+KEY_TAG = "fedcopl.key"
+DATABASE = "mlflow.db"
+BATCH = 1000  # metrics that MLflow takes at once
+LONGEST = 6000  # characters of a setting that MLflow takes
+EVENTS = "events.out.tfevents.*"
+TENSORBOARD = (
+    "tensorboard.summary.writer.event_file_writer",
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.plugins.hparams.summary_v2",
+)
+
+
+def write_tensorboard(runs: Iterable[StoredRun], folder: Path) -> int:
+    """A folder of events for each run that is done, with its settings as hyperparameters; how many were written."""
+    files, protos, hyper = _import("tensorboard", TENSORBOARD)
+    done = [run for run in runs if run.is_done]
+    for run in done:
+        place = folder / f"{quote(str(run.settings.get('name', 'run')), safe='')}-{quote(run.key, safe='')}"
+        old = list(place.glob(EVENTS))
+        settings = hyper.hparams_pb(_plain_settings(run), trial_id=run.key, start_time_secs=_time(run.started))
+        try:
+            writer = files.EventFileWriter(str(place))
+            for event in [protos.Event(wall_time=_time(run.started), summary=settings), *_events(run, protos)]:
+                writer.add_event(event)
+            writer.close()
+            for file in old:  # written twice, a run would be shown twice
+                file.unlink()
+        except OSError as error:
+            raise RunFolderError(f"{place}: cannot be written: {error.strerror or error}") from error
+    return len(done)
+
+
+def _events(run: StoredRun, protos: Any) -> Iterator[Any]:
+    for step, metric, value, when in _metrics(run):
+        event = protos.Event(wall_time=when, step=step)
+        event.summary.value.add(tag=metric, simple_value=value)
+        yield event
+
+
+def write_mlflow(runs: Iterable[StoredRun], folder: Path) -> int:
+    """A database `mlflow.db` with a run for each run that is done and not yet in it; how many were added."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before the import: it would tell its makers
+    database = folder / DATABASE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tracking, entities = _import("mlflow", ["mlflow.tracking", "mlflow.entities"])
+        with _quiet():
+            client = tracking.MlflowClient(tracking_uri=f"sqlite:///{database.absolute()}")
+            return _add(client, entities, [run for run in runs if run.is_done], folder)
+    except FedCoPLError:
+        raise
+    except Exception as error:  # its own, those of its database and of the system have no common root
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunFolderError(f"{database}: cannot be written for MLflow: {why}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the news about the tables it makes, and its warnings to its own programmers."""
+    logger = logging.getLogger("mlflow")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def _add(client: Any, entities: Any, runs: Sequence[StoredRun], folder: Path) -> int:
+    experiment = _experiment(client, folder)
+    new = [run for run in runs if not _is_there(client, experiment, run)]
+    for run in new:
+        _log(client, entities, experiment, run)
+    return len(new)
+
+
+def _import(extra: str, modules: Sequence[str]) -> list[Any]:
+    try:
+        return [import_module(module) for module in modules]
+    except ImportError as error:
+        raise ConfigError(f"writing for {extra} needs its package: pip install 'fedcopl[{extra}]' ({error})") from error
+
+
+def _experiment(client: Any, folder: Path) -> str:
+    found = client.get_experiment_by_name(EXPERIMENT)
+    artifacts = (folder / "artifacts").absolute().as_uri()
+    return str(found.experiment_id if found else client.create_experiment(EXPERIMENT, artifact_location=artifacts))
+
+
+def _is_there(client: Any, experiment: str, run: StoredRun) -> bool:
+    """Whether the run was written whole before; half of one, left by a kill, is removed."""
+    found = client.search_runs([experiment], f"tags.`{KEY_TAG}` = '{_tag(run.key)}'")
+    for half in (old for old in found if old.info.status != "FINISHED"):
+        client.delete_run(half.info.run_id)
+    return any(old.info.status == "FINISHED" for old in found)
+
+
+def _tag(key: str) -> str:
+    """Fit to stand between quotes; a key of ours always is."""
+    return quote(key, safe="")
+
+
+def _log(client: Any, entities: Any, experiment: str, run: StoredRun) -> None:
+    began = round(1000 * _time(run.started))
+    tags = {KEY_TAG: _tag(run.key), "fedcopl.code": run.code, "fedcopl.host": run.host, "fedcopl.folder": run.folder}
+    made = client.create_run(experiment, began, tags, run.settings.get("name")).info.run_id
+    params = [entities.Param(name, str(value)[:LONGEST]) for name, value in flat(run.settings).items()]
+    metrics = [entities.Metric(metric, value, round(1000 * when), step) for step, metric, value, when in _metrics(run)]
+    client.log_batch(made, params=params)
+    for start in range(0, len(metrics), BATCH):
+        client.log_batch(made, metrics=metrics[start : start + BATCH])
+    client.set_terminated(made, "FINISHED", round(1000 * _time(run.finished)))
+
+
+def _metrics(run: StoredRun) -> Iterator[tuple[int, str, float, float]]:
+    """(step, metric, value, time) of all that was measured."""
+    assert run.results is not None
+    began = _time(run.started)
+    spent = {record["round"]: record.get("seconds", 0.0) for record in run.results["rounds"]}
+    for name, value in headline(run.results).items():
+        when, _, kind = name.partition(".")
+        if when == "zero_shot" and value is not None:
+            yield 0, kind, float(value), began
+    for number, metric, value in round_rows(run.results):
+        yield number + 1, metric, float(value), began + spent[number]
+
+
+def _plain_settings(run: StoredRun) -> dict[str, bool | int | float | str]:
+    return {name: value for name, value in flat(run.settings).items() if isinstance(value, bool | int | float | str)}
+
+
+def _time(stamp: str) -> float:
+    return datetime.fromisoformat(stamp).timestamp()

@@ -1,0 +1,76 @@
+"""Stands in for `fedcopl.simulation.simulate` in a worker: the same folder, lock and files, no torch.
+
+What a run does is one of its options: `act=sleep`, `act=crash`, ...; `until=FILE` makes it behave once FILE exists.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from fedcopl.config import RunConfig
+from fedcopl.errors import DataError
+from fedcopl.run.folder import RunFolder
+from fedcopl.run.watcher import Watcher
+from stored_runs import results_of
+
+CODE = "0.1.0+fake"
+START = """
+import sys; sys.path[:] = sys.argv[1:]
+import fake_simulation
+from fedcopl_experiments import run_key
+sys.modules["fedcopl.simulation.simulate"] = fake_simulation
+run_key.code_version = lambda: fake_simulation.CODE
+from fedcopl_experiments.worker_process import main; main()
+"""
+
+
+def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher):
+    assert resume
+    with RunFolder(folder) as place:
+        place.open(config, resume=resume)
+        place.begin(config)
+        with (folder.parent / "plays.txt").open("a") as file:
+            file.write(f"{folder.name} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+        watcher.started(config, 2, 0)
+        print("a library says hello")  # must not be taken for an answer
+        act = config.options.get("act", "behave")
+        if not Path(str(config.options.get("until", "/nowhere"))).exists():
+            ACTS[act](config)
+        watcher.round_done({"round": 0})
+        results = results_of(config)
+        place.write_text("checkpoint.safetensors", "large")
+        place.write_json("results.json", results)
+        place.write_text("prompts/server.safetensors", "prompts")
+        place.write_text("report.html", "page")
+        return results
+
+
+def _lack_images(config):
+    raise DataError("photos: there is no such folder")
+
+
+def _crash(config):
+    raise ZeroDivisionError("in the\nmiddle")
+
+
+def _abort(config):
+    print("terminate called: no room", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def _compute_forever(config):
+    while True:
+        sum(range(1000))
+
+
+ACTS = {
+    "behave": lambda config: None,
+    "lack images": _lack_images,
+    "crash": _crash,
+    "abort": _abort,
+    "be killed": lambda config: os.kill(os.getpid(), 9),
+    "leave": lambda config: os._exit(3),
+    "sleep": lambda config: time.sleep(0.3),
+    "compute forever": _compute_forever,
+}

@@ -1,0 +1,196 @@
+"""Each table and figure is made of the runs it should be made of."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError
+from fedcopl_experiments.catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
+from fedcopl_experiments.run_key import run_key
+from fedcopl_experiments.scales import Stage, check_datasets, find_scale, flat
+from shelves import DEMO, PAPER, SMOKE
+
+TEN = ("dtd", "resisc45", "cifar10", "cifar100")
+
+
+def configs(name, stage, **where):
+    """The settings of an experiment's cells, by row."""
+    cells = [cell for cell in EXPERIMENTS[name].cells(stage) if all(getattr(cell, k) == v for k, v in where.items())]
+    return {cell.row: cell.configs[0] for cell in cells}
+
+
+def test_there_is_a_name_for_each_table_and_figure():
+    tables = {f"table{number}" for number in range(1, 12)}
+    figures = {"fig-drift", "fig-clients", "fig-participation", "fig-partition", "fig-allocation"}
+    ours = {"fig-accuracy", "fig-tau", "grid"}
+    assert set(EXPERIMENTS) == tables | figures | ours
+    assert [e.name for e in find_experiments(["all"])] == list(EXPERIMENTS)
+    assert [e.name for e in find_experiments(["table10", "sweep-tau"])] == ["table10", "table11", "fig-tau"]
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"tabel1: there is no such table or figure .*did you mean table1"):
+        find_experiments(["tabel1"])
+
+
+def test_paper_means_the_papers_settings():
+    for dataset in (*TEN, "cub200", "ucf101"):
+        config = PAPER.config(dataset)
+        assert config.model.backbone == "ViT-B/32"
+        assert config.data.clients == (10 if dataset in TEN else 5)
+        assert (config.data.partition, config.data.beta) == ("dirichlet", 0.1)
+        assert (config.rounds, config.train.epochs, config.labels.refresh_every) == (20, 10, 5)
+        assert (config.train.batch, config.train.lr, config.train.momentum) == (64, 0.1, 0.9)
+        assert config.sharing.participation == 1.0
+        assert (config.data.source, config.data.path) == (dataset, f"data/{dataset}")
+    assert find_scale("paper").trials == 3
+
+
+def test_nothing_but_what_is_named_differs_from_the_defaults_at_paper_scale():
+    chosen = {"name", "data.source", "data.path", "model.backbone", "evaluation.every", "evaluation.everywhere"}
+    config, usual = flat(PAPER.config("dtd").model_dump()), flat(RunConfig().model_dump())
+    assert {key for key in usual if config[key] != usual[key]} <= chosen
+
+
+def test_demo_is_the_embedded_demo():
+    config = DEMO.config("digits")
+    assert (config.model.backbone, config.data.source, config.data.path) == ("glyph-clip", "digits", "")
+    assert (config.data.clients, config.rounds, config.train.epochs) == (5, 10, 4)
+
+
+def test_table1_has_both_skews_of_all_six():
+    cells = EXPERIMENTS["table1"].cells(PAPER)
+    betas = {(cell.configs[0].data.source, cell.configs[0].data.beta) for cell in cells}
+    assert len(betas) == 12
+    assert {cell.configs[0].data.beta for cell in cells if cell.column[1] == "β = 0.05"} == {0.05}
+    assert all(len(cell.configs) == (6 if cell.column[0] == "Average" else 1) for cell in cells)
+    row = configs("table1", PAPER, column=("DTD", "β = 0.1"))
+    assert (row["FedOPT", "CPL"].method, row["FedOPT", "CPL"].labeler) == ("fedotp", "cpl")
+    assert (row["FedCoPL", "CoPL"].method, row["FedCoPL", "CoPL"].labeler) == ("fedcopl", "copl")
+
+
+def test_table2_is_the_quantity_skew():
+    assert {c.data.partition for cell in EXPERIMENTS["table2"].cells(PAPER) for c in cell.configs} == {"quantity"}
+
+
+def test_other_backbones():
+    assert {c.model.backbone for c in configs("table4", PAPER).values()} == {"ViT-B/16"}
+    assert {c.model.backbone for c in configs("table8", PAPER).values()} == {"RN50"}
+    mine = Stage(find_scale("paper"), backbone="ViT-L/14")
+    assert {c.model.backbone for c in configs("table4", mine).values()} == {"ViT-L/14"}
+    assert PAPER.is_paper
+    assert not mine.is_paper
+    assert not DEMO.is_paper
+
+
+def test_the_ablations_switch_what_their_rows_say():
+    for row, config in configs("table5", DEMO).items():
+        labels = config.labels
+        switches = (labels.confidence_filter, labels.entropy_filter, labels.global_allocation)
+        assert tuple("✓" if on else "-" for on in switches) == row
+    aggregated = {row: config.sharing.aggregate for row, config in configs("table6", DEMO).items()}
+    assert aggregated == {("-", "-"): "none", ("✓", "✓"): "both", ("✓", "-"): "text", ("-", "✓"): "visual"}
+
+
+def test_the_sweeps_move_one_level_each():
+    for name, moved, kept in (
+        ("table10", "confidence_quantile", "entropy_quantile"),
+        ("table11", "entropy_quantile", "confidence_quantile"),
+    ):
+        cells = EXPERIMENTS[name].cells(DEMO)
+        assert len(cells) == 15
+        for cell in cells:
+            assert getattr(cell.configs[0].labels, moved) == float(cell.column[0])
+            assert getattr(cell.configs[0].labels, kept) == 0.5
+
+
+def test_the_figures_about_clients():
+    crowds = {int(cell.column[1]): cell.configs[0].data.clients for cell in EXPERIMENTS["fig-clients"].cells(PAPER)}
+    assert crowds == {5: 5, 10: 10, 30: 30, 50: 50}
+    cells = EXPERIMENTS["fig-participation"].cells(PAPER)
+    assert {cell.column[1]: cell.configs[0].sharing.participation for cell in cells} == {"0.5": 0.5, "0.8": 0.8, "1": 1}
+
+
+def test_the_grid_has_every_method_and_its_bounds():
+    from fedcopl.methods import METHODS
+
+    played = {cell.configs[0].method for cell in EXPERIMENTS["grid"].cells(DEMO)}
+    assert played == set(METHODS) - {"fedopt", "zeroshot"}  # another spelling; and zero-shot is measured in every run
+    rows = configs("grid", DEMO, column=("none",))
+    assert rows["central, true labels",].options == {"labels": "truth"}
+    assert {cell.row for cell in EXPERIMENTS["grid"].cells(DEMO) if not cell.ranked} == {
+        ("central",),
+        ("central, true labels",),
+        ("zero-shot CLIP",),
+    }
+
+
+@pytest.mark.parametrize("stage", [PAPER, DEMO, SMOKE], ids=lambda stage: stage.scale.name)
+def test_every_run_of_every_experiment_is_one_that_can_be_run(stage):
+    from fedcopl.methods import choose_method
+
+    for config in runs_of(ENTRIES, stage, [1]):
+        choose_method(config)
+
+
+@pytest.mark.parametrize("stage", [PAPER, DEMO, SMOKE], ids=lambda stage: stage.scale.name)
+def test_every_place_is_filled_once(stage):
+    for experiment in ENTRIES:
+        places = [(cell.block, cell.row, cell.column) for cell in experiment.cells(stage)]
+        assert places
+        assert len(set(places)) == len(places)
+
+
+def test_runs_are_shared():
+    def keys(*names):
+        return {run_key(config) for config in runs_of(find_experiments(names), DEMO, [1])}
+
+    assert keys("table4") < keys("table1")
+    assert keys("fig-accuracy") < keys("table1")
+    assert keys("table6") & keys("fig-drift") == keys("fig-drift")
+    assert keys("table10") | keys("table11") == keys("fig-tau")
+    runs = runs_of(ENTRIES, DEMO, [1])
+    assert len({run_key(config) for config in runs}) == len(runs)
+
+
+def test_a_whole_seed_comes_before_the_next():
+    runs = runs_of(find_experiments(["table5"]), DEMO, [4, 7])
+    assert [run.seed for run in runs] == [4] * 5 + [7] * 5
+
+
+def test_smoke_is_small():
+    runs = runs_of(ENTRIES, SMOKE, [1])
+    assert len(runs) <= 60
+    assert {(run.rounds, run.train.epochs) for run in runs} == {(1, 1)}
+
+
+def test_what_is_drawn_over_rounds_is_measured_in_every_round_and_the_rest_once():
+    drawn = {run_key(c) for c in runs_of(find_experiments(["fig-accuracy"]), DEMO, [1])}
+    for config in runs_of(ENTRIES, DEMO, [1]):
+        assert config.evaluation.every == (1 if run_key(config) in drawn else config.rounds)
+
+
+def test_equal_settings_have_equal_names_and_a_name_tells_what_is_unusual():
+    assert DEMO.config("digits", changes={"sharing.aggregate": "visual"}) == DEMO.config("digits")
+    config = DEMO.config("digits", changes={"sharing.aggregate": "both", "labels.entropy_filter": False})
+    assert config.name == "fedcopl-copl-digits-aggregate-both-no-entropy-filter"
+
+
+def test_only_the_data_sets_that_were_asked_for():
+    stage = Stage(find_scale("paper"), ("cub200",))
+    assert {cell.column[0] for cell in EXPERIMENTS["table1"].cells(stage)} == {"CUB"}
+    assert EXPERIMENTS["fig-clients"].cells(stage) == []
+    with pytest.raises(ConfigError, match="--dataset: there is no data set 'birds'"):
+        check_datasets(["birds"])
+
+
+def test_the_document_counts_the_runs():
+    page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| (\d+) \| (\d+) \|", page, re.M)
+    counted = {name: tuple(map(int, counts)) for name, *counts in rows}
+    assert counted == {
+        name: tuple(len(runs_of(find_experiments([name]), stage, range(stage.scale.trials))) for stage in (DEMO, PAPER))
+        for name in (*EXPERIMENTS, *ALIASES)
+    }

@@ -1,0 +1,159 @@
+"""Grids that are stopped rudely: real processes, real signals."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedcopl.config import RunConfig
+from fedcopl_experiments.grid import run_key
+from grid_tools import Diary, plays, store_of
+
+pytestmark = pytest.mark.slow
+TESTS = Path(__file__).parent
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[2])
+import fake_simulation
+from grid_tools import Diary, config_of
+from fedcopl.errors import FedCoPLError
+from fedcopl_experiments import grid, run_key, workers
+from fedcopl_experiments.grid import run_grid
+workers.START = fake_simulation.START
+run_key.code_version = grid.code_version = lambda: fake_simulation.CODE
+runs = [config_of(1), config_of(2, "compute forever"), config_of(3, "compute forever")]
+try:
+    run_grid(runs, Path(sys.argv[1]), jobs=2, watcher=Diary())
+except FedCoPLError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def is_running(process):
+    """Whether it exists and is no zombie waiting for its parent."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def busy_grid(tmp_path):
+    """A grid in a process group of its own, with one run done and two workers that would compute for ever."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(TESTS)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while len(plays(tmp_path)) < 3:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    yield process, {int(worker) for _, worker, _ in plays(tmp_path)}
+    process.kill()
+    process.wait()
+    process.stderr.close()
+
+
+def wait_until_gone(workers):
+    end = time.monotonic() + 30
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < end, "a worker computes on without its grid"
+        time.sleep(0.02)
+
+
+def test_workers_die_with_a_grid_that_is_killed(busy_grid):
+    process, workers = busy_grid
+    assert len(workers) == 2
+    assert all(is_running(worker) for worker in workers)
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until_gone(workers)
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(busy_grid, tmp_path):
+    process, workers = busy_grid
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: the workers get it too
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert said == "stopped with 1 of 3 runs done; the same command goes on from there\n"
+    assert not any(is_running(worker) for worker in workers)
+    assert [run.status for run in store_of(tmp_path).runs()] == ["done"]  # a stop is no failure
+
+
+# The real thing -------------------------------------------------------------------------------------------------------
+
+REAL = """
+import sys
+from pathlib import Path
+sys.path.append(sys.argv[2])
+from test_grid_killed import RealDiary, real_config
+from fedcopl_experiments.grid import run_grid
+print(run_grid([real_config()], Path(sys.argv[1]), watcher=RealDiary()), flush=True)
+"""
+
+
+class RealDiary(Diary):
+    def progressed(self, key, round, rounds):
+        print("round", round, flush=True)
+
+
+def real_config():
+    quick = {"rounds": 5, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
+    return RunConfig.from_mapping(quick, "test")
+
+
+def accuracies(folder):
+    """Everything measured, of every round: all but the clock."""
+    results = json.loads((folder / "results.json").read_text())
+    kinds = ("macro", "weighted", "global", "clients", "loss", "recall")
+    return [results["zero_shot"], results["final"], *([record[kind] for kind in kinds] for record in results["rounds"])]
+
+
+def start(place):
+    return subprocess.Popen([sys.executable, "-c", REAL, str(place), str(TESTS)], stdout=subprocess.PIPE, text=True)
+
+
+def wait_for_round(process, number):
+    """Until so many rounds are done, and then for a part of the next one."""
+    for line in process.stdout:
+        if line == f"round {number}\n":
+            time.sleep(random.uniform(0, 0.3))
+            return
+    raise AssertionError("the grid ended before it could be stopped")
+
+
+def children(process):
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def test_kill_9_of_anybody_at_any_moment_changes_no_result(tmp_path):
+    from fedcopl import simulate
+
+    place, key = tmp_path / "disturbed", run_key(real_config())
+    grid = start(place)
+    wait_for_round(grid, 1)
+    workers = children(grid.pid)
+    grid.kill()
+    grid.communicate()
+    wait_until_gone(workers)
+    assert store_of(place).runs() == []
+
+    second = start(place)
+    wait_for_round(second, 2)
+    [worker] = children(second.pid)
+    os.kill(worker, signal.SIGKILL)
+    assert "its process was killed" in second.communicate()[0]
+    assert store_of(place).find(key).status == "failed"
+
+    third = start(place)
+    told = third.communicate()[0]
+    assert "round 0\n" not in told  # it went on, and did not begin anew
+    assert "failed={}" in told
+
+    simulate(real_config(), tmp_path / "undisturbed")
+    assert accuracies(place / "runs" / key) == accuracies(tmp_path / "undisturbed")
+    assert store_of(place).find(key).results == json.loads((place / "runs" / key / "results.json").read_text())

@@ -1,0 +1,198 @@
+"""`fedcopl reproduce` as a person types it."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from fedcopl import cli
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError
+from fedcopl_experiments.commands.reproduce import read_seeds
+from fedcopl_experiments.commands.show import BarWatcher, LineWatcher, Tally, duration, watch
+
+COMMAND = [sys.executable, "-m", "fedcopl", "reproduce"]
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys, tmp_path):
+    """Type a command here, in an empty folder; its exit code, and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["fedcopl", "reproduce", *words])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return left.value.code or 0, *capsys.readouterr()
+
+    return run
+
+
+def test_without_a_name_it_lists_what_there_is(typed):
+    code, out, _ = typed()
+    assert code == 0
+    for name in ("table1", "table11", "fig-drift", "sweep-tau", "all"):
+        assert any(line.startswith(f"{name} ") for line in out.splitlines())
+
+
+MISTAKES = {
+    "a name": (["tabel1"], "tabel1: there is no such table or figure"),
+    "a scale": (["table1", "--scale", "large"], "--scale: there is no scale 'large' (known: smoke, demo, paper)"),
+    "seeds": (["table1", "--seeds", "many"], "--seeds: should be how many, as 5, or which, as 1,2,3 (given: 'many')"),
+    "a data set": (["table1", "--dataset", "birds"], "--dataset: there is no data set 'birds'"),
+    "a data set of another table": (
+        ["table4", "--scale", "paper", "--dataset", "cifar10"],
+        "--dataset: table4 has no part with cifar10",
+    ),
+    "a page": (["grid", "--update", "nowhere.md"], "--update: nowhere.md: cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_before_any_work(typed, tmp_path, words, message):
+    code, out, told = typed(*words)
+    assert (code, out) == (2, "")
+    assert told.startswith(f"fedcopl: {message}")
+    assert told.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("3", (1, 2, 3)), ("4,2", (4, 2)), ("7,", (7,)), ("0,1", (0, 1)), ("1, 1", (1,))]
+)
+def test_seeds(text, seeds):
+    assert read_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "a,1", ",", "²"])
+def test_no_seeds(text):
+    with pytest.raises(ConfigError):
+        read_seeds(text)
+
+
+def test_a_dry_run_lists_runs_cost_and_what_is_missing(typed, tmp_path):
+    code, out, _ = typed("table5", "--scale", "paper", "--dataset", "dtd", "--dry-run")
+    assert code == 0
+    assert "fedcopl-copl-dtd-no-entropy-filter, dirichlet 0.1, ViT-B/32" in out
+    assert "0 of 3" in out
+    assert "15 runs, 0 done, 15 to play: about" in out
+    assert "0 of the times are by stored runs of like settings, 15 a rough guess" in out
+    assert "missing: data: data/dtd: there is no such folder" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drawing_what_is_stored_needs_no_run(typed, tmp_path):
+    code, out, _ = typed("table6", "fig-clients", "--draw-only", "--scale", "paper", "--dataset", "dtd")
+    assert code == 0
+    assert "47.34†" in out  # the paper's number, and that it is doubtful
+    assert "fig-clients" in out  # the paper's points alone
+    assert (tmp_path / "results/paper/table6.tex").exists()
+    assert not (tmp_path / "results/runs").exists()
+
+
+def test_a_figure_without_numbers_is_told(typed, tmp_path):
+    _, out, _ = typed("fig-clients", "--draw-only")
+    assert "fig-clients: nothing to draw yet" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_failed_runs_are_told_at_the_end_and_the_rest_is_drawn(tmp_path):
+    words = ["table6", "--scale", "paper", "--dataset", "dtd", "--seeds", "1", "--data", "nowhere"]
+    process = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 1
+    assert "4 of 4 runs failed; the same command tries them again:" in process.stderr
+    assert "and 3 more: nowhere/dtd: there is no such folder" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert "–: 4 of 4 numbers are not there yet." in process.stdout
+    assert "47.34†" in (tmp_path / "results/paper/table6.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_table_from_runs_to_files_and_nothing_is_played_twice(tmp_path):
+    words = ["table6", "fig-drift", "--scale", "smoke", "--jobs", "2"]
+    first = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert first.returncode == 0, first.stderr
+    assert "4 runs, 0 of them done already" in first.stderr
+    assert "4/4" in first.stderr
+    with (tmp_path / "results/smoke/table6.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["seeds"] for row in rows] == ["1"] * 4
+    assert all(f"{float(row['mean']):.1f}" in first.stdout for row in rows)
+    assert (tmp_path / "results/smoke/fig-drift.pdf").exists()
+    again = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "4 runs, 4 of them done already" in again.stderr
+    assert again.stdout == first.stdout
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path):
+    process = subprocess.Popen([*COMMAND, "table2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert "27 runs, 0 of them done already" in process.stderr.readline()
+    os.kill(process.pid, signal.SIGINT)
+    _, told = process.communicate()
+    assert process.returncode == 130
+    assert "fedcopl: stopped with 0 of 27 runs done; the same command goes on from there" in told
+    assert "Traceback" not in told
+
+
+def outcome(macro=0.5):
+    return {"final": {"macro": macro}, "seconds": 100.0}
+
+
+def test_plain_lines_tell_of_every_run():
+    console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
+    lines = LineWatcher(console)
+    lines.planned(3, 1)
+    lines.started("a", RunConfig(name="one", seed=4))
+    lines.progressed("a", 5, 10)
+    lines.finished("a", outcome())
+    lines.started("b", RunConfig(name="two"))
+    lines.failed("b", "[red]no[/red]")
+    told = console.export_text().splitlines()
+    assert told[0] == "3 runs, 1 of them done already"
+    assert told[1].startswith("2/3 one, dirichlet 0.1, glyph-clip, seed 4: accuracy 50.0 %, 2 min; about")
+    assert told[2].startswith("3/3 two, dirichlet 0.1, glyph-clip, seed 1: failed: [red]no[/red]; about 0 s left")
+
+
+def test_bars_move_and_go_away():
+    console = Console(file=open(os.devnull, "w"), width=120, force_terminal=True)  # noqa: SIM115
+    with Progress(console=console) as progress:
+        bars = BarWatcher(progress)
+        bars.planned(2, 0)
+        bars.started("a", RunConfig(name="one", rounds=10))
+        bars.progressed("a", 5, 10)
+        assert progress.tasks[0].completed == 0.5
+        assert progress.tasks[1].completed == 5
+        bars.finished("a", outcome(None))
+        assert [task.completed for task in progress.tasks] == [1]
+        bars.finished("by another grid", outcome())
+        assert progress.tasks[0].completed == 2
+
+
+def test_no_bars_where_nobody_looks(capsys):
+    with watch() as watcher:
+        assert isinstance(watcher, LineWatcher)
+
+
+def test_the_time_left_is_by_what_was_played_here(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("fedcopl_experiments.commands.show.time.monotonic", lambda: now[0])
+    tally = Tally()
+    tally.plan(total=10, done_before=4)
+    assert tally.time_left == "time left unknown yet"
+    tally.start("a", RunConfig())
+    tally.progress("a", 0.5)
+    now[0] += 30  # half a run in half a minute: 5.5 runs are left
+    assert tally.time_left == "about 6 min left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(89, "89 s"), (91, "2 min"), (5399, "90 min"), (5400, "1.5 h"), (200_000, "2 days")]
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text

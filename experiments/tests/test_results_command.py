@@ -1,0 +1,119 @@
+"""`fedcopl results` as a person types it."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcopl.cli import app, main
+from fedcopl_experiments.store import FILE_NAME, ResultStore
+from stored_runs import failed, stored
+
+
+@pytest.fixture
+def place(tmp_path):
+    store = ResultStore(tmp_path / "results" / FILE_NAME)
+    store.record(stored("k1", name="first", method="promptfl"))
+    store.record(failed("k2", error="photos: there is no such folder\nTraceback: a long story"))
+    return store.path.parent
+
+
+def results(*words):
+    return CliRunner().invoke(app, ["results", *map(str, words)])
+
+
+def test_the_table(place):
+    told = results("--place", place)
+    assert told.exit_code == 0
+    [first] = [line for line in told.stdout.splitlines() if line.startswith("k1")]
+    assert first.split() == ["k1", "promptfl", "copl", "1", "50.0", "75.0", "3"]
+    assert "k2 failed: photos: there is no such folder\n" in told.stdout
+    assert "long story" not in told.stdout
+    assert "1 done, 1 failed, 4 s in all" in told.stdout
+
+
+def test_runs_stand_under_the_settings_in_which_they_differ(tmp_path):
+    store = ResultStore(tmp_path / FILE_NAME)
+    store.record(stored("k1", data={"beta": 0.05}, model={"threads": 1}))
+    store.record(stored("k2", data={"clients": 5}, name="second", options={"mu": 0.5}))
+    store.record(stored("k3", data={"beta": 0.05}, seed=2))
+    lines = results("--place", tmp_path).stdout.splitlines()
+    assert [line.split()[0] if line.startswith("k") else line for line in lines[:-1] if line] == [
+        "clients=10, beta=0.05",
+        "key",
+        "k1",
+        "k3",
+        "clients=5, beta=0.1, mu=0.5",
+        "key",
+        "k2",
+    ]
+
+
+def test_json_is_one_list(place):
+    rows = {row["key"]: row for row in json.loads(results("--place", place, "--json").stdout)}
+    assert rows["k1"]["final.macro"] == 0.75
+    assert rows["k1"]["data.clients"] == 10
+    assert rows["k2"]["status"] == "failed"
+
+
+def test_the_exports(place, tmp_path):
+    told = results("--place", place, "--export", tmp_path / "all.csv", "--tensorboard", tmp_path / "b")
+    assert told.exit_code == 0
+    assert told.stdout.splitlines() == [
+        f"{tmp_path / 'all.csv'} and all-rounds.csv beside it",
+        f"{tmp_path / 'b'}: 1 runs; look at them with: tensorboard --logdir {tmp_path / 'b'}",
+    ]
+    assert (tmp_path / "all-rounds.csv").exists()
+    assert (tmp_path / "b" / "first-k1").is_dir()
+
+
+@pytest.mark.slow
+def test_the_export_for_mlflow(place, tmp_path):
+    told = results("--place", place, "--mlflow", tmp_path / "m")
+    assert told.stdout == (
+        f"{tmp_path / 'm'}: 1 new runs; look at them with: "
+        f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
+    )
+    assert (tmp_path / "m" / "mlflow.db").exists()
+
+
+def test_names_cannot_move_the_cursor(tmp_path):
+    run = stored("k1")
+    store = ResultStore(tmp_path / FILE_NAME)
+    store.record(replace(run, settings=dict(run.settings) | {"data": {"path": "\x1b[2Jgone[red]"}}))
+    store.record(failed("k2", error="\x1b[31mred\x1b[0m [/b]"))
+    told = results("--place", tmp_path)
+    assert told.exit_code == 0
+    assert "\x1b" not in told.stdout
+    assert "?[2Jgone[red]" in told.stdout.replace("\n", "")
+
+
+MISTAKES = {
+    "no results": (["--place", "nowhere"], 7, "fedcopl: nowhere/results.sqlite: there are no results; name the folder"),
+    "an unknown form": (["--export", "all.xls"], 2, "fedcopl: all.xls: can be exported as .csv or .parquet"),
+    "not a store": (["--place", "other"], 7, "fedcopl: other/results.sqlite: is no results store, or damaged"),
+}
+
+
+@pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_line_and_a_code(place, monkeypatch, capsys, words, code, message):
+    (place.parent / "other").mkdir()
+    (place.parent / "other" / FILE_NAME).write_text("a letter to a friend " * 100)
+    monkeypatch.chdir(place.parent)
+    monkeypatch.setattr(sys, "argv", ["fedcopl", "results", *words])
+    with pytest.raises(SystemExit) as leaving:
+        main()
+    told = capsys.readouterr()
+    assert leaving.value.code == code
+    assert told.err.startswith(message)
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+
+
+def test_looking_needs_no_torch(place):
+    script = "import sys; from fedcopl.cli import app\ntry: app(['results', '--place', sys.argv[1]])\n"
+    script += "finally: assert not {'torch', 'flwr', 'mlflow', 'tensorboard'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script, str(place)], check=True, capture_output=True)

@@ -1,0 +1,243 @@
+"""Tables: every number worked by hand from made-up runs."""
+
+import csv
+import io
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcopl_experiments.catalog import ENTRIES, EXPERIMENTS
+from fedcopl_experiments.readings import Reading, Shelf
+from fedcopl_experiments.run_key import run_key
+from fedcopl_experiments.store import ResultStore
+from fedcopl_experiments.table_formats import latex, ours, signed, theirs, to_csv, to_latex, to_markdown
+from fedcopl_experiments.tables import build_table
+from shelves import DEMO, NOTHING, PAPER, MadeUp
+from stored_runs import failed, stored
+
+TABLES = [experiment for experiment in ENTRIES if experiment.kind != "figure"]
+
+
+def table(name, stage, rule, seeds=(1,), **more):
+    return build_table(EXPERIMENTS[name], stage, MadeUp(rule, **more), seeds)
+
+
+def entry(made, row, column, block=""):
+    [found] = [b for b in made.blocks if b.title == block]
+    return dict(found.rows)[row][made.columns.index(column)]
+
+
+def test_mean_and_spread_over_the_seeds():
+    # 60, 61, 63: mean 184/3; squared distances 16/9 + 1/9 + 25/9 = 42/9, halved 21/9.
+    finals = {1: 0.60, 2: 0.61, 3: 0.63}
+    made = table("table2", DEMO, lambda config: finals[config.seed], (1, 2, 3))
+    found = entry(made, ("FedCoPL", "CoPL"), ("digits",)).reading
+    assert found.mean == pytest.approx(184 / 3)
+    assert found.std == pytest.approx(math.sqrt(21 / 9))
+    assert ours(entry(made, ("FedCoPL", "CoPL"), ("digits",)), 1) == "61.3 ± 1.5"
+    assert "Mean ± standard deviation over the seeds 1, 2, 3." in made.notes
+
+
+def test_one_seed_has_no_spread():
+    made = table("table2", DEMO, lambda config: 0.5)
+    assert entry(made, ("FedCoPL", "CoPL"), ("digits",)).reading.std is None
+    assert "Of seed 1 alone." in made.notes
+
+
+def test_the_papers_number_and_the_difference_stand_beside_ours():
+    made = table("table1", PAPER, lambda config: 0.6)
+    found = entry(made, ("FedCoPL", "CoPL"), ("DTD", "β = 0.1"))
+    assert found.difference == pytest.approx(60 - 60.89)
+    assert theirs(found, 2) == "60.89, −0.89"
+
+
+def test_digits_are_never_compared_with_the_paper():
+    for experiment in TABLES:
+        assert all(e.paper is None for e in build_table(experiment, DEMO, NOTHING, (1,)).entries)
+
+
+def test_zero_shot_is_read_from_the_run_of_fedcopl():
+    made = table("table1", DEMO, lambda config: 0.9 if config.method == "fedcopl" else 0.1)
+    assert entry(made, ("CLIP", "-"), ("digits", "β = 0.1")).reading.mean == 50  # as in every made-up run
+
+
+def test_the_average_is_the_mean_over_the_data_sets_seed_by_seed():
+    share = {"dtd": 0.1, "resisc45": 0.2, "cub200": 0.3, "ucf101": 0.4, "cifar10": 0.5, "cifar100": 0.6}
+    made = table("table2", PAPER, lambda config: share[config.data.source] + 0.01 * config.seed, (1, 3))
+    found = entry(made, ("PromptFL", "FPL"), ("Average",)).reading
+    assert found.values == pytest.approx((36, 38))
+
+
+def test_an_average_needs_all_its_data_sets():
+    made = table("table2", PAPER, lambda config: None if config.data.source == "dtd" else 0.5)
+    assert entry(made, ("PromptFL", "FPL"), ("Average",)).reading.values == ()
+    assert entry(made, ("PromptFL", "FPL"), ("CUB",)).reading.values == (50,)
+
+
+def test_gains_are_counted_seed_by_seed():
+    def rule(config):
+        return (0.5 if config.labeler == "fpl" else 0.6) + (0.05 if config.seed == 2 else 0)
+
+    made = table("table3", DEMO, rule, (1, 2))
+    found = entry(made, ("PromptFL", "CoPL"), ("digits",))
+    assert found.gain == pytest.approx(10)
+    assert ours(found, 1) == "62.5 ± 3.5 (+10.0)"
+    assert entry(made, ("PromptFL", "FPL"), ("digits",)).gain is None
+
+
+def test_the_best_two_of_a_column_are_marked_and_equals_alike():
+    final = {"promptfl": 0.70, "promptprox": 0.7004, "pfedprompt": 0.6, "fedotp": 0.65, "fedcopl": 0.1}
+    made = table("table4", DEMO, lambda config: final[config.method])
+    marks = {row[0]: entries[0].mark for row, entries in made.blocks[0].rows}
+    # 70.0 and 70.04 look alike with one decimal, so both are best.
+    assert marks == {
+        "PromptFL": "best",
+        "PromptProx": "best",
+        "FedOPT": "second",
+        "pFedPrompt": "",
+        "CLIP": "",
+        "FedCoPL": "",
+    }
+
+
+def test_a_sweep_is_marked_along_its_row():
+    made = table("table10", DEMO, lambda config: config.labels.confidence_quantile)
+    marks = {column[0]: found.mark for column, found in zip(made.columns, made.blocks[0].rows[0][1], strict=True)}
+    assert [tau for tau, mark in marks.items() if mark] == ["0.80", "0.90"]
+    assert marks["0.90"] == "best"
+
+
+def test_bounds_are_not_marked():
+    final = {"central": 0.99, "fedcopl": 0.4, "local": 0.3}
+    made = table("grid", DEMO, lambda config: final.get(config.method, 0.2))
+    for block in made.blocks:
+        assert all(
+            not e.mark for row, entries in block.rows if row[0].startswith(("central", "zero")) for e in entries if e
+        )
+
+
+def test_what_is_missing_is_a_dash_and_told():
+    made = table("table5", DEMO, lambda config: None if config.labels.entropy_filter is False else 0.5, (1, 2))
+    assert ours(entry(made, ("✓", "-", "✓"), ("digits",)), 1) == "–"
+    assert "–: 3 of 5 numbers are not there yet." in made.notes
+    half = table("table5", DEMO, lambda config: 0.5 if config.seed == 1 else None, (1, 2))
+    assert "5 numbers are of fewer seeds so far." in half.notes
+
+
+def test_doubtful_numbers_carry_a_dagger_and_its_reason():
+    made = table("table5", PAPER, lambda config: None)
+    assert theirs(entry(made, ("-", "-", "-"), ("DTD",)), 2) == "45.79†"
+    assert theirs(entry(made, ("✓", "✓", "✓"), ("DTD",)), 2) == "60.89"
+    assert any(note.startswith("† doubtful in the paper: digit for digit PromptFL") for note in made.notes)
+    sizes = table("table7", PAPER, lambda config: None)
+    daggers = {e.dagger for e in sizes.entries if e.dagger}
+    assert daggers == {"†1", "†2", "†3"}
+    assert all(any(note.startswith(f"{dagger} ") for note in sizes.notes) for dagger in daggers)
+    assert all(e.dagger == "†" for e in table("table8", PAPER, lambda config: None).entries)
+
+
+def test_data_set_sizes_need_no_run():
+    made = build_table(EXPERIMENTS["table7"], DEMO, NOTHING, (1,))
+    row = ("digits", "Digit recognition")
+    assert [ours(e, 0) for e in dict(made.blocks[0].rows)[row]] == ["10", "1,198", "599"]
+
+
+def test_pseudo_labels_of_the_first_refresh():
+    made = table("table9", DEMO, lambda config: 0.5, pseudo_label_accuracy=[0.8, 0.99])
+    found = entry(made, ("CPL",), ("digits",), "Quantity-based label skew")
+    assert found.reading.mean == pytest.approx(80)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(1.25, "+1.2"), (-1.26, "−1.3"), (0.04, "0.0"), (-0.04, "0.0"), (1234.5, "+1,234.5")]
+)
+def test_signed(number, text):
+    assert signed(number, 1) == text
+
+
+@pytest.mark.parametrize("stage", [PAPER, DEMO], ids=["paper", "demo"])
+@pytest.mark.parametrize("experiment", TABLES, ids=lambda experiment: experiment.name)
+def test_markdown_is_a_table(experiment, stage):
+    lines = to_markdown(build_table(experiment, stage, MadeUp(lambda config: 0.5), (1,))).splitlines()
+    pipes = [line for line in lines if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in pipes}) == 1
+    assert re.fullmatch(r"\|(---\|)+(---:\|)+", pipes[1])
+
+
+def test_markdown_marks_and_compares():
+    final = {"fedcopl": 0.61, "promptfl": 0.5, "promptprox": 0.4, "pfedprompt": 0.3, "fedotp": 0.2}
+    text = to_markdown(table("table4", PAPER, lambda config: final[config.method]))
+    row = next(line for line in text.splitlines() if line.startswith("| FedCoPL"))
+    assert "**61.00**<br>56.83, +4.17" in row
+    assert "<u>50.00</u><br>44.36, +5.64" in text
+
+
+def columns_of(line):
+    """How many columns a line of a LaTeX table fills."""
+    wide = [int(number) for number in re.findall(r"\\multicolumn\{(\d+)\}", line)]
+    return len(re.findall(r"(?<!\\)&", line)) + 1 + sum(wide) - len(wide)
+
+
+@pytest.mark.parametrize("stage", [PAPER, DEMO], ids=["paper", "demo"])
+@pytest.mark.parametrize("experiment", TABLES, ids=lambda experiment: experiment.name)
+def test_latex_is_sound(experiment, stage):
+    text = to_latex(build_table(experiment, stage, MadeUp(lambda config: 0.5), (1, 2)))
+    plain = re.sub(r"\\[\\{}]", "", text)  # without line breaks and written-out braces
+    assert plain.count("{") == plain.count("}")
+    opened, closed = (re.findall(rf"\\{word}\{{(\w+\*?)\}}", text) for word in ("begin", "end"))
+    assert opened == closed[::-1]
+    [kinds] = re.findall(r"\\begin\{tabular\}\{(l+c+)\}", text)
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {columns_of(line) for line in rows} == {len(kinds)}
+    assert text.isascii()  # nothing that a plain LaTeX cannot set
+    assert not re.search(r"(?<!\\)[#%_](?!$| needs)", re.sub(r"\$[^$]*\$|%$", "", text, flags=re.M))
+
+
+@given(st.text())
+def test_text_in_latex_means_itself(text):
+    written = latex(text)
+    assert not re.search(r"(?<![\\])[&%#_]", re.sub(r"\$\\tau_[12]\$", "", written))
+
+
+def test_latex_marks_as_the_paper_does():
+    final = {"fedcopl": 0.61, "promptfl": 0.5, "promptprox": 0.4, "pfedprompt": 0.3, "fedotp": 0.2}
+    text = to_latex(table("table4", DEMO, lambda config: final[config.method]))
+    assert r"FedCoPL & CoPL & \textbf{61.0} \\" in text
+    assert r"CLIP & - & \underline{50.0} \\" in text
+
+
+def test_csv_has_one_line_for_each_number():
+    made = table("table3", PAPER, lambda config: 0.5, (1, 2))
+    lines = list(csv.DictReader(io.StringIO(to_csv(made))))
+    assert len(lines) == 30
+    doubtful = next(line for line in lines if line["Method"] == "pFedPrompt" and line["doubt"])
+    assert (doubtful["column"], doubtful["paper"], doubtful["paper_gain"]) == ("CUB", "52.77", "2.29")
+    assert (doubtful["mean"], doubtful["std"], doubtful["seeds"], doubtful["gain"]) == ("50", "0", "2", "0")
+    assert doubtful["difference"] == "-2.77"
+
+
+def test_a_shelf_finds_what_this_program_made_and_on_request_what_any_made(tmp_path):
+    config = DEMO.config("digits")
+    store = ResultStore(tmp_path / "results.sqlite")
+    store.record(stored("an older program's key", 0.625, **config.model_dump()))
+    assert Shelf(store).results(config) is None
+    assert Shelf(store, any_code=True).results(config)["final"]["macro"] == 0.625
+    store.record(stored(run_key(config), 0.75, **config.model_dump()))
+    for shelf in (Shelf(store), Shelf(store, any_code=True)):
+        assert shelf.results(config)["final"]["macro"] == 0.75
+
+
+def test_a_shelf_has_no_failed_runs(tmp_path):
+    config = DEMO.config("digits")
+    store = ResultStore(tmp_path / "results.sqlite")
+    store.record(failed(run_key(config)))
+    assert Shelf(store).results(config) is None
+    assert Shelf(store, any_code=True).results(config) is None
+
+
+def test_a_reading_of_nothing():
+    assert Reading(()).mean is None
+    assert Reading(()).std is None

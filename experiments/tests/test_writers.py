@@ -1,0 +1,151 @@
+"""What TensorBoard and MLflow read back."""
+
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl_experiments.writers import write_mlflow, write_tensorboard
+from stored_runs import failed, stored
+
+RUNS = [stored("k1", name="first"), stored("k2", final=0.5, seed=2), failed("k3")]
+MACRO = [(0, 0.5), (1, 0.625), (2, 0.75)]  # zero-shot, first and second round
+
+
+def board(folder):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return reader
+
+
+def points(events):
+    return [(event.step, round(event.value, 6)) for event in events]
+
+
+def test_tensorboard_reads_what_was_measured(tmp_path):
+    assert write_tensorboard(RUNS, tmp_path) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first-k1", "run-k2"]
+    first = board(tmp_path / "first-k1")
+    assert points(first.Scalars("macro")) == MACRO
+    assert points(first.Scalars("loss")) == [(2, 0.25)]
+    assert points(first.Scalars("drift.visual.cosine")) == [(1, 0.5), (2, 0.5)]
+    # The run began at 03:04:05 and was three seconds on when its second round was done.
+    assert [event.wall_time - first.Scalars("macro")[0].wall_time for event in first.Scalars("macro")] == [0, 1, 3]
+
+
+def test_tensorboard_knows_the_settings(tmp_path):
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    write_tensorboard(RUNS, tmp_path)
+    metadata = board(tmp_path / "run-k2").SummaryMetadata("_hparams_/session_start_info")
+    settings = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info.hparams
+    assert settings["seed"].number_value == 2
+    assert settings["data.partition"].string_value == "dirichlet"
+    assert settings["labels.global_allocation"].bool_value is True
+
+
+def test_tensorboard_shows_a_run_written_twice_once(tmp_path):
+    for _ in range(2):
+        write_tensorboard(RUNS, tmp_path)
+    assert len(list((tmp_path / "first-k1").iterdir())) == 1
+    assert points(board(tmp_path / "first-k1").Scalars("macro")) == MACRO
+
+
+def test_a_hostile_name_stays_in_the_folder(tmp_path):
+    run = stored("../../k")
+    write_tensorboard([replace(run, settings=dict(run.settings) | {"name": "../../../evil"})], tmp_path / "board")
+    assert [path.name for path in tmp_path.iterdir()] == ["board"]
+    assert len(list((tmp_path / "board").iterdir())) == 1
+
+
+def test_tensorboard_needs_no_torch(tmp_path):
+    script = (
+        "import sys; sys.path.append(sys.argv[1]); from pathlib import Path\n"
+        "from stored_runs import stored\n"
+        "from fedcopl_experiments.writers import write_tensorboard\n"
+        "write_tensorboard([stored()], Path(sys.argv[2]))\n"
+        "assert not {'torch', 'tensorflow'} & set(sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path / "board")]
+    subprocess.run(command, check=True)
+
+
+@pytest.fixture(scope="module")
+def mlflow_folder(tmp_path_factory):
+    """Written twice, the second time with one more run."""
+    folder = tmp_path_factory.mktemp("mlflow") / "it's here"
+    assert write_mlflow(RUNS[:1], folder) == 1
+    assert write_mlflow(RUNS, folder) == 1
+    return folder
+
+
+@pytest.fixture
+def client(mlflow_folder):
+    from mlflow.tracking import MlflowClient
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield MlflowClient(tracking_uri=f"sqlite:///{mlflow_folder / 'mlflow.db'}")
+
+
+@pytest.mark.slow
+def test_mlflow_reads_what_was_measured(client):
+    experiment = client.get_experiment_by_name("fedcopl")
+    runs = {run.data.tags["fedcopl.key"]: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {"k1", "k2"}
+    first = runs["k1"]
+    assert first.info.run_name == "first"
+    assert first.info.status == "FINISHED"
+    assert first.info.end_time - first.info.start_time == 55_000  # 03:04:05 to 03:05:00
+    assert first.data.params["data.beta"] == "0.1"
+    assert first.data.metrics["macro"] == 0.75
+    history = client.get_metric_history(first.info.run_id, "macro")
+    assert [(point.step, point.value) for point in history] == MACRO
+
+
+@pytest.mark.slow
+def test_half_a_run_in_mlflow_is_written_anew(client, mlflow_folder):
+    experiment = client.get_experiment_by_name("fedcopl").experiment_id
+    half = client.create_run(experiment, tags={"fedcopl.key": "k9"}).info.run_id
+    assert write_mlflow([stored("k9")], mlflow_folder) == 1
+    [run] = client.search_runs([experiment], "tags.`fedcopl.key` = 'k9'")
+    assert run.info.run_id != half
+    assert run.info.status == "FINISHED"
+
+
+def test_mlflow_is_told_not_to_report_to_its_makers(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError):
+        write_mlflow([], tmp_path / "file")
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+@pytest.mark.slow
+def test_a_database_that_is_none(tmp_path):
+    (tmp_path / "mlflow.db").write_text("no database " * 100)
+    with pytest.raises(RunFolderError, match=r"mlflow\.db: cannot be written for MLflow: .*not a database"):
+        write_mlflow(RUNS, tmp_path)
+
+
+@pytest.mark.parametrize(("write", "extra"), [(write_tensorboard, "tensorboard"), (write_mlflow, "mlflow")])
+def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
+    for module in [name for name in sys.modules if name.split(".")[0] == extra]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, extra, None)
+    with pytest.raises(ConfigError, match=rf"writing for {extra} needs its package: pip install 'fedcopl\[{extra}\]'"):
+        write(RUNS, tmp_path / "out")
+
+
+@pytest.mark.parametrize("write", [write_tensorboard, write_mlflow])
+def test_a_folder_that_cannot_be_made(tmp_path, write):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match="cannot be written"):
+        write(RUNS, tmp_path / "file" / "out")

@@ -1,0 +1,113 @@
+"""Reading a checkpoint's files without ever running what is in them."""
+
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from ...errors import ModelError
+from .torchscript import is_torchscript, read_torchscript
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Named tensors, and the file to blame if one is wrong."""
+
+    file: Path
+    tensors: Mapping[str, Tensor]
+
+    def get(self, name: str) -> Tensor:
+        if name not in self.tensors:
+            raise ModelError(f"{self.file}: lacks the weight {name}")
+        return self.tensors[name]
+
+    def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        shape = tuple(self.get(name).shape)
+        if len(shape) != dimensions:
+            raise ModelError(f"{self.file}: {name} has the shape {shape}; {dimensions} dimensions are needed")
+        return shape
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: holds a {type(content).__name__}, not settings by name")
+    return content
+
+
+def positive(kind: type[Number], value: Any, name: str, file: Path) -> Number:
+    """A setting that must be a number above zero."""
+    if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
+        raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")
+    return value
+
+
+def read_weights(file: Path) -> Weights:
+    """The tensors of one file, by the kind that its ending names; memory-mapped where the format allows."""
+    readers: dict[str, Callable[[Path], Mapping[str, Tensor]]] = {
+        ".safetensors": _read_safetensors,
+        ".json": _read_shards,
+        ".bin": _read_pickle,
+        ".pt": _read_pickle,
+        ".pth": _read_pickle,
+    }
+    if file.suffix not in readers:
+        raise ModelError(f"{file}: ends in none of {', '.join(readers)}, so its format is unknown")
+    try:
+        return Weights(file, readers[file.suffix](file))
+    except ModelError:
+        raise
+    except Exception as error:  # whatever a broken or hostile file may set off in a parser
+        raise ModelError(f"{file}: is damaged or no file of weights ({first_sentence(error)})") from error
+
+
+def first_sentence(error: Exception) -> str:
+    """Enough of an error of somebody else's to tell what went wrong; some go on for half a page."""
+    return re.split(r"\. |\n", str(error).strip())[0].rstrip(".") or type(error).__name__
+
+
+def _read_safetensors(file: Path) -> dict[str, Tensor]:
+    with safe_open(file, framework="pt") as opened:
+        return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118, it is no dict
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    """An index names the file of each tensor; they lie beside it."""
+    where: dict[str, str] = read_json(index)["weight_map"]
+    shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(where.values()))}
+    return {tensor: shards[shard].get(tensor) for tensor, shard in where.items()}
+
+
+def _read_pickle(file: Path) -> dict[str, Tensor]:
+    if is_torchscript(file):
+        return read_torchscript(file)
+    loaded = _load_pickle(file)
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+        loaded = loaded["state_dict"]  # a training checkpoint of open_clip's
+    if not isinstance(loaded, dict):
+        raise ModelError(f"{file}: holds a {type(loaded).__name__}, not weights by name")
+    return {str(name).removeprefix("module."): tensor for name, tensor in loaded.items() if torch.is_tensor(tensor)}
+
+
+def _load_pickle(file: Path) -> Any:
+    try:  # only torch's newer format, a zip archive, can be mapped
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+    except pickle.UnpicklingError as error:  # torch's own message goes on to say how to run the file all the same
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        asked = f"asks for {named[1]}" if named else "is no pickle of tensors"
+        raise ModelError(
+            f"{file}: holds more than weights ({asked}): it is not opened, for it could run code"
+        ) from error

@@ -1,0 +1,178 @@
+"""Well-known models by name: found in the usual caches, or fetched into them."""
+
+import difflib
+import hashlib
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from ...errors import ModelError
+
+HUGGING_FACE_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
+OPEN_CLIP_FILES = ("open_clip_config.json",)
+BUILT_IN = {"glyph-clip": Path(__file__).parents[1] / "glyph_clip"}
+
+
+@dataclass(frozen=True)
+class Original:
+    """OpenAI's own file of a model, as their package leaves it in its cache."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """A model on the Hugging Face hub, down to the commit."""
+
+    repository: str
+    revision: str
+    weights: str
+    sha256: str | None  # of the weights; None where nobody has published one
+    beside: tuple[str, ...] = HUGGING_FACE_FILES  # the first is the one it cannot do without
+    original: Original | None = None
+
+    @property
+    def snapshot(self) -> Path:
+        return hub_cache() / f"models--{self.repository.replace('/', '--')}" / "snapshots" / self.revision
+
+
+VIT_B_32 = Release(
+    "openai/clip-vit-base-patch32",
+    "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268",
+    "pytorch_model.bin",
+    "a63082132ba4f97a80bea76823f544493bffa8082296d62d71581a4feff1576f",
+    original=Original("ViT-B-32.pt", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af"),
+)
+VIT_B_16 = Release(
+    "openai/clip-vit-base-patch16",
+    "57c216476eefef5ab752ec549e440a49ae4ae5f3",
+    "pytorch_model.bin",
+    None,
+    original=Original("ViT-B-16.pt", "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"),
+)
+VIT_L_14 = Release(
+    "openai/clip-vit-large-patch14",
+    "32bd64288804d66eefd0ccbe215aa642df71cc41",
+    "model.safetensors",
+    "a2bf730a0c7debf160f7a6b50b3aaf3703e7e88ac73de7a314903141db026dcb",
+    original=Original("ViT-L-14.pt", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836"),
+)
+RN50 = Release(
+    "timm/resnet50_clip.openai",
+    "ec3d92cf63a5f9d591f0d611b736895966c73076",
+    "open_clip_model.safetensors",
+    "da0baa37fb2211eee5729ab69ed587eb10d48f5b7076ceeed01552fc3d4cb4ee",
+    OPEN_CLIP_FILES,
+    original=Original("RN50.pt", "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762"),
+)
+LAION_B_32 = Release(
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
+    "1a25a446712ba5ee05982a381eed697ef9b435cf",
+    "open_clip_model.safetensors",
+    "ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
+    OPEN_CLIP_FILES,
+)
+SHORT_NAMES = {"ViT-B/32": VIT_B_32, "ViT-B/16": VIT_B_16, "ViT-L/14": VIT_L_14, "RN50": RN50}
+RELEASES = SHORT_NAMES | {r.repository: r for r in (VIT_B_32, VIT_B_16, VIT_L_14, RN50, LAION_B_32)}
+
+
+def locate(name_or_path: str | Path) -> Path:
+    """The folder or file of a model. A path that exists goes before a well-known name."""
+    name = str(name_or_path)
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if Path(name_or_path).exists():
+        return Path(name_or_path)
+    if name in RELEASES:
+        return find_or_fetch(name)
+    known = [*BUILT_IN, *RELEASES]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ModelError(f"{name}: no such file or folder, and none of the known models {', '.join(known)}{hint}")
+
+
+def find_or_fetch(name: str) -> Path:
+    release = RELEASES[name]
+    if all((release.snapshot / file).is_file() for file in (release.weights, release.beside[0])):
+        return release.snapshot
+    original = release.original and openai_cache() / release.original.name
+    if release.original and original and original.is_file():
+        check_sum(original, release.original.sha256)
+        return original
+    return _fetch(name, release)
+
+
+def hub_cache() -> Path:
+    """Where `huggingface_hub` keeps its files, by its own rules."""
+    home = os.environ.get("HF_HOME") or _user_cache() / "huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+
+
+def openai_cache() -> Path:
+    """Where OpenAI's package keeps its files."""
+    return Path("~/.cache/clip").expanduser()
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+
+
+def _fetch(name: str, release: Release) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError as error:
+        raise ModelError(f"{_by_hand(name, release)}; or pip install 'fedcopl[hub]' to have it fetched") from error
+    if not has_network():
+        raise ModelError(_by_hand(name, release))
+    try:
+        # The weights come last: without them a snapshot is not taken as complete.
+        for file in (*release.beside, release.weights):
+            hf_hub_download(release.repository, file, revision=release.revision, cache_dir=hub_cache())
+    except Exception as error:  # the library lets through errors of several network libraries
+        raise ModelError(_by_hand(name, release)) from error
+    if release.sha256:
+        _keep_if_sound(release.snapshot / release.weights, release.sha256)
+    return release.snapshot
+
+
+def has_network() -> bool:
+    """Whether the hub's name can be looked up; `huggingface_hub` keeps trying for half a minute if not."""
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    if getproxies():  # then the proxy looks it up
+        return True
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
+def _by_hand(name: str, release: Release) -> str:
+    """One line that says which files to put where."""
+    source = f"https://huggingface.co/{release.repository}/tree/{release.revision}"
+    files = ", ".join((*release.beside, release.weights))
+    message = f"{name}: is not here and cannot be fetched; put {files} of {source} into {release.snapshot}"
+    if release.original:
+        message += f" or OpenAI's {release.original.name} into {openai_cache()}"
+    return message
+
+
+def _keep_if_sound(file: Path, sha256: str) -> None:
+    """A bad file must not be found in the cache the next time."""
+    try:
+        check_sum(file, sha256)
+    except ModelError:
+        blob = file.resolve()
+        file.unlink()
+        blob.unlink(missing_ok=True)
+        raise
+
+
+def check_sum(file: Path, sha256: str) -> None:
+    with file.open("rb") as opened:
+        found = hashlib.file_digest(opened, "sha256").hexdigest()
+    if found != sha256:
+        raise ModelError(f"{file}: is not the published file: its sha256 is {found}, not {sha256}")

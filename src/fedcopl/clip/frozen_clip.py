@@ -1,0 +1,113 @@
+"""A frozen CLIP, loaded from whatever form it comes in."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ModelError
+from .formats.hub import locate
+from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
+from .formats.layouts import Parts
+from .formats.openai import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, load_open_clip_folder, load_openai_file
+from .towers import Activation, Sentences, split_sentences
+
+
+class Clip(nn.Module):
+    """Images and sentences to features of one space. Frozen: nothing here is trained."""
+
+    def __init__(self, name: str, parts: Parts):
+        super().__init__()
+        self.name = name
+        self.vision, self.text = parts.vision, parts.text
+        self.logit_scale = parts.logit_scale
+        self.tokenizer, self.preprocess = parts.tokenizer, parts.transform
+        self.highest_id_ends = parts.highest_id_ends
+        self.requires_grad_(False).eval()
+
+    @property
+    def image_size(self) -> int:
+        return self.vision.image
+
+    @property
+    def positions(self) -> int:
+        """How many tokens a sentence may have, start and end included."""
+        return len(self.text.positions)
+
+    @property
+    def start_id(self) -> int:
+        return self.tokenizer.start_id
+
+    @property
+    def end_id(self) -> int:
+        return self.tokenizer.end_id
+
+    def encode_image(self, pixels: Tensor) -> Tensor:
+        """Pixels (B, 3, H, W) -> features (B, d), not normalised."""
+        needed = (3, self.image_size, self.image_size)
+        if pixels.dim() != 4 or tuple(pixels.shape[1:]) != needed:
+            raise ValueError(f"{self.name} reads images of the shape {needed}, not {tuple(pixels.shape[1:])}")
+        features: Tensor = self.vision(self.vision.embed(pixels))
+        return features
+
+    def encode_text(self, token_ids: Tensor) -> Tensor:
+        """Token ids (n, L) with anything after the end token -> features (n, d), not normalised."""
+        features: Tensor = self.text(self._split(token_ids.tolist()))
+        return features
+
+    def tokenize(self, sentences: Sequence[str], *, truncate: bool = False) -> Tensor:
+        """Sentences as (n, positions), padded. One too long is an error, unless `truncate` cuts it."""
+        rows = self._rows(sentences, truncate)
+        padded = torch.full((len(rows), self.positions), self.tokenizer.pad_id)
+        for place, row in enumerate(rows):
+            padded[place, : len(row)] = torch.tensor(row)
+        return padded
+
+    def sentences(self, texts: Sequence[str]) -> Sentences:
+        """Sentences as the text tower reads them: shared beginning once, no padding beyond the longest."""
+        return self._split(self._rows(texts, truncate=False))
+
+    def _rows(self, sentences: Sequence[str], truncate: bool) -> list[list[int]]:
+        rows = self.tokenizer.rows(sentences)
+        if not truncate:
+            for sentence, row in zip(sentences, rows, strict=True):
+                self._refuse_long(sentence, row)
+        return [row[: self.positions - 1] + row[-1:] if len(row) > self.positions else row for row in rows]
+
+    def _refuse_long(self, sentence: str, row: Sequence[int]) -> None:
+        if len(row) > self.positions:
+            raise ModelError(f"{self.name} reads {self.positions} tokens; this takes {len(row)}: {sentence!r}")
+
+    def _split(self, rows: Sequence[Sequence[int]]) -> Sentences:
+        return split_sentences([row[: self._end(row) + 1] for row in rows]).to(self.text.positions.device)
+
+    def _end(self, row: Sequence[int]) -> int:
+        """Where a sentence is read: its first end token, which in older checkpoints is the highest id."""
+        end = max(row) if self.highest_id_ends else self.end_id
+        if end not in row[1:]:
+            raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
+        return row.index(end)
+
+
+def load_clip(name_or_path: str | Path, *, activation: Activation | None = None) -> Clip:
+    """A CLIP by its well-known name, or from a folder or file.
+
+    `activation` is for a bare file of weights, which does not name its own: quick-GELU unless given.
+    """
+    return Clip(str(name_or_path), _read(locate(name_or_path), activation))
+
+
+def _read(path: Path, activation: Activation | None) -> Parts:
+    if path.is_file():
+        return load_openai_file(path, activation)
+    if activation is not None:
+        raise ModelError(f"{path}: a folder says itself which activation its model has (given: {activation!r})")
+    if (path / "config.json").is_file() and any((path / name).is_file() for name in WEIGHT_FILES):
+        return load_hugging_face(path)
+    if (path / OPEN_CLIP_CONFIG).is_file():
+        return load_open_clip_folder(path)
+    raise ModelError(
+        f"{path}: is no model's folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
+        f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}"
+    )

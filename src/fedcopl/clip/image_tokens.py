@@ -1,0 +1,76 @@
+"""A client's images as the tower reads them: tokens before the first block."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from .frozen_clip import Clip
+
+ENCODE_BATCH = 256  # fixed, not a setting: the last bits of a matrix product may depend on its shape
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """Images of a data set, embedded once and kept, or embedded from their pixels each time they are asked for.
+
+    Tokens depend on no prompt, so keeping them saves work: little for a vision transformer (one layer of patches), a
+    lot for a ResNet. What does not fit into memory stays as pixels in the cache on disk.
+    """
+
+    clip: Clip
+    pixels: NDArray[np.uint8]  # (n, 3, side, side)
+    memory: float = math.inf  # bytes that may be used to keep what is computed of these images
+    kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, clip: Clip, pixels: NDArray[np.uint8], memory: float) -> "TokenStore":
+        """Keep the tokens if they take at most `memory` bytes."""
+        store = cls(clip, pixels, memory)
+        if not len(pixels) or store[np.arange(1)].nbytes * len(pixels) > memory:
+            return store
+        return replace(store, kept=torch.cat([store[places] for places in _in_batches(np.arange(len(pixels)))]))
+
+    @torch.no_grad()
+    def __getitem__(self, places: Places) -> Tensor:
+        """Tokens (n, N, width) on the CPU."""
+        if self.kept is not None:
+            return self.kept[torch.from_numpy(places)]
+        device = self.clip.text.positions.device
+        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[places])).to(device)
+        # One by one on a CPU: an image then has the same bits in whatever company it is embedded.
+        groups = pixels.split(1) if device.type == "cpu" else pixels.split(ENCODE_BATCH)
+        return torch.cat([self.clip.vision.embed(group).cpu() for group in groups])
+
+
+@dataclass(frozen=True)
+class ClientImages:
+    """One client's part of a store. Nothing is copied until it is used."""
+
+    store: TokenStore
+    places: Places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def memory(self) -> float:
+        """This part's share of the memory for what is computed of the images."""
+        return self.store.memory * len(self.places) / max(len(self.store.pixels), 1)
+
+    def tokens(self, index: Places) -> Tensor:
+        """Tokens of some of the client's images, counted within the client."""
+        return self.store[self.places[index]]
+
+    def batches(self) -> Iterator[Tensor]:
+        """Tokens of all of them, in batches of one fixed size."""
+        return (self.store[places] for places in _in_batches(self.places))
+
+
+def _in_batches(places: Places) -> Iterator[Places]:
+    return (places[start : start + ENCODE_BATCH] for start in range(0, len(places), ENCODE_BATCH))

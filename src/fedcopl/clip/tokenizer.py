@@ -1,0 +1,146 @@
+"""From sentences to token ids, with the tokenizer that a checkpoint carries or with CLIP's own."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import instant_clip_tokenizer
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from ..errors import ModelError
+from .formats.files import first_sentence, read_json
+
+START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+MARKERS = re.compile(f"({re.escape(START)}|{re.escape(END)})")
+COMPOSED_LOWER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+WORDS = MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Sentences as rows of ids, each from the start token to the end token."""
+
+    rows: Callable[[Sequence[str]], list[list[int]]]
+    start_id: int
+    end_id: int
+    pad_id: int
+    vocabulary: int
+
+
+def read_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a Hugging Face folder; None if it has none."""
+    for name, read in (("tokenizer.json", _from_json), ("vocab.json", _from_vocabulary)):
+        file = folder / name
+        if file.is_file():
+            return _wrap(_read(file, read), _special(folder, "pad_token"), file)
+    return None
+
+
+def _read(file: Path, read: Callable[[Path], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
+    try:
+        return read(file)
+    except ModelError:
+        raise
+    except Exception as error:  # the library raises bare Exceptions for files that it cannot parse
+        raise ModelError(f"{file}: cannot be read as a tokenizer: {first_sentence(error)}") from error
+
+
+def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path) -> Tokenizer:
+    inner.no_padding()
+    inner.no_truncation()
+    around_nothing = inner.encode("").ids
+    if len(around_nothing) != 2:
+        raise ModelError(f"{file}: puts {len(around_nothing)} tokens around a sentence, not a start and an end")
+    start, end = around_nothing
+    pad_id = end if pad is None else inner.token_to_id(pad)
+    if pad_id is None:
+        raise ModelError(f"{file}: the padding token {pad!r} is not in the vocabulary")
+    return Tokenizer(lambda sentences: _rows(inner, sentences), start, end, pad_id, inner.get_vocab_size())
+
+
+def _rows(inner: tokenizers.Tokenizer, sentences: Sequence[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in inner.encode_batch(list(sentences))]
+
+
+def _from_json(file: Path) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(file))
+
+
+def _from_vocabulary(file: Path) -> tokenizers.Tokenizer:
+    """The older pair of files: vocab.json has the ids, merges.txt the merges under a comment line."""
+    merges = file.with_name("merges.txt")
+    if not merges.is_file():
+        raise ModelError(f"{merges}: is missing; {file.name} is of no use without it")
+    lines = merges.read_text(encoding="utf-8").split("\n")
+    pairs = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
+    start, end = _special(file.parent, "bos_token") or START, _special(file.parent, "eos_token") or END
+    return _byte_pairs(json.loads(file.read_text(encoding="utf-8")), pairs, start, end)
+
+
+def _pair(line: str) -> tuple[str, str]:
+    first, second = line.split()
+    return first, second
+
+
+def _byte_pairs(
+    vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], start: str, end: str
+) -> tokenizers.Tokenizer:
+    """CLIP's byte-pair encoding of lower-cased words, as `transformers` sets it up."""
+    model = models.BPE(dict(vocabulary), list(merges), unk_token=end, end_of_word_suffix=WORD_END)
+    inner = tokenizers.Tokenizer(model)
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Lowercase()]
+    )
+    words = pre_tokenizers.Split(tokenizers.Regex(WORDS), behavior="removed", invert=True)
+    inner.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    inner.add_special_tokens([start, end])
+    ids = inner.get_vocab()
+    inner.post_processor = processors.RobertaProcessing((end, ids[end]), (start, ids[start]), trim_offsets=False)
+    return inner
+
+
+def _special(folder: Path, role: str) -> str | None:
+    """A special token as the folder's own files name it."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        file = folder / name
+        token = read_json(file).get(role) if file.is_file() else None
+        if token is not None:
+            return str(token.get("content") if isinstance(token, dict) else token)
+    return None
+
+
+def clip_tokenizer(pad_id: int | None = None) -> Tokenizer:
+    """The tokenizer of OpenAI's models, for checkpoints that carry none; it pads with the end token unless told."""
+    inner = _clip_words()
+    start, end = inner.start_of_text(), inner.end_of_text()
+
+    def rows(sentences: Sequence[str]) -> list[list[int]]:
+        return [[start, *_clip_ids(sentence), end] for sentence in sentences]
+
+    return Tokenizer(rows, start, end, end if pad_id is None else pad_id, vocabulary=end + 1)
+
+
+@cache
+def _clip_words() -> instant_clip_tokenizer.Tokenizer:
+    """Made once: it builds its tables anew each time."""
+    return instant_clip_tokenizer.Tokenizer()
+
+
+def _clip_ids(sentence: str) -> list[int]:
+    inner = _clip_words()
+    markers = {START: inner.start_of_text(), END: inner.end_of_text()}
+    ids: list[int] = []
+    for piece in MARKERS.split(sentence):
+        ids += [markers[piece]] if piece in markers else inner.encode(_plain(piece))
+    return ids
+
+
+def _plain(text: str) -> str:
+    """Composed and lower-cased by the tables that `transformers` uses, which are not quite Python's."""
+    lowered = COMPOSED_LOWER.normalize_str(text)
+    # The library has markers of its own. A space between two words of one breaks it and changes nothing else.
+    return lowered.replace("<start_of_text>", "<start _of_text>").replace("<end_of_text>", "<end _of_text>")

@@ -1,0 +1,256 @@
+"""Images as people hand them over, several sites' images as one data set, and what each client of a run holds."""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from ..algorithm.partition import Partition
+from ..clip.preprocess import ImageTransform
+from ..config import RunConfig
+from ..errors import DataError
+from ..run.build import client_names, share_out
+from ..run.watcher import Watcher
+from ..simulation.central import CENTRAL
+from .cache import PixelCache
+from .catalog import load_dataset
+from .classes import clean
+from .dataset import Dataset, ImageSet, Skipped
+from .images import BadImage, ImageFiles, StoredImages, decode
+from .prepare import prepare
+from .records import TEMPLATE, by_name, printable
+from .walk import folders_in, images_below
+
+Picture = Path | Image.Image | NDArray[np.uint8]
+Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
+"""A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
+Labels = Sequence[str] | Sequence[int] | NDArray[Any]
+"""Class names, or their numbers in the list of classes."""
+
+SITES = "sites"  # as the settings of a run call images that were handed over
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images that were handed over, and what to call each."""
+
+    items: Sequence[Picture]
+    names: Sequence[str]
+    skipped: Sequence[Skipped] = ()  # files among them that are no images
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What one site brings along."""
+
+    name: str
+    train: Pictures
+    test: Pictures = field(default_factory=lambda: Pictures((), ()))
+    truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
+
+
+class GivenImages(StoredImages):
+    """Files, arrays and Pillow images in one sequence."""
+
+    def __init__(self, pictures: Sequence[Picture]):
+        self.pictures = pictures
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def content(self, place: int) -> bytes:
+        return content_of(self.pictures[place])
+
+    def decode(self, content: bytes) -> Image.Image:
+        return decode(content)
+
+    def take(self, places: Sequence[int]) -> Self:
+        return type(self)([self.pictures[place] for place in places])
+
+
+def content_of(picture: Picture) -> bytes:
+    """The bytes of a file; of an image in memory, those of a file that would hold it: all go through one decoder."""
+    if isinstance(picture, Path):
+        return picture.read_bytes()
+    image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else ImageOps.exif_transpose(picture)
+    file = io.BytesIO()
+    # Uncompressed TIFF is quick, and knows nearly every mode that Pillow has.
+    (image.convert("RGB") if image.mode in ("HSV", "PA", "RGBX") else image).save(file, "TIFF")
+    return file.getvalue()
+
+
+def open_picture(picture: Picture) -> Image.Image:
+    """The image itself, upright and of 8 bits per colour; BadImage says why not."""
+    try:
+        content = content_of(picture)
+    except OSError as error:
+        raise BadImage(f"unreadable: {error.strerror or error}") from error
+    return decode(content)
+
+
+def gather(images: Images, what: str) -> Pictures:
+    """All images of what was handed over; `what` names it in a message."""
+    if isinstance(images, str | Path):
+        return _at_path(Path(images).expanduser(), what)
+    if isinstance(images, Image.Image):
+        return Pictures([images], ["0"])
+    if isinstance(images, np.ndarray):
+        _refuse_array(images, what)
+        return Pictures(list(images), [str(place) for place in range(len(images))])
+    items = [_single(image, place, what) for place, image in enumerate(images)]
+    return Pictures(items, [_name(item, place) for place, item in enumerate(items)])
+
+
+def _at_path(path: Path, what: str) -> Pictures:
+    if path.is_file():
+        return Pictures([path], [printable(path.name)])
+    if not path.is_dir():
+        raise DataError(f"{what}: {printable(str(path))}: there is no such folder or file")
+    skipped: list[Skipped] = []
+    root = path.resolve()
+    files = list(files_below(root, skipped))
+    names = [printable(file.relative_to(root).as_posix()) for file in files]
+    return Pictures(files, names, [(printable(name), why) for name, why in skipped])
+
+
+def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
+    """Image files in a folder, sorted, then those of its sub-folders: no more than one folder's names are in memory."""
+    root = root or folder
+    yield from sorted(images_below(folder, root, skipped, deep=False), key=lambda path: by_name(path.name))
+    below: list[Path] = []
+    with suppress(DataError):  # a folder that cannot be read is on the list already
+        below = sorted(folders_in(folder), key=lambda path: by_name(path.name))
+    for sub_folder in below:
+        yield from files_below(sub_folder, skipped, root)
+
+
+def _refuse_array(images: NDArray[Any], what: str) -> None:
+    if images.dtype != np.uint8:
+        raise DataError(f"{what}: arrays of images must be uint8 from 0 to 255, not {images.dtype}")
+    grey, colour = images.ndim == 3 and images.shape[-1] != 3, images.ndim == 4 and images.shape[-1] == 3
+    if not (grey or colour) or 0 in images.shape[1:]:
+        raise DataError(
+            f"{what}: arrays of images must be (n, height, width, 3), or (n, height, width) for grey, "
+            f"not {images.shape}; for a single image write image[None]"
+        )
+
+
+def _single(image: object, place: int, what: str) -> Picture:
+    match image:
+        case str() | Path():
+            return Path(image).expanduser()
+        case Image.Image():
+            return image
+        case np.ndarray():
+            _refuse_array(image[None], f"{what}, image {place}")
+            return image
+    raise DataError(f"{what}: image {place} is a {type(image).__name__}, not a path, a Pillow image or an array")
+
+
+def _name(item: Picture, place: int) -> str:
+    return printable(str(item)) if isinstance(item, Path) else str(place)
+
+
+def class_numbers(labels: Labels, classes: Sequence[str], what: str) -> NDArray[np.int64]:
+    """The place of each label in the list of classes."""
+    given = list(labels)
+    if given and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in given):
+        numbers = np.array(given, np.int64)
+        wrong = numbers[(numbers < 0) | (numbers >= len(classes))]
+        if len(wrong):
+            raise DataError(f"{what}: the label {wrong[0]} is none of the {len(classes)} classes, counted from 0")
+        return numbers
+    place = {name: number for number, name in enumerate(classes)}
+    unknown = [label for label in given if clean(str(label)) not in place]
+    if unknown:
+        raise DataError(f"{what}: the label {unknown[0]!r} is not among the classes ({', '.join(classes)})")
+    return np.array([place[clean(str(label))] for label in given], np.int64)
+
+
+def gather_labelled(
+    images: Images, labels: Labels | None, classes: Sequence[str], what: str
+) -> tuple[Pictures, NDArray[np.int64]]:
+    """Images with their truth. Without `labels` they lie in a folder with a sub-folder for each class."""
+    if labels is None:
+        images, labels = _by_class_folder(images, what)
+    pictures, truth = gather(images, what), class_numbers(labels, classes, what)
+    if len(truth) != len(pictures):
+        raise DataError(f"{what}: {len(pictures)} images but {len(truth)} labels")
+    return pictures, truth
+
+
+def _by_class_folder(images: Images, what: str) -> tuple[list[str | Path], list[str]]:
+    if not isinstance(images, str | Path) or not Path(images).expanduser().is_dir():
+        raise DataError(f"{what}: needs labels: give (images, labels), or a folder with a sub-folder for each class")
+    folders = sorted(folders_in(Path(images).expanduser().resolve()), key=lambda path: by_name(path.name))
+    found = [(file, folder.name) for folder in folders for file in files_below(folder, [])]
+    return [file for file, _ in found], [label for _, label in found]
+
+
+def dataset_of_sites(holdings: Sequence[Holding], classes: Sequence[str]) -> Dataset:
+    """The sites' images as one data set that says who holds what."""
+    trains, tests = [holding.train for holding in holdings], [holding.test for holding in holdings]
+    sites = [holding.name for holding in holdings]
+    truth = np.concatenate([holding.truth for holding in holdings])
+    return Dataset(
+        SITES,
+        tuple(classes),
+        TEMPLATE,
+        replace(_image_set(trains, sites), clients=_owners(trains)),
+        replace(_image_set(tests, sites), clients=_owners(tests), labels=truth if len(truth) else None),
+        tuple(sites),
+        [(f"{holding.name}/{name}", why) for holding in holdings for name, why in holding.train.skipped],
+    )
+
+
+def dataset_of_images(
+    train: Pictures,
+    labels: NDArray[np.int64] | None,
+    test: tuple[Pictures, NDArray[np.int64]] | None,
+    classes: Sequence[str],
+) -> Dataset:
+    """One data set to be shared out. `labels` are the truth of the training images, where anybody knows it."""
+    test_images = ImageSet([]) if test is None else replace(_image_set([test[0]], [""]), labels=test[1])
+    return Dataset(
+        SITES,
+        tuple(classes),
+        TEMPLATE,
+        replace(_image_set([train], [""]), labels=labels),
+        test_images,
+        skipped=train.skipped,
+    )
+
+
+def _image_set(parts: Sequence[Pictures], sites: Sequence[str]) -> ImageSet:
+    items = [item for pictures in parts for item in pictures.items]
+    files = [item for item in items if isinstance(item, Path)]
+    # Of files alone there is an index of what was read before; mixed with others they are read anew by each run.
+    images: StoredImages = ImageFiles(files) if len(files) == len(items) else GivenImages(items)
+    named = zip(sites, parts, strict=True)
+    names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
+    return ImageSet(images, names=names)
+
+
+def _owners(parts: Sequence[Pictures]) -> NDArray[np.int64]:
+    return np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])
+
+
+def training_images(
+    config: RunConfig, transform: ImageTransform, watcher: Watcher, dataset: Dataset | None = None
+) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
+    """Every client's own unlabelled images: the pixels of all, and each one's places in them."""
+    dataset = dataset or load_dataset(config.data)
+    prepared = prepare(dataset, transform.cut, transform.key, PixelCache(), watcher.prepared)
+    if config.method == CENTRAL:
+        return prepared.train, {CENTRAL: np.arange(len(prepared.train))}
+    parts: Partition = share_out(prepared.dataset, config.data, config.seed)
+    return prepared.train, dict(zip(client_names(prepared.dataset, config.data), parts.train, strict=True))

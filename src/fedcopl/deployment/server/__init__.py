@@ -1,0 +1,1 @@
+"""`fedcopl server`: the centre of a real federation."""

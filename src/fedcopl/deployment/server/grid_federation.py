@@ -1,0 +1,212 @@
+"""Sites over Flower's grid, as the protocol sees them."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from ...errors import Interrupted, NoClientAnswered
+from ...federation.seam import too_few
+from ...messages import Ask, KeyAsk, Reply, digest, payload_bytes
+from ...run.watcher import SilentWatcher, Watcher
+from ..wire.packing import Unreadable
+from ..wire.records import one_line, question_records, read_answer
+from ..wire.terms import Terms
+from .roster import Known, Node, Roster
+
+LOST = {  # the question or its answer is gone: ask again, the site gives the same answer
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+}
+SLACK = 1_000_000  # bytes an answer may have beyond twice its question's
+LOOK = 1.0  # seconds between two looks at who is there
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, and for how many."""
+
+    timeout: float = 600.0  # seconds for an answer; who takes longer is missing in this step
+    min_sites: int = 1  # with fewer nothing goes on, however long it takes
+    poll: float = 0.3  # seconds between two looks for answers
+    start_with: int = 0  # sites to wait for before the first question, where that should be more
+
+
+@dataclass
+class _Asked:
+    """One question under way."""
+
+    ask: Ask
+    node: Node | None = None  # where it was sent to
+    message: str = ""  # Flower's id of it; none: it has to be sent, perhaps again
+
+    @property
+    def most(self) -> int:
+        """How many bytes the answer may have: what is shared comes back in the size it was sent."""
+        return 2 * payload_bytes(self.ask) + SLACK
+
+
+@dataclass
+class GridFederation:
+    """Implements `protocol.Federation`. A site gets its number when it first appears, and keeps it."""
+
+    grid: Grid
+    terms: Terms
+    known: Known
+    patience: Patience = field(default_factory=Patience)
+    watcher: Watcher = field(default_factory=SilentWatcher)
+    should_stop: Callable[[], bool] = lambda: False
+    roster: Roster = field(init=False)
+    _dropped: dict[str, str] = field(default_factory=dict)
+    _said: str = ""
+    _away: set[str] = field(default_factory=set)  # who is waited for and was not connected at the last look
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(self.grid)
+
+    @property
+    def least(self) -> int:
+        return self.patience.min_sites
+
+    def begin(self) -> tuple[str, ...]:
+        """Everyone who is there at the start; waits for as many as are wanted."""
+        return self._at_least(max(self.patience.start_with, self.least))
+
+    def clients(self) -> tuple[str, ...]:
+        """Everyone who is connected, in the order of their numbers; waits until there are enough."""
+        return self._at_least(self.least)
+
+    def _at_least(self, wanted: int) -> tuple[str, ...]:
+        while True:
+            present = self.roster.present()
+            if len(present) >= wanted:
+                self.known.add(present)
+                return tuple(sorted(present, key=self.known.numbers.__getitem__))
+            self._say(f"waiting: {len(present)} of at least {wanted} sites are connected")
+            self._pause(LOOK)
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        """Replies in the order asked. Who does not answer in time, or answers rubbish, is missing."""
+        needed = min(self.least, len(questions))
+        replies: dict[str, Reply] = {}
+        self._collect({site: _Asked(ask) for site, ask in questions.items()}, replies, needed)
+        if len(replies) < needed:
+            wrong = {site: self._dropped[site] for site in questions if site not in replies}
+            raise NoClientAnswered(too_few(questions, len(replies), needed, wrong))
+        return {site: replies[site] for site in questions if site in replies}
+
+    def take_dropped(self) -> dict[str, str]:
+        """Site -> why its answer was not used, since this was last asked."""
+        taken, self._dropped = self._dropped | self.roster.notes, {}
+        self.roster.notes = {}
+        return taken
+
+    def _collect(self, asked: dict[str, _Asked], replies: dict[str, Reply], needed: int) -> None:
+        """Ask, and ask again where a site was lost on the way, until all have answered or time is up."""
+        end, look = time.monotonic() + self.patience.timeout, 0.0
+        while asked:
+            if time.monotonic() >= look:
+                self._send(asked)
+                look = time.monotonic() + LOOK
+            replies |= dict(self._answers(asked))
+            if time.monotonic() >= end:
+                if len(replies) >= needed:
+                    break
+                self._say(f"waiting: {len(replies)} of at least {needed} sites have answered")
+            if asked:
+                self._pause(self.patience.poll)
+        for site, missing in asked.items():
+            self._drop(site, missing.ask, f"gave no answer within {self.patience.timeout:.0f} s")
+
+    def _send(self, asked: Mapping[str, _Asked]) -> None:
+        """Send what has to be sent to those who are there; a site that was away in between has lost its question."""
+        present = self.roster.present()
+        self._tell_who_left(asked, present)
+        messages: dict[str, Message] = {}
+        for site, one in asked.items():
+            node = present.get(site)
+            if node is not None and (not one.message or node != one.node):
+                one.node = node
+                messages[site] = self._message(node, one.ask, site)
+        taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
+        for site, message in messages.items():
+            asked[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
+
+    def _tell_who_left(self, asked: Iterable[str], present: Iterable[str]) -> None:
+        """Say once that somebody who is waited for is not connected, and once that it is back."""
+        away = set(asked) - set(present)
+        for site in sorted(away - self._away):
+            self.watcher.noticed(f"{site} is not connected; waiting for it, up to {self.patience.timeout:.0f} s")
+        for site in sorted(self._away & set(present)):
+            self.watcher.noticed(f"{site} is back")
+        self._away = away
+
+    def _message(self, node: Node, ask: Ask, site: str) -> Message:
+        records = question_records(ask, self.terms.at(self.known.numbers[site]))
+        return Message(records, node.id, route(type(ask)), ttl=self.patience.timeout, group_id=str(ask.round + 1))
+
+    def _answers(self, asked: dict[str, _Asked]) -> Iterator[tuple[str, Reply]]:
+        """Usable answers that have come; they and the unusable ones are no longer waited for."""
+        sites = {one.message: site for site, one in asked.items() if one.message}
+        for message in self.grid.pull_messages(list(sites)) if sites else ():
+            site = sites.get(message.metadata.reply_to_message_id)
+            if site is None or site not in asked:
+                continue
+            if message.has_error() and message.error.code in LOST:
+                asked[site].message = ""
+                continue
+            one = asked.pop(site)
+            try:
+                reply = self._read(site, message, one)
+            except Unreadable as error:
+                self._drop(site, one.ask, str(error))
+                continue
+            if not isinstance(one.ask, KeyAsk):
+                self.watcher.answered(site, one.ask)
+            yield site, reply
+
+    def _read(self, site: str, message: Message, one: _Asked) -> Reply:
+        if message.has_error():
+            raise Unreadable(f"broke while answering: {one_line(message.error.reason)}")
+        if one.node is None or message.metadata.src_node_id != one.node.id:
+            raise Unreadable("another node answered in its place")
+        reply, folder = _answer_in(message, one)
+        if not self.known.is_at_home(site, one.node.key, folder):
+            raise Unreadable("answered from another folder than before: two sites use its key, or it has lost its own")
+        return reply
+
+    def _drop(self, site: str, ask: Ask, why: str) -> None:
+        before = f"{self._dropped[site]}; " if site in self._dropped else ""
+        self._dropped[site] = f"{before}{type(ask).__name__}: {why}"
+        self.watcher.noticed(f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}")
+
+    def _say(self, what: str) -> None:
+        """Once, not at every look."""
+        if what != self._said:
+            self._said = what
+            self.watcher.noticed(what)
+
+    def _pause(self, seconds: float) -> None:
+        if self.should_stop():
+            raise Interrupted("stopped; go on with --resume")
+        time.sleep(seconds)
+
+
+def _answer_in(message: Message, one: _Asked) -> tuple[Reply, str]:
+    """The answer and whence it came. Whatever reading it sets off is one site's trouble, not the server's end."""
+    try:
+        return read_answer(message.content, digest(one.ask), one.most)
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(f"its answer cannot be read: {type(error).__name__}") from error
+
+
+def route(kind: type) -> str:
+    """Where Flower's ClientApp takes a question to."""
+    return f"query.{kind.__name__.lower()}"

@@ -1,0 +1,1 @@
+"""`fedcopl join`: one site of a real federation, with its own images."""

@@ -1,0 +1,159 @@
+"""What a site keeps on its own disk, so that neither a stop nor a repeated question changes the outcome.
+
+    now.json                    which round, which questions were answered, in their order
+    <steps>.safetensors         the state after those steps, and the last reply
+    <steps>.secrets             the keys of the secure sum under way, and what was let out; of the latest step only
+
+A step is written before its reply is sent, under a name made of all questions of the round so far. A question asked
+again is answered with the reply on disk; a server that was restarted plays its round again and meets the same steps,
+or, where others answered differently, leaves the old path at the first question that differs. A stop between two
+writes leaves a step that nobody points to: it is made again, with the same bits.
+
+A server could use this to take a site back on purpose. What the site learnt may be taken back; what the keys of a
+secure sum were used for, and what was let out with noise, may not, and goes on from the latest step of all. So no
+other step has any use for keys, and those of a sum that is over are gone from the disk. Nobody else may read here.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load, save
+
+from ...errors import RunFolderError
+from ...federation.client import ClientState
+from ...federation.state_arrays import (
+    Tensors,
+    below,
+    secret_tensors,
+    secrets_from,
+    state_from,
+    state_tensors,
+    taken_back,
+)
+from ...files import TEMPORARY, make_private_folder, write_private
+from ...messages import Ask, Evaluated, Reply, digest
+from ...privacy.disclosure import Secrets
+from ..wire.packing import Packed, pack, unpack
+from ..wire.terms import Refused
+
+Answer = Callable[[ClientState], tuple[Reply, ClientState]]
+NOW, SEED = "now.json", "seed"
+STEP, SECRETS = ".safetensors", ".secrets"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a site stands in a run. Steps are named by the digest of the round's questions up to them."""
+
+    attempt: int = 0  # of the server
+    round: int = -1
+    base: str = ""  # the step that the round began with, of an earlier round; none: a fresh state
+    path: tuple[str, ...] = ()  # this round's questions in this attempt, by digest
+    steps: tuple[str, ...] = ()  # all steps of this round on disk, of every attempt
+    latest: str = ""  # the step that was worked out last, of whatever attempt
+
+    @property
+    def last(self) -> str:
+        return step_name(self.path) if self.path else self.base
+
+    def at(self, attempt: int, round: int) -> "Place":
+        """Where a question of this attempt and round finds the site; an older one finds nobody."""
+        if round < self.round or attempt < self.attempt:
+            raise Refused(
+                f"an old question, of round {round + 1} and start {attempt} of the server: "
+                f"this site is at round {self.round + 1} and start {self.attempt}"
+            )
+        if round > self.round:
+            return Place(attempt, round, base=self.last, latest=self.latest)
+        return self if attempt == self.attempt else replace(self, attempt=attempt, path=())
+
+
+def step_name(path: tuple[str, ...]) -> str:
+    return sha256("".join(path).encode()).hexdigest()[:32]
+
+
+class SiteState:
+    """One site's states in one run."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def seed(self, state: ClientState) -> None:
+        """Begin with a state that was kept elsewhere."""
+        self._write(SEED, state, Evaluated(0, 0))
+        self._move_to(Place(base=SEED, latest=SEED))
+
+    def answer(self, ask: Ask, attempt: int, answer: Answer) -> Reply:
+        """The reply to a question: from disk if it was answered before, else worked out and written down first."""
+        place, question = self.place().at(attempt, ask.round), digest(ask)
+        if question in place.path:
+            return self._read(step_name(place.path[: place.path.index(question) + 1]))[1]
+        path = (*place.path, question)
+        step = step_name(path)
+        if step in place.steps:
+            reply = self._read(step)[1]
+        else:
+            reply, state = answer(self.state(place))
+            self._write(step, state, reply)
+            place = replace(place, steps=(*place.steps, step), latest=step)
+        self._move_to(replace(place, path=path))
+        return reply
+
+    def place(self) -> Place:
+        if not (self.folder / NOW).exists():
+            return Place()
+        try:
+            kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
+            return Place(**kept | {name: tuple(kept[name]) for name in ("path", "steps")})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error
+
+    def state(self, place: Place | None = None) -> ClientState:
+        """What this site keeps to itself, as of its last answer."""
+        place = place or self.place()
+        state = self._read(place.last)[0] if place.last else ClientState()
+        return taken_back(state, ClientState(secrets=self._secrets(place.latest))) if place.latest else state
+
+    def _move_to(self, place: Place) -> None:
+        make_private_folder(self.folder)
+        write_private(self.folder / NOW, json.dumps(asdict(place)).encode())
+        needed = {f"{step}{STEP}" for step in (place.base, *place.steps)} | {f"{place.latest}{SECRETS}"}
+        for file in self.folder.iterdir():
+            if file.suffix in {STEP, SECRETS, TEMPORARY} and file.name not in needed:
+                with suppress(OSError):  # the next step tries again
+                    file.unlink()
+
+    def _write(self, step: str, state: ClientState, reply: Reply) -> None:
+        packed = pack(reply)
+        without = replace(state, secrets=Secrets(history=state.secrets.history))
+        tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without).items()}
+        tensors |= {f"reply/{place}": array for place, array in enumerate(packed.arrays)}
+        make_private_folder(self.folder)
+        write_private(self.folder / f"{step}{SECRETS}", save(secret_tensors(state.secrets)))
+        write_private(self.folder / f"{step}{STEP}", save(tensors, {"kind": packed.kind, "tree": packed.tree}))
+
+    def _secrets(self, step: str) -> Secrets:
+        file = self.folder / f"{step}{SECRETS}"
+        try:
+            return secrets_from(load(file.read_bytes()))
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise RunFolderError(f"{file}: is damaged: {error}") from error
+
+    def _read(self, step: str) -> tuple[ClientState, Reply]:
+        file = self.folder / f"{step}{STEP}"
+        try:
+            with safe_open(file, framework="numpy") as opened:
+                tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, it is no dict
+                about = opened.metadata()
+            arrays = below(tensors, "reply/")
+            packed = Packed(about["kind"], about["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))
+            reply: Any = unpack(packed)
+            return state_from(below(tensors, "state/")), reply
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise RunFolderError(f"{file}: is damaged: {error}") from error

@@ -1,0 +1,74 @@
+"""Flower's ClientApp: each question has a route of its own, and all lead to the same site.
+
+Flower starts a new process for every message and forgets what an app keeps in `context.state` when its SuperNode is
+restarted; so nothing is kept there. `fedcopl join` answers by `reply_to` too, but without a new process each time.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from ...errors import CannotAnswer, FedCoPLError
+from ...messages import REPLY_TO, Ask, Reply, digest
+from ..server.grid_federation import route
+from ..server.roster import ASK_NAME, NAME
+from ..wire.packing import Unreadable
+from ..wire.records import answer_records, read_question, refusal_records
+from ..wire.terms import Refused, Terms
+
+MOST = 10**9  # bytes of a question
+OPEN = (Refused, Unreadable, CannotAnswer)  # they speak of questions, never of images
+EXPECTED = (FedCoPLError, *OPEN)
+log = logging.getLogger("fedcopl.site")
+
+
+class Answerer(Protocol):
+    """Somebody who answers the server: a site, or one that is simulated."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder_name(self) -> str:
+        """Tells its folder from any other, and says nothing about it."""
+        ...
+
+    def answer(self, ask: Ask, terms: Terms) -> Reply: ...
+
+
+def make_client_app(answerer: Callable[[Context], Answerer]) -> ClientApp:
+    """An app that takes every question to whom the context names."""
+    app = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        return reply_to(message, lambda: answerer(context))
+
+    for path in (ASK_NAME, *map(route, REPLY_TO)):
+        app.query(path.removeprefix("query."))(handle)
+    return app
+
+
+def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
+    """The answer to any message: an answer, a name, or a refusal. What went wrong here is told here, not there."""
+    try:
+        return Message(_answer(message, answerer()), reply_to=message)
+    except Exception as error:
+        told_here = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        step = message.metadata.message_type.removeprefix("query.")
+        log.error("%s: %s", step, told_here, exc_info=not isinstance(error, EXPECTED))
+        return Message(refusal_records(harmless_reason(error)), reply_to=message)
+
+
+def harmless_reason(error: Exception) -> str:
+    """What the server may know of an error: a file's name or a number in its text could tell of an image."""
+    return str(error) if isinstance(error, OPEN) else f"{type(error).__name__}; the site's own log says more"
+
+
+def _answer(message: Message, answerer: Answerer) -> RecordDict:
+    if message.metadata.message_type == ASK_NAME:
+        return RecordDict({NAME: ConfigRecord({NAME: answerer.name})})
+    ask, terms = read_question(message.content, MOST)
+    return answer_records(answerer.answer(ask, terms), digest(ask), answerer.folder_name)

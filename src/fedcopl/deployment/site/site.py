@@ -1,0 +1,199 @@
+"""One real site: its own images and model, and the answers to the server's questions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...algorithm.corrections import NO_CORRECTIONS, Corrections
+from ...clip.device import choose_arithmetic, keep_freed_memory, use_threads
+from ...clip.encoder import Encoder
+from ...clip.fingerprint import fingerprint
+from ...clip.frozen_clip import Clip, load_clip
+from ...clip.image_tokens import ClientImages, TokenStore
+from ...config import Data, Model, RunConfig
+from ...data.cache import PixelCache
+from ...data.catalog import load_dataset
+from ...data.corrections import read_corrections, told_of
+from ...data.prepare import Prepared, prepare
+from ...errors import ConfigError, DataError
+from ...federation.client import NO_EXAM, Client, ClientState
+from ...federation.server import ServerState
+from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
+from ...methods import choose_method
+from ...methods.learner import ClipExam, ClipLearner
+from ...methods.prompted_model import PromptedModel
+from ...run.folder import RunFolder, file_name, write_images, write_labels
+from ...run.watcher import SilentWatcher, Watcher
+from ...simulation.simulate import versions
+from ..certificates import site_secret
+from ..wire.terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to, images_digest
+from .answered_questions import SiteState
+from .consent import Consent
+
+GIGABYTE = 10**9
+
+
+@dataclass(frozen=True)
+class Home:
+    """What a site says about itself when it joins."""
+
+    name: str
+    images: Path  # a folder of images, or a table that lists them
+    classes_file: str = ""
+    folder: Path = Path("site")  # where its keys and its states are kept
+    model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings that are its own business
+    corrections: str = ""  # what its expert said in `fedcopl review`, to be trained on
+    consent: Consent = field(default_factory=Consent)  # on what conditions it answers
+
+    def data(self) -> Data:
+        kind = "manifest" if self.images.is_file() else "folder"
+        return Data(source=kind, path=str(self.images), classes_file=self.classes_file)
+
+    def own_model(self) -> Model:
+        foreign = sorted(set(self.model) - set(LOCAL["model"]))
+        if foreign:
+            raise ConfigError(f"model.{foreign[0]}: is the server's to say; a site sets {', '.join(LOCAL['model'])}")
+        return RunConfig.from_mapping({"model": dict(self.model)}, "settings").model
+
+
+class Site:
+    """Images and model loaded and checked. What it keeps between two questions is on disk."""
+
+    def __init__(self, home: Home, watcher: Watcher | None = None):
+        self.home, self.own = home, home.own_model()
+        use_threads(self.own.threads)
+        keep_freed_memory()
+        self.prepared, self.clip, self.images = _load(home, self.own, watcher or SilentWatcher())
+        self.told = _told(home, self.prepared)
+        self.classes = classes_digest(self.prepared.dataset.classes)
+        self.model = model_name(self.own.backbone, self.clip)
+        self._secret = site_secret(home.folder)
+        self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
+
+    @property
+    def name(self) -> str:
+        return self.home.name
+
+    @property
+    def folder_name(self) -> str:
+        return sha256(b"folder" + self._secret).hexdigest()[:16]
+
+    @property
+    def has_exam(self) -> bool:
+        """Whether there are labelled test images; what becomes of them is for its conditions to say."""
+        return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
+
+    def answer(self, ask: Ask, terms: Terms) -> Reply:
+        """The reply, worked out once however often it is asked; `Refused` if server and site do not fit together."""
+        unlike = differences(terms, self.classes, self.model)
+        if unlike:
+            raise Refused("; ".join(unlike))
+        objections = list(self.home.consent.objections(ask, terms.config()))
+        if objections:
+            raise Refused("; ".join(objections))
+        client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
+        hold_to(folder / "terms.json", terms, self.images)
+        states = SiteState(folder / "state")
+        reply = states.answer(ask, terms.attempt, lambda state: client.answer(ask, state))
+        self._write_down(folder, client.config, ask, reply, states.state())
+        return reply
+
+    def _write_down(self, folder: Path, config: RunConfig, ask: Ask, reply: Reply, state: ClientState) -> None:
+        """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
+        if isinstance(ask, Estimate) and state.log_probs is not None:
+            write_labels(folder, ask.round, {self.name: state.log_probs})
+        if isinstance(ask, Evaluate) and isinstance(reply, Evaluated) and ask.shared is not None:
+            server = ServerState(ask.round, ask.shared, len(self.prepared.dataset.classes))
+            RunFolder(folder).write_prompts(server, {self.name: state})
+            RunFolder(folder).write_json("results.json", self._results(config, ask.round, reply))
+        elif not (folder / "settings.toml").exists():
+            train = self.prepared.dataset.train
+            write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
+            RunFolder(folder).begin(config)
+
+    def _results(self, config: RunConfig, round: int, score: Evaluated) -> dict[str, Any]:
+        dataset = self.prepared.dataset
+        own = {
+            "name": self.name,
+            "train": len(dataset.train),
+            "test": score.examples,
+            "zero_shot": None,
+            "final": score.correct / score.examples if score.examples else None,
+        }
+        return {
+            "name": config.name,
+            "round": round,
+            "classes": list(dataset.classes),
+            "template": config.model.template or dataset.template,
+            "clients": [own],
+            "settings": config.model_dump(),
+            "versions": versions(),
+        }
+
+    def _client(self, terms: Terms) -> Client:
+        return self._client_of(terms.run, terms.number, tuple(sorted(terms.settings.items())))
+
+    def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
+        config = self._config(Terms("", 0, number, "", "", "", dict(settings)))
+        method, dataset = choose_method(config), self.prepared.dataset
+        arithmetic = choose_arithmetic(self.own.device, config.model.precision)
+        encoder = Encoder(self.clip, dataset.classes, config.model.template or dataset.template, arithmetic)
+        encoder.refuse_long_names(config.model.text_prompts)
+        model = PromptedModel(method, encoder)
+        train, test = (self._images(pixels) for pixels in (self.prepared.train, self.prepared.test))
+        learner = ClipLearner(model, train, method.start(self.clip), config, number)
+        labels = dataset.test.labels
+        is_told = self.has_exam and self.home.consent.tells_accuracy
+        exam = ClipExam(model, test, labels) if is_told and labels is not None else NO_EXAM
+        # Bound to the run: another run with the same questions must not get the same noise.
+        secret = sha256(self._secret + run.encode()).digest()
+        return Client(learner, config, exam, secret, self.told)
+
+    def _config(self, terms: Terms) -> RunConfig:
+        """The server's settings, with this site's own in their places."""
+        config = terms.config()
+        own = {name: getattr(self.own, name) for name in LOCAL["model"]}
+        return config.model_copy(update={"model": config.model.model_copy(update=own)})
+
+    def _images(self, pixels: Any) -> ClientImages:
+        return ClientImages(TokenStore.of(self.clip, pixels, self.own.memory * GIGABYTE), np.arange(len(pixels)))
+
+
+def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
+    """Images and model, and a digest of the images to train on."""
+    watcher.preparing("listing the images")
+    dataset = load_dataset(home.data())
+    watcher.preparing("loading the model")
+    clip = own_clip(own)
+    watcher.preparing("preparing the images")
+    cut, key, cache = clip.preprocess.cut, clip.preprocess.key, PixelCache()
+    prepared = prepare(dataset, cut, key, cache, watcher.prepared)
+    cut_before = cache.pixels(dataset.train, cut, key)  # a moment ago: this only looks them up
+    bad = {one.place for one in cut_before.bad}
+    contents = [content for place, content in enumerate(cut_before.digests) if place not in bad]
+    return prepared, clip, images_digest(prepared.dataset.train.names, contents)
+
+
+def _told(home: Home, prepared: Prepared) -> Corrections:
+    """What this site's expert said about its images; these stay at home like every label."""
+    if not home.corrections:
+        return NO_CORRECTIONS
+    dataset = prepared.dataset
+    told = read_corrections(Path(home.corrections), dataset.train, dataset.classes)
+    if not told:
+        raise DataError(f"{home.corrections}: says nothing about any of the images of {home.images}")
+    return told_of(np.arange(len(dataset.train)), told)
+
+
+def own_clip(own: Model) -> Clip:
+    return load_clip(own.backbone, activation=None if own.activation == "auto" else own.activation)
+
+
+def model_name(backbone: str, clip: Clip) -> str:
+    """The last part of its name for people, and its fingerprint for certainty."""
+    return f"{Path(backbone).name} {fingerprint(clip)}"

@@ -1,0 +1,1 @@
+"""How a question and its answer look on the wire, and the terms that ride with each."""

@@ -1,0 +1,115 @@
+"""The machine and what is installed on it."""
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..clip.device import choose_arithmetic
+from ..config import Model
+from ..data.cache import default_folder
+from ..data.parallel import workers
+from ..errors import FedCoPLError
+from .findings import Finding, note, ok, problem
+
+GIGABYTE = 10**9
+LITTLE_MEMORY, LITTLE_DISK = 2 * GIGABYTE, GIGABYTE
+EXTRAS = {  # the module that an extra brings, and what it is for
+    "hub": ("huggingface_hub", "fetching CLIP models by name"),
+    "parquet": ("pyarrow", "tables in Parquet"),
+    "onnx": ("onnxruntime", "fedcopl export --onnx"),
+    "flower": ("flwr", "federations across machines"),
+    "web": ("starlette", "pages in a browser"),
+}
+
+
+def check_python() -> Iterator[Finding]:
+    yield ok("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+
+
+def check_packages() -> Iterator[Finding]:
+    """Everything that fedcopl cannot do without, by the list it was installed with."""
+    needed = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
+    missing = [name for name in map(_package, needed) if _version(name) is None]
+    if missing:
+        yield problem("packages", f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    else:
+        yield ok("packages", f"fedcopl {version('fedcopl')}, torch {version('torch')}, numpy {version('numpy')}")
+
+
+def _package(requirement: str) -> str:
+    return next((requirement[:place] for place, sign in enumerate(requirement) if sign in "<>=!~;[ ("), requirement)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def check_extras() -> Iterator[Finding]:
+    for extra, (module, purpose) in EXTRAS.items():
+        if find_spec(module) is None:
+            yield note(f"extra {extra}", f"not installed; needed for: {purpose}", f"pip install 'fedcopl[{extra}]'")
+        else:
+            yield ok(f"extra {extra}", purpose)
+
+
+def check_device(model: Model) -> Iterator[Finding]:
+    try:
+        chosen = choose_arithmetic(model.device, model.precision)
+    except FedCoPLError as error:
+        yield problem("device", str(error), "change the setting it names")
+        return
+    yield ok("device", f"{chosen.device.type}, {chosen.precision}")
+    if model.threads > workers():
+        yield note(
+            "threads", f"model.threads is {model.threads}, but there are {workers()} cores", "lower model.threads"
+        )
+    else:
+        yield ok("threads", f"{model.threads or 'as torch chooses'} of {workers()} cores")
+
+
+def check_memory() -> Iterator[Finding]:
+    free = free_memory()
+    if free is None:
+        yield ok("memory", "this system does not say how much is free")
+    elif free < LITTLE_MEMORY:
+        yield note("memory", f"{_size(free)} free", "close other programs, or lower model.memory and train.batch")
+    else:
+        yield ok("memory", f"{_size(free)} free")
+
+
+def free_memory() -> int | None:
+    """Bytes that can be had without swapping, where the system tells."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
+def check_disk(place: Path) -> Iterator[Finding]:
+    """Where results go, and where decoded images are kept."""
+    yield from _disk("disk", place, "free some space, or work in another folder")
+    do = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
+    yield from _disk("cache folder", default_folder(), do)
+
+
+def _disk(what: str, place: Path, do: str) -> Iterator[Finding]:
+    there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if not os.access(there, os.W_OK):
+        yield problem(what, f"{place} cannot be written", "choose a folder that you may write to")
+    elif free < LITTLE_DISK:
+        yield problem(what, f"{place}: {_size(free)} free", do)
+    else:
+        yield ok(what, f"{place}: {_size(free)} free")
+
+
+def _size(count: int) -> str:
+    return f"{count / GIGABYTE:.1f} GB"

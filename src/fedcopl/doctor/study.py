@@ -1,0 +1,120 @@
+"""What a run's settings name: the model and the images."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..clip.fingerprint import fingerprint
+from ..clip.formats.hub import BUILT_IN, RELEASES, check_sum, find_or_fetch, openai_cache
+from ..clip.frozen_clip import load_clip
+from ..config import RunConfig
+from ..data.catalog import load_dataset
+from ..data.dataset import Dataset
+from ..data.digests import UNREADABLE, digests
+from ..data.images import StoredImages
+from ..data.survey import Progress, survey
+from ..errors import FedCoPLError
+from ..run.build import refuse_partition
+from .findings import Finding, note, ok, problem
+
+
+def check_model(config: RunConfig) -> Iterator[Finding]:
+    """Whether the CLIP model is here and sound. Nothing is fetched: that is for a run to do."""
+    name = config.model.backbone
+    if name in RELEASES and not _is_here(name):
+        do = "a run fetches it; without a network see docs/models.md for where to put its files"
+        yield note("model", f"{name} is not on this machine yet", do)
+        return
+    activation = None if config.model.activation == "auto" else config.model.activation
+    try:
+        _refuse_other_files(name)
+        clip = load_clip(name, activation=activation)
+    except FedCoPLError as error:
+        yield problem("model", str(error), "set model.backbone to a known name, or to a model's folder or file")
+        return
+    yield ok("model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}")
+    if name in BUILT_IN and config.data.source != "digits":
+        yield note("model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32")
+
+
+def _is_here(name: str) -> bool:
+    release = RELEASES[name]
+    if all((release.snapshot / file).is_file() for file in (release.weights, release.beside[0])):
+        return True
+    return release.original is not None and (openai_cache() / release.original.name).is_file()
+
+
+def _refuse_other_files(name: str) -> None:
+    """The weights of a well-known model must be the published ones, where their checksum is known."""
+    if name not in RELEASES:
+        return
+    release, found = RELEASES[name], find_or_fetch(name)
+    if found == release.snapshot and release.sha256:
+        check_sum(found / release.weights, release.sha256)
+
+
+def check_data(config: RunConfig, home: Path, progress: Progress) -> Iterator[Finding]:
+    """Every image is opened once; nothing is written. `home` is the folder of the settings."""
+    try:
+        dataset = load_dataset(config.data)
+        refuse_partition(dataset, config.data)
+        found = survey(dataset, progress)
+    except FedCoPLError as error:
+        yield problem("data", str(error), _what_to_do(config.data.path, home))
+        return
+    usable = found.dataset
+    yield ok(
+        "data", f"{len(usable.classes)} classes, {len(usable.train):,} training and {len(usable.test):,} test images"
+    )
+    yield from _left_out(usable)
+    yield from (note("data", told, "nothing, if that is meant") for told in found.notes)
+    yield from _few(usable)
+    yield from _between_sites(usable)
+
+
+def _what_to_do(path: str, home: Path) -> str:
+    if path and not Path(path).exists() and (home / path).exists():
+        return f"paths count from where you are, so first: cd {home}"
+    return "mend what it names; docs/data.md shows the layouts"
+
+
+def _left_out(dataset: Dataset) -> Iterator[Finding]:
+    if dataset.skipped:
+        name, why = dataset.skipped[0]
+        many = len(dataset.skipped)
+        yield note("data", f"{many:,} files are left out, for example {name!r}: {why}", "mend or remove them")
+
+
+def _few(dataset: Dataset) -> Iterator[Finding]:
+    """A site with fewer images than classes can hardly have one of each."""
+    owners = dataset.train.clients
+    held = {"all sites together": len(dataset.train)}
+    if owners is not None:
+        counts = np.bincount(owners, minlength=len(dataset.clients))
+        held = {f"site {name!r}": int(count) for name, count in zip(dataset.clients, counts, strict=True)}
+    for who, count in held.items():
+        if count < len(dataset.classes):
+            told = f"{who}: {count:,} images for {len(dataset.classes)} classes"
+            yield note("data", told, "add images, or leave out classes that cannot occur")
+    if len(dataset.classes) < 2:
+        yield problem("data", "there is only one class", "name at least two in classes.txt")
+
+
+def _between_sites(dataset: Dataset) -> Iterator[Finding]:
+    owners, stored = dataset.train.clients, dataset.train.images
+    if owners is None or not isinstance(stored, StoredImages):
+        return
+    shared = shared_between(digests(stored, {})[0], owners.tolist())
+    if shared:
+        yield note("data", f"{shared:,} images are at more than one site", "nothing, if that is meant")
+
+
+def shared_between(contents: Sequence[str], owners: Sequence[int]) -> int:
+    """How many different images at least two sites hold."""
+    holders: dict[str, set[int]] = defaultdict(set)
+    for content, owner in zip(contents, owners, strict=True):
+        if not content.startswith(UNREADABLE):
+            holders[content].add(owner)
+    return sum(len(sites) > 1 for sites in holders.values())

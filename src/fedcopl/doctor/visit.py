@@ -1,0 +1,58 @@
+"""All checks, one after the other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..config import RunConfig, load
+from ..data.survey import Progress
+from ..errors import ConfigError
+from .findings import Finding, ok, problem
+from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python
+from .network import check_server
+from .study import check_data, check_model
+
+SETTINGS = "settings.toml"
+
+
+def visit(
+    where: Path | None = None,
+    *,
+    server: str | None = None,
+    certificate: Path | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Iterator[Finding]:
+    """What is found about this machine, about the settings in a folder or file, and about a server."""
+    yield from check_python()
+    yield from check_packages()
+    yield from check_extras()
+    yield from check_memory()
+    yield from check_disk(Path.cwd())
+    file = settings_file(where)
+    if file is None:
+        yield from check_device(RunConfig().model)
+    else:
+        yield from _study(file, progress)
+    if server is not None:
+        yield from check_server(server, certificate)
+
+
+def settings_file(where: Path | None) -> Path | None:
+    """The file that is meant: the one named, that of a folder, or the one right here if there is one."""
+    if where is None:
+        return Path(SETTINGS) if Path(SETTINGS).is_file() else None
+    file = where / SETTINGS if where.is_dir() else where
+    if not file.is_file():
+        raise ConfigError(f"{where}: there is no {'settings.toml in it' if where.is_dir() else 'such file or folder'}")
+    return file
+
+
+def _study(file: Path, progress: Progress) -> Iterator[Finding]:
+    try:
+        config = load(file)
+    except ConfigError as error:
+        yield problem("settings", str(error), "mend what it names; docs/settings.md lists all settings")
+        return
+    yield ok("settings", str(file))
+    yield from check_device(config.model)
+    yield from check_model(config)
+    yield from check_data(config, file.parent, progress)

@@ -1,1 +1,0 @@
-"""Ways to carry the questions and answers: here in one process."""

@@ -1,0 +1,250 @@
+"""The client's side: its own images, its own text prompt, and one answer per question."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.allocate import quota
+from ..algorithm.corrections import NO_CORRECTIONS, Corrections, with_corrections
+from ..algorithm.cpl import select_candidates, with_soft_targets
+from ..algorithm.estimate import estimate
+from ..algorithm.fpl import grown_capacity, select_top
+from ..algorithm.select import Selection, select
+from ..config import RunConfig
+from ..errors import CannotAnswer
+from ..messages import (
+    Ask,
+    Estimate,
+    Estimated,
+    Evaluate,
+    Evaluated,
+    Introduce,
+    Reply,
+    Select,
+    Selected,
+    Shared,
+    ShareOut,
+    Train,
+    Unmask,
+)
+from ..privacy.disclosure import Secrets, Teller
+from ..privacy.masked_layout import Training
+
+Prompts = Mapping[str, NDArray[np.float32]]
+"""A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
+Labels = NDArray[np.int32]
+"""One class for each image."""
+
+CPL_LEVELS: Mapping[str, tuple[float, float]] = {
+    "dtd": (0.75, 0.95),
+    "resisc45": (0.90, 0.97),
+    "cub200": (0.75, 0.99),
+    "ucf101": (0.45, 1 - 0.5 / 101),
+    "cifar100": (0.90, 1 - 0.75 / 100),
+    "cifar10": (0.75, 0.80),  # borrowed from EuroSAT, the other set of ten classes
+}
+"""CPL's quantile levels alpha and beta for each data set, where its authors published them."""
+CPL_USUAL = (0.60, 0.90)
+
+
+class Learner(Protocol):
+    """CLIP with prompts over one client's unlabelled images. Torch lives behind this; no label ever comes in."""
+
+    def initial(self) -> Prompts:
+        """The prompts to start from, the same at every client."""
+        ...
+
+    def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
+        """log p_c(x) of every image, (n_k, C). None: plain zero-shot CLIP."""
+        ...
+
+    def remember(self, selection: Selection) -> Prompts:
+        """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
+        ...
+
+    def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
+        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch."""
+        ...
+
+
+class Exam(Protocol):
+    """The client's own labelled test images, where it has any: the only place that knows the truth."""
+
+    def score(self, prompts: Prompts | None) -> tuple[int, int]:
+        """How many are right, of how many. None: by plain zero-shot CLIP."""
+        ...
+
+
+class NoExam:
+    """A site without labels: it cannot say how many are right."""
+
+    def score(self, prompts: Prompts | None) -> tuple[int, int]:
+        return 0, 0
+
+
+NO_EXAM = NoExam()
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """What a client keeps to itself between rounds. Never sent."""
+
+    own: Prompts = field(default_factory=dict)  # what stays at home, once it differs from where all began
+    log_probs: NDArray[np.float64] | None = None  # of the last estimate, until the selection is made from it
+    counts: NDArray[np.int64] | None = None  # u_k of the last estimate
+    quota: NDArray[np.int64] | None = None  # how many of each class the last selection was allowed
+    selection: Selection | None = None
+    confidence: NDArray[np.float64] | None = None  # log-probability of each chosen image's label
+    labels: Labels | None = None  # the likeliest class of every image at the last selection
+    secrets: Secrets = field(default_factory=Secrets)  # for the sake of privacy
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client's fixed parts: what it computes with and how it is set."""
+
+    learner: Learner
+    config: RunConfig
+    exam: Exam = NO_EXAM
+    secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
+    told: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
+    repeatable: bool = False  # only in a simulation: see `Teller`
+
+    @cached_property
+    def _teller(self) -> Teller:
+        return Teller(self.config, self.secret, self.repeatable)
+
+    def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
+        """The reply to a question, and the state to keep for the next one."""
+        state = replace(state, secrets=self._teller.remember(ask, state.secrets))
+        match ask:
+            case Estimate():
+                return self._estimate(ask, state)
+            case Select():
+                return self._select(ask, state)
+            case Train():
+                return self._train(ask, state)
+            case Evaluate():
+                return Evaluated(*self.exam.score(self._prompts(ask.shared, state))), state
+            case Introduce() | ShareOut() | Unmask():
+                reply, secrets = self._teller.keys(ask, state.secrets)
+                return reply, replace(state, secrets=secrets)
+
+    def _estimate(self, ask: Estimate, state: ClientState) -> tuple[Reply, ClientState]:
+        # The random first prompts know nothing yet: the first labels are zero-shot CLIP's.
+        prompts = None if ask.round == 0 else self._prompts(ask.shared, state)
+        log_probs = self.learner.log_probabilities(prompts)
+        if np.isnan(log_probs).any():
+            raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
+        counts = count_sure(log_probs, self.config)
+        state = replace(state, log_probs=log_probs, counts=counts)
+        if not self.config.is_cooperative:
+            return Estimated(None), state
+        reply, secrets = self._teller.counts(counts, ask, state.secrets)
+        return reply, replace(state, secrets=secrets)
+
+    def _select(self, ask: Select, state: ClientState) -> tuple[Reply, ClientState]:
+        if state.log_probs is None or state.counts is None:
+            raise CannotAnswer("asked to select before it was asked to estimate")
+        allowed = allowed_counts(state.counts, len(state.log_probs), ask, self.config)
+        selection = with_corrections(choose(state.log_probs, allowed, self.config), self.told)
+        labels = state.log_probs.argmax(axis=1).astype(np.int32)
+        chosen = replace(
+            state,
+            own={**state.own, **self.learner.remember(selection)},
+            log_probs=None,
+            quota=allowed,
+            selection=selection,
+            confidence=state.log_probs[selection.index, selection.label],
+            labels=labels,
+        )
+        return self._tell_of(selection, labels, state.labels), chosen
+
+    def _tell_of(self, selection: Selection, labels: Labels, before: Labels | None) -> Selected:
+        if self.config.is_private:
+            return Selected(None, None, None)
+        unchanged = None if before is None else int((labels == before).sum())
+        chosen = len(np.unique(selection.index))  # some rules choose an image for more than one class
+        return Selected(chosen, len(labels), unchanged)
+
+    def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
+        if state.selection is None:
+            raise CannotAnswer("asked to train before it was asked to select")
+        training, own = self._learn(ask, state.selection, state)
+        reply, secrets = self._teller.training(training, ask, state.secrets)
+        return reply, replace(state, own=own, secrets=secrets)
+
+    def _learn(self, ask: Train, selection: Selection, state: ClientState) -> tuple[Training, Prompts]:
+        """What there is to tell of the training, and what stays at home."""
+        if not len(selection.index):
+            return Training(ask.shared, 0, float("nan")), state.own
+        prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
+        trained, loss = self.learner.train(prompts, selection, ask.round)
+        shared = {name: trained[name] for name in ask.shared}
+        own = {name: value for name, value in trained.items() if name not in ask.shared}
+        return Training(shared, len(selection.index), loss), own
+
+    def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
+        """The whole model: where all began, what this client made of it, and what the server averaged."""
+        return None if shared is None else {**self.learner.initial(), **state.own, **shared}
+
+
+def side_by_side(experts: Sequence[Shared]) -> Prompts:
+    """Other clients' prompts as arrays of one more dimension, under names of their own; they are kept, never sent."""
+    names = experts[0] if experts else ()
+    return {f"experts' {name}": np.stack([expert[name] for expert in experts]) for name in names}
+
+
+def count_sure(log_probs: NDArray[np.float64], config: RunConfig) -> NDArray[np.int64]:
+    """u_k: how many images of each class pass the filters that are switched on. FPL and CPL have no filters."""
+    labels, filters = config.labels, config.labeler == "copl"
+    return estimate(
+        log_probs,
+        confidence_quantile=labels.confidence_quantile if filters and labels.confidence_filter else None,
+        entropy_quantile=labels.entropy_quantile if filters and labels.entropy_filter else None,
+    )
+
+
+def allowed_counts(counts: NDArray[np.int64], images: int, ask: Select, config: RunConfig) -> NDArray[np.int64]:
+    """How many images of each class this client may take.
+
+    CoPL: its row of the allocation, worked out from the sums alone, or its own counts if nothing is shared out.
+    FPL and CPL: the same capacity for every class.
+    """
+    labels = config.labels
+    if config.labeler != "copl":
+        grown = grown_capacity(ask.refresh, images, len(counts), refresh_count(config))
+        return np.full_like(counts, grown if labels.capacity == "grow" else labels.per_class)
+    if ask.totals is None:
+        return counts
+    return quota(counts, ask.totals, ask.clients, refresh_index=ask.refresh, budget=labels.budget, unseen=labels.unseen)
+
+
+def refresh_count(config: RunConfig) -> int:
+    return -(-config.rounds // config.labels.refresh_every)
+
+
+def choose(log_probs: NDArray[np.float64], allowed: NDArray[np.int64], config: RunConfig) -> Selection:
+    """The images to train on with their pseudo labels, by the labeler's rule."""
+    match config.labeler:
+        case "copl":
+            return select(log_probs, allowed, config.labels.candidates)
+        case "fpl":
+            return select_top(log_probs, int(allowed[0]), config.labels.fpl_rule)
+        case "cpl":
+            sets = select_candidates(log_probs, *cpl_levels(config), int(allowed[0]))
+            return with_soft_targets(log_probs, sets) if config.labels.cpl_targets == "soft" else sets
+
+
+def cpl_levels(config: RunConfig) -> tuple[float, float]:
+    """CPL's alpha and beta: as set, else its authors' for this data set, else their usual ones."""
+    alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
+    labels = config.labels
+    return (
+        alpha if labels.cpl_alpha == "auto" else labels.cpl_alpha,
+        beta if labels.cpl_beta == "auto" else labels.cpl_beta,
+    )

@@ -1,0 +1,139 @@
+"""The server asks, and keeps the account of what was sent, what had to be dropped, and what was let out with noise."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import NoClientAnswered
+from ..messages import (
+    Ask,
+    Estimated,
+    Evaluated,
+    Introduced,
+    Reply,
+    Selected,
+    Shared,
+    SharedOut,
+    Trained,
+    Unmasked,
+    payload_bytes,
+)
+from ..privacy.accountant import Release
+from .checks import what_is_wrong
+
+NO_ANSWER = "gave no answer that can be read"
+REASONS = 3  # told of all that there are, where too few have answered
+ReplyKind = TypeVar("ReplyKind", Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
+
+
+class Federation(Protocol):
+    """Clients that can be asked. Those missing from the answer did not reply in time."""
+
+    @property
+    def least(self) -> int:
+        """With fewer usable answers nothing goes on, where so many were asked; with none in any case."""
+        return 1
+
+    def clients(self) -> tuple[str, ...]: ...
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        """Replies in the order asked, not in the order they came: sums of floats depend on it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What a refresh did at all clients together: what can be watched where nobody knows the truth."""
+
+    images: int
+    chosen: int  # of these images, to train on
+    compared: int  # images of clients that had labelled before
+    unchanged: int  # of these, labelled as before
+
+
+@dataclass
+class RoundReport:
+    """What happened in one round, as far as the server can know."""
+
+    round: int
+    refreshed: bool = False
+    totals: NDArray[np.int64] | None = None  # T_c of this round's refresh
+    labelling: Labelling | None = None  # None without a refresh, and where clients do not tell
+    participants: tuple[str, ...] = ()
+    examples: int = 0  # 0 where the clients do not tell
+    batches: int = 0  # of one pass over all participants' images
+    loss: float = float("nan")
+    kept_old_prompt: bool = False  # nobody had anything to train on, or the masks of a secure sum did not come off
+    scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
+    updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure sums
+    bytes_down: int = 0
+    bytes_up: int = 0
+    dropped: dict[str, str] = field(default_factory=dict)  # client -> what was wrong with its reply
+    releases: list[Release] = field(default_factory=list)  # for the account of differential privacy
+
+
+@dataclass
+class Asking:
+    """Asks clients within one round."""
+
+    federation: Federation
+    report: RoundReport
+    classes: int
+    noise: float = 0.0  # that the clients add, in units of what one of them can change
+    left_out: dict[str, str] = field(default_factory=dict)  # client -> why it is in no secure sum of this run any more
+
+    def __post_init__(self) -> None:
+        self.report.dropped |= self.left_out
+
+    def ask(
+        self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
+    ) -> dict[str, ReplyKind]:
+        """The usable replies; NoClientAnswered if there are too few."""
+        questions = {client: question(client) for client in clients}
+        replies = self.federation.ask(questions)
+        self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
+        good, wrong = {}, dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER)
+        for client, reply in replies.items():
+            why = what_is_wrong(questions[client], reply, self.classes, has_noise=self.noise > 0)
+            if why:
+                self.report.dropped[client] = wrong[client] = why
+            elif isinstance(reply, kind):
+                self.report.bytes_up += payload_bytes(reply)
+                good[client] = reply
+        needed = max(1, min(self.federation.least, len(questions)))
+        if len(good) < needed:
+            raise NoClientAnswered(too_few(questions, len(good), needed, wrong))
+        return good
+
+    def leave_out(self, clients: Mapping[str, str]) -> None:
+        """For the rest of the run, with the reason for each."""
+        self.left_out |= clients
+        self.report.dropped |= clients
+
+    def still_in(self, clients: Iterable[str]) -> tuple[str, ...]:
+        return tuple(client for client in clients if client not in self.left_out)
+
+    def let_out(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
+        """Enter into the account what was learnt from these clients; `share` of the noise's variance was there."""
+        if self.noise:
+            self.report.releases.append(Release(of, self.noise * math.sqrt(share), tuple(clients)))
+
+
+def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mapping[str, str]) -> str:
+    """In which step how many answers are missing, and why: client by client, those with something to tell first."""
+    if not questions:
+        return "nobody is there to be asked; is anyone connected?"
+    ask = next(iter(questions.values()))
+    step = f"round {ask.round + 1}, step {type(ask).__name__}"
+    if set(wrong.values()) <= {NO_ANSWER} and not usable:
+        return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
+    told = sorted((client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER)
+    reasons = [f"{client}: {wrong[client]}" for client in told[:REASONS]]
+    more = [f"and {len(told) - REASONS} more"] * (len(told) > REASONS)
+    count = f"{usable} usable answer{'s' * (usable != 1)} from {len(questions)} clients"
+    least = f"at least {needed} {'is' if needed == 1 else 'are'} needed"
+    return "; ".join([f"{step}: {count}, and {least}", *reasons, *more])

@@ -1,0 +1,179 @@
+"""The same sums from masked answers: four exchanges, in each of which clients may get lost."""
+
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from ..config import RunConfig
+from ..errors import NoClientAnswered
+from ..messages import (
+    Estimate,
+    Estimated,
+    Introduce,
+    Introduced,
+    SharedOut,
+    ShareOut,
+    Train,
+    Trained,
+    Unmask,
+    Unmasked,
+    digest,
+)
+from ..privacy.mask_threshold import needed
+from ..privacy.masked_layout import Nonsense, TrainingSum, Words, totals_of, training_sum
+from .plain_sums import PlainSums, Totals
+from .seam import Asking
+
+NAME = 16  # bytes of a session's name
+Question = Callable[[tuple[str, ...]], Estimate | Train]
+"""What to ask, given whose answers are summed."""
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A sum without masks."""
+
+    total: Words
+    clients: tuple[str, ...]  # whose numbers are in it
+    share: float  # of all who put a part of the noise into it
+
+
+class Spoilt(Exception):
+    """The masks of some clients do not come off the sum, so nothing was learnt from it."""
+
+    def __init__(self, why: str, reasons: Mapping[str, str]):
+        super().__init__(why)
+        self.reasons = reasons  # client -> what is wrong with its masks
+
+
+@dataclass(frozen=True)
+class SecureSums:
+    """The server learns sums, and who is in them."""
+
+    config: RunConfig
+
+    def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
+        """Who is in the sum, and T; where no counts are shared, there is nothing to hide."""
+        if not self.config.is_cooperative:
+            return PlainSums(self.config).counts(server, clients, ask)
+        bare = self._counts(server, tuple(clients), lambda peers: Estimate(ask.round, ask.shared, peers))
+        server.let_out("counts", bare.clients, bare.share)
+        return bare.clients, totals_of(bare.total)
+
+    def _counts(self, server: Asking, clients: tuple[str, ...], question: Question) -> Bare:
+        """If masks do not come off, once more without whose they are: nothing was learnt, and counting changes nothing.
+
+        Each time somebody is left out, so this ends.
+        """
+        try:
+            return _Session(server, self.config).sum(clients, question)
+        except Spoilt as spoilt:
+            self._leave_out(server, clients, spoilt)
+        return self._counts(server, server.still_in(clients), question)
+
+    def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:
+        server.leave_out(spoilt.reasons)
+        enough = max(self.config.privacy.min_sites, min(server.federation.least, len(clients)))
+        if len(server.still_in(clients)) < enough:
+            raise NoClientAnswered(f"round {server.report.round + 1}, step Unmask: {spoilt}") from spoilt
+
+    def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
+        """The average over all who are in the sum (Eq. 4), and their mean loss.
+
+        If masks do not come off there is no average: all have trained, and to train again would start from there.
+        """
+        chosen = tuple(clients)
+        round, shared = server.report.round, ask(chosen[0]).shared
+        try:
+            bare = _Session(server, self.config).sum(chosen, lambda peers: Train(round, shared, peers=peers))
+        except Spoilt as spoilt:
+            self._leave_out(server, chosen, spoilt)
+            return TrainingSum((), 0, 0, math.nan, None)
+        if shared:
+            server.let_out("prompts", bare.clients, bare.share)
+        try:
+            return training_sum(bare.total, shared, bare.clients)
+        except Nonsense as error:
+            why = f"{error}; a client sent rubbish, and secure sums hide which"
+            raise NoClientAnswered(f"round {round + 1}, step Train: {why}") from error
+
+
+class _Session:
+    """One sum. It has keys of its own, because those of clients that get lost are laid open."""
+
+    def __init__(self, server: Asking, config: RunConfig):
+        self.server, self.privacy = server, config.privacy
+        self.round, self.name = server.report.round, os.urandom(NAME)
+
+    def sum(self, clients: Iterable[str], question: Question) -> Bare:
+        """Keys, shares of secrets, masked answers, and the help of those who are still there."""
+        keys = self._keys(clients)
+        enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
+        sealed = self._sealed(keys, enough)
+        ask = question(tuple(sealed))
+        masked = self._masked(ask, enough)
+        total = self._without_masks(keys, sealed, masked, digest(ask))
+        return Bare(total, tuple(masked), len(masked) / len(sealed))
+
+    def _keys(self, clients: Iterable[str]) -> dict[str, bytes]:
+        introduced = self.server.ask(clients, lambda _: Introduce(self.round, self.name), Introduced)
+        first = {reply.keys: client for client, reply in reversed(introduced.items())}
+        again = [client for client, reply in introduced.items() if first[reply.keys] != client]
+        self.server.report.dropped |= dict.fromkeys(again, "sent the keys of another client")
+        keys = {client: reply.keys for client, reply in introduced.items() if client not in again}
+        self._refuse_few(keys, self.privacy.min_sites, "Introduce")
+        return keys
+
+    def _sealed(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
+        """Each client's shares of its secrets, one for each."""
+        shared_out = self.server.ask(keys, lambda _: ShareOut(self.round, self.name, keys), SharedOut)
+        self._refuse_few(shared_out, enough, "ShareOut")
+        return {client: reply.sealed for client, reply in shared_out.items()}
+
+    def _masked(self, ask: Estimate | Train, enough: int) -> dict[str, Words]:
+        answers: Mapping[str, Estimated | Trained]
+        if isinstance(ask, Estimate):
+            answers = self.server.ask(ask.peers, lambda _: ask, Estimated)
+        else:
+            answers = self.server.ask(ask.peers, lambda _: ask, Trained)
+        masked = {client: reply.masked for client, reply in answers.items() if reply.masked is not None}
+        self._refuse_few(masked, enough, type(ask).__name__)
+        return masked
+
+    def _without_masks(
+        self,
+        keys: Mapping[str, bytes],
+        sealed: Mapping[str, Mapping[str, bytes]],
+        masked: Mapping[str, Words],
+        question: str,
+    ) -> Words:
+        from ..privacy.unmasking import CannotUnmask, MaskedSum  # brings cryptography, which is an extra
+
+        lost = tuple(client for client in sealed if client not in masked)
+        enough = needed(len(keys), self.privacy.threshold)
+        helped = self.server.ask(masked, lambda client: self._unmask(client, tuple(masked), lost, sealed), Unmasked)
+        self._refuse_few(helped, enough, "Unmask")
+        total = MaskedSum(self.name, keys, masked, lost, question, enough)
+        try:
+            return total.unmasked({client: reply.shares for client, reply in helped.items()})
+        except CannotUnmask as error:
+            raise Spoilt(str(error), error.reasons) from error
+        finally:
+            self.server.report.dropped |= dict.fromkeys(total.liars, "gave wrong shares of other clients' masks")
+
+    def _unmask(
+        self, client: str, survivors: tuple[str, ...], lost: tuple[str, ...], sealed: Mapping[str, Mapping[str, bytes]]
+    ) -> Unmask:
+        for_it = {sender: sealed[sender][client] for sender in (*survivors, *lost)}
+        return Unmask(self.round, self.name, survivors, lost, for_it)
+
+    def _refuse_few(self, clients: Collection[str], enough: int, step: str) -> None:
+        if len(clients) < enough:
+            raise NoClientAnswered(
+                f"round {self.round + 1}, step {step}: {len(clients)} client{'s' * (len(clients) != 1)} answered, "
+                f"but a secure sum takes {enough} (privacy.min_sites, privacy.threshold){self._left_out()}"
+            )
+
+    def _left_out(self) -> str:
+        return "".join(f"; {client} is left out: {why}" for client, why in self.server.left_out.items())

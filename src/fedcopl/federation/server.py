@@ -1,0 +1,155 @@
+"""The FedCoPL run as the server sees it: the paper's algorithm, and nothing of how messages travel."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Protocol
+
+from ..algorithm.neighbours import nearest
+from ..config import RunConfig
+from ..errors import ConfigError
+from ..messages import Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
+from ..privacy import require_cryptography
+from ..privacy.masked_layout import TrainingSum
+from ..rng import stream
+from .checks import what_is_wrong as what_is_wrong
+from .plain_sums import PlainSums, Totals
+from .seam import Asking, Labelling
+from .seam import Federation as Federation
+from .seam import RoundReport as RoundReport
+from .secure_sums import SecureSums
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """All that the server needs to go on after a stop."""
+
+    round: int
+    shared: Shared
+    classes: int  # C
+    members: tuple[str, ...] = ()  # who chose training images at the last refresh
+    everyone_first: bool = False  # the method wants all members to train in the first round, whatever the participation
+    neighbours: int = 0  # how many other clients' prompts the method sends to each
+    uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
+    left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
+
+
+AfterRound = Callable[[ServerState, RoundReport], None]
+
+
+class Sums(Protocol):
+    """All that the server makes of the clients' numbers."""
+
+    def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
+        """Who is in the sum of the class counts, and that sum, T."""
+        ...
+
+    def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
+        """Who is in the average of the prompts, and that average."""
+        ...
+
+
+def choose_sums(config: RunConfig, state: ServerState) -> Sums:
+    """By the settings of `privacy`."""
+    refuse_privacy(config, state.neighbours)
+    return SecureSums(config) if config.privacy.secure_sums else PlainSums(config)
+
+
+def refuse_privacy(config: RunConfig, neighbours: int) -> None:
+    """ConfigError where the settings of `privacy` cannot be done: say so before a run begins."""
+    if config.is_private:
+        require_cryptography()
+    if config.privacy.secure_sums and neighbours:
+        raise ConfigError(
+            f"privacy.secure_sums: method={config.method} sends clients each other's prompts, "
+            "and with secure sums nobody sees a single client's; use one or the other"
+        )
+
+
+def run(config: RunConfig, federation: Federation, state: ServerState, after_round: AfterRound) -> ServerState:
+    """Run the rounds that are left, and return the last state."""
+    while state.round < config.rounds:
+        state, report = play_round(config, federation, state)
+        after_round(state, report)
+    return state
+
+
+def play_round(config: RunConfig, federation: Federation, state: ServerState) -> tuple[ServerState, RoundReport]:
+    """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
+    report, left_out = RoundReport(state.round), dict(state.left_out)
+    server = Asking(federation, report, state.classes, config.privacy.noise, left_out)
+    sums = choose_sums(config, state)
+    members = refresh(config, server, sums, state) if state.round % config.labels.refresh_every == 0 else state.members
+    shared = train(config, server, sums, state, members)
+    if is_evaluated(config, state.round):
+        report.scores = evaluate(server, state.round, shared)
+    uploads = {**state.uploads, **report.updates} if state.neighbours else {}
+    after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
+    return replace(after, left_out=left_out), report
+
+
+def zero_shot_scores(federation: Federation) -> dict[str, tuple[int, int]]:
+    """What plain CLIP gets right at each client: the number to be better than."""
+    return evaluate(Asking(federation, RoundReport(0), classes=0), 0, None)
+
+
+def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> tuple[str, ...]:
+    """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
+    server.report.refreshed = True
+    everyone = server.still_in(server.federation.clients())
+    estimated, totals = sums.counts(server, everyone, Estimate(state.round, state.shared))
+    server.report.totals = totals
+    index = state.round // config.labels.refresh_every
+    selected = server.ask(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)
+    server.report.labelling = labelling(selected.values())
+    return tuple(selected)
+
+
+def labelling(replies: Iterable[Selected]) -> Labelling | None:
+    """The clients' numbers added up; None if nobody tells."""
+    told = [reply for reply in replies if reply.images is not None]
+    compared = [reply for reply in told if reply.unchanged is not None]
+    if not told:
+        return None
+    return Labelling(
+        images=sum(reply.images or 0 for reply in told),
+        chosen=sum(reply.examples or 0 for reply in told),
+        compared=sum(reply.images or 0 for reply in compared),
+        unchanged=sum(reply.unchanged or 0 for reply in compared),
+    )
+
+
+def train(config: RunConfig, server: Asking, sums: Sums, state: ServerState, members: tuple[str, ...]) -> Shared:
+    """Local training at the participants, and the average of what they share (Eq. 4)."""
+    everyone = state.everyone_first and state.round == 0
+    chosen = members if everyone else participants(config, members, state.round)
+    trained = sums.training(server, chosen, lambda client: Train(state.round, state.shared, experts(state, client)))
+    report = server.report
+    report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
+    report.loss, report.updates = trained.loss, dict(trained.updates)
+    report.kept_old_prompt = trained.mean is None
+    return state.shared if trained.mean is None else trained.mean
+
+
+def experts(state: ServerState, client: str) -> tuple[Shared, ...]:
+    """The prompts of those most like this client, for methods that learn from them; none before it has sent its own."""
+    return tuple(state.uploads[other] for other in nearest(client, state.uploads, state.neighbours))
+
+
+def participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:
+    """m = max(floor(R K), 1) of the members without replacement, in their usual order."""
+    share = Fraction(str(config.sharing.participation))  # 0.29 of 100 is 29, not the 28.999... of binary fractions
+    count = max(math.floor(share * len(members)), 1)
+    drawn = stream(config.seed, "participation", round).choice(len(members), count, replace=False)
+    return tuple(members[place] for place in sorted(drawn))
+
+
+def is_evaluated(config: RunConfig, round: int) -> bool:
+    """Whether accuracy is measured after this round."""
+    return (round + 1) % config.evaluation.every == 0 or round + 1 == config.rounds
+
+
+def evaluate(server: Asking, round: int, shared: Shared | None) -> dict[str, tuple[int, int]]:
+    scores = server.ask(server.federation.clients(), lambda _: Evaluate(round, shared), Evaluated)
+    return {client: (score.correct, score.examples) for client, score in scores.items()}

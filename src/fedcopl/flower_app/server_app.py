@@ -1,0 +1,44 @@
+"""Flower's ServerApp, for `flwr run`: a simulation where the nodes are simulated, else a real federation.
+
+Its settings are those of `[tool.flwr.app.config]`; without `classes` it is a simulation.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..deployment.server.plan import read_run_settings
+from ..run.watcher import SilentWatcher
+
+app = ServerApp()
+log = logging.getLogger("flwr")
+
+
+class LogWatcher(SilentWatcher):
+    """Tells Flower's log, which `flwr log` shows."""
+
+    def preparing(self, what: str) -> None:
+        log.info("%s", what)
+
+    def noticed(self, what: str) -> None:
+        log.info("note: %s", what)
+
+    def round_done(self, record: Mapping[str, Any]) -> None:
+        log.info("round %d: %d sites, loss %s", record["round"] + 1, record["participants"], record["loss"])
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    from ..deployment.server.rounds import serve  # brings torch
+    from ..simulation.on_flower import simulate_over
+
+    plan, watcher = read_run_settings(context.run_config), LogWatcher()
+    if plan.classes_file is None:
+        over = threading.Event()
+        simulate_over(grid, plan.config, plan.out, resume=plan.resume, watcher=watcher, over=over)
+    else:
+        serve(grid, plan, watcher)

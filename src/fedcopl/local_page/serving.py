@@ -1,0 +1,76 @@
+"""A page on this machine: a free port, an address with a token, and an end by Ctrl-C."""
+
+import hmac
+import os
+import secrets
+import socket
+import webbrowser
+from collections.abc import Callable
+from contextlib import closing, suppress
+from hashlib import sha256
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ..data.images import quiet
+from ..errors import ConfigError
+from .access import Keys
+
+HOST = "127.0.0.1"
+
+
+def serve(
+    make: Callable[[Keys], ASGIApp], *, port: int, token: str, tell: Callable[[str], None], open_it: bool
+) -> None:
+    """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `tell` gets the address as soon as it answers."""
+    with closing(_listen(port)) as listening, quiet():
+        keys = Keys(token, listening.getsockname()[1])
+        settings = uvicorn.Config(
+            make(keys),
+            lifespan="off",
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
+        )
+        tell(keys.address)  # the socket listens already: who comes early waits
+        if open_it:
+            webbrowser.open(keys.address)
+        uvicorn.Server(settings).run(sockets=[listening])
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # elsewhere it would let two programs have one port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((HOST, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"--port {port}: cannot be used: {why}; without --port any free one is taken") from error
+    return listening
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def lasting_token(key_file: Path, purpose: str) -> str:
+    """The same token for the same purpose at each start, so that an open page finds its way back.
+
+    A secret key of this user makes it. Where none can be kept, the token is a new one.
+    """
+    with suppress(OSError):
+        key_file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            made = os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(made, "wb") as file:
+                file.write(secrets.token_bytes(32))
+        key = key_file.read_bytes()
+        if len(key) == 32:
+            return hmac.new(key, purpose.encode("utf-8", "surrogateescape"), sha256).hexdigest()[:32]
+    return new_token()

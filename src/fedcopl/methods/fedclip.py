@@ -1,0 +1,81 @@
+"""FedCLIP (Lu et al., 2023): an adapter on frozen image features, averaged; no prompt at all."""
+
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..algorithm.select import Selection
+from ..clip.encoder import Array, Encoder
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig, Section
+from ..rng import stream
+from .base import Fit, Method, Named
+from .prompts import Shape
+
+
+class FedCLIPOptions(Section):
+    """Settings of FedCLIP."""
+
+    loss: Literal["ce", "contrastive"] = "ce"
+    """over all classes; or its authors': each image against the texts of its batch, and each text against the images"""
+
+
+class FedCLIP(Method):
+    """a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one."""
+
+    Options = FedCLIPOptions
+    keeps_images = True
+    of_images = ("down", "down bias", "up", "up bias")
+    of_classes = ()
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        size = clip.text.project.out_features
+        return {"down": (size, size), "down bias": (size,), "up": (size, size), "up bias": (size,)}
+
+    def shared(self) -> tuple[str, ...]:
+        return self.of_images
+
+    def start(self, clip: Clip) -> dict[str, Array]:
+        """Uniform in +- 1 / sqrt(d), as layers of torch begin: prompts' tiny values would not do for an adapter."""
+        shapes = self.shapes(clip)
+        bound = 1 / np.sqrt(shapes["down"][0])
+        return {
+            name: stream(self.config.seed, f"initial {name}").uniform(-bound, bound, shape).astype(np.float32)
+            for name, shape in shapes.items()
+        }
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        return encoder.raw_image_features(tokens)
+
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return F.normalize(frozen, dim=-1)
+
+    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+        hidden = torch.tanh(F.linear(frozen, named["down"], named["down bias"]))
+        attention = F.linear(hidden, named["up"], named["up bias"]).softmax(-1)
+        return F.normalize(attention * frozen, dim=-1)
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        return encoder.class_features(None)
+
+    def loss(
+        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
+    ) -> Tensor:
+        """Candidate sets have no text of their own to be held against: they keep their own loss."""
+        if self.options.loss == "ce" or batch.candidates is not None:
+            return super().loss(encoder, images, classes, named, batch, fit)
+        return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
+
+
+def contrast(logits: Tensor) -> Tensor:
+    """CLIP's own loss on (B, B) logits of images and texts; another pair of the same class counts as wrong."""
+    right = torch.arange(len(logits), device=logits.device)
+    return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
+
+
+def fedclip(config: RunConfig) -> FedCLIP:
+    """An adapter on image features, averaged (FedCLIP)."""
+    return FedCLIP(config)

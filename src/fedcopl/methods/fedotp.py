@@ -1,0 +1,60 @@
+"""FedOTP (Li et al., CVPR 2024; "FedOPT" in the paper): patches are transported to a global and a local prompt."""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..algorithm.optimal_transport import transport
+from ..clip.encoder import Encoder
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig, Section
+from .base import Method, Named, in_double
+from .prompts import Shape, text_shape
+
+
+class FedOTPOptions(Section):
+    """Settings of FedOTP, as in its authors' scripts for ViT."""
+
+    mass: float = Field(0.8, gt=0, le=1)
+    """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
+    smoothing: float = Field(0.1, gt=0)
+    """lambda of the entropy"""
+
+
+class FedOTP(Method):
+    """One context is averaged, one stays; an image is its patches, each free to side with either context or neither."""
+
+    Options = FedOTPOptions
+    keeps_images = True
+    everyone_first = True
+    of_images = ()
+    of_classes = ("global text", "local text")
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        shape = text_shape(clip, self.config.model)
+        return {"global text": shape, "local text": shape}
+
+    def shared(self) -> tuple[str, ...]:
+        return ("global text",)
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        return encoder.patch_features(tokens)
+
+    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+        return frozen
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        """h_{c,j}, (2, C, d)."""
+        return torch.stack([encoder.class_features(named[name]) for name in self.of_classes])
+
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        """z_c = s sum_ij T_ij S_ij. The plan T is a constant to the gradient, which flows through S alone."""
+        similarity = torch.einsum("bmd,jcd->bcmj", images, classes)
+        plan = transport(in_double(similarity), mass=self.options.mass, smoothing=self.options.smoothing)
+        weighed = torch.from_numpy(plan).to(similarity) * similarity
+        return encoder.clip.logit_scale * weighed.sum((-1, -2))
+
+
+def fedotp(config: RunConfig) -> FedOTP:
+    """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
+    return FedOTP(config)

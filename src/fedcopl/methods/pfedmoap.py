@@ -1,0 +1,137 @@
+"""pFedMoAP (Luo et al., ICLR 2025): a mixture of text prompts, one's own and those of the clients most like oneself."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ..clip.encoder import Array, Encoder
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig, Section
+from ..errors import ConfigError
+from ..rng import stream
+from .base import Named
+from .promptfl import FrozenImages
+from .prompts import Shape, initial_prompts, text_shape
+
+POOLED = 128  # coordinates of a feature that the gate looks at
+SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
+GATE = ("query", "key", "value", "output")
+EXPERTS = "experts' text"  # as the client names what the server sends
+
+
+class PFedMoAPOptions(Section):
+    """Settings of pFedMoAP, as in its authors' configuration."""
+
+    experts: int = Field(10, ge=1)
+    """E: prompts in the mixture, the client's own and E - 1 of the clients nearest to it"""
+    own_weight: float = Field(0.5, ge=0)
+    """lambda: how much the client's own prompt counts beside the mixture"""
+    heads: int = Field(8, ge=1)
+    """of the gate's attention"""
+    gate_lr: float = Field(0.01, gt=0)
+    """learning rate of the gate at its highest; the prompt has train.lr"""
+
+
+class PFedMoAP(FrozenImages):
+    """The text prompt is averaged, the gate stays; the mixture's other prompts come from the server, and stay as sent.
+
+    Training starts from the average; labelling and evaluation use the client's own last prompt.
+    """
+
+    Options = PFedMoAPOptions
+    of_classes = ("text", EXPERTS)
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        size = len(range(0, clip.text.project.out_features, stride(clip.text.project.out_features)))
+        if size % self.options.heads:
+            raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate looks at")
+        gate = {gate_name(part): (size, size) for part in GATE} | {f"{gate_name(part)} bias": (size,) for part in GATE}
+        return {"text": text_shape(clip, self.config.model)} | gate
+
+    def shared(self) -> tuple[str, ...]:
+        return ("text",)
+
+    def neighbours(self) -> int:
+        others: int = self.options.experts - 1
+        return others
+
+    def start(self, clip: Clip) -> dict[str, Array]:
+        """The prompt as everywhere; the gate uniform in +- 1 / sqrt(width), as layers of torch begin."""
+        shapes = self.shapes(clip)
+        text = initial_prompts({"text": shapes.pop("text")}, self.config.model.init_std, self.config.seed)
+        return text | {
+            name: stream(self.config.seed, f"initial {name}").uniform(-1, 1, shape).astype(np.float32)
+            / np.float32(np.sqrt(shape[-1]))
+            for name, shape in shapes.items()
+        }
+
+    def rate(self, name: str) -> float:
+        highest: float = self.config.train.lr if name == "text" else self.options.gate_lr
+        return highest
+
+    def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {**prompts, "text": prompts.get("own text", prompts["text"])}
+
+    def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {"own text": trained["text"]}
+
+    def before_training(self, encoder: Encoder, constants: Named) -> Named:
+        """The experts' class features do not change while the client trains."""
+        if EXPERTS not in constants:
+            return constants
+        return {**constants, "experts' classes": _of_experts(encoder, constants[EXPERTS])}
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        """T_L(c) first, then each expert's, (E, C, d)."""
+        local = encoder.class_features(named["text"])[None]
+        if EXPERTS not in named:
+            return local
+        known = named.get("experts' classes")
+        return torch.cat([local, _of_experts(encoder, named[EXPERTS]) if known is None else known])
+
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        """z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_L(c)>; without experts, z_c = s <f, T_L(c)>."""
+        local = encoder.logits(images, classes[0])
+        if len(classes) == 1:
+            return local
+        step = stride(images.shape[-1])
+        gate = {part: (named[gate_name(part)], named[f"{gate_name(part)} bias"]) for part in GATE}
+        mixed = mixture(images[:, ::step], classes[..., ::step], gate, self.options.heads)
+        own_weight: float = self.options.own_weight
+        return encoder.clip.logit_scale * mixed + own_weight * local
+
+
+def _of_experts(encoder: Encoder, prompts: Tensor) -> Tensor:
+    return torch.stack([encoder.class_features(prompt) for prompt in prompts])
+
+
+def gate_name(part: str) -> str:
+    return f"gate {part}"
+
+
+def stride(width: int) -> int:
+    """Every so-manieth coordinate of a feature is what the gate sees (the authors' "pooling")."""
+    return max(width // POOLED, 1)
+
+
+def mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
+    """<f, T_MoE(c)>, (B, C): each class is what the image makes of the E experts' features of it.
+
+    images is (B, p), classes (E, C, p); gate holds weight and bias of the four maps.
+    """
+    query, key, value = (
+        F.linear(features, *gate[part]).unflatten(-1, (heads, -1))
+        for part, features in (("query", images), ("key", classes), ("value", classes))
+    )
+    attention = (SHARPNESS * torch.einsum("bhp,echp->bche", query, key)).softmax(-1)
+    mixed = torch.einsum("bche,echp->bchp", attention, value).flatten(-2)
+    return torch.einsum("bp,bcp->bc", images, F.linear(mixed, *gate["output"]))
+
+
+def pfedmoap(config: RunConfig) -> PFedMoAP:
+    """A shared text prompt, mixed with those of the nearest clients by a personal gate (pFedMoAP)."""
+    return PFedMoAP(config)

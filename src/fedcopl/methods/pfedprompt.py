@@ -1,0 +1,113 @@
+"""pFedPrompt (Guo et al., WWW 2023): a shared text prompt, and attention over what each client has seen.
+
+There is no published code. This is a reconstruction: Tip-Adapter's kernel over the client's own pseudo-labelled images,
+or, for readers who take its "spatial visual features" to the letter, CALIP's attention between patches and classes.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from ..algorithm.image_memory import Memory, build_memory, memory_logits, spatial_logits
+from ..algorithm.select import Selection
+from ..clip.encoder import Array, Encoder
+from ..config import RunConfig, Section
+from .base import Fit, Method, Named, in_double
+from .promptfl import FrozenImages
+
+KEYS, VALUES, IMAGES = "memory keys", "memory values", "memory images"
+
+
+class PFedPromptOptions(Section):
+    """Settings of pFedPrompt; the constants are Tip-Adapter's usual ones, and CALIP's."""
+
+    attention: Literal["memory", "spatial"] = "memory"
+    """over the client's own remembered images, or between the patches of an image and the classes"""
+    memory_weight: float = Field(1.0, ge=0)
+    """alpha: how much the memory counts; 0 is PromptFL"""
+    sharpness: float = Field(5.5, gt=0)
+    """beta of the kernel exp(-beta (1 - cosine)); for `softmax` the inverse temperature"""
+    kernel: Literal["exp", "softmax"] = "exp"
+    """how near images count"""
+    memory_per_class: int = Field(16, ge=1)
+    """images remembered of each class, the surest"""
+    memory_in_training: bool = False
+    """let the memory speak while the prompt is trained too, an image's own key left out"""
+    text_weight: float = Field(1.0, ge=0)
+    """for `spatial`: b2, how much classes made of patches count"""
+    image_weight: float = Field(0.05, ge=0)
+    """for `spatial`: b3, how much images made of classes count"""
+
+
+class PFedPrompt(FrozenImages):
+    """The text prompt is a consensus, so it trains on text logits alone; the memory speaks when labels are made."""
+
+    Options = PFedPromptOptions
+
+    def shared(self) -> tuple[str, ...]:
+        return ("text",)
+
+    def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
+        memory = build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
+        # Numbers of images are exact in float32 up to sixteen million, and everything a client keeps is of one kind.
+        return {name: part.astype(np.float32) for name, part in zip((KEYS, VALUES, IMAGES), memory, strict=True)}
+
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        return self._with_memory(self.logits(encoder, images, classes, named), images, named, None)
+
+    def loss(
+        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
+    ) -> Tensor:
+        logits = self.logits(encoder, images, classes, named)
+        return fit(self._with_memory(logits, images, named, batch.index) if self.options.memory_in_training else logits)
+
+    def _with_memory(self, logits: Tensor, images: Tensor, named: Named, own: NDArray[np.int64] | None) -> Tensor:
+        """alpha phi(A) L added; `own` numbers the images when they are the client's, whose own keys say nothing."""
+        weight: float = self.options.memory_weight
+        if weight == 0 or KEYS not in named:
+            return logits
+        memory = Memory(in_double(named[KEYS]), in_double(named[VALUES]), in_double(named[IMAGES]).astype(np.int64))
+        sharpness, kernel = self.options.sharpness, self.options.kernel
+        added = memory_logits(in_double(images), memory, sharpness=sharpness, kernel=kernel, images=own)
+        return logits + weight * torch.from_numpy(added).to(logits)
+
+
+class SpatialPFedPrompt(FrozenImages):
+    """The same consensus; patches and classes attend to each other, without anything trained or remembered."""
+
+    Options = PFedPromptOptions
+
+    def shared(self) -> tuple[str, ...]:
+        return ("text",)
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        """f(x) first, then the patches, (B, 1 + M, d)."""
+        return torch.cat([encoder.image_features(tokens)[:, None], encoder.patch_features(tokens)], dim=1)
+
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return frozen[:, 0]
+
+    def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        return encoder.logits(images[:, 0], classes)
+
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        logits, both = self.logits(encoder, images, classes, named), in_double(images)
+        added = spatial_logits(
+            both[:, 0],
+            both[:, 1:],
+            in_double(classes),
+            scale=float(encoder.clip.logit_scale),
+            text_weight=self.options.text_weight,
+            image_weight=self.options.image_weight,
+        )
+        return logits + torch.from_numpy(added).to(logits)
+
+
+def pfedprompt(config: RunConfig) -> Method:
+    """A shared text prompt, and a memory of each client's own images (pFedPrompt, reconstructed)."""
+    return SpatialPFedPrompt(config) if config.options.get("attention") == "spatial" else PFedPrompt(config)

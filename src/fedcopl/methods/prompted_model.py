@@ -1,0 +1,123 @@
+"""A method on a frozen CLIP, and images as it reads them: what is frozen is computed once."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..clip.encoder import Array, Encoder
+from ..clip.image_tokens import ENCODE_BATCH, ClientImages
+from .base import Method
+
+Prompts = Mapping[str, Array]
+Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
+
+
+class PromptedModel:
+    """A method on a frozen CLIP: what all clients of a process share. It remembers what it was asked last."""
+
+    def __init__(self, method: Method, encoder: Encoder):
+        self.method, self.encoder = method, encoder
+        # Evaluation here and everywhere asks for the same few clients' class features again.
+        self._classes = lru_cache(maxsize=64)(self._classes_of)
+
+    def named(self, prompts: Prompts) -> dict[str, Tensor]:
+        return {name: self.encoder.tensor(value) for name, value in prompts.items()}
+
+    def classes(self, prompts: Prompts) -> Tensor:
+        """The class side without gradient."""
+        return self._classes(key_of(prompts, self.method.of_classes))
+
+    @torch.inference_mode()
+    def _classes_of(self, key: Key) -> Tensor:
+        arrays = {name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key}
+        return self.method.classes(self.encoder, self.named(arrays))
+
+
+def key_of(prompts: Prompts, names: Sequence[str]) -> Key:
+    """What certain arrays say, as something to look up by."""
+    return tuple((name, prompts[name].tobytes(), prompts[name].shape) for name in names if name in prompts)
+
+
+class ImageSide:
+    """Some images as a method reads them. What no training changes is computed once and kept."""
+
+    def __init__(self, model: PromptedModel, images: ClientImages):
+        self._model, self._images = model, images
+        self._seen: tuple[Key, list[Tensor]] | None = None  # the image side under the last prompts
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def frozen(self, index: NDArray[np.int64]) -> Tensor:
+        """The frozen part of some images, on the device."""
+        if self._kept is not None:
+            return self._kept[torch.from_numpy(index)]
+        return self._frozen(self._images.tokens(index))
+
+    @cached_property
+    def _kept(self) -> Tensor | None:
+        """The frozen part of all images, where it is worth keeping and there is memory for it."""
+        if not self._model.method.keeps_images or not len(self):
+            return None
+        parts: list[Tensor] = []
+        for tokens in self._images.batches():
+            parts.append(self._frozen(tokens))
+            if parts[0][0].nbytes * len(self) > self._images.memory:
+                return None
+        return torch.cat(parts)
+
+    @torch.no_grad()
+    def _frozen(self, tokens: Tensor) -> Tensor:
+        return self._model.method.frozen(self._model.encoder, tokens.to(self._model.encoder.device))
+
+    def all_frozen(self) -> Tensor:
+        """The frozen part of all images."""
+        return torch.cat(list(self._frozen_batches())) if self._kept is None else self._kept
+
+    def _frozen_batches(self) -> Iterator[Tensor]:
+        if self._kept is not None:
+            return iter(self._kept.split(ENCODE_BATCH))
+        return (self._frozen(tokens) for tokens in self._images.batches())
+
+    @torch.inference_mode()
+    def features(self, prompts: Prompts) -> list[Tensor]:
+        """The image side of all images, in batches; computed anew only when what it depends on has changed."""
+        method, encoder = self._model.method, self._model.encoder
+        key = key_of(prompts, method.of_images)
+        if self._seen is None or self._seen[0] != key:
+            named = self._model.named(prompts)
+            self._seen = key, [method.images(encoder, frozen, named) for frozen in self._frozen_batches()]
+        return self._seen[1]
+
+    @torch.inference_mode()
+    def logits(self, prompts: Prompts) -> Tensor:
+        """z of all images, (n, C), on the CPU."""
+        method, encoder = self._model.method, self._model.encoder
+        if not len(self):
+            return torch.empty(0, encoder.classes)
+        prompts = method.at_home(prompts)
+        classes, named = self._model.classes(prompts), self._model.named(prompts)
+        return torch.cat([method.personal(encoder, images, classes, named) for images in self.features(prompts)]).cpu()
+
+    @torch.inference_mode()
+    def zero_shot_logits(self) -> Tensor:
+        """Plain CLIP with the hand-written sentences, whatever the method; on the CPU."""
+        method, encoder = self._model.method, self._model.encoder
+        if not len(self):
+            return torch.empty(0, encoder.classes)
+        kept = None if self._kept is None else method.plain_images(self._kept)
+        features = (
+            (encoder.image_features(tokens.to(encoder.device)) for tokens in self._images.batches())
+            if kept is None
+            else (kept,)
+        )
+        classes = encoder.class_features(None)
+        return torch.cat([encoder.logits(images, classes) for images in features]).cpu()
+
+    def forget(self) -> None:
+        """Drop what is only of use until the next training."""
+        self._seen = None

@@ -1,0 +1,93 @@
+"""PromptFL (Guo et al., 2023) and PromptProx: one text prompt for all, averaged."""
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from ..clip.encoder import Encoder
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig, Section
+from .base import Method, Named
+from .prompts import Shape, text_shape
+
+
+class PromptFLOptions(Section):
+    """Settings of PromptFL."""
+
+    modality: Literal["text", "dual"] = "text"
+    """`text` is what PromptFL is; `dual` trains and averages visual prompts as well"""
+
+
+class PromptProxOptions(PromptFLOptions):
+    """Settings of PromptProx."""
+
+    mu: float = Field(0.5, ge=0)
+    """weight of the proximal term; 0.5 is what the FedOTP and pFedMoAP repositories use"""
+
+
+class FrozenImages(Method):
+    """A method whose image side no training changes: features are computed once per run."""
+
+    keeps_images = True
+    of_images = ()
+
+    def shapes(self, clip: Clip) -> dict[str, Shape]:
+        return {"text": text_shape(clip, self.config.model)}
+
+    def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
+        return encoder.image_features(tokens)
+
+    def plain_images(self, frozen: Tensor) -> Tensor:
+        return frozen
+
+    def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
+        return frozen
+
+
+class PromptFL(FrozenImages):
+    """FedAvg over the text prompt."""
+
+    Options = PromptFLOptions
+
+    def shared(self) -> tuple[str, ...]:
+        return ("text",)
+
+
+class DualPromptFL(Method):
+    """FedAvg over both prompts."""
+
+    Options = PromptFLOptions
+
+    def shared(self) -> tuple[str, ...]:
+        return ("visual", "text")
+
+
+class Proximal(Method):
+    """Adds (mu / 2) |theta - theta^r|^2 to the loss; its gradient is mu (theta - theta^r)."""
+
+    Options = PromptProxOptions
+
+    def penalty(self, named: Named, begin: Named) -> Tensor | float:
+        mu: float = self.options.mu
+        if mu == 0:
+            return 0.0  # not 0 * distance: then it is PromptFL to the last bit
+        return mu / 2 * sum((named[name] - begin[name]).square().sum() for name in begin)
+
+
+class PromptProx(Proximal, PromptFL):
+    """PromptFL whose clients stay near the average."""
+
+
+class DualPromptProx(Proximal, DualPromptFL):
+    """The same with both prompts."""
+
+
+def promptfl(config: RunConfig) -> Method:
+    """One text prompt for all, averaged (PromptFL)."""
+    return DualPromptFL(config) if config.options.get("modality") == "dual" else PromptFL(config)
+
+
+def promptprox(config: RunConfig) -> Method:
+    """PromptFL with a proximal term that holds clients near the average."""
+    return DualPromptProx(config) if config.options.get("modality") == "dual" else PromptProx(config)

@@ -1,0 +1,159 @@
+"""One client's trained model, with scikit-learn's words: `classes_`, `predict`, `predict_proba`, `score`."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.dataset import Skipped
+from ..data.handed_over import Images, Labels, class_numbers, files_below, gather
+from ..errors import DataError
+from .answers import Answer, Batch, Named, answers, batches
+from .confidence import SHARE, Confidence
+from .predictor import Predictor
+from .recipe import Recipe
+
+
+class Classifier:
+    """A frozen CLIP, one client's prompts and the names of the classes.
+
+    It has what scikit-learn asks of a fitted classifier, and is fitted by a federation instead of `fit`: there are no
+    parameters to get, set or search. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3)
+    or (n, height, width), or a list of paths, Pillow images or arrays.
+    """
+
+    def __init__(self, predictor: Predictor, recipe: Recipe):
+        self.predictor, self.recipe = predictor, recipe
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        client: str | None = None,
+        backbone: str | Path | None = None,
+        device: str = "auto",
+        precision: str = "fp32",
+    ) -> "Classifier":
+        """From a folder of `fedcopl export`, or from a run's folder and the name of a client.
+
+        `backbone` says where the CLIP model lies, when it is not known by name and not in the folder.
+        """
+        from .loading import load
+
+        return load(Path(folder), client=client, backbone=backbone, device=device, precision=precision)
+
+    @property
+    def classes_(self) -> NDArray[np.str_]:
+        """The names of the classes, in the order of the columns of `predict_proba`."""
+        return np.array(self.recipe.classes)
+
+    @property
+    def threshold(self) -> float | None:
+        """The probability below which it abstains in `answers`; None when nobody measured one."""
+        return self.recipe.threshold
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two classifiers that answer alike."""
+        backbone = replace(self.recipe.backbone, included=False)
+        recipe = replace(self.recipe, about={}, confidence=None, share=SHARE, backbone=backbone)
+        told = sha256(recipe.to_json().encode())
+        for name, array in sorted(self.predictor.prompts.items()):
+            told.update(f"{name} {array.shape}\n".encode())
+            told.update(np.ascontiguousarray(array).tobytes())
+        return told.hexdigest()
+
+    def predict(self, images: Images) -> NDArray[np.str_]:
+        """The most probable class of each image, by name. It never abstains: for that there is `answers`."""
+        names: NDArray[np.str_] = self.classes_[self.predict_log_proba(images).argmax(axis=1)]
+        return names
+
+    def predict_proba(self, images: Images) -> NDArray[np.float64]:
+        """The probability of each class for each image, (n, C)."""
+        probabilities: NDArray[np.float64] = np.exp(self.predict_log_proba(images))
+        return probabilities
+
+    def predict_log_proba(self, images: Images) -> NDArray[np.float64]:
+        """The same as logarithms, so that very sure answers can still be told apart."""
+        rows = [np.zeros((0, len(self.recipe.classes)))]
+        for batch in self._batches(_named(images)):
+            for place, problem in batch.problems.items():
+                raise DataError(f"{batch.names[place]}: {problem}")
+            rows.append(self.predictor.log_probabilities(batch.pixels))
+        return np.concatenate(rows)
+
+    def score(self, images: Images, labels: Labels) -> float:
+        """The share of images whose label is right; labels are names of classes, or their numbers."""
+        truth = class_numbers(labels, self.recipe.classes, "labels")
+        predicted = self.predict_log_proba(images).argmax(axis=1)
+        if len(truth) != len(predicted) or not len(truth):
+            raise DataError(f"labels: {len(truth)} for {len(predicted)} images")
+        return float((predicted == truth).mean())
+
+    def answers(self, images: Images, *, top: int = 3, threshold: float | None = None) -> Iterator[Answer]:
+        """One answer for each image, as they are worked out; it abstains below the threshold, its own unless given.
+
+        Images that cannot be read have an answer too, which says why. A folder is never held in memory as a whole.
+        """
+        for batch in self.answer_batches(_named(images), top=top, threshold=threshold):
+            yield from batch
+
+    def answer_batches(
+        self, pictures: Iterable[Named], *, top: int = 3, threshold: float | None = None
+    ) -> Iterator[list[Answer]]:
+        """The same for images of any origin, some hundred at a time."""
+        limit = self.threshold if threshold is None else threshold
+        for batch in self._batches(pictures):
+            yield answers(batch, self.predictor.log_probabilities, self.recipe.classes, top, limit)
+
+    def calibrated(self, images: Images, share: float = SHARE) -> "Classifier":
+        """The same classifier, silent where it is less sure than of all but this share of these unlabelled images."""
+        confidence = Confidence.of(self.predict_log_proba(images))
+        confidence.threshold(share)
+        return Classifier(self.predictor, replace(self.recipe, confidence=confidence, share=share))
+
+    def export(self, folder: str | Path, *, onnx: bool = False, with_backbone: bool = False) -> Path:
+        """Write it into a new folder: arrays, settings and a model card, and if asked ONNX and the CLIP model."""
+        from .export import export
+
+        return export(self, Path(folder), onnx=onnx, with_backbone=with_backbone).folder
+
+    def _batches(self, pictures: Iterable[Named]) -> Iterator[Batch]:
+        return batches(pictures, self.predictor.transform.cut)
+
+    def __repr__(self) -> str:
+        recipe = self.recipe
+        whose = f" of {recipe.about['client']}" if recipe.about.get("client") else ""
+        return f"<Classifier{whose}: {len(recipe.classes)} classes, {recipe.config.method} on {recipe.backbone.name}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._facts())
+        return f"<table>{rows}</table>"
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        recipe, shown = self.recipe, ", ".join(self.recipe.classes[:10])
+        if recipe.about.get("client"):
+            yield "classifier of", str(recipe.about["client"])
+        yield "classes", shown + (f" and {len(recipe.classes) - 10} more" if len(recipe.classes) > 10 else "")
+        yield "method", f"{recipe.config.method} on {recipe.backbone.name}"
+        if self.threshold is not None:
+            yield "abstains", f"below {self.threshold:.3f}: {recipe.share:.0%} of its site's own images"
+
+
+def _named(images: Images) -> Iterator[Named]:
+    """One image after the other; a folder is listed as it is read."""
+    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
+        return named_below(Path(images).expanduser(), [])
+    pictures = gather(images, "images")
+    return (Named(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
+
+
+def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[Named]:
+    """The images below a folder, called by their path below it."""
+    root = folder.resolve()
+    return (Named(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))

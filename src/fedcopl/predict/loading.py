@@ -1,0 +1,179 @@
+"""Where classifiers come from: an exported folder, or a run and the name of one of its clients."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from ..clip.fingerprint import fingerprint
+from ..clip.formats.hub import BUILT_IN, RELEASES
+from ..config import RunConfig
+from ..config import load as load_config
+from ..data.records import TEMPLATE
+from ..errors import ConfigError, ModelError, RunFolderError
+from ..methods.prompted_model import PromptedModel
+from ..run.folder import file_name
+from .classifier import Classifier
+from .predictor import Predictor, load_model, start_prompts
+from .recipe import ARRAYS, BACKBONE, CONFIG, Backbone, Recipe, is_exported, read_recipe
+
+Arrays = Mapping[str, NDArray[np.float32]]
+
+
+def load(
+    folder: Path,
+    *,
+    client: str | None = None,
+    backbone: str | Path | None = None,
+    device: str = "auto",
+    precision: str = "fp32",
+) -> Classifier:
+    """The classifier in a folder; a run has one for each client, so one must be named."""
+    if is_exported(folder):
+        return _load_exported(folder, backbone, device, precision)
+    if (folder / "settings.toml").is_file():
+        run = Run(folder, backbone=backbone, device=device, precision=precision)
+        return run.classifier(run.choose(client))
+    if not folder.is_dir():
+        raise ModelError(f"{folder}: there is no such folder")
+    raise ModelError(f"{folder}: holds neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
+
+
+def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
+    recipe = read_recipe(folder / CONFIG)
+    where = backbone or _where(folder, recipe.backbone)
+    model = load_model(
+        recipe.config, recipe.classes, recipe.template, backbone=where, device=device, precision=precision
+    )
+    found, wanted = fingerprint(model.encoder.clip), recipe.backbone.fingerprint
+    if found != wanted:
+        raise ModelError(
+            f"{where}: is not the CLIP model that {folder} was trained on, {recipe.backbone.name}: "
+            f"its fingerprint is {found}, not {wanted}"
+        )
+    arrays = read_arrays(folder / ARRAYS)
+    try:
+        return Classifier(Predictor(model, arrays), recipe)
+    except ModelError as error:
+        raise ModelError(f"{folder / ARRAYS}: {error}") from error
+
+
+def _where(folder: Path, backbone: Backbone) -> str | Path:
+    """The model's files: in the folder, or known by name. A name out of a file must not lead to just any path."""
+    if backbone.included:
+        files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
+        if not files:
+            raise ModelError(f"{folder / BACKBONE}: the CLIP model that should lie here is missing")
+        return files[0] if len(files) == 1 else folder / BACKBONE
+    if backbone.name in BUILT_IN or backbone.name in RELEASES:
+        return backbone.name
+    raise ModelError(f"{folder}: was trained on a model of its owner's, {backbone.name}; say where it lies: --backbone")
+
+
+def read_arrays(file: Path) -> Arrays:
+    """The named arrays of a safetensors file."""
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            arrays = {name: np.asarray(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    for name, array in arrays.items():
+        if array.dtype != np.float32 or not np.isfinite(array).all():
+            raise ModelError(f"{file}: the array {name!r} does not hold ordinary numbers of 32 bits")
+    return arrays
+
+
+class Run:
+    """A finished run's folder, and the classifiers in it. They share one CLIP."""
+
+    def __init__(
+        self, folder: Path, *, backbone: str | Path | None = None, device: str = "auto", precision: str = "fp32"
+    ):
+        self.folder = folder
+        self.config: RunConfig = load_config(folder / "settings.toml")
+        self.results = _read_results(folder)
+        self.classes: tuple[str, ...] = tuple(self.results["classes"])
+        self.template: str = self.results.get("template") or self.config.model.template or TEMPLATE
+        self.model: PromptedModel = load_model(
+            self.config, self.classes, self.template, backbone=backbone, device=device, precision=precision
+        )
+        self.fingerprint = fingerprint(self.model.encoder.clip)
+
+    @property
+    def clients(self) -> list[str]:
+        return [client["name"] for client in self.results["clients"]]
+
+    def choose(self, client: str | None) -> str:
+        """The client that is meant: the one named, or the only one."""
+        if client in self.clients:
+            return str(client)
+        if client is None and len(self.clients) == 1:
+            return self.clients[0]
+        known = ", ".join(self.clients[:10]) + (", ..." if len(self.clients) > 10 else "")
+        if client is None:
+            raise ConfigError(f"{self.folder}: has a classifier for each client; name one with --client ({known})")
+        near = difflib.get_close_matches(client, self.clients, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"--client: {self.folder} has no client {client!r} ({known}){hint}")
+
+    def classifier(self, client: str) -> Classifier:
+        """One client's model as its last exam saw it: where all began, its own arrays, and the server's."""
+        prompts = {
+            **start_prompts(self.model),
+            **self._arrays(f"clients/{file_name(client)}"),
+            **self._arrays("server"),
+        }
+        backbone = Backbone(_public_name(self.config.model.backbone), self.fingerprint)
+        recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
+        return Classifier(Predictor(self.model, prompts), recipe)
+
+    def _arrays(self, name: str) -> Arrays:
+        return read_arrays(self.folder / "prompts" / f"{name}.safetensors")
+
+    def _about(self, client: str) -> dict[str, Any]:
+        [told] = [entry for entry in self.results["clients"] if entry["name"] == client]
+        return {
+            "client": client,
+            "training": dict(_training(self.config, self.clients, told)),
+            "accuracy": _accuracy(told),
+            "versions": self.results["versions"],
+        }
+
+
+def _read_results(folder: Path) -> dict[str, Any]:
+    file = folder / "results.json"
+    if not file.exists():
+        raise RunFolderError(f"{folder}: the run is not finished; go on with: fedcopl run --out {folder} --resume")
+    try:
+        results = json.loads(file.read_text(encoding="utf-8"))
+        return {**results, "classes": list(results["classes"]), "clients": list(results["clients"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+
+
+def _public_name(backbone: str) -> str:
+    known = backbone in BUILT_IN or backbone in RELEASES
+    return backbone if known else Path(backbone).name
+
+
+def _training(config: RunConfig, clients: Sequence[str], told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a reader of the model card wants to know; no path, no file name."""
+    yield "method", config.method
+    yield "labeler", config.labeler
+    yield "rounds", config.rounds
+    yield "epochs", config.train.epochs
+    yield "learning rate", config.train.lr
+    yield "seed", config.seed
+    yield "sites", len(clients)
+    yield "images of this site", told["train"]
+
+
+def _accuracy(told: Mapping[str, Any]) -> dict[str, Any] | None:
+    if told["final"] is None:
+        return None
+    return {"final": told["final"], "zero_shot": told["zero_shot"], "images": told["test"]}

@@ -1,0 +1,178 @@
+"""A finished classifier as one ONNX file, from pixels to probabilities, checked against torch on the spot."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..clip.formats.files import first_sentence
+from ..errors import ModelError
+from ..files import write_bytes
+from ..rng import stream
+from .predictor import Predictor
+
+LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # differences beyond which the file is not believed
+LARGEST_FILE = 2**31 - 2**20  # what one file of this format can hold
+INPUT, OUTPUTS = "pixels", ("logits", "probabilities")
+CHECKED_BATCHES = (1, 2, 17)
+
+
+class Difference(NamedTuple):
+    """The largest differences between ONNX and torch over the images of the check."""
+
+    logits: float
+    probabilities: float
+    images: int
+
+
+class Baked(nn.Module):
+    """A predictor with its classes worked out. Colours are scaled inside: it reads uint8, (B, 3, side, side)."""
+
+    def __init__(self, predictor: Predictor):
+        super().__init__()
+        self.model = predictor.model
+        prompts = self.model.method.at_home(predictor.prompts)
+        self.named = self.model.named(prompts)
+        self.classes = self.model.classes(prompts).clone()
+        self.vision = self.model.encoder.clip.vision
+        self.mean, self.std = (
+            torch.tensor(three).view(3, 1, 1) for three in (predictor.transform.mean, predictor.transform.std)
+        )
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        method, encoder = self.model.method, self.model.encoder
+        tokens = self.vision.embed((pixels.float() / 255 - self.mean) / self.std)
+        images = method.images(encoder, method.frozen(encoder, tokens), self.named)
+        logits = method.personal(encoder, images, self.classes, self.named)
+        return logits, logits.softmax(-1)
+
+
+def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Difference:
+    """Write the file and say how far it is from torch; a file that is too far is not written."""
+    onnx, runtime = _libraries()
+    if predictor.model.encoder.device.type != "cpu":
+        raise ModelError('ONNX is written on the CPU: load the classifier with device="cpu"')
+    content = _with_names(onnx, _convert(predictor), _about(predictor, classes))
+    difference = compare(runtime, content, predictor)
+    if difference.logits > LARGEST_LOGIT or difference.probabilities > LARGEST_PROBABILITY:
+        raise ModelError(
+            f"{file}: is not written: its logits differ from torch's by {difference.logits:.1e} "
+            f"and its probabilities by {difference.probabilities:.1e}"
+        )
+    write_bytes(file, content)
+    return difference
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import_module("onnxscript")  # torch's exporter writes with it
+        return import_module("onnx"), import_module("onnxruntime")
+    except ImportError as error:
+        raise ModelError(f"ONNX needs {error.name}: pip install 'fedcopl[onnx]'") from error
+
+
+class _LeavesTorch(Exception):
+    """Part of a method is computed elsewhere."""
+
+
+class _OnlyTorch(TorchFunctionMode):
+    """Notices a tensor that is handed to NumPy."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is Tensor.numpy:
+            raise _LeavesTorch("part of it is computed outside of torch")
+        return function(*args, **(kwargs or {}))
+
+
+def _convert(predictor: Predictor) -> Any:
+    """The model as ONNX, batches of any size. A method that leaves torch on its way cannot be written down."""
+    try:
+        with torch.no_grad(), _quiet():
+            baked, example = Baked(predictor).eval(), torch.from_numpy(_pictures(predictor, 2))
+            with _OnlyTorch():
+                baked(example)
+            sizes = {INPUT: {0: torch.export.Dim("batch")}}
+            program = torch.export.export(baked, (example,), dynamic_shapes=sizes, strict=True)
+            written = torch.onnx.export(
+                program, dynamo=True, input_names=[INPUT], output_names=list(OUTPUTS), verbose=False
+            )
+            return cast(Any, written).model_proto
+    except Exception as error:  # the exporter lets through whatever goes wrong in any of its stages
+        name = predictor.model.method.config.method
+        raise ModelError(
+            f"{name} with its options cannot be written as ONNX: {first_sentence(error)}; "
+            "the classifier itself can be exported without --onnx"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells its own developers a lot."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _with_names(onnx: Any, proto: Any, about: Mapping[str, str]) -> bytes:
+    """The batch called so, and what a user of the file must know inside it."""
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    del proto.graph.value_info[:]  # sizes in between, under the exporter's names
+    onnx.helper.set_model_props(proto, dict(about))
+    if proto.ByteSize() > LARGEST_FILE:
+        raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file holds no more than 2")
+    onnx.checker.check_model(proto)
+    content: bytes = proto.SerializeToString()
+    return content
+
+
+def _about(predictor: Predictor, classes: Sequence[str]) -> dict[str, str]:
+    transform = predictor.transform
+    return {
+        "classes": json.dumps(list(classes)),
+        "short_side": str(transform.short_side),
+        "crop": str(transform.crop),
+        "resample": transform.resample.name.lower(),
+        "squash": json.dumps(transform.squash),
+    }
+
+
+def compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
+    """How far ONNX is from torch, over batches of several sizes."""
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    of_logits, of_probabilities = [0.0], [0.0]
+    for size in CHECKED_BATCHES:
+        pixels = _pictures(predictor, size)
+        logits, probabilities = session.run(list(OUTPUTS), {INPUT: pixels})
+        wanted = predictor.logits(pixels)
+        of_logits.append(float(np.abs(logits - wanted.numpy()).max()))
+        of_probabilities.append(float(np.abs(probabilities - wanted.double().softmax(-1).numpy()).max()))
+    return Difference(max(of_logits), max(of_probabilities), sum(CHECKED_BATCHES))
+
+
+def _pictures(predictor: Predictor, count: int) -> NDArray[np.uint8]:
+    """Made-up pictures of few and of many details, for the model is the same for all."""
+    side, rng = predictor.transform.crop, stream(0, "pictures for onnx", count)
+    pictures = np.empty((count, 3, side, side), np.uint8)
+    for place in range(count):
+        coarse = rng.integers(0, 256, (3, 2 ** (1 + place % 4), 2 ** (1 + place % 4)), dtype=np.uint8)
+        rows = np.arange(side) * coarse.shape[-1] // side
+        pictures[place] = coarse[:, rows][:, :, rows]
+    return pictures

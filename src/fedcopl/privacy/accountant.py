@@ -1,0 +1,97 @@
+"""How much was given away: epsilon and delta over all releases with noise on them, by the package dp-accounting.
+
+The unit is one whole site: whether its numbers were in the sums, or zeros in their place. Every release is a Gaussian
+mechanism; they are composed by their Renyi divergences, which bound discrete and continuous noise alike. Taking part
+in some rounds only is not counted as a gain.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from ..config import RunConfig
+from ..errors import ConfigError
+
+UNIT = "one site"
+
+
+@dataclass(frozen=True)
+class Release:
+    """Numbers of some clients that were let out with noise on them."""
+
+    of: str  # "counts" or "prompts"
+    noise: float  # its standard deviation, in units of what one client can change
+    clients: tuple[str, ...]
+
+
+def epsilon_of(noises: Iterable[float], delta: float) -> float:
+    """The epsilon of releases with these noises (standard deviation in units of what one site can change)."""
+    return _epsilon(tuple(sorted(noises)), delta)
+
+
+@cache
+def _epsilon(noises: tuple[float, ...], delta: float) -> float:
+    accounting = _library()
+    accountant = accounting.rdp.RdpAccountant()
+    for noise in noises:
+        accountant.compose(accounting.GaussianDpEvent(noise))
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(epsilon: float, delta: float, releases: int) -> float:
+    """The least noise with which so many releases cost no more than epsilon."""
+    accounting = _library()
+
+    def event(noise: float) -> Any:
+        return accounting.SelfComposedDpEvent(accounting.GaussianDpEvent(noise), releases)
+
+    bracket = accounting.ExplicitBracketInterval(1e-6, 1e8)
+    return float(accounting.calibrate_dp_mechanism(accounting.rdp.RdpAccountant, event, epsilon, delta, bracket))
+
+
+def planned_releases(config: RunConfig) -> int:
+    """How many releases a site that is always there takes part in: prompts in each round, counts at each refresh."""
+    refreshes = -(-config.rounds // config.labels.refresh_every) if config.is_cooperative else 0
+    return config.rounds + refreshes
+
+
+def release_records(releases: Iterable[Release]) -> list[dict[str, Any]]:
+    """What a round's line in rounds.jsonl keeps for the statement."""
+    return [asdict(release) | {"clients": list(release.clients)} for release in releases]
+
+
+def statement(config: RunConfig, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """What `results.json` says about the privacy of a run so far; None where all settings of `privacy` are off."""
+    if not config.is_private:
+        return None
+    said: dict[str, Any] = {"secure_sums": config.privacy.secure_sums}
+    if not config.privacy.noise:
+        return said | {"epsilon": None}
+    by_site: dict[str, list[float]] = {}
+    for release in (release for record in rounds for release in record.get("releases", ())):
+        for site in release["clients"]:
+            by_site.setdefault(site, []).append(release["noise"])
+    delta = config.privacy.delta
+    return said | {
+        "epsilon": max((epsilon_of(noises, delta) for noises in by_site.values()), default=0.0),
+        "delta": delta,
+        "unit": UNIT,
+        "releases": max(map(len, by_site.values()), default=0),
+        "against": "whoever sees the sums" if config.privacy.secure_sums else "the server and everybody else",
+    }
+
+
+def require_accounting(config: RunConfig) -> None:
+    """Say before a run with noise what its account will need at the end."""
+    if config.privacy.noise:
+        _library()
+
+
+def _library() -> Any:
+    try:
+        import dp_accounting  # type: ignore[import-untyped]
+        from dp_accounting import rdp  # noqa: F401, it becomes `dp_accounting.rdp`
+    except ImportError as error:
+        raise ConfigError("privacy.noise needs more packages: pip install 'fedcopl[privacy]'") from error
+    return dp_accounting

@@ -1,0 +1,116 @@
+"""A client's four steps: introduce itself, share out its secrets, mask its numbers, help to take masks off.
+
+The server is taken to be curious but to keep to the protocol. A client still refuses what would lay bare another one:
+see the checks of each step.
+"""
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import CannotAnswer
+from .mask_crypto import WordStream, agreed, derived, public_of, seal, unseal
+from .mask_session import KEY, KEYS, Session
+from .shamir import SHARE, Random, split
+
+Words = NDArray[np.uint64]
+
+
+def introduce(name: bytes, random: Random = os.urandom) -> Session:
+    """New keys, for one sum only."""
+    return Session(name, random(KEYS))
+
+
+def public_keys(session: Session) -> bytes:
+    return b"".join(map(public_of, thirds(session.private)))
+
+
+def thirds(keys: bytes) -> tuple[bytes, bytes, bytes]:
+    """The key for sealed shares, the one for masks by pair, the one for the own mask."""
+    return keys[:KEY], keys[KEY : 2 * KEY], keys[2 * KEY :]
+
+
+def spending(session: Session) -> bytes:
+    """What to remember of keys whose masks were taken off."""
+    return sha256(public_keys(session)).digest()
+
+
+def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
+    """How the server calls this client: nobody else has its keys."""
+    mine = public_keys(session)
+    names = [client for client, keys in roster.items() if keys == mine]
+    if len(names) != 1 or len(set(roster.values())) != len(roster):
+        raise CannotAnswer("the list of keys does not name it exactly once, or names one key twice")
+    return names[0]
+
+
+def share_out(
+    session: Session, roster: Mapping[str, bytes], needed: int, random: Random = os.urandom
+) -> tuple[dict[str, bytes], Session]:
+    """For each client a share of both secrets, sealed so that only that client can read it."""
+    if session.roster:
+        raise CannotAnswer("asked to share out the same keys twice")
+    known = replace(session, roster=dict(roster))
+    me = own_name(session, roster)
+    sealing, *secrets = thirds(session.private)
+    shares = zip(*(split(secret, len(roster), needed, random) for secret in secrets), strict=True)
+    sealed = {
+        other: seal(
+            agreed(sealing, thirds(roster[other])[0], "share", known.transcript, me, other), b"".join(two), random
+        )
+        for other, two in zip(sorted(roster), shares, strict=True)
+    }
+    return sealed, known
+
+
+def mask(session: Session, numbers: Words, peers: Collection[str], question: str, needed: int) -> tuple[Words, Session]:
+    """The numbers under all their masks. `question` is what all were asked: other question, other masks."""
+    if not session.roster or session.peers:
+        raise CannotAnswer("asked for a masked answer without new keys for it")
+    me = own_name(session, session.roster)
+    if not {me} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
+        raise CannotAnswer(f"asked for a masked answer among {len(peers)} clients; {needed} different ones are needed")
+    label = (session.transcript, question)
+    masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
+    for other in peers:
+        if other != me:
+            masked += pair_mask(session.private, session.roster[other], me < other, len(numbers), label)
+    return masked, replace(session, peers=tuple(peers))
+
+
+def own_mask(private: bytes, count: int, label: tuple[str, str]) -> Words:
+    return WordStream(derived(private, "own mask", *label))(count)
+
+
+def pair_mask(private: bytes, public: bytes, adds: bool, count: int, label: tuple[str, str]) -> Words:
+    """What the owner of the three private keys adds because of the owner of the three public ones."""
+    words = WordStream(agreed(thirds(private)[1], thirds(public)[1], "pair mask", *label))(count)
+    return words if adds else -words
+
+
+def unmask(
+    session: Session, survivors: Collection[str], dropped: Collection[str], sealed: Mapping[str, bytes], needed: int
+) -> dict[str, bytes]:
+    """One share for each client: of the own mask where its numbers came, of the masks by pair where they did not.
+
+    A share that was tampered with is left out. Only one of the two is ever given out for a client: the caller must
+    forget the session after this, and never come back with its keys.
+    """
+    me = own_name(session, session.roster) if session.roster else ""
+    if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
+        raise CannotAnswer("asked to take off masks of others than those its own were made with")
+    if me not in survivors or len(set(survivors)) < needed:
+        raise CannotAnswer(f"asked to take off the masks of {len(survivors)} clients; at least {needed} are needed")
+    opened = {other: open_shares(session, other, me, sealed.get(other, b"")) for other in session.peers}
+    return {other: two[other in survivors] for other, two in opened.items() if two is not None}
+
+
+def open_shares(session: Session, sender: str, me: str, sealed: bytes) -> tuple[bytes, bytes] | None:
+    """The shares of the masks by pair and of the own mask that somebody sealed for this client."""
+    sealing, theirs = thirds(session.private)[0], thirds(session.roster[sender])[0]
+    text = unseal(agreed(sealing, theirs, "share", session.transcript, sender, me), sealed)
+    return None if text is None or len(text) != 2 * SHARE else (text[:SHARE], text[SHARE:])

@@ -1,0 +1,95 @@
+"""The server's part: rebuild the secrets behind the masks that are left in a sum, and take those off."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain, combinations, islice
+
+import numpy as np
+
+from .mask_crypto import public_of
+from .mask_session import KEY, transcript
+from .masking import Words, own_mask, pair_mask, thirds
+from .shamir import SECRET, combine
+
+PAIR, OWN = 1, 2  # which of a client's three keys
+TRIES = 1000  # of sets of shares, where some are wrong
+Shares = Mapping[str, Mapping[str, bytes]]
+"""What each survivor answered: a share of every client's secret."""
+
+
+class CannotUnmask(Exception):
+    """The shares that came do not give back a secret, of one client or of several."""
+
+    def __init__(self, shares: Mapping[str, int]):
+        client, helped = next(iter(shares.items()))
+        super().__init__(f"{helped} clients helped to take off the masks of {client}, but the shares do not fit")
+        self.reasons = {
+            client: f"its masks did not come off: the shares of {helped} clients do not fit"
+            for client, helped in shares.items()
+        }
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """A sum with masks on it."""
+
+    name: bytes  # of the session
+    roster: Mapping[str, bytes]  # the public keys of all who introduced themselves
+    masked: Mapping[str, Words]  # the survivors' answers
+    dropped: tuple[str, ...]  # who shared out secrets, but whose answer did not come
+    question: str
+    needed: int  # shares that give back a secret
+    liars: set[str] = field(default_factory=set)  # who turned out to have given a wrong share
+
+    def unmasked(self, shares: Shares) -> Words:
+        """The sum of the survivors' numbers, modulo 2^64."""
+        secrets = self._secrets(shares)
+        label = (transcript(self.name, self.roster), self.question)
+        count = len(next(iter(self.masked.values())))
+        total: Words = np.sum(list(self.masked.values()), axis=0, dtype=np.uint64)
+        for client in self.masked:
+            total -= own_mask(secrets[client], count, label)
+        for client in self.dropped:
+            private = bytes(KEY) + secrets[client] + bytes(KEY)
+            for survivor in self.masked:
+                # What the lost one would have added is the opposite of what the survivor did add.
+                total += pair_mask(private, self.roster[survivor], client < survivor, count, label)
+        return total
+
+    def _secrets(self, shares: Shares) -> dict[str, bytes]:
+        """Of everybody the one that has to be known. CannotUnmask names all whose is not to be had."""
+        wanted = dict.fromkeys(self.masked, OWN) | dict.fromkeys(self.dropped, PAIR)
+        secrets = {client: self._secret(client, which, shares) for client, which in wanted.items()}
+        found = {client: secret for client, secret in secrets.items() if secret is not None}
+        if len(found) < len(wanted):
+            helped = {client: sum(client in given for given in shares.values()) for client in wanted}
+            raise CannotUnmask({client: helped[client] for client in wanted if client not in found})
+        return found
+
+    def _secret(self, client: str, which: int, shares: Shares) -> bytes | None:
+        """A client's private key, from shares that fit together: the public key tells. None: no shares do."""
+        place = {name: number for number, name in enumerate(sorted(self.roster), 1)}
+        told = {place[other]: given[client] for other, given in shares.items() if client in given}
+        for attempt, some in enumerate(_sets(list(told), self.needed)):
+            chosen = {number: told[number] for number in some}
+            secret = combine(chosen)
+            if _is_private(secret, thirds(self.roster[client])[which]):
+                if attempt:
+                    self.liars.update(other for other in shares if _lies(chosen, told, place[other]))
+                return secret.to_bytes(SECRET)
+        return None
+
+
+def _sets(places: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    """Sets of so many places: first those of neighbours, so that a single wrong share is soon left out."""
+    around = [*places, *places[: size - 1]] if len(places) > size else places
+    windows = (tuple(around[start : start + size]) for start in range(len(around) - size + 1))
+    return chain(windows, islice(combinations(places, size), TRIES))
+
+
+def _is_private(number: int, public: bytes) -> bool:
+    return number < 2 ** (8 * SECRET) and public_of(number.to_bytes(SECRET)) == public
+
+
+def _lies(chosen: Mapping[int, bytes], told: Mapping[int, bytes], place: int) -> bool:
+    return place in told and combine(chosen, at=place) != int.from_bytes(told[place])

@@ -1,0 +1,110 @@
+"""What the review page says about an image."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from .expert_answers import Answer
+from .image_source import NOT_TRAINED, Gallery
+from .sample_survey import Survey
+
+HISTORY = 12  # refreshes shown of an image
+
+
+@dataclass(frozen=True)
+class Card:
+    """An image among others."""
+
+    number: int
+    at: int  # its position in the order
+    name: str
+    believed: str
+    share: float  # the probability of that
+    changes: int
+    state: str  # "", "confirmed", "corrected", "none" or "unclear"
+    said: str  # the answer in words, or ""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A class an image may have."""
+
+    label: int
+    name: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Detail:
+    """The image that is asked about."""
+
+    card: Card
+    guesses: Sequence[Guess]
+    history: Sequence[tuple[int, str, float]]  # round as people count, label, its probability
+    trained_as: str | None  # None: not trained on
+    trained_known: bool
+
+
+def card(survey: Survey, number: int, at: int, current: Mapping[str, Answer]) -> Card:
+    gallery, beliefs = survey.gallery, survey.gallery.beliefs
+    name = gallery.names[number]
+    answer = current.get(name)
+    return Card(
+        number,
+        at,
+        name,
+        gallery.classes[beliefs.label[number]],
+        probability(beliefs.confidence[number]),
+        int(beliefs.changes[number]),
+        state_of(survey, number, answer),
+        words_of(answer) if answer else "",
+    )
+
+
+def detail(survey: Survey, number: int, at: int, current: Mapping[str, Answer]) -> Detail:
+    gallery = survey.gallery
+    trained = gallery.beliefs.trained_as
+    label = NOT_TRAINED if trained is None else int(trained[number])
+    return Detail(
+        card(survey, number, at, current),
+        guesses(gallery, number),
+        history(gallery, number),
+        None if label == NOT_TRAINED else gallery.classes[label],
+        trained is not None,
+    )
+
+
+def guesses(gallery: Gallery, number: int) -> list[Guess]:
+    """The likeliest classes, those without any chance left out."""
+    beliefs = gallery.beliefs
+    likeliest = zip(beliefs.top[number], beliefs.top_log_probability[number], strict=True)
+    return [
+        Guess(int(label), gallery.classes[label], probability(log_share))
+        for place, (label, log_share) in enumerate(likeliest)
+        if place == 0 or log_share > -math.inf
+    ]
+
+
+def history(gallery: Gallery, number: int) -> list[tuple[int, str, float]]:
+    """The label at each of the last refreshes."""
+    beliefs = gallery.beliefs
+    return [
+        (beliefs.rounds[place] + 1, gallery.classes[beliefs.labels[place, number]], probability(log_share))
+        for place, log_share in enumerate(beliefs.log_probability[:, number])
+    ][-HISTORY:]
+
+
+def state_of(survey: Survey, number: int, answer: Answer | None) -> str:
+    if answer is None:
+        return ""
+    if answer.kind != "class":
+        return answer.kind
+    return "confirmed" if survey.is_right(number, answer) else "corrected"
+
+
+def words_of(answer: Answer) -> str:
+    return {"none": "none of the classes", "unclear": "cannot tell"}.get(answer.kind) or answer.label or ""
+
+
+def probability(log_share: float) -> float:
+    return min(1.0, math.exp(log_share))

@@ -1,0 +1,165 @@
+"""What the expert said about images: one SQLite file beside the labels, which never leaves the site.
+
+Nothing is overwritten: an answer that was changed or taken back stays in the file. Each answer is one transaction, so
+several tabs, or several processes, can write at once, and a stop at any moment loses nothing that was confirmed.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from ..errors import RunFolderError
+from ..run.folder import file_name
+
+VERSION = 1  # of the tables, kept in the file
+PATIENCE = 30  # seconds to wait for another process that is writing
+SCHEMA = """
+CREATE TABLE answer (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    image TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    pseudo TEXT NOT NULL,
+    kind TEXT NOT NULL CHECK (kind IN ('class', 'none', 'unclear')),
+    label TEXT CHECK ((label IS NULL) = (kind <> 'class')),
+    sampled INTEGER NOT NULL,
+    tab TEXT NOT NULL,
+    place TEXT NOT NULL,
+    answered TEXT NOT NULL,
+    undone TEXT
+) STRICT;
+CREATE INDEX answer_image ON answer (image);
+CREATE INDEX answer_tab ON answer (tab);
+CREATE TABLE plan (only_row INTEGER PRIMARY KEY CHECK (only_row = 1), round INTEGER NOT NULL) STRICT;
+"""
+CURRENT = """
+SELECT answer.id, image, digest, pseudo, kind, label, ever_sampled, answered
+FROM answer JOIN (
+    SELECT MAX(id) AS id, MAX(sampled) AS ever_sampled FROM answer WHERE undone IS NULL GROUP BY image
+) USING (id) ORDER BY answer.id
+"""
+Kind = Literal["class", "none", "unclear"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the expert says about an image, and where."""
+
+    image: str
+    digest: str  # of the image's content
+    pseudo: str  # what the federation believes
+    kind: Kind  # a class, none of the classes, or the expert cannot tell
+    label: str | None = None  # the class
+    drawn_by: int | None = None  # said in the random order: the round whose labels that was drawn by
+    tab: str = ""
+    place: str = ""  # the page, to go back to
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The word that holds for an image."""
+
+    id: int
+    image: str
+    digest: str
+    pseudo: str
+    kind: Kind
+    label: str | None
+    sampled: bool  # said in the random order, so that it may count in the estimate
+    answered: str  # UTC, ISO 8601
+
+
+class Answers:
+    """The answers about one client's images."""
+
+    def __init__(self, folder: Path, client: str):
+        self.path = folder / "review" / f"{file_name(client)}.sqlite"
+
+    def add(self, given: Given) -> int:
+        """Write an answer down; its number."""
+        sampled = int(given.drawn_by is not None)
+        row = (
+            given.image,
+            given.digest,
+            given.pseudo,
+            given.kind,
+            given.label,
+            sampled,
+            given.tab,
+            given.place,
+            _now(),
+        )
+        with self._open(create=True) as database, database:
+            if sampled:
+                database.execute("INSERT OR IGNORE INTO plan VALUES (1, ?)", (given.drawn_by,))
+            added = database.execute(
+                "INSERT INTO answer (image, digest, pseudo, kind, label, sampled, tab, place, answered) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
+            return int(added.lastrowid or 0)
+
+    def undo(self, tab: str) -> tuple[str, str] | None:
+        """Take back the last answer given in this tab: its image and its page; None if there is none."""
+        with self._open(create=True) as database, database:
+            taken = database.execute(
+                "UPDATE answer SET undone = ? WHERE id = (SELECT MAX(id) FROM answer WHERE tab = ? AND undone IS NULL) "
+                "RETURNING image, place",
+                (_now(), tab),
+            ).fetchall()
+        return (str(taken[0][0]), str(taken[0][1])) if taken else None
+
+    def can_undo(self, tab: str) -> bool:
+        return bool(self._rows("SELECT 1 FROM answer WHERE tab = ? AND undone IS NULL LIMIT 1", tab))
+
+    def current(self) -> dict[str, Answer]:
+        """The answer that holds for each image, in the order they were given."""
+        rows = self._rows(CURRENT)
+        return {
+            image: Answer(id, image, digest, pseudo, kind, label, bool(sampled), answered)
+            for id, image, digest, pseudo, kind, label, sampled, answered in rows
+        }
+
+    def plan_round(self) -> int | None:
+        """The round whose labels the random order is drawn by; None before its first answer."""
+        rows = self._rows("SELECT round FROM plan")
+        return int(rows[0][0]) if rows else None
+
+    def _rows(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        if not self.path.exists():
+            return []
+        with self._open() as database:
+            return database.execute(query, values).fetchall()
+
+    @contextmanager
+    def _open(self, create: bool = False) -> Iterator[sqlite3.Connection]:
+        try:
+            if create:
+                self.path.parent.mkdir(exist_ok=True)
+            with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as database:
+                self._prepare(database)
+                yield database
+        except (sqlite3.Error, OSError) as error:
+            raise RunFolderError(f"{self.path}: the answers cannot be kept here: {error}") from error
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        if _version(database) == 0:
+            with database:
+                database.execute("BEGIN IMMEDIATE")  # only one of two that come at once makes the tables
+                if _version(database) == 0:
+                    for statement in SCHEMA.split(";\n"):
+                        database.execute(statement)
+                    database.execute(f"PRAGMA user_version = {VERSION}")
+        if _version(database) != VERSION:
+            raise RunFolderError(f"{self.path}: was written by another version of fedcopl, or is something else")
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

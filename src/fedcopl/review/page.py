@@ -1,0 +1,183 @@
+"""The page where a site's expert looks at the labels of its images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ..data.classes import clean
+from ..errors import RunFolderError
+from ..local_page.access import Guard, Keys, read_form
+from ..local_page.rendering import file_routes, page
+from .cards import card, detail, words_of
+from .corrections import answers_csv
+from .expert_answers import Answer, Given, Kind
+from .order import ANSWERED, ORDERS, SAMPLE, Numbers
+from .page_state import Place, whole_number
+from .pictures import SIDES, Pictures
+from .sample_survey import Survey
+
+PER_PAGE = 48
+WITHOUT_CLASS: Mapping[str, Kind] = {"none": "none", "unclear": "unclear"}
+OPTIONS = 8  # classes named when a search fits several
+
+
+class ReviewPage:
+    """The answers to all requests of one review."""
+
+    def __init__(self, survey: Survey, keys: Keys):
+        self.survey, self.keys = survey, keys
+        self.pictures = Pictures(survey.gallery)
+
+    def app(self) -> ASGIApp:
+        routes = [
+            Route("/", self.show),
+            Route("/image/{size}/{number:int}", self.image),
+            Route("/answers.csv", self.export),
+            Route("/answer", self.answer, methods=["POST"]),
+            Route("/undo", self.undo, methods=["POST"]),
+            *file_routes("icon.svg", "pages.css", "review.js"),
+        ]
+        app = Starlette(routes=routes, exception_handlers={RunFolderError: _cannot_keep})
+        return Guard(app, self.keys, writes=True)
+
+    def show(self, request: Request) -> Response:
+        place = Place.read(request.query_params, len(self.survey.gallery.classes))
+        return self._page(place, did=whole_number(request.query_params.get("did")))
+
+    def _page(self, place: Place, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
+        current = self.survey.answers.current()
+        numbers = self._numbers(place, current)
+        at = min(self._to_do(place, current) if place.at is None else place.at, max(len(numbers) - 1, 0))
+        start = at - at % PER_PAGE
+        shown = enumerate(numbers[start : start + PER_PAGE], start)
+        gallery = self.survey.gallery
+        return page(
+            "review.html.jinja",
+            status,
+            client=gallery.client,
+            classes=gallery.classes,
+            sizes=self.survey.class_sizes.tolist(),
+            labels_of=gallery.beliefs.rounds[-1] + 1,
+            refreshes=len(gallery.beliefs.rounds),
+            place=replace(place, at=at),
+            orders=ORDERS,
+            total=len(numbers),
+            per_page=PER_PAGE,
+            detail=detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
+            cards=[card(self.survey, int(number), position, current) for position, number in shown],
+            outcome=self.survey.outcome(current),
+            said=next((answer for answer in current.values() if answer.id == did), None),
+            words_of=words_of,
+            trouble=trouble,
+            can_undo=self.survey.answers.can_undo(place.tab),
+            key=self.keys.form_key,
+            version=self.keys.form_key[:8],
+        )
+
+    def _numbers(self, place: Place, current: Mapping[str, Answer]) -> Numbers:
+        if place.order != ANSWERED:
+            return self.survey.views.numbers(place.order, place.label)
+        number_of, label = self.survey.number_of, self.survey.gallery.beliefs.label
+        known = [number_of[name] for name in reversed(list(current)) if name in number_of]
+        return np.array([n for n in known if place.label in (None, label[n])], np.int64)
+
+    def _to_do(self, place: Place, current: Mapping[str, Answer]) -> int:
+        """The first image of the sample that has no answer yet; in other orders the first one."""
+        return sum(1 for _ in self.survey.sample(current)) if place.order == SAMPLE else 0
+
+    def image(self, request: Request) -> Response:
+        size, number = request.path_params["size"], request.path_params["number"]
+        if size not in SIDES or number >= len(self.survey.gallery.names):
+            return PlainTextResponse("There is no such image.\n", 404)
+        picture = self.pictures.get(number, size)
+        return Response(
+            picture.content, media_type=picture.media_type, headers={"cache-control": "private, max-age=86400"}
+        )
+
+    def export(self, request: Request) -> Response:
+        table = answers_csv(self.survey.answers.current().values())
+        headers = {"content-disposition": 'attachment; filename="answers.csv"'}
+        return Response(table, media_type="text/csv", headers=headers)
+
+    async def answer(self, request: Request) -> Response:
+        return await self._posted(request, self._answer)
+
+    async def undo(self, request: Request) -> Response:
+        return await self._posted(request, self._undo)
+
+    async def _posted(self, request: Request, act: Callable[[Mapping[str, str]], Response]) -> Response:
+        fields = await read_form(request, self.keys)
+        if fields is None:
+            return PlainTextResponse("This did not come from a form of this page; load it again.\n", 403)
+        return await run_in_threadpool(act, fields)
+
+    def _answer(self, fields: Mapping[str, str]) -> Response:
+        gallery = self.survey.gallery
+        place, number = Place.read(fields, len(gallery.classes)), whole_number(fields.get("number"))
+        if number is None or number >= len(gallery.names):
+            return self._page(place, trouble="There is no such image.", status=422)
+        meant = meaning(fields, gallery.classes)
+        if isinstance(meant, str):
+            return self._page(place, trouble=meant, status=422)
+        kind, label = meant
+        given = Given(
+            gallery.names[number],
+            gallery.digest(number),
+            gallery.classes[gallery.beliefs.label[number]],
+            kind,
+            label,
+            self.survey.views.plan_round if place.order == SAMPLE else None,
+            place.tab,
+            place.query(),
+        )
+        return self._record(given, place)
+
+    def _record(self, given: Given, place: Place) -> Response:
+        number = self.survey.answers.add(given)
+        following = None if place.order == SAMPLE or place.at is None else place.at + 1
+        return RedirectResponse(f"{place.link(at=following)}&did={number}", 303)
+
+    def _undo(self, fields: Mapping[str, str]) -> Response:
+        place = Place.read(fields, len(self.survey.gallery.classes))
+        taken = self.survey.answers.undo(place.tab)
+        return RedirectResponse(f"/?{taken[1]}" if taken else place.link(), 303)
+
+
+def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[Kind, str | None] | str:
+    """What a form says: a class by its number, a class by its name, none of them, cannot tell; or what is wrong."""
+    word = fields.get("say", "")
+    if word in WITHOUT_CLASS:
+        return WITHOUT_CLASS[word], None
+    label = find_class(fields.get("text", ""), classes) if word == "search" else whole_number(word)
+    if isinstance(label, str):
+        return label
+    return ("class", classes[label]) if label is not None and label < len(classes) else "There is no such class."
+
+
+def find_class(text: str, classes: Sequence[str]) -> int | str:
+    """The number of the class that is meant, or why it is not clear which."""
+    wanted = clean(text).casefold()
+    if not wanted:
+        return "Type the name of a class, or a part of it."
+    folded = [name.casefold() for name in classes]
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        found = [place for place, name in enumerate(folded) if fits(name, wanted)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            some = ", ".join(classes[place] for place in found[:OPTIONS]) + (", ..." if len(found) > OPTIONS else "")
+            return f"Several classes fit “{text}”: {some}."
+    near = get_close_matches(wanted, folded, n=1)
+    return f"No class fits “{text}”." + (f" Did you mean {classes[folded.index(near[0])]}?" if near else "")
+
+
+def _cannot_keep(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 500)

@@ -1,0 +1,109 @@
+"""What the expert's answers say about all labels of a client.
+
+Images that were looked at because they are doubtful say nothing about the others. Only the random sample does: the
+images of one fixed random order, from its first one up to the first without an answer given in that order.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.accuracy_from_sample import Estimate, estimate_share, images_needed
+from .expert_answers import Answer, Answers
+from .image_source import Gallery
+from .order import SAMPLE, Views
+
+HALF_WIDTH = 0.05  # of an interval that most would call good enough
+
+
+@dataclass(frozen=True)
+class ClassShare:
+    """How many images predicted as a class are right, by the random sample."""
+
+    name: str
+    images: int
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known by now."""
+
+    estimate: Estimate
+    classes: Sequence[ClassShare]
+    unclear: int  # of the sample, the expert could not tell
+    answered: int
+    corrected: int  # another class than believed now, or none
+    images: int
+
+    @property
+    def known(self) -> bool:
+        return self.estimate.looked_at > 0
+
+    @property
+    def more(self) -> int:
+        """How many further images of the sample make the interval at most HALF_WIDTH wide to either side."""
+        share = self.estimate.share if self.known else 0.5
+        return max(0, images_needed(share, self.images, HALF_WIDTH) - self.estimate.looked_at)
+
+
+class Survey:
+    """One client's images with the answers about them."""
+
+    def __init__(self, gallery: Gallery, answers: Answers):
+        self.gallery, self.answers = gallery, answers
+        self.views = Views(gallery.beliefs, answers.plan_round())
+
+    @cached_property
+    def number_of(self) -> Mapping[str, int]:
+        return {name: number for number, name in enumerate(self.gallery.names)}
+
+    def sample(self, current: Mapping[str, Answer]) -> Iterator[tuple[int, Answer]]:
+        """The images of the random sample that count, with their answers."""
+        for number in self.views.numbers(SAMPLE):
+            answer = current.get(self.gallery.names[number])
+            if answer is None or not answer.sampled:
+                return
+            yield int(number), answer
+
+    def is_right(self, number: int, answer: Answer) -> bool:
+        """Whether the image's label of today is what the expert said."""
+        return answer.kind == "class" and self.gallery.classes[self.gallery.beliefs.label[number]] == answer.label
+
+    def outcome(self, current: Mapping[str, Answer]) -> Outcome:
+        sampled = list(self.sample(current))
+        told = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
+        looked_at = np.array([number for number, _ in told], np.int64)
+        right = np.array([is_right for _, is_right in told], np.bool_)
+        return Outcome(
+            estimate=estimate_share(self.views.strata, looked_at, right),
+            classes=list(self._by_class(looked_at, right)),
+            unclear=len(sampled) - len(told),
+            answered=len(current),
+            corrected=sum(not self.is_right(number, answer) for number, answer in self._decided(current)),
+            images=len(self.gallery.names),
+        )
+
+    def _decided(self, current: Mapping[str, Answer]) -> Iterator[tuple[int, Answer]]:
+        """The answers that say something, about images that are still there."""
+        for answer in current.values():
+            if answer.kind != "unclear" and answer.image in self.number_of:
+                yield self.number_of[answer.image], answer
+
+    def _by_class(self, looked_at: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[ClassShare]:
+        label = self.gallery.beliefs.label
+        held = self.class_sizes
+        for number in np.unique(label[looked_at]):
+            mine = label[looked_at] == number
+            images = int(held[number])
+            one_stratum = np.zeros(images, np.int64)
+            share = estimate_share(one_stratum, np.arange(int(mine.sum())), right[mine])
+            yield ClassShare(self.gallery.classes[number], images, share)
+
+    @cached_property
+    def class_sizes(self) -> NDArray[np.int64]:
+        """How many images are predicted as each class."""
+        return np.bincount(self.gallery.beliefs.label, minlength=len(self.gallery.classes))

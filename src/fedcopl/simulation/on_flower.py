@@ -1,0 +1,145 @@
+"""A simulated federation on Flower's Ray engine: several processes, the same bits as in one.
+
+Every simulated site keeps its states in a folder, as a real one does, because Ray gives a question to whichever process
+is free. The server's side is the simulation of `fedcopl run`, so the folder of the run holds all that it always holds.
+"""
+
+import logging
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..config import RunConfig
+from ..data.catalog import load_dataset
+from ..deployment.server.grid_federation import GridFederation, Patience
+from ..deployment.server.roster import Known
+from ..deployment.site.replies import make_client_app
+from ..deployment.wire.terms import Terms
+from ..errors import FedCoPLError, FederationError
+from ..federation.client import Client, ClientState
+from ..flower_app.sites import PARTITION, SIMULATED, SimulatedSite, simulated_state
+from ..messages import Ask, Reply
+from ..run.build import client_names
+from ..run.watcher import SilentWatcher, Watcher
+from .central import CENTRAL
+from .local import LocalFederation
+from .simulate import Engine, NotedFederation, Results, simulate
+
+LONG = 24 * 3600.0  # seconds: a simulated site does not get lost
+
+
+class OverGrid(LocalFederation):
+    """Clients in Flower's processes; their states are read back from their folders, for audit and checkpoint."""
+
+    def begin(self, grid: Grid, folder: Path, over: threading.Event) -> None:
+        """Write the states down where the simulated sites look for them, under a name no run had before."""
+        self._run, self._home = secrets.token_hex(8), folder
+        for name, state in self.states.items():
+            simulated_state(folder, self._run, name).seed(state)
+        names = {name: number for number, name in enumerate(self._clients)}
+        terms = Terms(self._run, 1, 0, "", "", "", {})
+        patience = Patience(LONG, len(names), poll=0.05)
+        self._sites = GridFederation(grid, terms, Known(names), patience, self._watcher, over.is_set)
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        began = time.perf_counter()
+        self._sites.clients()  # all of them have to be there
+        replies = self._sites.ask(questions)
+        for name in replies:
+            self.states[name] = simulated_state(self._home, self._run, name).state()
+        kinds = {type(ask).__name__ for ask in questions.values()}
+        for kind in kinds:
+            self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
+        return replies
+
+
+class GridSimulation(NotedFederation, OverGrid):
+    """Notes what clients believe, as every simulation does, and asks them over the grid."""
+
+
+def engine_over(grid: Grid, over: threading.Event) -> Engine:
+    def engine(
+        folder: Path, clients: Mapping[str, Client], states: Mapping[str, ClientState] | None, watcher: Watcher
+    ) -> GridSimulation:
+        federation = GridSimulation(folder, clients, states, watcher)
+        federation.begin(grid, folder, over)
+        return federation
+
+    return engine
+
+
+def simulate_over(
+    grid: Grid, config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher, over: threading.Event
+) -> Results:
+    """`simulate`, with this grid's nodes as clients."""
+    try:
+        return simulate(config, folder, resume=resume, watcher=watcher, engine=engine_over(grid, over))
+    finally:
+        shutil.rmtree(folder / SIMULATED, ignore_errors=True)
+
+
+def simulate_on_ray(
+    config: RunConfig, folder: Path, *, resume: bool = False, watcher: Watcher | None = None
+) -> Results:
+    """One simulated federation, its clients spread over this machine's cores."""
+    try:
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise FederationError(
+            "Flower's simulation is not installed: pip install 'fedcopl[flower-simulation]'"
+        ) from error
+    _quiet()
+    outcome: list[Results] = []
+    trouble: list[FedCoPLError] = []
+    over = threading.Event()
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            told = watcher or SilentWatcher()
+            outcome.append(simulate_over(grid, config, folder, resume=resume, watcher=told, over=over))
+        except FedCoPLError as error:
+            trouble.append(error)
+
+    clients = make_client_app(partial(_simulated, config.to_toml(), folder.absolute()))
+    try:
+        run_simulation(server, clients, _how_many(config), backend_config=_resources())
+    finally:
+        over.set()
+    if trouble:
+        raise trouble[0]
+    return outcome[0]
+
+
+def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
+    return SimulatedSite(settings, folder, int(context.node_config[PARTITION]))
+
+
+def _how_many(config: RunConfig) -> int:
+    """The clients of a simulation, known from its settings and the list of images."""
+    return 1 if config.method == CENTRAL else len(client_names(load_dataset(config.data), config.data))
+
+
+def _resources() -> dict[str, Any]:
+    """One core for each process, as many as there are cores; what Ray has to say goes into its own files."""
+    start = {"num_cpus": _cores(), "log_to_driver": False, "logging_level": "error"}
+    return {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _quiet() -> None:
+    """Flower tells of every step; here the watcher does."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -1,0 +1,1 @@
+"""`fedcopl watch`: a live page of a run, read from its folder."""

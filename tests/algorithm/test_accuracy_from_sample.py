@@ -1,0 +1,156 @@
+"""The accuracy that is told from a few images: textbook formulas, SciPy, and drawing many samples."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+from fedcopl.algorithm.accuracy_from_sample import drawn_order, estimate_share, images_needed, strata_of, wilson
+from fedcopl.rng import stream
+
+
+@pytest.mark.parametrize(("right", "images"), [(0, 1), (1, 1), (7, 10), (46, 50), (50, 50), (0, 30), (930, 1000)])
+def test_wilson_is_scipys(right, images):
+    reference = binomtest(right, images).proportion_ci(0.95, method="wilson")
+    assert wilson(right / images, images) == pytest.approx((reference.low, reference.high), abs=1e-12)
+
+
+def test_wilson_at_the_ends():
+    assert wilson(0.7, 0) == (0.0, 1.0)
+    assert wilson(0.7, math.inf) == (0.7, 0.7)
+
+
+def test_strata_are_the_halves_of_each_class():
+    label = np.array([2, 0, 2, 2, 0, 2])
+    confidence = np.array([0.9, 0.3, 0.5, 0.4, 0.8, 0.6])
+    # class 0: 0.3 | 0.8; class 2: 0.4 0.5 | 0.6 0.9; nothing is predicted as class 1
+    assert strata_of(label, confidence).tolist() == [5, 0, 4, 4, 1, 5]
+
+
+def test_a_class_with_one_image_has_one_stratum():
+    assert strata_of(np.array([0]), np.array([0.5])).tolist() == [0]
+
+
+def test_nothing_is_drawn_from_nothing():
+    assert drawn_order(strata_of(np.zeros(0, np.int64), np.zeros(0)), stream(0, "test")).tolist() == []
+
+
+strata_lists = st.lists(st.integers(0, 5), min_size=1, max_size=60)
+
+
+@given(strata_lists, st.integers(0, 2**32 - 1))
+def test_every_image_is_drawn_once_and_every_beginning_is_in_proportion(strata, seed):
+    strata = np.array(strata)
+    order = drawn_order(strata, stream(seed, "test"))
+    assert sorted(order) == list(range(len(strata)))
+    size = np.bincount(strata, minlength=6)
+    for length in range(len(strata) + 1):
+        seen = np.bincount(strata[order[:length]], minlength=6)
+        # each stratum's next place is (seen + u) / size; no stratum can be a whole image ahead of another
+        ahead = [(seen[h] - 1) / size[h] for h in range(6) if size[h]]
+        behind = [(seen[h] + 1) / size[h] for h in range(6) if size[h]]
+        assert max(ahead) <= min(behind)
+
+
+def test_every_image_has_the_same_chance_to_be_among_the_first():
+    strata = np.repeat([0, 1, 2], [6, 3, 1])
+    chosen = np.zeros(10)
+    rng = stream(3, "test")
+    for _ in range(4000):
+        chosen[drawn_order(strata, rng)[:4]] += 1
+    # 4 of 10 each: the deviation of a count of 4000 draws is at most sqrt(4000 * 0.24) = 31; the first four are not
+    # drawn up to one fixed place but to one fixed number, which shifts the chances by a few per cent
+    assert chosen / 4000 == pytest.approx(np.full(10, 0.4), abs=0.06)
+
+
+def test_the_weights_worked_by_hand():
+    # 80 images in one stratum, 20 in the other; 5 of each were looked at, 5 and 2 of them right
+    strata = np.repeat([0, 1], [80, 20])
+    looked_at = np.array([0, 1, 2, 3, 4, 80, 81, 82, 83, 84])
+    right = np.array([True] * 5 + [True, True, False, False, False])
+    told = estimate_share(strata, looked_at, right)
+    assert told.share == pytest.approx(0.8 * 1 + 0.2 * 2 / 5)
+    worth = 1 / (0.8**2 * 75 / 79 / 5 + 0.2**2 * 15 / 19 / 5)
+    assert (told.low, told.high) == pytest.approx(wilson(0.88, worth))
+    assert (told.looked_at, told.right) == (10, 7)
+
+
+def test_small_strata_are_joined_with_their_neighbours():
+    # 3, 0, 2 and 5 looked at: the first three count as one of 60 images, the last as one of 40
+    strata = np.repeat([0, 1, 2, 3], [30, 10, 20, 40])
+    looked_at = np.array([0, 1, 2, 40, 41, 60, 61, 62, 63, 64])
+    right = np.array([True, True, False, True, False, True, True, True, True, True])
+    assert estimate_share(strata, looked_at, right).share == pytest.approx(0.6 * 3 / 5 + 0.4)
+
+
+def test_one_stratum_is_wilson_with_the_correction_for_few_images():
+    told = estimate_share(np.zeros(101, np.int64), np.arange(20), np.arange(20) < 18)
+    assert told[:3] == pytest.approx((0.9, *wilson(0.9, 20 * 100 / 81)))
+
+
+def test_who_looked_at_everything_knows():
+    strata = np.repeat([0, 1, 2], [7, 1, 9])
+    told = estimate_share(strata, np.arange(17), np.arange(17) % 4 > 0)
+    assert told[:3] == pytest.approx((12 / 17, 12 / 17, 12 / 17))
+
+
+def test_who_looked_at_nothing_does_not():
+    told = estimate_share(np.zeros(5, np.int64), np.zeros(0, np.int64), np.zeros(0, bool))
+    assert math.isnan(told.share)
+    assert told[1:] == (0.0, 1.0, 0, 0)
+
+
+@given(strata_lists, st.data())
+def test_the_share_lies_in_its_interval_and_both_in_0_to_1(strata, data):
+    strata = np.array(strata)
+    order = drawn_order(strata, stream(data.draw(st.integers(0, 99)), "test"))
+    looked_at = order[: data.draw(st.integers(1, len(strata)))]
+    right = np.array(data.draw(st.lists(st.booleans(), min_size=len(looked_at), max_size=len(looked_at))))
+    told = estimate_share(strata, looked_at, right)
+    assert 0 <= told.low <= told.share + 1e-12
+    assert told.share - 1e-12 <= told.high <= 1
+
+
+@pytest.mark.parametrize("looked", [30, 120])
+def test_the_interval_covers_the_truth_as_often_as_it_says(looked):
+    """An image that the model is less sure of is more often wrong, and the classes differ in size."""
+    rng = stream(7, "coverage", looked)
+    label = rng.choice(8, 600, p=rng.dirichlet(np.ones(8)))
+    confidence = rng.random(600)
+    right = rng.random(600) < 0.55 + 0.45 * confidence
+    strata = strata_of(label, confidence)
+    told = [
+        estimate_share(strata, first, right[first]) for first in (drawn_order(strata, rng)[:looked] for _ in range(800))
+    ]
+    covered = np.mean([estimate.low <= right.mean() <= estimate.high for estimate in told])
+    assert covered >= 0.93  # 800 trials: three deviations below 0.95 is 0.927
+    assert np.mean([estimate.share for estimate in told]) == pytest.approx(right.mean(), abs=0.008)
+
+
+def test_looking_at_the_least_sure_only_would_mislead():
+    # Why the order matters: the same population, but the first images by confidence.
+    rng = stream(8, "coverage")
+    confidence = rng.random(600)
+    right = rng.random(600) < 0.55 + 0.45 * confidence
+    strata = strata_of(np.zeros(600, np.int64), confidence)
+    by_doubt = np.argsort(confidence)[:60]
+    assert np.mean(right[by_doubt]) < right.mean() - 0.1
+    drawn = drawn_order(strata, rng)[:60]
+    told = estimate_share(strata, drawn, right[drawn])
+    assert told.low <= right.mean() <= told.high
+
+
+@pytest.mark.parametrize(("share", "images", "half_width"), [(0.9, 5000, 0.05), (0.5, 300, 0.1), (1.0, 50, 0.01)])
+def test_images_needed_is_the_first_number_that_is_enough(share, images, half_width):
+    needed = images_needed(share, images, half_width)
+
+    def width(looked):
+        worth = math.inf if looked == images else looked * (images - 1) / (images - looked)
+        low, high = wilson(share, worth)
+        return high - low
+
+    assert width(needed) <= 2 * half_width
+    assert width(needed - 1) > 2 * half_width

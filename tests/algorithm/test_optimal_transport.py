@@ -1,0 +1,283 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.optimize import linprog
+
+from fedcopl.algorithm.optimal_transport import transport
+
+# The worked numbers were made with the authors' program and with an independent one (baselines.md, section 4).
+S = np.array([[0.30, 0.10], [0.25, 0.20], [0.05, 0.28], [0.12, 0.15]])
+
+
+def solved(similarity, mass, smoothing, tolerance=1e-12, iterations=20_000):
+    return transport(np.asarray(similarity), mass=mass, smoothing=smoothing, tolerance=tolerance, iterations=iterations)
+
+
+def plain(similarity, mass, smoothing, threshold=1e-3, limit=100, shift=0.0, cap=1.0):
+    """The authors' loop, as section 4 tells it: the plan and the number of iterations."""
+    kernel = np.exp((similarity - 1 + shift) / smoothing)
+    (patches, prompts), u = similarity.shape, np.ones(len(similarity))
+    v, done = np.ones(prompts), 0
+    while done < limit:
+        u = np.minimum(1 / patches / (kernel @ v), cap)
+        v, before, done = mass / prompts / (kernel.T @ u), v, done + 1
+        if np.abs(v - before).mean() < threshold:
+            break
+    return u[:, None] * kernel * v, done
+
+
+def programme(similarity, mass):
+    """The same without smoothing, as a linear programme: the plan of lowest cost <1 - S, T>."""
+    patches, prompts = similarity.shape
+    row_sums = np.kron(np.eye(patches), np.ones(prompts))
+    column_sums = np.tile(np.eye(prompts), patches)
+    result = linprog(
+        (1 - similarity).ravel(),
+        A_ub=row_sums,
+        b_ub=np.full(patches, 1 / patches),
+        A_eq=column_sums,
+        b_eq=np.full(prompts, mass / prompts),
+    )
+    return result.x.reshape(similarity.shape), result.fun
+
+
+@st.composite
+def problems(draw, max_mass=0.95):
+    shape = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    similarity = draw(hnp.arrays(np.float64, shape, elements=st.floats(-1, 1)))
+    return similarity, draw(st.floats(0.05, max_mass)), draw(st.floats(0.1, 2))
+
+
+# The table
+
+
+@pytest.mark.parametrize(
+    ("mass", "rows", "value"),
+    [
+        (1.0, [0.25, 0.25, 0.25, 0.25], 0.22583787),
+        (0.8, [0.250000, 0.226583, 0.229840, 0.093578], 0.19314409),
+        (0.5, [0.156748, 0.141315, 0.143543, 0.058394], 0.12073387),
+    ],
+)
+def test_the_worked_table(mass, rows, value):
+    plan = solved(S, mass, 0.1)
+    assert np.allclose(plan.sum(axis=1), rows, rtol=0, atol=6e-7)
+    assert np.allclose(plan.sum(axis=0), mass / 2, rtol=1e-14)
+    assert (plan * S).sum() == pytest.approx(value, abs=6e-9)
+
+
+def test_the_default_tolerance_is_enough_for_the_table():
+    plan = transport(S, mass=0.8, smoothing=0.1)
+    assert (plan * S).sum() == pytest.approx(0.19314409, abs=1e-7)
+    assert (plan.sum(axis=1) <= 0.25 * (1 + 1e-6)).all()
+
+
+def test_the_worked_plan():
+    expected = [[0.215157, 0.034843], [0.131293, 0.095290], [0.017769, 0.212071], [0.035782, 0.057796]]
+    assert np.allclose(solved(S, 0.8, 0.1), expected, rtol=0, atol=6e-7)
+
+
+def test_one_iteration():
+    plan = solved(S, 0.8, 0.1, iterations=1)
+    expected = [[0.215760, 0.035037], [0.130865, 0.095239], [0.017711, 0.211959], [0.035665, 0.057765]]
+    assert np.allclose(plan, expected, rtol=0, atol=6e-7)
+    # The columns are right from the first iteration on, the first row still exceeds 1/4.
+    assert np.allclose(plan.sum(axis=0), 0.4, rtol=1e-14)
+    assert plan.sum(axis=1).max() == pytest.approx(0.250796, abs=6e-7)
+
+
+def test_the_balanced_plan():
+    # What is printed there was stopped at six digits, so the last may be one off.
+    expected = [[0.219406, 0.030593], [0.153854, 0.096145], [0.022170, 0.227830], [0.104569, 0.145431]]
+    assert np.allclose(solved(S, 1.0, 0.1), expected, rtol=0, atol=1.1e-6)
+    assert np.allclose(solved(S, 1.0, 0.1), plain(S, 1.0, 0.1, 1e-15, 2000, cap=np.inf)[0], rtol=0, atol=1e-12)
+
+
+def test_fewer_iterations_than_the_authors_loop():
+    # Theirs is not within 1e-9 after 20 iterations, ours is: what `_fill` is for.
+    mass, smoothing = 0.95, 0.1
+    exact = plain(S, mass, smoothing, 1e-16, 20_000)[0]
+    assert abs(plain(S, mass, smoothing, 0, 20)[0] - exact).max() > 1e-4
+    assert abs(solved(S, mass, smoothing, 0, 20) - exact).max() < 1e-9
+
+
+def test_stops_when_the_tolerance_is_reached():
+    steps = [solved(S, 0.8, 0.1, tolerance=0, iterations=k) for k in range(1, 20)]
+    for tolerance, expected in [(0.5, range(1)), (1e-4, range(1, 6)), (1e-9, range(6, 15))]:
+        plan = solved(S, 0.8, 0.1, tolerance)
+        assert any(np.array_equal(plan, steps[k]) for k in expected)
+
+
+# The plain loop is the reference; its own worked numbers first.
+
+
+@pytest.mark.parametrize(("mass", "iterations"), [(1.0, 46), (0.8, 10), (0.5, 2)])
+def test_the_reference_stops_where_the_authors_does(mass, iterations):
+    assert plain(S, mass, 0.1)[1] == iterations
+
+
+@pytest.mark.parametrize(
+    ("shift", "iterations", "value"), [(0.0, 10, 0.19314413), (0.5, 3, 0.19315091), (0.7, 13, 0.19307995)]
+)
+def test_a_shift_of_the_cost_changes_where_the_reference_stops_but_not_where_it_leads(shift, iterations, value):
+    plan, done = plain(S, 0.8, 0.1, shift=shift)
+    assert (done, (plan * S).sum()) == (iterations, pytest.approx(value, abs=6e-9))
+    assert np.allclose(plain(S, 0.8, 0.1, 1e-15, 5000, shift)[0], solved(S, 0.8, 0.1), rtol=0, atol=1e-12)
+
+
+@given(problems(max_mass=0.8))
+def test_agrees_with_the_plain_loop(problem):
+    similarity, mass, smoothing = problem
+    expected, _ = plain(similarity, mass, smoothing, 1e-14, 3000)
+    assert np.allclose(solved(*problem), expected, rtol=0, atol=1e-7)
+
+
+# Special cases
+
+
+@pytest.mark.parametrize("mass", [0.3, 0.8, 1.0])
+def test_a_constant_similarity_spreads_evenly(mass):
+    assert np.allclose(solved(np.full((4, 2), 0.2), mass, 0.1), mass / 8, rtol=1e-14)
+
+
+def test_one_prompt_and_full_mass_is_the_mean():
+    plan = solved(S[:, :1], 1.0, 0.1)
+    assert np.allclose(plan, 0.25, rtol=1e-15)
+    assert (plan * S[:, :1]).sum() == pytest.approx(0.18)
+
+
+def test_one_prompt_by_hand():
+    # Rows 0 and 1 are full; the other two share 0.3 as e^0.5 : e^1.2.
+    plan = solved(S[:, :1], 0.8, 0.1)
+    share = 0.3 / (1 + np.exp(0.7))
+    assert np.allclose(plan[:, 0], [0.25, 0.25, share, 0.3 - share], rtol=1e-12)
+    assert np.allclose(plan[:, 0], [0.25, 0.25, 0.099544, 0.200456], rtol=0, atol=6e-7)
+    assert (plan * S[:, :1]).sum() == pytest.approx(0.16653194, abs=6e-9)
+
+
+def test_two_equal_prompts_have_half_each():
+    plan = solved(S[:, [0, 0]], 0.8, 0.1)
+    assert np.allclose(plan, solved(S[:, :1], 0.8, 0.1) / 2, rtol=1e-12)
+    assert (plan * S[:, [0, 0]]).sum() == pytest.approx(0.16653194, abs=6e-9)
+
+
+def test_little_smoothing_is_the_linear_programme():
+    best, cost = programme(S, 0.8)
+    assert np.allclose(best, [[0.25, 0], [0.15, 0.10], [0, 0.25], [0, 0.05]]) and cost == pytest.approx(0.59)
+    assert np.allclose(solved(S, 0.8, 0.001, 1e-9), best, rtol=0, atol=1e-6)
+    assert ((1 - S) * solved(S, 0.8, 0.01)).sum() == pytest.approx(0.590002, abs=6e-7)
+
+
+@given(problems())
+def test_costs_what_the_linear_programme_costs_give_or_take_the_smoothing(problem):
+    similarity, mass, smoothing = 0.15 * (problem[0] + 1), problem[1], 0.01  # between 0 and 0.3, as CLIP's
+    _, cost = programme(similarity, mass)
+    plan = solved(similarity, mass, smoothing, 1e-9, 5000)
+    too_full = np.maximum(plan.sum(axis=1) - 1 / len(similarity), 0).sum()  # not solved after 5000 iterations
+    assert too_full < 0.01
+    # Below by what rows too full can save; above by the most that entropy can be worth.
+    excess = ((1 - similarity) * plan).sum() - cost
+    assert -0.3 * too_full - 1e-6 <= excess <= smoothing * mass * np.log(similarity.size / mass) + 1e-6
+
+
+# Numerics
+
+
+def test_the_authors_sharpest_setting_does_not_underflow():
+    # lambda = 0.01 and similarities of 0.2: exp(-(1 - 0.2) / 0.01) = e^-80 is 0 in half precision.
+    similarity = np.random.default_rng(0).normal(0.2, 0.05, (3, 49, 2))
+    plan = transport(similarity, mass=0.8, smoothing=0.01)
+    assert np.allclose(plan.sum(axis=1), 0.4, rtol=1e-12)
+    assert (plan.sum(axis=2) <= (1 + 1e-6) / 49).all()
+    assert np.exp(-np.float16(0.8 / 0.01)) == 0
+
+
+@pytest.mark.parametrize("mass", [0.3, 0.8, 1.0])
+@pytest.mark.parametrize("smoothing", [1e-8, 1e-4, 1e8])
+def test_any_smoothing_gives_a_plan(mass, smoothing):
+    similarity = np.random.default_rng(1).uniform(-1, 1, (5, 7, 2))
+    with np.errstate(all="raise", under="ignore"):
+        plan = transport(similarity, mass=mass, smoothing=smoothing)
+    assert (plan >= 0).all()
+    assert np.allclose(plan.sum(axis=1), mass / 2, rtol=1e-12)
+
+
+def test_float32_is_solved_in_float64():
+    plan = transport(S.astype(np.float32), mass=0.8, smoothing=0.1, tolerance=1e-12)
+    assert plan.dtype == np.float64
+    assert np.array_equal(plan, solved(S.astype(np.float32).astype(np.float64), 0.8, 0.1))
+
+
+@pytest.mark.parametrize(("mass", "smoothing"), [(0.0, 0.1), (1.1, 0.1), (0.8, 0.0), (np.nan, 0.1)])
+def test_what_cannot_be_is_refused(mass, smoothing):
+    with pytest.raises(ValueError, match=r"mass in \(0, 1\] and a positive smoothing"):
+        transport(S, mass=mass, smoothing=smoothing)
+
+
+# Many problems at once
+
+
+def test_problems_do_not_touch_each_other():
+    # Some are done at once, some take long: each must come out as if it were alone.
+    rng = np.random.default_rng(2)
+    spread = np.array([[0.0, 0.01, 0.1], [0.3, 1.0, 0.0]])
+    similarity = spread[:, :, None, None] * rng.normal(0, 1, (2, 3, 9, 2))
+    plans = transport(similarity, mass=0.8, smoothing=0.1)
+    alone = [[transport(one, mass=0.8, smoothing=0.1) for one in row] for row in similarity]
+    assert plans.shape == (2, 3, 9, 2)
+    assert np.allclose(plans, alone, rtol=1e-12)
+
+
+def test_no_problems():
+    assert transport(np.zeros((0, 5, 9, 2)), mass=0.8, smoothing=0.1).shape == (0, 5, 9, 2)
+
+
+def test_the_similarity_is_not_changed():
+    before = S.copy()
+    transport(S, mass=0.8, smoothing=0.1)
+    assert np.array_equal(S, before)
+
+
+# Properties
+
+
+@given(problems(max_mass=1.0))
+def test_marginals(problem):
+    similarity, mass, _ = problem
+    plan = solved(*problem, tolerance=1e-9)
+    assert (plan >= 0).all()
+    assert np.allclose(plan.sum(axis=0), mass / similarity.shape[1], rtol=1e-12)
+    assert (plan.sum(axis=1) <= (1 + 2e-9) / len(similarity)).all()
+
+
+@given(problems())
+def test_is_optimal(problem):
+    # Convex, so this is enough: log T = S / lambda + f_i + g_j, f equal in the rows not full and lower in the full.
+    similarity, _, smoothing = problem
+    plan = solved(*problem)
+    duals = np.log(plan) - similarity / smoothing
+    of_rows = duals - duals[:1]
+    assert np.allclose(of_rows, of_rows[:, :1], rtol=0, atol=1e-8)
+    full = plan.sum(axis=1) >= (1 - 1e-7) / len(similarity)
+    f = of_rows[:, 0]
+    assert not full.all()
+    assert np.allclose(f[~full], f[~full][0], rtol=0, atol=1e-8)
+    assert (f[full] <= f[~full][0] + 1e-6).all()
+
+
+@given(problems(), st.randoms())
+def test_patches_and_prompts_have_no_order(problem, random):
+    similarity, mass, smoothing = problem
+    rows = random.sample(range(similarity.shape[0]), similarity.shape[0])
+    columns = random.sample(range(similarity.shape[1]), similarity.shape[1])
+    shuffled = solved(similarity[rows][:, columns], mass, smoothing)
+    assert np.allclose(shuffled, solved(similarity, mass, smoothing)[rows][:, columns], rtol=0, atol=1e-9)
+
+
+@given(problems(), st.floats(-3, 3), st.floats(0.1, 10))
+def test_only_differences_in_units_of_lambda_matter(problem, shift, unit):
+    similarity, mass, smoothing = problem
+    other = solved((similarity + shift) * unit, mass, smoothing * unit)
+    assert np.allclose(other, solved(similarity, mass, smoothing), rtol=0, atol=1e-8)

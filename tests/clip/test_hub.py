@@ -1,0 +1,225 @@
+"""Well-known names without a network: what is found, what is fetched, and what is said."""
+
+import hashlib
+import re
+import shutil
+import sys
+
+import huggingface_hub
+import pytest
+import torch
+
+from clip.tiny_clip import in_openai_layout, save_folder, tiny_model
+from fedcopl.clip.formats import hub
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.errors import ModelError
+
+NAME = "ViT-B/32"
+COMMIT = hub.RELEASES[NAME].revision
+
+
+@pytest.fixture(autouse=True)
+def empty_home(tmp_path, monkeypatch):
+    """No cache of this machine's may play a part."""
+    for variable in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """The hub's name can be looked up, but nobody answers."""
+
+    def download(*_, **__):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setattr(hub, "has_network", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """A small model in the files of the real one's repository."""
+    folder = save_folder(tmp_path_factory.mktemp("published"), tiny_model())
+    (folder / "model.safetensors").unlink()
+    torch.save(tiny_model().state_dict(), folder / "pytorch_model.bin")
+    return folder
+
+
+def snapshot_in(cache):
+    return cache / "models--openai--clip-vit-base-patch32" / "snapshots" / COMMIT
+
+
+@pytest.mark.parametrize("name", sorted(hub.RELEASES))
+def test_without_a_network_one_line_says_what_to_put_where(name, no_network, empty_home):
+    with pytest.raises(ModelError) as caught:
+        load_clip(name)
+    message, release = str(caught.value), hub.RELEASES[name]
+    assert message.startswith(f"{name}: is not here and cannot be fetched; put ")
+    assert "\n" not in message
+    assert all(file in message for file in (*release.beside, release.weights))
+    assert f"https://huggingface.co/{release.repository}/tree/{release.revision}" in message
+    assert str(release.snapshot) in message
+    assert release.original is None or f"OpenAI's {release.original.name} into {empty_home}/.cache/clip" in message
+
+
+def test_a_name_that_cannot_be_looked_up_is_not_tried_again_and_again(published, monkeypatch):
+    fake_hub = FakeHub(published)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake_hub)
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that by its standard never exists
+    monkeypatch.setattr(hub, "getproxies", dict)
+    with pytest.raises(ModelError, match="is not here and cannot be fetched"):
+        load_clip(NAME)
+    assert fake_hub.asked == []
+
+
+def test_behind_a_proxy_names_are_left_to_the_proxy(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
+    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy:3128"})
+    assert hub.has_network()
+
+
+def test_files_put_where_the_line_says_are_found(no_network, published):
+    with pytest.raises(ModelError) as caught:
+        load_clip(NAME)
+    folder = re.search(r" into (\S+)", str(caught.value))[1]
+    shutil.copytree(published, folder)
+    assert load_clip(NAME).image_size == 28
+    assert load_clip("openai/clip-vit-base-patch32").name == "openai/clip-vit-base-patch32"
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"),
+    [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"), (None, ".cache/huggingface/hub")],
+)
+def test_the_usual_cache_is_where_the_library_has_it(variable, below, no_network, published, empty_home, monkeypatch):
+    root = empty_home / "elsewhere" if variable else empty_home
+    if variable:
+        monkeypatch.setenv(variable, str(root))
+    shutil.copytree(published, snapshot_in(root / below))
+    assert load_clip(NAME).image_size == 28
+
+
+def test_a_snapshot_without_its_weights_is_not_complete(no_network, published, empty_home):
+    folder = shutil.copytree(published, snapshot_in(empty_home / ".cache/huggingface/hub"))
+    (folder / "pytorch_model.bin").unlink()
+    with pytest.raises(ModelError, match="is not here"):
+        load_clip(NAME)
+
+
+def release_of(folder, **changes):
+    """The real release, but with the checksums of the small model's files."""
+    digest = hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()
+    real = hub.RELEASES[NAME]
+    return hub.Release(real.repository, real.revision, real.weights, changes.get("sha256", digest), real.beside)
+
+
+class FakeHub:
+    """Downloads by copying, as the library lays it out: a blob, and a link to it."""
+
+    def __init__(self, folder):
+        self.folder, self.asked = folder, []
+
+    def __call__(self, repository, file, *, revision, cache_dir):
+        self.asked.append((repository, file, revision))
+        link = snapshot_in(cache_dir) / file
+        blob = link.parents[2] / "blobs" / file
+        for path in (link, blob):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.folder / file, blob)
+        link.symlink_to(blob)
+        return str(link)
+
+
+@pytest.fixture
+def fake_hub(published, monkeypatch):
+    fake = FakeHub(published)
+    monkeypatch.setattr(hub, "has_network", lambda: True)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake)
+    monkeypatch.setitem(hub.RELEASES, NAME, release_of(published))
+    return fake
+
+
+def test_fetched_once_at_the_pinned_commit_with_the_weights_last(fake_hub):
+    assert load_clip(NAME).image_size == 28
+    assert load_clip(NAME).image_size == 28
+    assert [file for _, file, _ in fake_hub.asked] == [*hub.HUGGING_FACE_FILES, "pytorch_model.bin"]
+    assert {(repository, revision) for repository, _, revision in fake_hub.asked} == {
+        ("openai/clip-vit-base-patch32", COMMIT)
+    }
+
+
+def test_a_fetched_file_with_a_wrong_checksum_does_not_stay(fake_hub, published, monkeypatch, empty_home):
+    monkeypatch.setitem(hub.RELEASES, NAME, release_of(published, sha256="0" * 64))
+    with pytest.raises(
+        ModelError, match=r"pytorch_model\.bin: is not the published file: its sha256 is \w{64}, not 0{64}"
+    ):
+        load_clip(NAME)
+    left = {file.name for file in empty_home.rglob("*") if file.is_file() or file.is_symlink()}
+    assert left == set(hub.HUGGING_FACE_FILES)
+
+
+def put_original(home, monkeypatch, sha256=None):
+    file = home / ".cache/clip/ViT-B-32.pt"
+    file.parent.mkdir(parents=True)
+    torch.save(in_openai_layout(tiny_model(vision={"num_attention_heads": 1}, text={"num_attention_heads": 1})), file)
+    real = hub.RELEASES[NAME]
+    digest = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
+    original = hub.Original("ViT-B-32.pt", digest)
+    small = hub.Release(real.repository, real.revision, real.weights, real.sha256, original=original)
+    monkeypatch.setitem(hub.RELEASES, NAME, small)
+
+
+def test_openais_own_file_is_found(no_network, empty_home, monkeypatch):
+    put_original(empty_home, monkeypatch)
+    assert load_clip(NAME).image_size == 28
+
+
+def test_openais_own_file_must_be_theirs(no_network, empty_home, monkeypatch):
+    put_original(empty_home, monkeypatch, sha256="1" * 64)
+    with pytest.raises(ModelError, match=r"ViT-B-32\.pt: is not the published file"):
+        load_clip(NAME)
+
+
+def test_without_the_library_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelError, match=r"pip install 'fedcopl\[hub\]'"):
+        load_clip(NAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("ViT-B/23", "ViT-B/32"), ("vit-l/14", "ViT-L/14"), ("RN-50", "RN50"), ("glyphclip", "glyph-clip")],
+)
+def test_an_unknown_name_lists_the_known_ones_and_the_nearest(name, near):
+    with pytest.raises(ModelError) as caught:
+        load_clip(name)
+    message = str(caught.value)
+    assert message.endswith(f"did you mean {near}?")
+    assert all(known in message for known in ("glyph-clip", *hub.RELEASES))
+
+
+def test_a_name_like_no_other_gets_no_guess():
+    with pytest.raises(ModelError) as caught:
+        load_clip("/no/such/place/xyzzy")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_folder_of_that_name_goes_before(no_network, published, empty_home, monkeypatch):
+    monkeypatch.chdir(empty_home)
+    shutil.copytree(published, empty_home / "ViT-B/32")
+    assert load_clip(NAME).image_size == 28
+
+
+@pytest.mark.parametrize(
+    "release",
+    sorted({*hub.RELEASES.values()}, key=lambda release: release.repository),
+    ids=lambda release: release.repository,
+)
+def test_releases_are_pinned(release):
+    assert re.fullmatch(r"[0-9a-f]{40}", release.revision)
+    digests = [release.sha256] if release.sha256 else []
+    digests += [release.original.sha256] if release.original else []
+    assert digests
+    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in digests)

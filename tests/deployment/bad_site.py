@@ -1,0 +1,43 @@
+"""A site that takes part in the labelling, and then answers every training with another kind of rubbish."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedcopl.cli import main
+from fedcopl.deployment.site import replies as client_app
+from fedcopl.deployment.site import site
+from fedcopl.messages import Train, digest
+
+NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception"]
+honest = site.Site.answer
+send = client_app.answer_records
+old = {}
+
+
+def spoiled(self, ask, terms):
+    """The right answer, made worse."""
+    reply = honest(self, ask, terms)
+    if not isinstance(ask, Train):
+        return reply
+    visual = reply.shared["visual"]
+    match NAMES[ask.round]:
+        case "not finite":
+            return replace(reply, shared={"visual": np.full_like(visual, np.nan)})
+        case "wrong shape":
+            return replace(reply, shared={"visual": visual[:, :1]})
+        case "huge":
+            return replace(reply, shared={"visual": np.zeros(1_000_000, np.float32)})
+        case "of another round":
+            old["question"] = digest(replace(ask, round=0))
+            return reply
+    raise RuntimeError("patient-17.png makes it break")
+
+
+def records(reply, question, folder):
+    return send(reply, old.pop("question", question), folder)
+
+
+site.Site.answer = spoiled
+client_app.answer_records = records
+main()

@@ -1,0 +1,166 @@
+"""Real processes on loopback, with everything that goes wrong in the field."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from deployment.deployment import SETTINGS, Deployment
+from fakes import FlakyFederation
+from fedcopl.config import RunConfig, override
+from fedcopl.federation.server import run
+from fedcopl.run.build import assemble
+from fedcopl.run.watcher import SilentWatcher
+
+pytestmark = pytest.mark.slow
+BAD_SITE = Path(__file__).with_name("bad_site.py")
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    deployed = Deployment(tmp_path)
+    yield deployed
+    deployed.end()
+
+
+def in_one_process(deployment, *words, lost=()):
+    """The same federation in this process, without the answers that got lost: server's and clients' last prompts."""
+    given = ["source=folder", f"path={deployment.root / 'data'}", "partition=natural"]
+    config = RunConfig.from_mapping(override({}, [*SETTINGS, *given, *words]), "test")
+    simulation = assemble(config, SilentWatcher())
+    federation = FlakyFederation(simulation.clients)
+    federation.lost = set(lost)
+    server = run(config, federation, simulation.server, lambda *_: None)
+    return server.shared["visual"].tobytes(), federation.states
+
+
+def visual(deployment, out="run"):
+    return load_file(deployment.root / out / "prompts/server.safetensors")["visual"].tobytes()
+
+
+def text(deployment, name):
+    [file] = deployment.home(name).glob(f"runs/*/prompts/clients/{name}.safetensors")
+    return load_file(file)["text"].tobytes()
+
+
+def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
+    deployment.admit(*deployment.names)
+    deployment.server("rounds=4")
+    for name in deployment.names:
+        deployment.join(name)
+    deployment.wait_for("site-b", "round 1: select answered")
+
+    # A site is killed while it trains, and comes back.
+    deployment.kill("site-b")
+    deployment.join("site-b")
+
+    # Somebody else has a copy of a site's key, and somebody knocks whose key is not known.
+    copied = deployment.root / "stolen"
+    copied.mkdir()
+    shutil.copy(deployment.home("site-a") / "site.key", copied)
+    deployment.join("site-a", home=str(copied), log="thief")
+    stranger = deployment.join("site-c", home=str(deployment.root / "strange"), log="stranger")
+    for knocking in ("thief", "stranger"):
+        deployment.wait_for(knocking, "the server does not let this site in")
+    # While the server is away it cannot tell who was there first; see the test of somebody else with a site's key.
+    deployment.kill("thief")
+
+    # The server is killed in the middle of a round, and goes on.
+    deployment.wait_for("site-a", "round 3: estimate answered")
+    deployment.kill("server")
+    deployment.server("--resume", "rounds=4")
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+
+    assert [record["dropped"] for record in deployment.rounds()] == [{}] * 4
+    shared, states = in_one_process(deployment, "rounds=4")
+    assert visual(deployment) == shared
+    for name in deployment.names:
+        assert text(deployment, name) == states[name].own["text"].tobytes()
+    assert stranger.poll() is None  # still knocking
+    assert "answered" not in deployment.log("thief") + deployment.log("stranger")
+    assert json.loads((deployment.root / "run/server.json").read_text())["starts"] == 2
+
+
+def test_rubbish_is_dropped_named_and_without_effect(deployment):
+    deployment.admit(*deployment.names)
+    deployment.server("--start-with", "3", "rounds=5", "refresh_every=5", min_sites=2)
+    deployment.join("site-a")
+    deployment.join("site-c")
+    deployment.join("site-b", program=BAD_SITE)
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+
+    # Each round another kind of rubbish; the last one is an old, once good answer.
+    dropped = [record["dropped"].get("site-b", "") for record in deployment.rounds()]
+    for why, words in zip(
+        dropped,
+        ["not finite", "instead of float32", "no answer to this question has more", "another question", "RuntimeError"],
+        strict=True,
+    ):
+        assert words in why, dropped
+    assert deployment.log("server").count("site-b left out") == 5
+    # What went wrong inside is told at the site, and only there.
+    assert "patient-17" in deployment.log("site-b")
+    assert "patient-17" not in deployment.log("server") + str(dropped)
+    lost = {("site-b", "Train", round) for round in range(5)}
+    shared, states = in_one_process(deployment, "rounds=5", "refresh_every=5", lost=lost)
+    assert visual(deployment) == shared
+    assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
+
+
+def test_in_a_secure_sum_a_site_may_get_lost(deployment):
+    deployment.admit(*deployment.names)
+    deployment.server("--start-with", "3", "rounds=2", "secure_sums=true", min_sites=2, timeout=20)
+    for name in deployment.names:
+        deployment.join(name, "--least-sites", "2")
+    # In the middle of a sum, when the others' answers are masked for it already.
+    deployment.wait_for("site-c", "round 2: shareout answered")
+    deployment.kill("site-c")
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+
+    first, second = deployment.rounds()
+    assert (first["sites"], second["sites"]) == (["site-a", "site-b", "site-c"], ["site-a", "site-b"])
+    assert second["labelling"] is None  # nobody tells how many images it has
+    assert "site-c" in second["dropped"]
+    shared, states = in_one_process(deployment, "rounds=2", "secure_sums=true", lost={("site-c", "Train", 1)})
+    assert visual(deployment) == shared
+    assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
+
+
+def test_slow_late_cut_off_and_full(deployment):
+    deployment.admit("site-a", "site-b")
+    deployment.server("--start-with", "2", "rounds=8", min_sites=1, timeout=25)
+    deployment.join("site-a")
+    cut_off = deployment.join("site-b")
+    late = deployment.join("site-c")
+    deployment.wait_for("site-b", "round 1: train answered")
+    deployment.wait_for("site-c", "the server does not let this site in")
+
+    # Cut off, or too slow: the process stands still for longer than a question may take.
+    os.kill(cut_off.pid, signal.SIGSTOP)
+    # Late: a third site is let in while the others are at it.
+    deployment.admit("site-c")
+    deployment.wait_for("server", "site-c may join from now on")
+    deployment.wait_for("server", "site-b is left out: gave no answer within 25 s")
+    os.kill(cut_off.pid, signal.SIGCONT)
+
+    # Full: the third site cannot write any more, for a while.
+    deployment.wait_for("site-c", "answered")
+    resource.prlimit(late.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    deployment.wait_for("server", "site-c is left out: refused: RunFolderError; the site's own log says more")
+    resource.prlimit(late.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+    assert "cannot be written: File too large" in deployment.log("site-c")
+
+    rounds = deployment.rounds()
+    assert len(rounds) == 8  # they went on
+    [cut, *_] = [place for place, record in enumerate(rounds) if "site-b" not in record["sites"]]
+    assert any("site-b" in record["sites"] for record in rounds[cut:])  # and it came back
+    [full, *_] = [place for place, record in enumerate(rounds) if "RunFolderError" in str(record["dropped"])]
+    assert any("site-c" in record["sites"] for record in rounds[full:])
+    for name in deployment.names:
+        assert text(deployment, name)

@@ -1,0 +1,431 @@
+"""The protocol over a grid: order, patience, rubbish, and who is there."""
+
+import io
+import math
+import threading
+import time
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Error, Message
+from flwr.common.constant import ErrorCode
+from numpy.lib import format as npy
+
+from deployment.toolbox import FakeSite, LoopGrid, Told, terms
+from fakes import START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
+from fedcopl.config import RunConfig
+from fedcopl.deployment.server.grid_federation import GridFederation, Patience
+from fedcopl.deployment.server.roster import Known
+from fedcopl.deployment.site.replies import harmless_reason
+from fedcopl.deployment.wire.records import answer_records, read_answer
+from fedcopl.deployment.wire.terms import Refused
+from fedcopl.errors import DataError, Interrupted, NoClientAnswered
+from fedcopl.federation.server import run
+from fedcopl.messages import Evaluate, Evaluated, Select, SharedOut, ShareOut, Train, Trained, digest
+from fedcopl.privacy.mask_session import SEALED
+from fedcopl.simulation.local import LocalFederation
+
+CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}}, "test")
+QUICK = Patience(timeout=0.4, min_sites=1, poll=0.01)
+
+
+def sites(tmp_path, config=CONFIG, count=3):
+    return {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, count).items()}
+
+
+def federation_of(grid, watcher=None, patience=QUICK, **more):
+    return GridFederation(grid, terms(CONFIG), Known({}), patience, watcher or Told(), **more)
+
+
+def played(federation, config=CONFIG):
+    reports = []
+    state = run(config, federation, start(), lambda server, report: reports.append(report))
+    return state.shared["visual"].tobytes(), reports
+
+
+@pytest.fixture
+def local():
+    return played(LocalFederation(clients(CONFIG, NoisyLearner)))
+
+
+def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
+    nodes = sites(tmp_path)
+    federation = federation_of(LoopGrid(nodes))
+    bits, reports = played(federation)
+    assert bits == local[0]
+    assert [report.loss for report in reports] == [report.loss for report in local[1]]
+    assert federation.take_dropped() == {}
+
+
+def test_answers_come_in_the_order_asked_whatever_the_order_they_come_in(tmp_path):
+    federation = federation_of(LoopGrid(sites(tmp_path)))
+    assert federation.clients() == ("client-0", "client-1", "client-2")
+    asked = {name: Evaluate(0, None) for name in ("client-2", "client-0", "client-1")}
+    assert list(federation.ask(asked)) == list(asked)
+
+
+def test_names_are_asked_for_where_the_registry_has_none(tmp_path, local):
+    grid = LoopGrid(sites(tmp_path))
+    grid.nameless = True
+    bits, _ = played(federation_of(grid))
+    assert bits == local[0]
+    assert grid.sent[:3] == [(f"client-{i}", "query.name") for i in range(3)]
+    assert sum(kind == "query.name" for _, kind in grid.sent) == 3  # once each
+
+
+def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
+    nodes = sites(tmp_path)
+    nodes["twin"] = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
+    grid = LoopGrid(nodes)
+    grid.nameless, grid.since["twin"] = True, "2"
+    federation = federation_of(grid)
+    assert federation.clients() == ("client-0", "client-1", "client-2")
+    federation.ask({"client-1": Evaluate(0, None)})
+    assert ("twin", "query.evaluate") not in grid.sent
+    assert federation.take_dropped() == {"client-1": "two sites have this name; the one that came second is left out"}
+
+
+def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
+    kept = []
+    grid = LoopGrid(sites(tmp_path))
+    grid.offline = {"client-0"}
+    known = Known({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
+    federation = GridFederation(grid, terms(CONFIG), known, QUICK)
+    assert federation.clients() == ("client-1", "client-2")
+    grid.offline = set()
+    assert federation.clients() == ("client-1", "client-2", "client-0")  # the late one comes last
+    assert kept == [
+        {"gone": 0, "client-1": 1, "client-2": 2},
+        {"gone": 0, "client-1": 1, "client-2": 2, "client-0": 3},
+    ]
+
+
+def lost(client, *where):
+    """What the run is without these answers: the same protocol in one process."""
+    federation = FlakyFederation(clients(CONFIG, NoisyLearner))
+    federation.lost = {(client, kind, round) for kind, round in where}
+    return played(federation)
+
+
+def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
+    nodes = sites(tmp_path)
+    silent = nodes["client-1"]
+    nodes["client-1"] = lambda message: None if spoiled(message, "train", 1) else silent(message)
+    told = Told()
+    federation = federation_of(LoopGrid(nodes), told)
+    bits, reports = played(federation)
+    assert bits == lost("client-1", ("Train", 0))[0]
+    assert reports[0].participants == ("client-0", "client-2")
+    assert told.notes == ["round 1, Train: client-1 is left out: gave no answer within 0 s"]
+    assert federation.take_dropped() == {"client-1": "Train: gave no answer within 0 s"}
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_an_answer_that_does_not_come_is_in_no_average_whether_or_not_the_site_has_worked(tmp_path, works):
+    def reference(kind):
+        federation = FlakyFederation(clients(CONFIG, EntwinedLearner))
+        getattr(federation, kind).add(("client-1", "Train", 0))
+        return played(federation)[0]
+
+    nodes = {name: FakeSite(name, one, tmp_path) for name, one in clients(CONFIG, EntwinedLearner).items()}
+    site = nodes["client-1"]
+
+    def silent(message):
+        reply = site(message) if works or not spoiled(message, "train", 1) else None
+        return None if spoiled(message, "train", 1) else reply
+
+    nodes["client-1"] = silent
+    bits, reports = played(federation_of(LoopGrid(nodes)))
+    assert reports[0].participants == ("client-0", "client-2")
+    assert bits == reference("late" if works else "lost")
+    assert bits != reference("lost" if works else "late")  # the text prompt of who has worked has moved
+
+
+def spoiled(message, kind, round):
+    return message.metadata.message_type == f"query.{kind}" and message.metadata.group_id == str(round)
+
+
+TRAIN = Train(0, {"visual": START["visual"]})
+NAN = np.full((2, 3), np.nan, np.float32)
+
+
+def answering(records):
+    return lambda message: Message(records, reply_to=message)
+
+
+def to(ask, reply):
+    return answering(answer_records(reply, digest(ask), "fake"))
+
+
+def bent(shape, data=b""):
+    """An answer in which the header of the prompt claims this shape."""
+    header = io.BytesIO()
+    npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    records = answer_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
+    records["arrays"] = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", header.getvalue() + data)})
+    return answering(records)
+
+
+RUBBISH = {
+    "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another question"),
+    "a huge answer": (
+        to(TRAIN, Trained({"visual": np.zeros(400_000, np.float32)}, 1, 0.5)),
+        "no answer to this question has more",
+    ),
+    "another kind of number": (to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)), "shared of the Trained"),
+    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has a shape that no array can have"),
+    "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
+    "text for a count": (to(TRAIN, Trained(TRAIN.shared, "many", 0.5)), "examples of the Trained is 'many'"),
+    "an exception": (
+        lambda message: Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "boom\n"), reply_to=message),
+        "broke while answering: boom",
+    ),
+}
+
+
+@pytest.mark.parametrize(("node", "words"), RUBBISH.values(), ids=RUBBISH)
+def test_rubbish_is_dropped_and_named(tmp_path, node, words):
+    nodes = sites(tmp_path)
+    good = nodes["client-1"]
+    nodes["client-1"] = lambda message: node(message) if spoiled(message, "train", 1) else good(message)
+    told = Told()
+    bits, _ = played(federation_of(LoopGrid(nodes), told))
+    assert bits == lost("client-1", ("Train", 0))[0]
+    [note] = told.notes
+    assert note.startswith("round 1, Train: client-1 is left out: ") and words in note
+
+
+WRONG = {
+    "not finite": (Trained({"visual": NAN}, 1, 0.5), "not finite"),
+    "another shape": (Trained({"visual": NAN[:1]}, 1, 0.5), "instead of float32"),
+    "another prompt": (Trained({"text": NAN}, 1, 0.5), "sent the prompts"),
+    "less than no images": (Trained(TRAIN.shared, -1, 0.5), "not a number of images"),
+    "more images than can be": (Trained(TRAIN.shared, 10**400, 0.5), "more than 2,147,483,648 images"),
+    "a prompt out of this world": (Trained({"visual": np.full((2, 3), 1e38, np.float32)}, 1, 0.5), "beyond 32768"),
+    "a loss that is no number": (Trained(TRAIN.shared, 1, math.inf), "its loss is inf"),
+}
+
+
+@pytest.mark.parametrize(("reply", "words"), WRONG.values(), ids=WRONG)
+def test_a_sound_message_with_wrong_numbers_is_dropped_by_the_protocol(tmp_path, reply, words):
+    nodes = sites(tmp_path)
+    good = nodes["client-1"]
+    # The fake state at round 1 sends the same prompts as TRAIN, so the answer is to the right question.
+    nodes["client-1"] = lambda message: to(TRAIN, reply)(message) if spoiled(message, "train", 1) else good(message)
+    bits, reports = played(federation_of(LoopGrid(nodes)))
+    assert bits == lost("client-1", ("Train", 0))[0]
+    assert words in reports[0].dropped["client-1"]
+
+
+def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monkeypatch):
+    def breaks(records, question, most):
+        reply, folder = read_answer(records, question, most)
+        if isinstance(reply, Trained) and reply.loss == -1:
+            raise MemoryError
+        return reply, folder
+
+    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.read_answer", breaks)
+    nodes, told = sites(tmp_path), Told()
+    altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
+    _, reports = played(federation_of(LoopGrid(nodes), told))
+    assert reports[0].participants == ("client-0", "client-2")
+    assert told.notes == ["round 1, Train: client-1 is left out: its answer cannot be read: MemoryError"]
+
+
+def test_an_answer_from_another_node_is_not_taken(tmp_path):
+    nodes = sites(tmp_path)
+    grid = LoopGrid(nodes)
+    honest = grid._reply
+
+    def forged(message):
+        reply = honest(message)
+        if spoiled(message, "train", 1) and grid.name_of(message.metadata.dst_node_id) == "client-1":
+            reply.metadata.__dict__["_src_node_id"] = grid.id_of("client-2")
+        return reply
+
+    grid._reply = forged
+    told = Told()
+    bits, _ = played(federation_of(grid, told))
+    assert bits == lost("client-1", ("Train", 0))[0]
+    assert told.notes == ["round 1, Train: client-1 is left out: another node answered in its place"]
+
+
+def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
+    nodes = sites(tmp_path)
+    grid = LoopGrid(nodes)
+    told = Told()
+    federation = federation_of(grid, told)
+    federation.ask({name: Evaluate(0, None) for name in federation.clients()})
+    twin = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
+    twin.folder_name = "another"
+    grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
+    assert list(federation.ask({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
+    assert told.notes == [
+        "round 2, Evaluate: client-1 is left out: answered from another folder than before: "
+        "two sites use its key, or it has lost its own"
+    ]
+    grid.keys["client-1"] = b"new"  # the operator has let in a new key under the old name
+    assert list(federation.ask({"client-1": Evaluate(2, None)})) == ["client-1"]
+
+
+def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local, monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    nodes = sites(tmp_path)
+    grid = LoopGrid(nodes)
+    good, fails = nodes["client-1"], iter([True, True, False])
+
+    def flaky(message):
+        reply = good(message)  # it works, but the answer gets lost on the way
+        if spoiled(message, "train", 1) and next(fails):
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+        return reply
+
+    grid.nodes["client-1"] = flaky
+    bits, _ = played(federation_of(grid, patience=Patience(5, 1, 0.01)))
+    assert bits == local[0]
+    assert grid.sent.count(("client-1", "query.train")) == CONFIG.rounds + 2
+    assert good.asked == 2 * 2 + 4 + 4  # two refreshes of two questions, four trainings and evaluations: nothing twice
+
+
+def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
+    grid, told = LoopGrid(sites(tmp_path)), Told()
+    federation = federation_of(grid, patience=Patience(90, 1, 0.01), watcher=told)
+    for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
+        federation._tell_who_left(("a", "b"), present)
+    assert told.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
+
+
+def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    nodes = sites(tmp_path)
+    grid = LoopGrid(nodes)
+    good, answers = nodes["client-1"], []
+
+    def killed(message):
+        if spoiled(message, "train", 1) and not answers:
+            answers.append("lost")  # the process was killed with the question in its hands, and has come back
+            grid.since["client-1"] = "2"
+            return None
+        return good(message)
+
+    grid.nodes["client-1"] = killed
+    bits, _ = played(federation_of(grid, patience=Patience(5, 1, 0.01)))
+    assert bits == local[0]
+
+
+def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    grid = LoopGrid(sites(tmp_path))
+    grid.offline = {"client-1", "client-2"}
+    told = Told()
+    threading.Timer(0.2, grid.offline.clear).start()
+    assert len(federation_of(grid, told, Patience(5, 3, 0.01)).clients()) == 3
+    assert told.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
+
+
+def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    nodes = sites(tmp_path)
+    good, begin = nodes["client-1"], time.monotonic()
+    nodes["client-1"] = lambda message: good(message) if time.monotonic() > begin + 0.6 else None
+    nodes["client-2"] = lambda message: None
+    told = Told()
+    federation = federation_of(LoopGrid(nodes), told, Patience(0.1, 2, 0.01))
+    replies = federation.ask({name: Evaluate(0, None) for name in federation.clients()})
+    assert list(replies) == ["client-0", "client-1"]
+    assert "waiting: 1 of at least 2 sites have answered" in told.notes
+
+
+def altered(nodes, names, reply):
+    """These sites do as they are asked, but for their first training they say this."""
+    for name in names:
+        honest = nodes[name]
+        nodes[name] = lambda message, honest=honest: (
+            to(TRAIN, reply)(message) if spoiled(message, "train", 1) else honest(message)
+        )
+
+
+def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path):
+    nodes = sites(tmp_path)
+    altered(nodes, ["client-1", "client-2"], Trained({"visual": NAN}, 1, 0.5))
+    with pytest.raises(
+        NoClientAnswered,
+        match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
+        r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
+    ):
+        played(federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01)))
+
+
+def test_enough_good_answers_are_enough(tmp_path):
+    nodes = sites(tmp_path)
+    altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
+    _, reports = played(federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01)))
+    assert reports[0].participants == ("client-0", "client-2")
+
+
+def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
+    nodes = sites(tmp_path)
+    for name in ("client-1", "client-2"):
+        nodes[name] = to(Evaluate(3, None), Evaluated(1, 2))
+    federation = federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01))
+    with pytest.raises(
+        NoClientAnswered, match=r"round 1, step Evaluate: 1 usable answer from 3 clients.*client-\d: Evaluate: answered"
+    ):
+        federation.ask({name: Evaluate(0, None) for name in federation.clients()})
+
+
+def test_it_can_be_stopped_while_it_waits(tmp_path):
+    federation = federation_of(LoopGrid({}), patience=Patience(5, 1, 0.01), should_stop=lambda: True)
+    with pytest.raises(Interrupted):
+        federation.clients()
+
+
+def test_what_went_wrong_at_a_site_stays_there(tmp_path):
+    secret = tmp_path / "patient-17.png"
+
+    def broken(error):
+        try:
+            raise error
+        except Exception as caught:
+            return harmless_reason(caught)
+
+    assert broken(DataError(f"{secret}: is broken")) == "DataError; the site's own log says more"
+    assert broken(ValueError(f"{secret}")) == "ValueError; the site's own log says more"
+    assert broken(Refused("classes: the server has 3, this site has 4")).startswith("classes: ")
+
+
+def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
+    told = Told()
+    federation = federation_of(LoopGrid(sites(tmp_path)), told, Patience(1, 0, 0.01))
+    assert federation.ask({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
+    assert told.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
+
+
+def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
+    nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
+    answer = nodes["client-1"].answer
+
+    def with_junk(ask, terms):
+        reply = answer(ask, terms)
+        return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(ask, ShareOut) else reply
+
+    nodes["client-1"].answer = with_junk
+    grid = LoopGrid(nodes)
+    bits, reports = played(GridFederation(grid, terms(config), Known({}), QUICK, Told()), config)
+    others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
+    assert bits == played(LocalFederation(others), config)[0]
+    assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
+    assert [grid.sent.count((f"client-{i}", "query.estimate")) for i in range(4)] == [2, 1, 2, 2]
+    assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
+
+
+def test_secure_sums_travel_too(tmp_path):
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
+    nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
+    grid = LoopGrid(nodes)
+    federation = GridFederation(grid, terms(config), Known({}), QUICK, Told())
+    bits, _ = played(federation, config)
+    assert bits == played(LocalFederation(clients(config, NoisyLearner, 4)), config)[0]
+    assert federation.take_dropped() == {}
+    assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}

@@ -1,0 +1,60 @@
+"""Flower's simulation on Ray gives the bits of one process, also where it goes on with what one process began."""
+
+import json
+
+import pytest
+
+from fedcopl import RunConfig, simulate
+from fedcopl.config import override
+from fedcopl.deployment.server.plan import read_run_settings
+from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation import on_flower as simulation
+
+CONFIG = RunConfig.from_mapping(
+    override({}, ["rounds=3", "clients=3", "refresh_every=2", "epochs=1", "threads=1"]), "test"
+)
+
+
+class StopAfterOne(SilentWatcher):
+    def round_done(self, record):
+        raise KeyboardInterrupt
+
+
+def outcome(folder):
+    """All that must be equal: the results without the clock, and every prompt."""
+    told = json.loads((folder / "results.json").read_text(), object_hook=without_clock)
+    return told, {file.name: file.read_bytes() for file in sorted((folder / "prompts").rglob("*.safetensors"))}
+
+
+def without_clock(record):
+    return {key: value for key, value in record.items() if not key.startswith("seconds")}
+
+
+@pytest.mark.slow
+def test_a_run_that_ray_goes_on_with_ends_with_the_bits_of_one_process(tmp_path):
+    simulate(CONFIG, tmp_path / "alone")
+    with pytest.raises(KeyboardInterrupt):
+        simulate(CONFIG, tmp_path / "ray", watcher=StopAfterOne())
+    # A new refresh, training and evaluation of the last two rounds are Ray's; the states come from the checkpoint.
+    simulation.simulate_on_ray(CONFIG, tmp_path / "ray", resume=True)
+    assert outcome(tmp_path / "ray") == outcome(tmp_path / "alone")
+    assert not (tmp_path / "ray" / ".flower").exists()
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        simulation.simulate_on_ray(CONFIG, tmp_path / "ray")
+
+
+def test_the_clients_are_counted_before_ray_is_started():
+    assert simulation._how_many(CONFIG) == 3
+    assert simulation._how_many(CONFIG.model_copy(update={"method": "central"})) == 1
+
+
+def test_what_flwr_run_says_becomes_a_plan(tmp_path):
+    (tmp_path / "my.toml").write_text("rounds = 7")
+    flat = {"settings": f"{tmp_path / 'my.toml'} train.epochs=2", "out": "x", "classes": "c.txt", "min-sites": 3}
+    plan = read_run_settings(flat)
+    assert (plan.config.rounds, plan.config.train.epochs) == (7, 2)
+    assert (str(plan.out), str(plan.classes_file), plan.patience.min_sites) == ("x", "c.txt", 3)
+    assert read_run_settings({"out": "x"}).classes_file is None
+    with pytest.raises(ConfigError, match="out: name the folder"):
+        read_run_settings({"settings": "rounds=3"})

@@ -1,0 +1,219 @@
+"""Certificates and keys: made once, renewed when needed, and refused when they make no sense."""
+
+import asyncio
+import resource
+import socket
+import ssl
+import threading
+from datetime import timedelta
+
+import pytest
+
+from fedcopl.deployment import certificates as keys
+from fedcopl.deployment.certificates import (
+    given_certificates,
+    public_line,
+    read_site_keys,
+    server_certificates,
+    site_key,
+    site_secret,
+)
+from fedcopl.deployment.flower_internals import superlink as link
+from fedcopl.deployment.site.server_probe import Server, check_server, knock
+from fedcopl.errors import FederationError, RunFolderError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return server_certificates(tmp_path_factory.mktemp("server"), ["server.example"])
+
+
+@pytest.fixture
+def listening(made):
+    """A TLS server with these certificates on a port of its own."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    with socket.create_server(("127.0.0.1", 0)) as plain:
+        door = context.wrap_socket(plain, server_side=True)
+
+        def serve():
+            while True:
+                try:
+                    door.accept()[0].close()
+                except ssl.SSLError:
+                    continue  # a visitor who did not like the certificate
+                except OSError:
+                    return
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield plain.getsockname()[1] if plain.fileno() != -1 else door.getsockname()[1]
+        door.close()
+
+
+def test_a_site_with_the_right_certificate_is_sure_of_the_server(made, listening):
+    check_server(Server(f"127.0.0.1:{listening}", made.ca))
+    check_server(Server(f"localhost:{listening}", made.ca))
+
+
+def test_a_certificate_of_another_server_is_an_error_that_names_both(made, listening, tmp_path):
+    other = server_certificates(tmp_path, [])
+    with pytest.raises(FederationError, match=rf"127.0.0.1:{listening}: does not show.*ca\.pem speaks for"):
+        check_server(Server(f"127.0.0.1:{listening}", other.ca))
+
+
+def test_who_is_not_there_yet_is_waited_for(made, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    server = Server(f"127.0.0.1:{port}", made.ca)
+    check_server(server)
+    assert knock(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
+def test_an_address_that_is_none_is_refused(made, address):
+    with pytest.raises(FederationError, match="is no address"):
+        check_server(Server(address, made.ca))
+
+
+def test_a_file_that_is_no_certificate_is_refused(tmp_path):
+    (tmp_path / "ca.pem").write_text("hello")
+    for file in (tmp_path / "ca.pem", tmp_path / "nothing.pem"):
+        with pytest.raises(FederationError, match=r"\.pem: is not the certificate of a server"):
+            check_server(Server("127.0.0.1:1", file))
+
+
+def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_path, monkeypatch):
+    first = server_certificates(tmp_path, ["a.example"])
+    before = first.certificate.read_bytes(), first.ca.read_bytes()
+    again = server_certificates(tmp_path, ["a.example"])
+    assert (again.certificate.read_bytes(), again.ca.read_bytes()) == before
+    other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
+    assert other.certificate.read_bytes() != before[0]
+    assert other.ca.read_bytes() == before[1]  # what sites were given stays right
+    monkeypatch.setattr(keys, "VALID", timedelta(days=3))
+    keys._write_server(other, tmp_path / "ca.key", {"b.example"})
+    near = other.certificate.read_bytes()
+    assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
+
+
+def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
+    assert given_certificates(made.ca, made.certificate, made.key) == made
+    monkeypatch.setattr(keys, "own_addresses", set)
+    elsewhere = server_certificates(tmp_path, ["server.example"])
+    with pytest.raises(FederationError, match=r"made out also to 127\.0\.0\.1"):
+        given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)
+    with pytest.raises(FederationError, match="is no certificate of a server"):
+        given_certificates(made.ca, made.key, made.key)
+    with pytest.raises(FederationError, match="there is no such certificate"):
+        given_certificates(made.ca, tmp_path / "nothing", made.key)
+
+
+def test_private_keys_are_for_their_owner_only(made, tmp_path):
+    private, public = site_key(tmp_path, "hospital")
+    for file in (made.key, made.key.parent / "ca.key", private):
+        assert file.stat().st_mode & 0o777 == 0o600
+    assert public.read_bytes().startswith(b"ecdsa-sha2-nistp384 ")
+
+
+def test_a_site_keeps_its_key(tmp_path):
+    _, public = site_key(tmp_path, "hospital")
+    first = public.read_bytes()
+    assert site_key(tmp_path, "hospital")[1].read_bytes() == first
+    assert site_key(tmp_path, "clinic")[1].read_bytes() == first.replace(b"hospital", b"clinic")
+
+
+def test_a_full_disk_leaves_no_key_and_no_secret(tmp_path):
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, old[1]))
+    try:
+        for write in (lambda: site_secret(tmp_path), lambda: site_key(tmp_path, "a")):
+            with pytest.raises(RunFolderError, match=r"site\.(secret|key): cannot be written"):
+                write()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert list(tmp_path.iterdir()) == []
+    assert len(site_secret(tmp_path)) == 32
+
+
+def test_a_secret_is_kept_and_never_guessed(tmp_path):
+    first = site_secret(tmp_path / "a")
+    assert site_secret(tmp_path / "a") == first != site_secret(tmp_path / "b")
+    assert (tmp_path / "a/site.secret").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_secret_that_is_not_whole_is_refused_with_what_to_do(tmp_path, size):
+    (tmp_path / "site.secret").write_bytes(bytes(size))
+    with pytest.raises(FederationError, match=rf"site\.secret: holds {size} bytes instead of 32.*or remove this one"):
+        site_secret(tmp_path)
+
+
+def handed_over(folder, *names):
+    """A folder of public keys; a name after a slash is that of another site's key."""
+    for number, name in enumerate(names):
+        called, _, like = name.partition("/")
+        private, _ = site_key(folder / "homes" / (like or called), like or called)
+        (folder / f"{number}.pub").write_bytes(public_line(private, called))
+    return folder
+
+
+def test_who_may_join_is_read_from_a_folder(tmp_path):
+    found = read_site_keys(handed_over(tmp_path, "a", "b with space"))
+    assert sorted(found) == ["a", "b with space"]
+    assert found["a"].public.startswith(b"-----BEGIN PUBLIC KEY")
+
+
+def test_one_key_for_two_sites_is_refused(tmp_path):
+    with pytest.raises(FederationError, match="a and b have the same key"):
+        read_site_keys(handed_over(tmp_path, "a", "b/a"))
+
+
+def test_one_name_for_two_keys_is_refused(tmp_path):
+    handed_over(tmp_path, "a")
+    private, _ = site_key(tmp_path / "another", "a")
+    (tmp_path / "9.pub").write_bytes(public_line(private, "a"))
+    with pytest.raises(FederationError, match="two keys are of a site called 'a'"):
+        read_site_keys(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "hello", "ssh-ed25519 AAAA x", "ecdsa-sha2-nistp384 AAAA"])
+def test_what_is_no_key_is_named(tmp_path, text):
+    (tmp_path / "x.pub").write_text(text)
+    with pytest.raises(FederationError, match=r"x\.pub: is not the public key of a site"):
+        read_site_keys(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "client", "let_in"),
+    [
+        ("/v1/fleet/pull-messages", "192.0.2.1", True),
+        ("/v1/control/register-node", "192.0.2.1", False),
+        ("/v1/control/start-run", "192.0.2.1", False),
+        ("/v1/runtime/acquire-task", "192.0.2.1", False),
+        ("/docs", "192.0.2.1", False),
+        ("/v1/fleet/../control/start-run", "192.0.2.1", False),
+        ("/v1/control/start-run", "127.0.0.1", True),
+        ("/v1/control/start-run", "::1", True),
+        ("/v1/control/start-run", None, False),
+    ],
+)
+def test_from_outside_only_sites_get_in(path, client, let_in):
+    scope = {"type": "http", "path": path, "client": client and (client, 5)}
+    assert link.is_let_in(scope) is let_in
+
+
+def test_who_is_not_let_in_finds_nothing():
+    passed, sent = [], []
+
+    async def app(scope, receive, send):
+        passed.append(scope["path"])
+
+    async def send(event):
+        sent.append(event)
+
+    guard = link.OnlySitesFromOutside(app)
+    for path in ("/v1/control/start-run", "/v1/fleet/get-run"):
+        asyncio.run(guard({"type": "http", "path": path, "client": ("192.0.2.1", 5)}, None, send))
+    asyncio.run(guard({"type": "lifespan", "path": "start"}, None, send))
+    assert passed == ["/v1/fleet/get-run", "start"]
+    assert [event.get("status") for event in sent] == [404, None]

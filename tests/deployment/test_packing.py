@@ -1,0 +1,347 @@
+"""Every message of the list survives the way over the wire, and nothing else gets through."""
+
+import contextlib
+import io
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import fields
+from types import UnionType
+from typing import Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as numbers
+
+from deployment.toolbox import terms
+from fedcopl.config import RunConfig
+from fedcopl.deployment.wire.packing import KINDS, Packed, Unreadable, pack, unpack
+from fedcopl.deployment.wire.records import (
+    answer_records,
+    one_line,
+    question_records,
+    read_answer,
+    read_question,
+    refusal_records,
+)
+from fedcopl.deployment.wire.terms import config_from, differences, flat_settings
+from fedcopl.errors import ConfigError
+from fedcopl.messages import REPLY_TO, Estimated, Evaluated, Select, Selected, Train, Trained, digest
+
+VISUAL = np.arange(6, dtype=np.float32).reshape(2, 3)
+SHAPES = st.tuples(st.integers(0, 3), st.integers(0, 3))
+PLAIN = {int: st.integers(-(2**62), 2**62), float: st.floats(), str: st.text(), bytes: st.binary(), bool: st.booleans()}
+
+
+def values(wanted):
+    """Anything that a field of this type may hold."""
+    origin, inside = get_origin(wanted), get_args(wanted)
+    if wanted in PLAIN:
+        return PLAIN[wanted]
+    if wanted is type(None):
+        return st.none()
+    if origin in {Union, UnionType}:
+        return st.one_of(*map(values, inside))
+    if origin is np.ndarray:
+        return SHAPES.flatmap(lambda shape: numbers.arrays(get_args(inside[1])[0], shape))
+    if origin is tuple:
+        return st.lists(values(inside[0]), max_size=3).map(tuple)
+    assert issubclass(origin, Mapping)
+    return st.dictionaries(st.text(), values(inside[1]), max_size=3)
+
+
+@st.composite
+def messages(draw):
+    kind = draw(st.sampled_from(sorted(KINDS.values(), key=lambda kind: kind.__name__)))
+    return kind(**{name: draw(values(wanted)) for name, wanted in get_type_hints(kind).items()})
+
+
+def same(one, other):
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, Mapping):
+        return set(one) == set(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+def equal(one, other):
+    return type(one) is type(other) and all(same(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+
+
+@given(messages())
+def test_every_message_comes_back_as_it_was(message):
+    assert equal(unpack(pack(message)), message)
+
+
+@given(messages())
+def test_so_it_does_through_flowers_records(message):
+    config = RunConfig()
+    if type(message) in REPLY_TO:
+        back, on = read_question(question_records(message, terms(config)), 10**6)
+        assert on == terms(config)
+        assert digest(back) == digest(message)
+    else:
+        back, folder = read_answer(answer_records(message, "q", "here"), "q", 10**6)
+        assert folder == "here"
+    assert equal(back, message)
+
+
+def test_the_list_is_that_of_the_messages():
+    assert set(KINDS.values()) == {*REPLY_TO, *REPLY_TO.values()}
+
+
+WRONG_TREES = {
+    "no JSON": "{",
+    "another field": '{"correct": 1, "examples": 2, "more": 3}',
+    "a field missing": '{"correct": 1}',
+    "no object": "[1, 2]",
+    "text for a number": '{"correct": "1", "examples": 2}',
+    "a truth for a number": '{"correct": true, "examples": 2}',
+    "a bare list": '{"correct": [1], "examples": 2}',
+    "a value of no kind": '{"correct": {"call": "rm"}, "examples": 2}',
+    "an array that is not there": '{"correct": {"array": 0}, "examples": 2}',
+    "an array from the end": '{"correct": {"array": -1}, "examples": 2}',
+    "two kinds at once": '{"correct": {"map": {}, "tuple": []}, "examples": 2}',
+    "nested for ever": '{"correct": ' + '{"tuple": [' * 900 + "]}" * 900 + ', "examples": 2}',
+}
+
+
+@pytest.mark.parametrize("tree", WRONG_TREES.values(), ids=WRONG_TREES)
+def test_a_wrong_tree_is_refused(tree):
+    with pytest.raises(Unreadable):
+        unpack(Packed("Evaluated", tree, ()))
+
+
+def test_only_messages_of_the_list_can_be_made():
+    with pytest.raises(Unreadable, match="no message 'Path'"):
+        unpack(Packed("Path", '{"x": 1}', ()))
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (np.zeros(3, np.float32), "counts of the Estimated is an array of float32"),
+        ("abc", "counts of the Estimated is 'abc'"),
+        ({"a": 1}, "counts of the Estimated is a dict of 1"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_with_its_name(counts, words):
+    with pytest.raises(Unreadable, match=words):
+        unpack(pack(Estimated(counts)))
+
+
+@given(st.text(), st.text())
+def test_no_text_sets_anything_off(kind, tree):
+    with pytest.raises(Unreadable):
+        unpack(Packed(kind, tree, ()))
+
+
+# What a hostile sender may put in the place of an array.
+
+
+def saved(array, **how):
+    stream = io.BytesIO()
+    np.save(stream, array, **how)
+    return stream.getvalue()
+
+
+def zipped():
+    stream = io.BytesIO()
+    np.savez(stream, a=VISUAL)
+    return stream.getvalue()
+
+
+class Bomb:
+    """Writes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return exec, ("import pathlib; pathlib.Path('burst').write_text('x')",)
+
+
+HUGE = (
+    b"\x93NUMPY\x01\x00v\x00"
+    + b"{'descr': '<f4', 'fortran_order': False, 'shape': (4000000000, 1000), }".ljust(117)
+    + b"\n"
+)
+RUBBISH = {
+    "a pickle": pickle.dumps(Bomb()),
+    "a pickle in an array": saved(np.array([Bomb()], object), allow_pickle=True),
+    "an archive": zipped(),
+    "a claim of sixteen terabytes": HUGE,
+    "nothing": b"",
+    "half an array": saved(VISUAL)[:-4],
+    "more than an array": saved(VISUAL) + b"1234",
+    "other byte order": saved(VISUAL.astype(">f4")),
+    "columns first": saved(np.asfortranarray(VISUAL)),
+    "text": saved(np.array(["a"])),
+    "complex numbers": saved(VISUAL.astype(np.complex64)),
+    "a header of code": b"\x93NUMPY\x01\x00v\x00" + b"__import__('os').system('touch burst')".ljust(117) + b"\n",
+}
+
+
+def with_array(data, stype="numpy.ndarray"):
+    records = answer_records(Trained({"visual": VISUAL}, 1, 0.5), "q", "here")
+    records["arrays"] = ArrayRecord({"0": Array("float32", (2, 3), stype, data)})
+    return records
+
+
+@pytest.mark.parametrize("data", RUBBISH.values(), ids=RUBBISH)
+def test_rubbish_in_the_place_of_an_array_is_refused_and_sets_nothing_off(data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unreadable):
+        read_answer(with_array(data), "q", 10**6)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_same_place_takes_a_sound_array():
+    assert (read_answer(with_array(saved(VISUAL)), "q", 10**6)[0].shared["visual"] == VISUAL).all()
+    with pytest.raises(Unreadable, match="written as pickle"):
+        read_answer(with_array(saved(VISUAL), stype="pickle"), "q", 10**6)
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_set_anything_off(data):
+    with pytest.raises(Unreadable):
+        read_answer(with_array(data), "q", 10**6)
+
+
+def headed(shape, data=b"", descr="<f4"):
+    """An array's bytes under a header that claims this shape, given as a value or as its text."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}"
+    text = text.ljust(-(len(text) + 11) % 64 + len(text)) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode("latin1", "replace") + data
+
+
+SHAPES_OF_NOTHING = {
+    "a side beyond all memory": headed((0, 2**70)),
+    "sides beyond all memory together": headed((0, 2**62, 8)),
+    "a truth for a side": headed((True, 0)),
+    "seventy dimensions": headed((1,) * 70, bytes(4)),
+    "less than nothing": headed((-1, -1), bytes(4)),
+    "a number that cannot be printed": headed(f"(0x{'f' * 6000}, 2)"),
+    "no list of sides": headed("3", bytes(12)),
+}
+
+
+@pytest.mark.parametrize("data", SHAPES_OF_NOTHING.values(), ids=SHAPES_OF_NOTHING)
+def test_a_shape_that_no_array_has_is_refused(data):
+    with pytest.raises(Unreadable):
+        read_answer(with_array(data), "q", 10**6)
+
+
+def test_a_sound_header_made_by_hand_is_read():
+    assert (read_answer(with_array(headed((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL).all()
+
+
+sides = st.sampled_from([-1, 0, 1, 2, 3, 2**31, 2**63, 2**70, True])
+shapes = st.lists(sides, max_size=3).map(tuple) | st.integers(0, 70).map(lambda many: (1,) * many) | st.text(max_size=9)
+descrs = st.sampled_from(["<f4", "<f8", "<i8", "<u8", "|u1", "|b1", "|O", ">f4", "<U3", "|V4", "<M8[s]", "f4,i8"])
+nothing = st.lists(sides, max_size=3).map(lambda more: (0, *more))
+empty = st.builds(headed, nothing, st.just(b""))  # of no bytes, as the header rightly says
+arrays_sent = empty | st.builds(headed, shapes, st.binary(max_size=48), descrs | st.text(max_size=5))
+numbers_sent = st.integers(-(10**400), 10**400) | st.floats() | st.booleans() | st.none() | st.text(max_size=5)
+pointers = st.builds(dict, st.tuples(st.tuples(st.sampled_from(["array", "bytes"]), st.integers(-1, 2))))
+trees = st.recursive(
+    numbers_sent | pointers,
+    lambda inside: st.one_of(
+        st.lists(inside, max_size=3),
+        st.lists(inside, max_size=3).map(lambda values: {"tuple": values}),
+        st.dictionaries(st.text(max_size=5), inside, max_size=3).map(lambda values: {"map": values}),
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def hostile_records(draw):
+    """Of the right kind and with the right fields, or not; and in each of them anything."""
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    named = draw(st.just(sorted(get_type_hints(KINDS[kind]))) | st.lists(st.text(max_size=5), max_size=3))
+    tree = json.dumps({name: draw(trees) for name in named})
+    stored = draw(st.lists(arrays_sent, min_size=1, max_size=2))
+    arrays = {str(place): Array("float32", (1,), "numpy.ndarray", data) for place, data in enumerate(stored)}
+    message = {"kind": kind, "tree": tree, "to": "q", "from": draw(st.text(max_size=5))}
+    return RecordDict({"message": ConfigRecord(message), "arrays": ArrayRecord(arrays)})
+
+
+@given(hostile_records())
+@settings(max_examples=300)
+def test_whatever_comes_is_a_message_or_unreadable(records):
+    for read in (lambda: read_answer(records, "q", 10**6), lambda: read_question(records, 10**6)):
+        with contextlib.suppress(Unreadable):
+            read()
+
+
+def test_too_large_an_answer_is_refused_before_it_is_read():
+    big = answer_records(Trained({"visual": np.zeros(1000, np.float32)}, 1, 0.5), "q", "here")
+    with pytest.raises(Unreadable, match="no answer to this question has more than 4,000"):
+        read_answer(big, "q", 4000)
+
+
+def test_an_answer_to_another_question_is_refused():
+    old = answer_records(Selected(3, 5, None), digest(Select(0, 0, None, 2)), "here")
+    with pytest.raises(Unreadable, match="another question"):
+        read_answer(old, digest(Select(1, 0, None, 2)), 10**6)
+
+
+def test_a_refusal_is_told_in_one_line():
+    with pytest.raises(Unreadable, match=r"refused: no space  left$"):
+        read_answer(refusal_records("no space\n\x1bleft"), "q", 10**6)
+    assert len(one_line("x" * 10_000)) < 400
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        RecordDict(),
+        RecordDict({"message": ConfigRecord({"kind": 3, "tree": "{}"})}),
+        RecordDict({"message": ConfigRecord({"kind": "Evaluated", "tree": '{"correct": 1, "examples": 2}'})}),
+    ],
+)
+def test_records_without_a_message_or_terms_are_refused(records):
+    with pytest.raises(Unreadable):
+        read_question(records, 10**6)
+
+
+def test_an_answer_is_no_question():
+    records = question_records(Evaluated(1, 2), terms(RunConfig()))
+    with pytest.raises(Unreadable, match="no question"):
+        read_question(records, 10**6)
+
+
+def test_settings_travel_flat_and_only_where_they_differ():
+    given = {"rounds": 3, "train": {"lr": 0.5}, "options": {"mu": 0.25}, "model": {"threads": 2, "template": "a {}"}}
+    config = RunConfig.from_mapping(given, "test")
+    flat = flat_settings(config)
+    assert flat == {"rounds": 3, "train.lr": 0.5, "options.mu": 0.25, "model.template": "a {}"}
+    back = config_from(flat, "test")
+    assert back.model.threads == 0  # a site's own business
+    assert back.model_copy(update={"model": config.model}) == config
+
+
+def test_settings_that_make_no_sense_are_refused_as_those_of_a_file_are():
+    with pytest.raises(ConfigError, match=r"train\.lr"):
+        config_from({"train.lr": -1}, "run x")
+    with pytest.raises(ConfigError, match="train is a setting and a section"):
+        config_from({"train": 1, "train.lr": 1}, "run x")
+
+
+def test_terms_name_both_sides_of_every_difference():
+    asked = terms(RunConfig())
+    assert differences(asked, asked.classes, "another name, 1") == []  # the digest decides, not the name
+    [line] = differences(asked, "9 classes, 77", asked.model)
+    assert line == f"classes: the server has {asked.classes}, this site has 9 classes, 77"
+
+
+def test_each_train_question_is_packed_with_its_experts():
+    ask = Train(3, {"visual": VISUAL}, ({"visual": VISUAL + 1}, {"visual": VISUAL + 2}))
+    packed = pack(ask)
+    assert len(packed.arrays) == 3
+    assert json.loads(packed.tree)["experts"] == {
+        "tuple": [{"map": {"visual": {"array": 1}}}, {"map": {"visual": {"array": 2}}}]
+    }

@@ -1,0 +1,145 @@
+"""A server's SuperLink and its registry: who is let in, taken out and let in again; and where it listens."""
+
+import shutil
+import socket
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from deployment.deployment import free_port
+from deployment.toolbox import Told
+from fedcopl.deployment.certificates import SiteKey, server_certificates, site_key
+from fedcopl.deployment.flower_internals.superlink import ForgetfulLinkState
+from fedcopl.deployment.server.host import ServerHome, control_of, letting_in, link_of
+from fedcopl.deployment.server.registry import Control
+from fedcopl.deployment.site.server_probe import Server, knock
+from fedcopl.deployment.wire.addresses import own_address
+
+NOT_LET_IN = "the server does not let this site in"
+
+
+class FakeControlClient:
+    """A SuperLink's registry that refuses some keys."""
+
+    def __init__(self, refused=()):
+        self.there, self.refused = {}, refused
+
+    def ListNodes(self, request):
+        nodes = [SimpleNamespace(name=n, public_key=k, node_id=k, status="online") for k, n in self.there.items()]
+        return SimpleNamespace(nodes_info=nodes)
+
+    def RegisterNode(self, request):
+        if request.public_key in self.refused:
+            answer = httpx.Response(409, text="Public key\nalready in use.")
+            raise httpx.HTTPStatusError("409", request=httpx.Request("POST", "https://x"), response=answer)
+        self.there[request.public_key] = request.name
+
+
+@pytest.fixture
+def control():
+    made = Control.__new__(Control)
+    made._client = FakeControlClient(refused={b"2"})
+    return made
+
+
+def test_one_that_cannot_be_registered_stops_nobody_else(control):
+    change = control.admit([SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
+    assert change.new == ["a", "c"]
+    assert change.refused == {"b": "Public key already in use."}
+    assert control._client.there == {b"1": "a", b"3": "c"}
+    assert control.admit([SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
+
+
+def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name(tmp_path):
+    state = ForgetfulLinkState(str(tmp_path / "link.db"), SimpleNamespace(), SimpleNamespace())
+    state.initialize()
+    ids = []
+    for name in ("hospital", "hospital", "renamed"):
+        ids.append(state.create_node("me", "me", b"KEY", 10.0, name=name))
+        assert state.get_node_id_by_public_key(b"KEY") == ids[-1]
+        state.delete_node("me", ids[-1])
+        assert state.get_node_id_by_public_key(b"KEY") is None
+    assert len(set(ids)) == 3 and 0 not in ids
+    with pytest.raises(ValueError, match="already deleted"):
+        state.delete_node("me", ids[0])
+
+
+@contextmanager
+def open_for_sites(root, host="127.0.0.1"):
+    """A server without a run: what it was told, and where sites find it."""
+    folder, told = root / "federation", Told()
+    home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
+    with link_of(home) as (link, _), control_of(home, link) as control, letting_in(home, control, told):
+        yield told, Server(home.local, home.certificates.ca), home
+
+
+def until(done, what):
+    end = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
+    private, public = site_key(tmp_path / "site", "hospital")
+    other, other_public = site_key(tmp_path / "other", "zoo")
+    sites = tmp_path / "federation/sites"
+    (tmp_path / "federation/flower").mkdir(parents=True)
+    (tmp_path / "federation/flower/link.db").write_bytes(b"left by a server that was cut off while it wrote")
+
+    def let_in(file, name):
+        shutil.copy(file, tmp_path / "part")
+        (tmp_path / "part").rename(sites / f"{name}.pub")
+
+    with open_for_sites(tmp_path) as (told, server, _):
+        let_in(public, "hospital")
+        until(lambda: knock(server, private) is None, told.notes)
+        (sites / "hospital.pub").unlink()
+        until(lambda: (knock(server, private) or "").startswith(NOT_LET_IN), told.notes)
+        let_in(public, "hospital")
+        until(lambda: knock(server, private) is None, told.notes)
+
+        site_key(tmp_path / "site", "clinic")  # the same key, another name
+        let_in(public, "hospital")
+        until(lambda: "clinic may join from now on" in told.notes, told.notes)
+        until(lambda: knock(server, private) is None, told.notes)
+        let_in(other_public, "zoo")
+        until(lambda: knock(server, other) is None, told.notes)
+        (sites / "hospital.pub").unlink()
+        until(lambda: "clinic may not join any more" in told.notes, told.notes)
+    assert [note for note in told.notes if "cannot" in note] == []
+
+    let_in(public, "hospital")
+    with open_for_sites(tmp_path) as (told, server, _):  # and it starts again, with both
+        assert knock(server, private) is None
+        assert knock(server, other) is None
+    assert told.notes == []
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+HOSTS = ["127.0.0.2", *(["::1", "::"] if has_ipv6() else [])]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_server_may_listen_on_one_address_or_on_ipv6(tmp_path, host):
+    private, public = site_key(tmp_path / "site", "hospital")
+    (tmp_path / "federation/sites").mkdir(parents=True)
+    shutil.copy(public, tmp_path / "federation/sites")
+    with open_for_sites(tmp_path, host) as (_, server, home):
+        assert server.address.startswith("127.0.0.2:" if host == "127.0.0.2" else "[::1]:")
+        assert knock(server, private) is None
+        with pytest.raises(OSError):  # nobody at other addresses of this machine
+            socket.create_connection(("127.0.0.3", home.port), timeout=5).close()

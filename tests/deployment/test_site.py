@@ -1,0 +1,351 @@
+"""A real site with the embedded model: what it refuses, what it writes down, and that it is a simulation's client."""
+
+import json
+import math
+import shutil
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from safetensors.numpy import load_file
+
+from deployment.toolbox import LoopGrid, Told, digit_sites
+from fedcopl import RunConfig, simulate
+from fedcopl.deployment.server.grid_federation import GridFederation, Patience
+from fedcopl.deployment.server.plan import Plan
+from fedcopl.deployment.server.roster import Known
+from fedcopl.deployment.server.rounds import first_server, serve
+from fedcopl.deployment.site.answered_questions import SiteState
+from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.site import Home, Site
+from fedcopl.deployment.site.what_leaves import ALSO, leaving
+from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, NoClientAnswered, RunFolderError
+from fedcopl.federation.server import run
+from fedcopl.flower_app.sites import home_of
+from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
+from fedcopl.predict import load
+from fedcopl.simulation.local import LocalFederation
+
+SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
+CONFIG = RunConfig.from_mapping(SETTINGS, "test")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits")
+    digit_sites(root, 2, 30, labelled=12)
+    return root
+
+
+@pytest.fixture(scope="module")
+def site(data, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    return Site(Home("site-a", data / "clients/site-a", str(data / "classes.txt"), home, {"threads": 1}))
+
+
+@pytest.fixture(scope="module")
+def asked(site):
+    """The first question of a run, on the right terms."""
+    server, model = first_server(CONFIG, 10)
+    return server, terms_of("run-1", 1, CONFIG, site.prepared.dataset.classes, model)
+
+
+def test_a_site_knows_its_own(site):
+    assert site.name == "site-a"
+    assert len(site.prepared.dataset.train) == 30
+    assert site.has_exam
+    assert site.classes.startswith("10 classes, ")
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"classes": "9 classes, 00"}, "classes: the server has 9 classes, 00, this site has 10 classes, "),
+        ({"model": "ViT-B/32 00"}, "model: the server has ViT-B/32 00, this site has [0-9a-f]{16}$"),
+        ({"version": "9.9"}, "fedcopl: the server has 9.9, this site has 0."),
+    ],
+)
+def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, asked, change, line):
+    server, terms = asked
+    wrong = type(terms)(**vars(terms) | change | {"run": "another"})
+    with pytest.raises(Refused, match=f"^{line}") as refusal:
+        site.answer(Estimate(0, server.shared), wrong)
+    assert "\n" not in str(refusal.value)
+    assert not (site.home.folder / "runs" / "another").exists()
+
+
+CONDITIONS = {
+    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual"),
+    "no sums": ({"least_sites": 2}, {}, "this site answers only with privacy.secure_sums, and the run has none"),
+    "small sums": (
+        {"least_sites": 3},
+        {"privacy.secure_sums": True},
+        "this site wants sums of at least 3 sites, and privacy.min_sites is 2",
+    ),
+    "no noise": ({"least_noise": 0.5}, {}, "this site wants privacy.noise of at least 0.5, and the run has 0"),
+}
+
+
+@pytest.mark.parametrize(("wanted", "run_has", "line"), CONDITIONS.values(), ids=CONDITIONS)
+def test_a_site_has_conditions_of_its_own(site, asked, wanted, run_has, line):
+    server, terms = asked
+    settings = {**terms.settings, **{key: value for key, value in run_has.items() if "." in key}}
+    shared = {**server.shared, **{key: server.shared["visual"] for key in run_has if "." not in key}}
+    strict = copy(site)
+    strict.home = replace(site.home, consent=Consent(**wanted))
+    with pytest.raises(Refused, match=f"^{line}$"):
+        strict.answer(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
+    assert not (site.home.folder / "runs" / "unwelcome").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"least_sites": -1}, {"least_noise": -0.5}, {"least_noise": math.nan}, {"share": ()}]
+)
+def test_a_condition_that_means_nothing_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"share|least-noise"):
+        Consent(**wrong)
+
+
+def test_conditions_that_are_met_are_no_hindrance():
+    private = RunConfig.from_mapping({"privacy": {"secure_sums": True, "min_sites": 3, "noise": 0.5}}, "test")
+    consent = Consent(("visual", "text"), least_sites=3, least_noise=0.5)
+    prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
+    assert list(consent.objections(Train(0, prompts), private)) == []
+    assert str(consent) == (
+        "it shares visual, text prompts, only in secure sums of at least 3 sites, with noise of at least 0.5, "
+        "and does not tell how many of its test images are right"
+    )
+
+
+def test_a_run_keeps_the_settings_it_began_with(site, asked):
+    server, terms = asked
+    begun = type(terms)(**vars(terms) | {"run": "pinned"})
+    site.answer(Estimate(0, server.shared), begun)
+    changed = {**begun.settings, "train.epochs": 5}
+    with pytest.raises(Refused, match=r"have changed: settings\.train\.epochs was 1, is 5$"):
+        site.answer(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
+    with pytest.raises(Refused, match="under another name or number"):
+        site.answer(Estimate(0, server.shared), begun.at(1))
+
+
+@pytest.fixture
+def few(data, tmp_path):
+    """A site with six images of its own, which it may change; made anew from the same folder at each call."""
+    images = tmp_path / "images"
+    images.mkdir()
+    for place in range(6):
+        shutil.copy(data / f"clients/site-a/train/{place:03}.png", images)
+    return lambda: Site(Home("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}))
+
+
+def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
+    server, terms = asked
+    site = few()
+    site.answer(Estimate(0, server.shared), terms)
+    site.answer(Select(0, 0, None, 1), terms)
+    images = site.home.images
+    shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
+    grid, told = LoopGrid({"few": lambda message: reply_to(message, few)}), Told()
+    federation = GridFederation(grid, terms, Known({"few": 0}), Patience(5, 0, 0.01), told)
+    assert federation.ask({"few": Train(0, server.shared)}) == {}
+    words = "images: they are not those that this run began with; put them back, or wait for the next run"
+    assert told.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
+    assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
+    (images / "-new.png").unlink()
+    assert few().answer(Train(0, server.shared), terms).examples > 0
+
+
+def test_images_that_were_replaced_or_renamed_are_other_images(few, asked):
+    _, terms = asked
+    site = few()
+    site.answer(Evaluate(0, None), terms)
+    images = site.home.images
+    shutil.copy(images / "000.png", images / "kept")  # no image to anybody: nothing has changed
+    few().answer(Evaluate(0, None), terms)
+    shutil.copy(images / "001.png", images / "000.png")
+    with pytest.raises(Refused, match=r"^images: "):
+        few().answer(Evaluate(0, None), terms)
+    (images / "kept").replace(images / "000.png")
+    few().answer(Evaluate(0, None), terms)
+    (images / "000.png").rename(images / "006.png")
+    with pytest.raises(Refused, match=r"^images: "):
+        few().answer(Evaluate(0, None), terms)
+
+
+def test_damaged_terms_are_named(few, asked):
+    _, terms = asked
+    site = few()
+    site.answer(Evaluate(0, None), terms)
+    (site.home.folder / "runs/run-1/terms.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"terms\.json: is damaged"):
+        site.answer(Evaluate(0, None), terms)
+
+
+@pytest.mark.parametrize("run", ["..", ".", ""])
+def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
+    _, terms = asked
+    site = few()
+    site.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
+    assert sorted(path.name for path in site.home.folder.iterdir()) == ["runs", "site.secret"]
+    [folder] = (site.home.folder / "runs").iterdir()
+    assert (folder / "terms.json").exists()
+
+
+def test_a_site_without_a_whole_secret_does_not_begin(few):
+    site = few()
+    (site.home.folder / "site.secret").write_bytes(b"")
+    with pytest.raises(FederationError, match=r"site\.secret: holds 0 bytes"):
+        few()
+
+
+@pytest.mark.parametrize("wanted", [{"least_sites": 2}, {"least_noise": 0.5}])
+def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked, wanted, tmp_path):
+    _, terms = asked
+    strict = Site(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
+    assert strict.has_exam
+    settings = {**terms.settings, "privacy.secure_sums": True, "privacy.noise": 0.5}
+    told = strict.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
+    assert (told.correct, told.examples) == (0, 0)
+    assert str(strict.home.consent).endswith("and does not tell how many of its test images are right")
+
+
+def test_settings_that_are_the_servers_are_not_the_sites():
+    with pytest.raises(ConfigError, match=r"model\.text_prompts: is the server's to say; a site sets backbone"):
+        Home("a", "x", model={"text_prompts": 4}).own_model()
+
+
+def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_path):
+    server, terms = asked
+    other = Site(Home("site-b", data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b", {"threads": 1}))
+    config = RunConfig.from_mapping(
+        {**SETTINGS, "data": {"source": "folder", "path": str(data), "partition": "natural"}}, "test"
+    )
+    simulate(config, tmp_path / "run")
+
+    class Sites(LocalFederation):
+        def _ask_one(self, client, ask):
+            number = ["site-a", "site-b"].index(client)
+            return (site, other)[number].answer(ask, terms.at(number))
+
+    final = run(CONFIG, Sites({"site-a": None, "site-b": None}), server, lambda *_: None)
+    wanted = load_file(tmp_path / "run/prompts/server.safetensors")
+    assert final.shared["visual"].tobytes() == wanted["visual"].tobytes()
+    for one in (site, other):
+        wanted = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
+        written = load_file(one.home.folder / f"runs/run-1/prompts/clients/{one.name}.safetensors")
+        assert written["text"].tobytes() == wanted["text"].tobytes()
+    told = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
+    simulated = json.loads((tmp_path / "run/results.json").read_text())
+    assert told["clients"][0]["final"] == simulated["clients"][0]["final"]
+    # the model lies where `fedcopl predict` looks for one
+    assert load(site.home.folder / "runs/run-1").recipe.classes == site.prepared.dataset.classes
+    assert (site.home.folder / "runs/run-1/labels/images.json").exists()
+
+
+@pytest.fixture(scope="module")
+def two(data, tmp_path_factory):
+    """Both sites as nodes of a grid, in homes of their own."""
+    homes = tmp_path_factory.mktemp("two")
+    sites = {
+        name: Site(Home(name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1}))
+        for name in ("site-a", "site-b")
+    }
+    return {name: lambda message, site=site: reply_to(message, lambda: site) for name, site in sites.items()}
+
+
+class StopAfterOne(Told):
+    def round_done(self, record):
+        raise Interrupted("enough")
+
+
+def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
+    patience = Patience(60, 2, 0.01)
+    whole = serve(LoopGrid(two), Plan(CONFIG, data / "classes.txt", tmp_path / "whole", patience), Told())
+    plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", patience)
+    with pytest.raises(Interrupted):
+        serve(LoopGrid(two), plan, StopAfterOne())
+    progress = json.loads((tmp_path / "run/progress.json").read_text())
+    assert [record["round"] for record in progress["rounds"]] == [0]
+    told = serve(LoopGrid(two), replace(plan, resume=True), Told())
+    prompts = [tmp_path / run / "prompts/server.safetensors" for run in ("whole", "run")]
+    assert prompts[0].read_bytes() == prompts[1].read_bytes()
+    for one in (whole, told):
+        assert one["sites"] == ["site-a", "site-b"] and one["shared"] == ["visual"]
+        assert [record["participants"] for record in one["rounds"]] == [2, 2]
+        assert 0 < one["final"]["macro"] <= 1  # these sites have labels
+        assert sum(one["rounds"][0]["totals"]) > 0 and one["rounds"][1]["totals"] is None
+    kept = json.loads((tmp_path / "run/server.json").read_text())
+    assert kept["starts"] == 2 and kept["sites"] == {"site-a": 0, "site-b": 1}
+    assert not (tmp_path / "run/progress.json").exists()
+    assert "site-a" in (tmp_path / "run/report.html").read_text()
+
+
+@pytest.mark.parametrize("step", ["evaluate", "train"])  # the first question of a run, and one in a round
+def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, step):
+    plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    good = two["site-b"]
+
+    def broken(message):
+        if message.metadata.message_type == f"query.{step}":
+            return Message(Error(ErrorCode.UNKNOWN, "out of order"), reply_to=message)
+        return good(message)
+
+    with pytest.raises(NoClientAnswered, match="at least 2 are needed"):
+        serve(LoopGrid(two | {"site-b": broken}), plan, Told())
+    assert f"step {step.capitalize()}" in (tmp_path / "run/ended.txt").read_text()
+    serve(LoopGrid(two), replace(plan, resume=True), Told())
+    assert not (tmp_path / "run/ended.txt").exists()
+
+
+def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):
+    server, terms = asked
+    told = tmp_path / "answers.csv"
+    told.write_text("file,label\ntrain/000.png,seven\n")
+    home = Home(
+        "site-a", data / "clients/site-a", str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, str(told)
+    )
+    site = Site(home)
+    assert (site.told.index.tolist(), site.told.label.tolist()) == ([0], [7])
+    site.answer(Estimate(0, server.shared), terms)
+    site.answer(Select(0, 0, np.zeros(10, np.int64), 1), terms)
+    chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
+    assert chosen.label[chosen.index.tolist().index(0)] == 7
+    told.write_text("file,label\nother.png,seven\n")
+    with pytest.raises(DataError, match="says nothing about any of the images"):
+        Site(home)
+
+
+def test_zero_shot_needs_no_training(site, asked):
+    _, terms = asked
+    score = site.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"run": "fresh"}))
+    assert 0 <= score.correct <= score.examples == 12
+
+
+def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
+    with pytest.raises(ConfigError, match="images: is missing"):
+        home_of({"name": "a", "folder": "site"})
+    home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
+    assert home.own_model().threads == 2
+    assert home.consent == Consent(("visual",), 0, 0.0)
+    strict = {"share": "visual,text", "least-sites": 4, "least-noise": 1, "corrections": "said.csv"}
+    home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
+    assert home.consent == Consent(("visual", "text"), 4, 1.0)
+    assert home.corrections == "said.csv"
+
+
+def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
+    named = {line.split(":")[0] for line in leaving() if "." in line.split(":")[0]}
+    assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
+    assert set(ALSO) < set(leaving())
+
+
+def test_noise_comes_from_a_secret_of_the_sites_own(site):
+    secret = site.home.folder / "site.secret"
+    assert len(secret.read_bytes()) == 32
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert np.frombuffer(secret.read_bytes(), np.uint8).any()

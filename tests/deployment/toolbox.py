@@ -1,0 +1,143 @@
+"""A Flower grid small enough to follow by hand: every node is a function in this process."""
+
+from collections.abc import Callable
+
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedcopl.data.digits import load_digits
+from fedcopl.deployment.site.answered_questions import SiteState
+from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.wire.terms import terms_of
+from fedcopl.federation.client import Client, ClientState
+from fedcopl.run.watcher import SilentWatcher
+
+Node = Callable[[Message], Message | None]
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+
+
+class FakeSite:
+    """Answers with a client of `fakes`, and keeps its state in a folder."""
+
+    folder_name = "fake"
+
+    def __init__(self, name: str, client: Client, folder):
+        self.name, self.client, self.states = name, client, SiteState(folder / name)
+        self.asked = 0  # questions that were worked out, not read from disk
+
+    def answer(self, ask, terms):
+        return self.states.answer(ask, terms.attempt, lambda state: self._work(ask, state))
+
+    def _work(self, ask, state: ClientState):
+        self.asked += 1
+        return self.client.answer(ask, state)
+
+    def __call__(self, message: Message) -> Message:
+        return reply_to(message, lambda: self)
+
+
+class LoopGrid(Grid):
+    """Nodes answer when their answers are fetched. One that gives None never answers."""
+
+    def __init__(self, nodes: dict[str, Node]):
+        self.nodes, self.since = dict(nodes), dict.fromkeys(nodes, "1")
+        self.keys = {name: name.encode() for name in nodes}
+        self.offline: set[str] = set()
+        self.waiting: dict[str, Message] = {}
+        self.sent: list[tuple[str, str]] = []  # (site, kind of question)
+        self.nameless = False
+
+    def id_of(self, name: str) -> int:
+        return 100 + sorted(self.nodes).index(name)
+
+    def name_of(self, id: int) -> str:
+        return sorted(self.nodes)[id - 100]
+
+    def get_nodes(self):
+        return [
+            NodeInfo(
+                node_id=self.id_of(name),
+                name="" if self.nameless else name,
+                last_activated_at=self.since[name],
+                public_key=self.keys[name],
+            )
+            for name in self.nodes
+            if name not in self.offline
+        ]
+
+    def get_node_ids(self):
+        return [node.node_id for node in self.get_nodes()]
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(len(self.sent))
+            self.waiting[message.metadata.message_id] = message
+            self.sent.append((self.name_of(message.metadata.dst_node_id), message.metadata.message_type))
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids):
+        replies = [self._reply(self.waiting[id]) for id in message_ids if id in self.waiting]
+        come = [reply for reply in replies if reply is not None]
+        for reply in come:
+            self.waiting.pop(reply.metadata.reply_to_message_id)
+        return come[::-1]  # in another order than asked, as they may come
+
+    def _reply(self, message: Message) -> Message | None:
+        name = self.name_of(message.metadata.dst_node_id)
+        if name in self.offline:
+            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+        reply = self.nodes[name](message)
+        if reply is not None:
+            reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+        return reply
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise NotImplementedError
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+    def create_message(self, *_, **__):
+        raise NotImplementedError
+
+
+class Told(SilentWatcher):
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.notes, self.answers = [], []
+
+    def noticed(self, what):
+        self.notes.append(what)
+
+    def answered(self, client, ask):
+        self.answers.append((client, type(ask).__name__))
+
+
+def terms(config, attempt=1):
+    return terms_of("run", attempt, config, ["a", "b", "c"], "fake 1")
+
+
+def digit_sites(root, count=3, images=40, labelled=0):
+    """Real digits as image files: `root/clients/site-a/train/*.png`, and some labelled ones in `test/<class>/`."""
+    digits = load_digits()
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")
+    names = [f"site-{letter}" for letter in "abcdefgh"[:count]]
+    for number, name in enumerate(names):
+        train = root / "clients" / name / "train"
+        train.mkdir(parents=True)
+        for place in range(images):
+            digits.train.images[number * images + place].save(train / f"{place:03}.png")
+        for place in range(number * labelled, (number + 1) * labelled):
+            test = root / "clients" / name / "test" / digits.classes[digits.test.labels[place]]
+            test.mkdir(parents=True, exist_ok=True)
+            digits.test.images[place].save(test / f"{place:03}.png")
+    return names

@@ -1,0 +1,433 @@
+"""The server's run over clients that are small enough to follow by hand."""
+
+import json
+import math
+import re
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fakes import CLASSES, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
+from fedcopl.algorithm.allocate import allocate
+from fedcopl.config import RunConfig
+from fedcopl.errors import ClientFailed, NoClientAnswered
+from fedcopl.federation.client import ClientState
+from fedcopl.federation.seam import Labelling
+from fedcopl.federation.server import labelling, participants, play_round, run, what_is_wrong, zero_shot_scores
+from fedcopl.messages import (
+    Estimate,
+    Estimated,
+    Evaluate,
+    Evaluated,
+    Select,
+    Selected,
+    Train,
+    Trained,
+    payload_bytes,
+)
+from fedcopl.privacy.masked_layout import LARGEST_PROMPT
+from fedcopl.simulation.local import LocalFederation
+
+
+def config_of(rounds=4, **sections):
+    return RunConfig.from_mapping({"rounds": rounds, **sections}, "test")
+
+
+def ignore(state, report):
+    pass
+
+
+def reports_of(config, federation, state=None):
+    reports = []
+    last = run(config, federation, state or start(), lambda state, report: reports.append(report))
+    return last, reports
+
+
+def test_a_run_by_hand():
+    config = config_of()
+    last, reports = reports_of(config, LocalFederation(clients(config)))
+    assert last.round == 4
+    assert (last.shared["visual"] == 4).all()  # every client adds 1 a round, so the mean does too
+    assert [report.refreshed for report in reports] == [True, False, False, False]
+    assert reports[0].scores == {"client-0": (6, 12), "client-1": (7, 12), "client-2": (8, 12)}
+    assert reports[0].loss == 0.5
+
+
+def test_refresh_is_every_q_rounds_from_the_first():
+    config = config_of(rounds=7, labels={"refresh_every": 3})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    assert [report.round for report in reports if report.refreshed] == [0, 3, 6]
+
+
+def test_clients_choose_as_the_whole_table_would_have_it():
+    config = config_of(rounds=1)
+    federation = LocalFederation(clients(config, NoisyLearner))
+    _, [report] = reports_of(config, federation)
+    counts = np.stack([state.counts for state in federation.states.values()])
+    assert report.totals.tolist() == counts.sum(axis=0).tolist()
+    rows = [state.quota.tolist() for state in federation.states.values()]
+    assert rows == allocate(counts, refresh_index=0, budget="exact", unseen="grow").tolist()
+
+
+def test_the_average_is_weighted_by_the_images_chosen():
+    class Constant(FakeLearner):
+        def train(self, prompts, selection, round):
+            return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
+
+    config = config_of(rounds=1)
+    federation = LocalFederation(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
+    last, _ = reports_of(config, federation)
+    chosen = [len(state.selection.index) for state in federation.states.values()]
+    expected = (chosen[1] * 1 + chosen[2] * 2) / sum(chosen)
+    assert last.shared["visual"] == pytest.approx(np.full((2, 3), expected))
+
+
+@pytest.mark.parametrize("aggregate", ["visual", "text", "both", "none"])
+def test_only_what_is_aggregated_crosses(aggregate):
+    config = config_of(rounds=2, sharing={"aggregate": aggregate})
+    federation = LocalFederation(clients(config))
+    last, reports = reports_of(config, federation, start(aggregate))
+    sent = set(start(aggregate).shared)
+    assert set(last.shared) == sent
+    assert all(set(update) == sent for report in reports for update in report.updates.values())
+    assert all(set(state.own) == {"visual", "text"} - sent for state in federation.states.values())
+
+
+def test_participation_takes_some_without_repeats_and_all_over_time():
+    config = config_of(sharing={"participation": 0.5})
+    members = tuple(f"client-{i}" for i in range(5))
+    drawn = [participants(config, members, round) for round in range(40)]
+    assert {len(set(some)) for some in drawn} == {2}  # floor(0.5 * 5)
+    assert all(list(some) == sorted(some) for some in drawn)
+    assert set().union(*drawn) == set(members)
+    assert drawn == [participants(config, members, round) for round in range(40)]
+    assert len(participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
+    hundred = tuple(f"client-{i:02}" for i in range(100))
+    assert len(participants(config_of(sharing={"participation": 0.29}), hundred, 0)) == 29  # not 28.999...
+
+
+def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():
+    config = config_of(rounds=1, sharing={"participation": 0.4})
+    federation = LocalFederation(clients(config))
+    last, [report] = reports_of(config, federation)
+    assert len(report.participants) == 1
+    idle = [s for name, s in federation.states.items() if name not in report.participants]
+    assert all(not state.own and state.selection is not None for state in idle)
+    assert len(report.scores) == 3
+    assert len(last.members) == 3
+
+
+def test_nobody_has_anything_to_train_on():
+    config = config_of(rounds=1, labels={"unseen": "none"})
+    federation = LocalFederation(clients(config, lambda i: FakeLearner(i, images=0)))
+    last, [report] = reports_of(config, federation)
+    assert report.kept_old_prompt
+    assert last.shared["visual"] is START["visual"]
+
+
+def test_zero_shot_asks_without_prompts():
+    assert zero_shot_scores(LocalFederation(clients(config_of()))) == {f"client-{i}": (0, 12) for i in range(3)}
+
+
+def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
+    config = config_of(rounds=5, evaluation={"every": 2})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    assert [bool(report.scores) for report in reports] == [False, True, False, True, True]
+
+
+def test_bytes_are_those_of_the_messages():
+    config = config_of(rounds=2)
+    _, [first, second] = reports_of(config, LocalFederation(clients(config)))
+    prompt = START["visual"].nbytes
+    # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; correct, examples for Evaluated
+    assert second.bytes_down == 3 * 2 * (8 + prompt)
+    assert second.bytes_up == 3 * (prompt + 16 + 16)
+    assert first.bytes_up - second.bytes_up == 3 * (8 * CLASSES + 16)  # counts; how many were chosen, of how many
+    assert payload_bytes(Evaluated(1, 2)) == 16
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits():
+    config = config_of(rounds=7, labels={"refresh_every": 3})
+    whole, _ = reports_of(config, LocalFederation(clients(config, NoisyLearner)))
+    first = LocalFederation(clients(config, NoisyLearner))
+    state = start()
+    for _ in range(4):
+        state, _ = play_round(config, first, state)
+    second = LocalFederation(clients(config, NoisyLearner), first.states)
+    resumed = run(config, second, state, ignore)
+    assert (resumed.shared["visual"] == whole.shared["visual"]).all()
+
+
+def test_order_of_clients_does_not_change_a_client():
+    config = config_of(rounds=3)
+    one, other = (LocalFederation(dict(order(clients(config, NoisyLearner).items()))) for order in (list, reversed))
+    run(config, one, start("none"), ignore)
+    run(config, other, start("none"), ignore)
+    for name, state in one.states.items():
+        assert (state.own["text"] == other.states[name].own["text"]).all()
+
+
+def test_a_broken_client_is_named():
+    config = config_of()
+    broken = clients(config)
+    broken["client-1"].learner.log_probs = None
+    with pytest.raises(ClientFailed, match="client client-1 failed in round 1 at the step Estimate: "):
+        run(config, LocalFederation(broken), start(), ignore)
+
+
+def test_nobody_there():
+    with pytest.raises(NoClientAnswered, match="nobody is there to be asked; is anyone connected"):
+        run(config_of(), LocalFederation({}), start(), ignore)
+
+
+def test_who_missed_the_estimate_waits_for_the_next_one():
+    config = config_of(rounds=6)
+    federation = FlakyFederation(clients(config))
+    federation.lost = {("client-2", "Estimate", 0)}
+    run(config, federation, start(), ignore)
+    assert [round for client, kind, round in federation.asked if (client, kind) == ("client-2", "Train")] == [5]
+
+
+def test_a_lost_update_is_left_out_of_the_mean():
+    config = config_of(rounds=2)
+    federation = FlakyFederation(clients(config))
+    federation.lost = {("client-0", "Train", 1)}
+    last, reports = reports_of(config, federation)
+    assert (last.shared["visual"] == 2).all()
+    assert reports[1].participants == ("client-1", "client-2")
+
+
+def test_an_answer_that_is_lost_is_in_no_average_but_the_client_has_learnt():
+    config = config_of(rounds=3)
+    runs = {}
+    for kind in ("lost", "late"):
+        federation = FlakyFederation(clients(config, EntwinedLearner))
+        getattr(federation, kind).add(("client-1", "Train", 0))
+        states = []
+        run(config, federation, start(), lambda state, report, states=states: states.append(state))
+        runs[kind] = [state.shared["visual"] for state in states]
+    assert (runs["lost"][0] == runs["late"][0]).all()  # that round's average is the same
+    assert (
+        runs["lost"][1] != runs["late"][1]
+    ).any()  # from the next one on its text prompt tells whether it has worked
+
+
+def test_fewer_usable_answers_than_needed_end_the_run_with_the_reasons():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config, count=4))
+    federation.least = 3
+    federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in (1, 2)}
+    wanted = (
+        "round 1, step Train: 2 usable answers from 4 clients, and at least 3 are needed; "
+        "client-1: prompt visual is not finite: training diverged, try a lower train.lr; client-2: prompt visual is not"
+    )
+    with pytest.raises(NoClientAnswered, match=re.escape(wanted)):
+        run(config, federation, start(), ignore)
+    del federation.spoiled["client-2", "Train", 0]
+    assert reports_of(config, federation)[1][0].participants == ("client-0", "client-2", "client-3")
+
+
+def test_who_is_missing_counts_as_one_who_gave_rubbish():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.least = 2
+    federation.spoiled = {("client-2", "Train", 0): RUBBISH["not finite"]}
+    federation.lost = {("client-0", "Train", 0)}
+    with pytest.raises(
+        NoClientAnswered, match=r"1 usable answer from 3 clients.*; client-2: prompt.*; client-0: gave no"
+    ):
+        run(config, federation, start(), ignore)
+
+
+def test_no_more_answers_are_needed_than_questions_were_asked():
+    config = config_of(rounds=1, sharing={"participation": 0.4})
+    federation = LocalFederation(clients(config))
+    federation.least = 3
+    assert len(reports_of(config, federation)[1][0].participants) == 1
+
+
+def test_a_long_list_of_reasons_is_cut():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config, count=5))
+    federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in range(5)}
+    with pytest.raises(NoClientAnswered, match=r"0 usable answers.*client-2: [^;]*; and 2 more$"):
+        run(config, federation, start(), ignore)
+
+
+GOOD = START["visual"]
+RUBBISH = {
+    "prompt visual has a value beyond 32768": Trained({"visual": GOOD + np.float32(1e38)}, 3, 0.1),
+    "more than 2,147,483,648 images": Trained({"visual": GOOD}, 10**400, 0.1),
+    "its loss is inf": Trained({"visual": GOOD}, 3, float("inf")),
+    r"its loss is -1e\+308": Trained({"visual": GOOD}, 3, -1e308),
+    "'low' is not a loss": Trained({"visual": GOOD}, 3, "low"),
+    "not finite": Trained({"visual": np.full((2, 3), np.nan, np.float32)}, 3, 0.1),
+    "instead of float32": Trained({"visual": GOOD.astype(np.float64)}, 3, 0.1),
+    r"\(3, 2\) instead of": Trained({"visual": GOOD.T}, 3, 0.1),
+    "instead of \\['visual'\\]": Trained({"visual": GOOD, "text": GOOD}, 3, 0.1),
+    "not a number of images": Trained({"visual": GOOD}, -1, 0.1),
+    "answered Train with Evaluated": Evaluated(1, 2),
+}
+
+
+@pytest.mark.parametrize(("why", "rubbish"), RUBBISH.items())
+def test_rubbish_is_dropped_and_named(why, rubbish):
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.spoiled = {("client-1", "Train", 0): rubbish}
+    last, [report] = reports_of(config, federation)
+    assert (last.shared["visual"] == 1).all()
+    assert list(report.dropped) == ["client-1"]
+    assert re.search(why, report.dropped["client-1"])
+
+
+@pytest.mark.parametrize("counts", [[1, 2], [1, 2, -1], [0.5, 1, 1], [0, 0, 2**63 - 1], [0, -(2**63), 0], [2**30] * 3])
+def test_counts_must_be_one_whole_number_per_class(counts):
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.spoiled = {("client-0", "Estimate", 0): Estimated(np.array(counts))}
+    _, [report] = reports_of(config, federation)
+    assert "client-0" in report.dropped
+
+
+def test_counts_with_noise_may_be_below_zero_but_not_beyond_all_bounds():
+    ask = Estimate(0, {"visual": GOOD})
+    assert what_is_wrong(ask, Estimated(np.array([-5, 1, 1])), CLASSES, has_noise=True) is None
+    assert "more than 2,147,483,648" in what_is_wrong(
+        ask, Estimated(np.array([-(2**63), 1, 1])), CLASSES, has_noise=True
+    )
+
+
+@pytest.mark.parametrize("reply", [Evaluated(1, 2**40), Evaluated(3, 2), Evaluated(-1, 2), Evaluated(1.5, 2)])
+def test_scores_must_be_numbers_of_images(reply):
+    assert what_is_wrong(Evaluate(0, None), reply, CLASSES)
+
+
+def test_somebody_elses_names_make_no_endless_reason():
+    strange = Trained({"x" * 10**6: GOOD}, 3, 0.1)
+    assert len(what_is_wrong(Train(0, {"visual": GOOD}), strange, CLASSES)) == 300
+
+
+numbers = st.integers(0, 10**400) | st.integers(-5, 2**32)
+values = st.floats(width=32) | st.floats(-40_000, 40_000, width=32)
+prompts = arrays(np.float32, (2, 3), elements=values).map(lambda prompt: {"visual": prompt})
+ANYTHING = {
+    "Train": st.builds(Trained, prompts, numbers, st.floats() | st.floats(-(2**33), 2**33)),
+    "Estimate": st.builds(Estimated, arrays(np.int64, CLASSES, elements=st.integers(-5, 2**63 - 1))),
+    "Evaluate": st.builds(Evaluated, numbers, numbers),
+    "Select": st.builds(Selected, *3 * [st.none() | numbers]),
+}
+
+
+@pytest.mark.parametrize("kind", ANYTHING)
+@given(st.data())
+def test_one_clients_numbers_end_no_run_and_spoil_no_record(kind, data):
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config))
+    federation.spoiled["client-1", kind, 0] = data.draw(ANYTHING[kind])
+    last, [report] = reports_of(config, federation)
+    assert (np.abs(last.shared["visual"]) <= LARGEST_PROMPT).all()
+    assert math.isfinite(report.loss)
+    honest = [federation.states[name].counts for name in ("client-0", "client-2")]
+    assert (report.totals >= np.sum(honest, axis=0)).all()
+    assert max(sum(report.scores.values(), (report.labelling.images,))) < 2**33
+    told = (report.loss, report.examples, report.batches, report.scores, asdict(report.labelling))
+    json.dumps((report.totals.tolist(), *told), allow_nan=False)
+    assert all((state.quota >= 0).all() for state in federation.states.values() if state.quota is not None)
+
+
+@pytest.mark.parametrize("rule", ["argmax", "column", "leaderboard"])
+def test_honest_clients_may_choose_an_image_for_several_classes(rule):
+    config = config_of(rounds=2, labeler="fpl", labels={"fpl_rule": rule})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    assert all(report.dropped == {} and len(report.participants) == 3 for report in reports)
+    assert reports[0].labelling.chosen <= reports[0].labelling.images == 36
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        (Selected(3, 2, None), "chose more images than it has"),
+        (Selected(1, 2, 3), "chose more images than it has"),
+        (Selected(1, None, None), "does not say of how many"),
+        (Selected(-1, 2, None), "-1 is not a number of images"),
+        (Selected(1, 2.5, None), "2.5 is not a number of images"),
+        (Selected(1, 2**31 + 1, None), "more than 2,147,483,648 images"),
+    ],
+)
+def test_a_choice_must_be_one_of_its_own_images(reply, why):
+    assert why in (what_is_wrong(Select(0, 0, None, 2), reply, CLASSES) or "")
+
+
+@pytest.mark.parametrize("reply", [Selected(None, None, None), Selected(0, 0, None), Selected(1, 2, 2)])
+def test_a_choice_may_be_kept_secret(reply):
+    assert what_is_wrong(Select(0, 0, None, 2), reply, CLASSES) is None
+
+
+def test_what_refreshes_did_is_added_up_over_the_clients():
+    told = [
+        Selected(3, 10, 8),
+        Selected(2, 5, None),
+        Selected(None, None, None),
+    ]  # new: the second
+    assert labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
+    assert labelling([Selected(None, None, None)]) is None
+
+
+def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
+    config = config_of(rounds=3, labels={"refresh_every": 2})
+    _, reports = reports_of(config, LocalFederation(clients(config)))
+    first, between, second = (report.labelling for report in reports)
+    assert (first.images, first.compared, between) == (36, 0, None)  # three clients of twelve images
+    assert (second.compared, second.unchanged) == (36, 36)  # these clients do not change their minds
+    assert 0 < second.chosen <= 36
+
+
+def test_a_good_reply_has_nothing_wrong():
+    assert what_is_wrong(Train(0, {"visual": GOOD}), Trained({"visual": GOOD}, 3, 0.1), CLASSES) is None
+
+
+def test_all_rubbish_ends_the_run_with_the_reason():
+    config = config_of(rounds=1)
+    federation = FlakyFederation(clients(config, count=1))
+    federation.spoiled = {("client-0", "Train", 0): RUBBISH["not finite"]}
+    with pytest.raises(NoClientAnswered, match="client-0: prompt visual is not finite"):
+        run(config, federation, start(), ignore)
+
+
+def test_fresh_states_are_empty():
+    assert LocalFederation(clients(config_of())).states["client-0"] == ClientState()
+
+
+def test_everyone_trains_first_where_the_method_says_so():
+    config = config_of(sharing={"participation": 0.34})
+    federation = LocalFederation(clients(config))
+    first, report = play_round(config, federation, replace(start(), everyone_first=True))
+    assert report.participants == ("client-0", "client-1", "client-2")
+    _, report = play_round(config, federation, first)
+    assert len(report.participants) == 1
+
+
+def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
+    config = config_of()
+    federation, sent = LocalFederation(clients(config)), []
+    ask = federation.ask
+    monkeypatch.setattr(federation, "ask", lambda questions: (sent.append(dict(questions)), ask(questions))[1])
+    first, report = play_round(config, federation, replace(start(), neighbours=1))
+    assert set(first.uploads) == {"client-0", "client-1", "client-2"}
+    play_round(config, federation, first)
+    before, after = (asked for asked in sent if isinstance(next(iter(asked.values())), Train))
+    assert all(question.experts == () for question in before.values())
+    for client, question in after.items():
+        (expert,) = question.experts
+        assert [expert is report.updates[other] for other in report.updates if other != client].count(True) == 1
+
+
+def test_without_neighbours_no_upload_is_kept():
+    config = config_of()
+    state, _ = play_round(config, LocalFederation(clients(config)), start())
+    assert state.uploads == {}

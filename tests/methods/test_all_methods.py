@@ -1,0 +1,133 @@
+"""What holds for every method of the table."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedcopl.errors import ConfigError
+from fedcopl.methods import METHODS, choose_method
+from fedcopl.methods.learner import ClipLearner
+from fedcopl.methods.prompted_model import PromptedModel
+from methods.toolbox import CHOSEN, SETS, config_of, encoder, images, learner_of, trained
+
+TRAINING = [name for name in METHODS if name != "zeroshot"]
+GATE = {f"gate {part}": 16384 for part in ("query", "key", "value", "output")}
+FLOATS = {  # ViT-B/32's numbers in baselines.md, here for glyph-clip: 3 x 5 x 128 visual, 16 x 128 text
+    "fedcopl": ({"visual": 1920}, {"text": 2048}),
+    "promptfl": ({"text": 2048}, {}),
+    "promptprox": ({"text": 2048}, {}),
+    "pfedprompt": ({"text": 2048}, {}),
+    "fedotp": ({"global text": 2048}, {"local text": 2048}),
+    "fedopt": ({"global text": 2048}, {"local text": 2048}),
+    "local": ({}, {"visual": 1920, "text": 2048}),
+    "central": ({}, {"visual": 1920, "text": 2048}),
+    "zeroshot": ({}, {}),
+    "fedvpt": ({"visual": 2560}, {}),  # at every one of its four blocks
+    "fedclip": ({"down": 16384, "down bias": 128, "up": 16384, "up bias": 128}, {}),
+    "pfedmoap": ({"text": 2048}, GATE | {f"{name} bias": 128 for name in GATE}),
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)  # a new method says this in a test of its own
+def test_what_is_shared_and_what_stays(name):
+    method = choose_method(config_of(name))
+    sizes = {key: value.size for key, value in method.start(encoder().clip).items()}
+    shared = {key: sizes.pop(key) for key in method.shared()}
+    assert (shared, sizes) == FLOATS[name]
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_moves_everything_that_is_trained_and_lowers_the_loss(name):
+    learner = learner_of(name, "epochs=6", "lr=0.05")
+    after, last = trained(learner)
+    _, first = trained(learner_of(name, "epochs=1", "lr=1e-9"))
+    assert last < first
+    # pFedMoAP's gate has nothing to do before there are experts: see test_pfedmoap.py.
+    for key in (key for key in learner.model.method.shapes(encoder().clip) if not key.startswith("gate")):
+        assert (after[key] != learner.initial()[key]).any(), key
+        assert np.isfinite(after[key]).all(), key
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_training_again_gives_the_same_bits(name):
+    one, two = (trained(learner_of(name))[0] for _ in range(2))
+    assert all(one[key].tobytes() == two[key].tobytes() for key in one)
+
+
+@pytest.mark.parametrize("name", TRAINING)
+def test_candidate_sets_can_be_trained_on(name):
+    after, loss = trained(learner_of(name), SETS)
+    assert np.isfinite(loss)
+    assert loss < trained(learner_of(name))[1] + 1  # a set that holds the label is never harder
+    assert all(np.isfinite(value).all() for value in after.values())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_probabilities_are_probabilities(name):
+    log_probs = learner_of(name).log_probabilities(learner_of(name).initial())
+    assert log_probs.shape == (60, 10)
+    np.testing.assert_allclose(np.exp(log_probs).sum(1), 1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_frozen_images_are_read_once(name, monkeypatch):
+    """Methods with a frozen image side run the vision tower once; the others run it for every batch."""
+    learner = learner_of(name)
+    runs = []
+    tower = encoder().clip.vision
+    monkeypatch.setattr(tower, "forward", lambda *args, run=tower.forward: (runs.append(1), run(*args))[1])
+    learner.log_probabilities(None)
+    trained(learner)
+    learner.log_probabilities(learner.initial())
+    if learner.model.method.keeps_images:
+        assert len(runs) <= 1
+    else:
+        assert len(runs) == 8  # zero-shot, two epochs of three batches, and one pass over all
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_class_order_changes_only_the_order(name):
+    from fedcopl.clip.encoder import Encoder
+    from fedcopl.data.digits import CLASSES
+
+    turned = Encoder(encoder().clip, CLASSES[::-1], "a photo of a {}", encoder().arithmetic)
+    learner = learner_of(name)
+    other = ClipLearner(PromptedModel(learner.model.method, turned), images(), learner.start, learner.config, 0)
+    ours, theirs = (each.log_probabilities(each.initial()) for each in (learner, other))
+    np.testing.assert_allclose(ours, theirs[:, ::-1], atol=1e-4)
+
+
+def test_zero_shot_is_what_everybody_is_compared_with():
+    learner = learner_of("zeroshot")
+    plain = learner.side.logits({})
+    for name in METHODS:
+        torch.testing.assert_close(learner_of(name).side.zero_shot_logits(), plain, atol=1e-4, rtol=1e-5)
+    assert learner.train({}, CHOSEN, 0)[0] == {}
+
+
+def test_an_unknown_method_lists_the_known_ones():
+    with pytest.raises(
+        ConfigError, match=r"method: unknown method 'promtfl' \(known: fedcopl, .*did you mean promptfl"
+    ):
+        choose_method(config_of("promtfl"))
+
+
+def test_options_are_the_methods_own():
+    with pytest.raises(ConfigError, match=r"options\.mu: fedcopl has no such option \(it has: none\)"):
+        choose_method(config_of("fedcopl", "options.mu=1"))
+    with pytest.raises(ConfigError, match=r"options\.mu: Input should be greater than or equal to 0"):
+        choose_method(config_of("promptprox", "options.mu=-1"))
+    assert choose_method(config_of("promptprox", "options.mu=0.1")).options.mu == 0.1
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        (["zeroshot", "labeler=fpl"], "trains on no labels"),
+        (["promptfl", "aggregate=both"], "an ablation of fedcopl"),
+        (["central", "options.labels=truth", "labeler=cpl"], "true labels need no labeler"),
+    ],
+)
+def test_pairs_that_make_no_sense_are_refused(pairs, why):
+    with pytest.raises(ConfigError, match=why):
+        choose_method(config_of(*pairs))

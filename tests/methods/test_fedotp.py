@@ -1,0 +1,71 @@
+"""FedOTP against section 4 of baselines.md; the transport itself is tested in tests/core/test_transport.py."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from clip.plain_clip import plain_block
+from fedcopl.methods import choose_method
+from methods.toolbox import config_of, encoder, images
+
+# S of the worked example, as features: patches are rows of S beside unit vectors, prompts the two unit vectors.
+S = torch.tensor([[0.30, 0.10], [0.25, 0.20], [0.05, 0.28], [0.12, 0.15]])
+
+
+def logits_of(*pairs):
+    """z of one image and one class whose similarities are S."""
+    method = choose_method(config_of("fedotp", *pairs))
+    prompts = torch.eye(2).view(2, 1, 2).requires_grad_()  # (2 prompts, 1 class, 2 dimensions)
+    return method.logits(encoder(), S[None], prompts, {}) / encoder().clip.logit_scale, prompts
+
+
+def test_the_worked_example():
+    torch.testing.assert_close(logits_of("options.mass=0.8")[0].item(), 0.19314409, atol=2e-6, rtol=0)
+    torch.testing.assert_close(logits_of("options.mass=1.0")[0].item(), 0.22583787, atol=2e-6, rtol=0)
+    torch.testing.assert_close(logits_of("options.mass=0.5")[0].item(), 0.12073387, atol=2e-6, rtol=0)
+
+
+def test_the_plan_is_a_constant_to_the_gradient():
+    # d z / d h_j = sum_i T_ij g_i, with the converged plan of the worked example.
+    plan = torch.tensor([[0.215157, 0.034843], [0.131293, 0.095290], [0.017769, 0.212071], [0.035782, 0.057796]])
+    z, prompts = logits_of("options.mass=0.8")
+    z.sum().backward()
+    torch.testing.assert_close(prompts.grad.squeeze(1), plan.T @ S, atol=2e-5, rtol=0)
+
+
+def test_patches_go_through_every_block():
+    clip, tokens = encoder().clip, images().tokens(np.arange(3))
+    x = tokens
+    for block in clip.vision.blocks:
+        x = plain_block(block, x, causal=False)
+    expected = F.normalize(clip.vision.project(clip.vision.norm_last(x[:, 1:])), dim=-1)
+    torch.testing.assert_close(encoder().patch_features(tokens), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_two_equal_prompts_are_one():
+    method = choose_method(config_of("fedotp"))
+    patches = encoder().patch_features(images().tokens(np.arange(2)))
+    one = encoder().class_features(None)
+    both = method.logits(encoder(), patches, torch.stack([one, one]), {})
+    alone = method.logits(encoder(), patches, one[None], {})
+    torch.testing.assert_close(both, alone, atol=1e-3, rtol=1e-4)
+
+
+def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
+    from dataclasses import replace
+
+    from fedcopl.clip.image_tokens import ClientImages
+    from fedcopl.methods.learner import ClipLearner
+    from methods.toolbox import learner_of, trained
+
+    roomy = learner_of("fedotp")
+    one = roomy.side.frozen(np.arange(1)).nbytes
+    tight = ClientImages(replace(images().store, memory=one * 60 - 1), images().places)
+    learner = ClipLearner(roomy.model, tight, roomy.start, roomy.config, 0)
+    asked = []
+    monkeypatch.setattr(
+        roomy.model.method, "frozen", lambda e, t, run=roomy.model.method.frozen: (asked.append(1), run(e, t))[1]
+    )
+    ours, theirs = trained(learner)[0], trained(roomy)[0]
+    assert len(asked) > 4  # once for each batch
+    np.testing.assert_allclose(ours["global text"], theirs["global text"], atol=1e-5)

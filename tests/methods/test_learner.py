@@ -1,0 +1,274 @@
+"""Local training and evaluation on the embedded model."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedcopl.algorithm.select import Selection
+from fedcopl.clip.device import Arithmetic, choose_arithmetic, choose_device
+from fedcopl.clip.encoder import Encoder, zero_shot_sentences
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.image_tokens import ClientImages, TokenStore
+from fedcopl.config import RunConfig
+from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.errors import ConfigError
+from fedcopl.methods import choose_method
+from fedcopl.methods.learner import ClipExam, ClipLearner, score_everywhere
+from fedcopl.methods.prompted_model import PromptedModel
+from fedcopl.methods.prompts import initial_prompts, visual_shape
+from fedcopl.methods.training import learning_rate
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def clip():
+    return load_clip("glyph-clip")
+
+
+@pytest.fixture(scope="module")
+def encoder(clip):
+    return Encoder(clip, CLASSES, "a photo of a {}", Arithmetic(CPU))
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_digits().train
+
+
+@pytest.fixture(scope="module")
+def store(clip, digits):
+    return store_of(clip, digits.images[:100])
+
+
+@pytest.fixture(scope="module")
+def images(store):
+    return ClientImages(store, np.arange(100))
+
+
+def store_of(clip, pictures, memory=1e9):
+    return TokenStore.of(clip, np.stack([clip.preprocess.cut(picture) for picture in pictures]), memory)
+
+
+def config_of(**train):
+    return RunConfig.from_mapping({"train": {"epochs": 2, "batch": 16} | train}, "test")
+
+
+def learner_of(encoder, images, number=0, config=None):
+    config = config or config_of()
+    method = choose_method(config)
+    return ClipLearner(PromptedModel(method, encoder), images, method.start(encoder.clip), config, number)
+
+
+def exam_of(encoder, images, truth):
+    return ClipExam(PromptedModel(choose_method(config_of()), encoder), images, truth)
+
+
+CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
+
+
+def test_learning_rate_of_the_paper():
+    # algorithm.md section 2, E = 10, Q = 5: e = 0, 10, 25, 40, 49
+    config = RunConfig()
+    rates = [learning_rate(config, r, epoch, 0.1) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
+    assert rates == pytest.approx([0.1, 0.0904508, 0.05, 0.00954915, 0.0000986636], rel=1e-5)
+    assert learning_rate(config, 5, 0, 0.1) == 0.1  # restarts with the labels
+
+
+def test_learning_rate_over_the_whole_run():
+    config = config_of(epochs=10, schedule="run")
+    assert learning_rate(config, 10, 0, 0.1) == pytest.approx(0.05)  # half of 20 rounds
+    assert learning_rate(config, 5, 0, 0.1) == pytest.approx(0.1 * (1 + np.cos(np.pi / 4)) / 2)
+
+
+def test_sizes_come_from_the_backbone(clip):
+    shapes = choose_method(RunConfig()).shapes(clip)
+    blocks, width = clip.vision.shape.depth, clip.vision.shape.width
+    assert shapes == {"visual": (blocks - 1, 5, width), "text": (16, clip.text.shape.width)}
+    every = RunConfig.from_mapping({"model": {"visual_depth": "all"}}, "test").model
+    assert visual_shape(clip, every)[0] == blocks
+    two = RunConfig.from_mapping({"model": {"visual_depth": 2}}, "test").model
+    assert visual_shape(clip, two)[0] == 2
+    with pytest.raises(ConfigError, match="visual_depth: glyph-clip has 4 places"):
+        visual_shape(clip, RunConfig.from_mapping({"model": {"visual_depth": 5}}, "test").model)
+
+
+def test_initial_prompts_have_the_right_spread_and_their_own_streams():
+    prompts = initial_prompts({"visual": (11, 5, 768), "text": (16, 512)}, 0.02, seed=3)
+    assert prompts["visual"].std() == pytest.approx(0.02, rel=0.02)
+    assert abs(prompts["text"].mean()) < 0.001
+    alone = initial_prompts({"text": (16, 512)}, 0.02, seed=3)
+    assert (alone["text"] == prompts["text"]).all()
+    assert sum(p.size for p in prompts.values()) == 42_240 + 8_192
+
+
+def test_zero_shot_is_plain_clip(clip, encoder, digits, images):
+    pixels = torch.from_numpy(np.stack([clip.preprocess(image) for image in digits.images[:100]]))
+    pictures = F.normalize(clip.encode_image(pixels), dim=-1)
+    texts = F.normalize(clip.encode_text(clip.tokenize([f"a photo of a {name}" for name in CLASSES])), dim=-1)
+    expected = (clip.logit_scale * pictures @ texts.T).log_softmax(-1)
+    ours = learner_of(encoder, images).log_probabilities(None)
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(ours, expected.numpy(), atol=2e-4)
+    np.testing.assert_allclose(np.exp(ours).sum(1), 1)
+
+
+def test_training_lowers_the_loss_and_moves_both_prompts(encoder, images):
+    learner = learner_of(encoder, images, config=config_of(epochs=8))
+    trained, last = learner.train(learner.initial(), CHOSEN, round=0)
+    _, first = learner_of(encoder, images, config=config_of(epochs=1, lr=1e-9)).train(learner.initial(), CHOSEN, 0)
+    assert last < first
+    assert all((trained[name] != learner.initial()[name]).any() for name in ("visual", "text"))
+    assert all(value.dtype == np.float32 for value in trained.values())
+
+
+def test_the_frozen_model_stays_as_it_is(clip, encoder, images):
+    before = {name: value.clone() for name, value in clip.state_dict().items()}
+    learner = learner_of(encoder, images)
+    learner.train(learner.initial(), CHOSEN, round=0)
+    assert all(torch.equal(value, before[name]) for name, value in clip.state_dict().items())
+    assert all(parameter.grad is None for parameter in clip.parameters())
+
+
+def test_a_client_trains_the_same_whoever_trained_before(encoder, images):
+    alone, _ = learner_of(encoder, images, number=1).train(learner_of(encoder, images).initial(), CHOSEN, 3)
+    learner_of(encoder, images, number=0).train(learner_of(encoder, images).initial(), CHOSEN, 3)
+    after, _ = learner_of(encoder, images, number=1).train(learner_of(encoder, images).initial(), CHOSEN, 3)
+    assert all((alone[name] == after[name]).all() for name in alone)
+
+
+def test_client_and_round_name_the_order_of_images(encoder, images):
+    start = learner_of(encoder, images).initial()
+    runs = [
+        learner_of(encoder, images, number=n).train(start, CHOSEN, r)[0]["text"] for n, r in [(0, 0), (1, 0), (0, 5)]
+    ]
+    assert (runs[0] != runs[1]).any()
+    assert (runs[0] != runs[2]).any()  # the same learning rate as round 0, another order
+
+
+def test_one_step_by_hand(encoder, images):
+    # One batch, one epoch: p - lr * (grad + weight_decay * p), the first step of SGD with momentum.
+    config = config_of(epochs=1, batch=64, lr=0.05, weight_decay=0.1)
+    learner = learner_of(encoder, images, config=config)
+    start = {name: torch.tensor(value).requires_grad_() for name, value in learner.initial().items()}
+    features = F.normalize(encoder.clip.vision(images.tokens(CHOSEN.index), tuple(start["visual"])), dim=-1)
+    texts = F.normalize(encoder.clip.text(encoder.clip.sentences([f"{n}." for n in CLASSES]), start["text"]), dim=-1)
+    F.cross_entropy(encoder.clip.logit_scale * features @ texts.T, torch.from_numpy(CHOSEN.label)).backward()
+    trained, _ = learner.train(learner.initial(), CHOSEN, round=0)
+    for name, value in start.items():
+        expected = value - 0.05 * (value.grad + 0.1 * value)
+        np.testing.assert_allclose(trained[name], expected.detach().numpy(), atol=2e-6)
+
+
+def test_an_exam_counts_what_is_right(encoder, images, digits):
+    exam = exam_of(encoder, images, digits.labels[:100])
+    predicted = learner_of(encoder, images).log_probabilities(None).argmax(1)
+    assert exam.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
+    prompts = learner_of(encoder, images).initial()
+    predicted = learner_of(encoder, images).log_probabilities(prompts).argmax(1)
+    assert exam.score(prompts) == (int((predicted == digits.labels[:100]).sum()), 100)
+
+
+def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
+    exam = exam_of(encoder, images, digits.labels[:100])
+    start = learner_of(encoder, images).initial()
+    loud = {name: value * 50 for name, value in start.items()}
+    fresh = exam_of(encoder, images, digits.labels[:100]).predict(loud)
+    exam.predict(start)
+    assert torch.equal(exam.predict(loud), fresh)
+    assert not torch.equal(exam.predict(start), fresh)
+
+
+def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
+    start = learner_of(encoder, images).initial()
+    loud = {name: value * 50 for name, value in start.items()}
+    model = PromptedModel(choose_method(config_of()), encoder)
+    parts = np.arange(30), np.arange(30, 30), np.arange(30, 100)
+    exams = [ClipExam(model, ClientImages(images.store, part), digits.labels[part]) for part in parts]
+    for prompts, (correct, examples) in zip(
+        (start, loud, start), score_everywhere(exams, [start, loud, start]), strict=True
+    ):
+        assert examples == 100
+        assert correct == sum(exam.score(prompts)[0] for exam in exams)
+
+
+def test_a_client_without_images(encoder, images):
+    learner = learner_of(encoder, ClientImages(images.store, np.arange(0)))
+    assert learner.log_probabilities(None).shape == (0, 10)
+    assert exam_of(encoder, ClientImages(images.store, np.arange(0)), np.zeros(0, np.int64)).score(
+        learner.initial()
+    ) == (0, 0)
+
+
+def test_class_names_are_cleaned_once():
+    assert zero_shot_sentences(["sea_lake", " big  cat"], "a photo of a {}.") == [
+        "a photo of a sea lake.",
+        "a photo of a big cat.",
+    ]
+    assert zero_shot_sentences(["{0}"], "a {}") == ["a {0}"]
+
+
+def test_a_template_needs_a_place_for_the_name():
+    with pytest.raises(ConfigError, match=r"model.template: must have \{\}"):
+        zero_shot_sentences(["cat"], "a photo")
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(it has: cpu"):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize(("precision", "why"), [("fp16", "no fast float16"), ("bf16", "several times slower")])
+def test_a_precision_that_would_be_slower_is_refused(monkeypatch, precision, why):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    with pytest.raises(ConfigError, match=why):
+        choose_arithmetic("cpu", precision)
+
+
+def test_bf16_is_close_where_it_is_allowed(clip, encoder, images, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    low = Encoder(clip, CLASSES, "a photo of a {}", choose_arithmetic("cpu", "bf16"))
+    exact, rounded = (learner_of(e, images).log_probabilities(None) for e in (encoder, low))
+    assert 0 < np.abs(np.exp(exact) - np.exp(rounded)).max() < 0.05
+    trained, loss = learner_of(low, images).train(learner_of(low, images).initial(), CHOSEN, 0)
+    assert np.isfinite(loss)
+    assert all(np.isfinite(value).all() for value in trained.values())
+
+
+def test_scaling_the_loss_changes_no_digit(clip, encoder, images, monkeypatch):
+    plain, _ = learner_of(encoder, images).train(learner_of(encoder, images).initial(), CHOSEN, 0)
+    monkeypatch.setattr(Arithmetic, "loss_scale", 1024.0)
+    scaled, _ = learner_of(encoder, images).train(learner_of(encoder, images).initial(), CHOSEN, 0)
+    for name in plain:
+        np.testing.assert_allclose(scaled[name], plain[name], atol=1e-6)
+
+
+def test_kept_tokens_and_those_made_when_needed_are_the_same_bits(clip, digits, images):
+    fleeting = store_of(clip, digits.images[:100], memory=0)
+    assert fleeting.kept is None
+    assert images.store.kept is not None
+    some = np.array([7, 3, 99, 3])
+    assert torch.equal(fleeting[some], images.store[some])
+
+
+def test_an_image_has_the_same_bits_in_any_company(clip, digits):
+    alone = store_of(clip, digits.images[5:6])[np.arange(1)]
+    among = store_of(clip, digits.images[:50])[np.arange(50)]
+    assert torch.equal(alone[0], among[5])
+
+
+def test_a_part_counts_within_itself(store):
+    part = ClientImages(store, np.array([10, 20, 30]))
+    assert torch.equal(part.tokens(np.array([2, 0])), store[np.array([30, 10])])
+    assert torch.equal(torch.cat(list(part.batches())), store[np.array([10, 20, 30])])
+
+
+def test_prompts_of_length_zero_are_zero_shot_bit_for_bit(clip, images):
+    # Without context the sentence is "name.", so that is the template to compare with.
+    plain = Encoder(clip, CLASSES, "{}.", Arithmetic(CPU))
+    nothing = {"visual": np.zeros((3, 0, 128), np.float32), "text": np.zeros((0, 128), np.float32)}
+    learner = learner_of(plain, images)
+    assert (learner.log_probabilities(nothing) == learner.log_probabilities(None)).all()

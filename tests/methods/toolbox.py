@@ -1,0 +1,46 @@
+"""A method on the embedded model and a few digits, for the tests of all methods."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from fedcopl.algorithm.select import Selection
+from fedcopl.clip.device import Arithmetic
+from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.image_tokens import ClientImages, TokenStore
+from fedcopl.config import RunConfig, override
+from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.methods import choose_method
+from fedcopl.methods.learner import ClipLearner
+from fedcopl.methods.prompted_model import PromptedModel
+
+CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
+SETS = Selection(np.arange(40), np.arange(40) % 10, np.eye(10, dtype=bool)[np.arange(40) % 10] | (np.arange(10) == 3))
+
+
+def config_of(method: str, *pairs: str) -> RunConfig:
+    return RunConfig.from_mapping(override({}, [f"method={method}", "epochs=2", "batch=16", *pairs]), "test")
+
+
+@cache
+def encoder() -> Encoder:
+    return Encoder(load_clip("glyph-clip"), CLASSES, "a photo of a {}", Arithmetic(torch.device("cpu")))
+
+
+@cache
+def images() -> ClientImages:
+    pictures = load_digits().train.images[:60]
+    pixels = np.stack([encoder().clip.preprocess.cut(picture) for picture in pictures])
+    return ClientImages(TokenStore.of(encoder().clip, pixels, 1e9), np.arange(len(pictures)))
+
+
+def learner_of(method: str, *pairs: str, number: int = 0) -> ClipLearner:
+    config = config_of(method, *pairs)
+    chosen = choose_method(config)
+    return ClipLearner(PromptedModel(chosen, encoder()), images(), chosen.start(encoder().clip), config, number)
+
+
+def trained(learner: ClipLearner, selection: Selection = CHOSEN):
+    return learner.train(learner.initial(), selection, round=0)

@@ -1,0 +1,47 @@
+"""A federation small enough to run in seconds: a few real digits at two sites."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedcopl.config import RunConfig
+from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.data.handed_over import Holding, Pictures, dataset_of_sites
+from fedcopl.simulation.simulate import simulate
+
+SITES = ("north", "south/../[1]")  # a name that must stay a name
+QUICK = {
+    "rounds": 1,
+    "train": {"epochs": 1},
+    "model": {"threads": 1},
+    "data": {"source": "sites", "partition": "natural"},
+}
+
+
+def digits(split: str, start: int, stop: int) -> tuple[list[Image.Image], np.ndarray]:
+    images = getattr(load_digits(), split)
+    return list(images.images[start:stop]), images.labels[start:stop]
+
+
+def holdings() -> list[Holding]:
+    return [holding(name, 40 * number) for number, name in enumerate(SITES)]
+
+
+def holding(name: str, start: int) -> Holding:
+    train, _ = digits("train", start, start + 40)
+    test, truth = digits("test", start, start + 30)
+    return Holding(name, pictures(train), pictures(test), truth)
+
+
+def pictures(images) -> Pictures:
+    return Pictures(images, [str(place) for place in range(len(images))])
+
+
+def small_dataset():
+    return dataset_of_sites(holdings(), CLASSES)
+
+
+def small_run(folder: Path, **settings) -> Path:
+    simulate(RunConfig.from_mapping({**QUICK, **settings}, "test"), folder, dataset=small_dataset())
+    return folder

@@ -1,0 +1,57 @@
+"""The threshold, worked by hand and as a property."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcopl.errors import DataError
+from fedcopl.predict.confidence import Confidence, read_confidence
+
+
+def of(*highest):
+    """Of two classes: the highest probability of each image."""
+    shares = np.array(highest, float)
+    return Confidence.of(np.log(np.stack([shares, 1 - shares], axis=1)))
+
+
+def test_by_hand():
+    confidence = of(0.5, 0.6, 0.7, 0.8, 0.9)
+    assert confidence.images == 5
+    assert confidence.threshold(0) == pytest.approx(0.5)
+    assert confidence.threshold(0.25) == pytest.approx(0.6)  # a quarter of the way through five
+    assert confidence.threshold(0.49) == pytest.approx(0.6)  # never the next higher one
+    assert confidence.threshold(0.5) == pytest.approx(0.7)
+    assert confidence.threshold(1) == pytest.approx(0.9)
+
+
+@given(
+    st.lists(st.floats(0.5, 0.999), min_size=1, max_size=300),
+    st.integers(0, 100).map(lambda percent: percent / 100),
+)
+def test_no_more_than_the_share_lies_below(highest, share):
+    below = np.mean(np.array(highest) < of(*highest).threshold(share) - 1e-9)
+    assert below <= share + 1e-9
+
+
+def test_survives_json():
+    confidence = of(0.5, 0.75, 0.9)
+    assert read_confidence({"percentiles": list(confidence.percentiles), "images": 3}) == confidence
+    assert read_confidence(None) is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    [3, {}, {"percentiles": [0.1], "images": 3}, {"percentiles": [2.0] * 101, "images": 3},
+     {"percentiles": [0.5] * 50 + [0.4] * 51, "images": 3}, {"percentiles": [0.5] * 101, "images": 0}],
+)  # fmt: skip
+def test_rubbish_is_refused(told):
+    with pytest.raises(ValueError, match="101 growing"):
+        read_confidence(told)
+
+
+def test_nothing_to_measure_on():
+    with pytest.raises(DataError, match="no images"):
+        Confidence.of(np.zeros((0, 3)))
+    with pytest.raises(DataError, match="between 0 and 1"):
+        of(0.5).threshold(1.5)

@@ -1,0 +1,171 @@
+"""Exported classifiers: the same answers, a card that cannot be broken out of, ONNX that agrees with torch."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+
+from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
+from fedcopl.predict import Classifier
+from fedcopl.predict.export import export
+from fedcopl.predict.model_card import write_card
+from fedcopl.predict.onnx_export import export_onnx
+from predict.small import digits, small_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return small_run(tmp_path_factory.mktemp("small") / "run")
+
+
+@pytest.fixture(scope="module")
+def north(run):
+    own, _ = digits("train", 0, 40)
+    return Classifier.load(run, client="north", device="cpu").calibrated(own)
+
+
+@pytest.fixture
+def exported(north, tmp_path):
+    return north.export(tmp_path / "classifier")
+
+
+def test_it_answers_as_before(north, exported):
+    images, _ = digits("test", 0, 20)
+    loaded = Classifier.load(exported, device="cpu")
+    assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
+    assert loaded.threshold == north.threshold
+    assert loaded.fingerprint == north.fingerprint
+
+
+def test_nothing_is_overwritten(north, exported):
+    before = {file: file.read_bytes() for file in exported.iterdir()}
+    with pytest.raises(RunFolderError, match="is there already"):
+        north.export(exported)
+    assert {file: file.read_bytes() for file in exported.iterdir()} == before
+
+
+def test_no_path_of_this_machine_is_in_it(run, exported):
+    for file in exported.iterdir():
+        assert str(run.parent).encode() not in file.read_bytes()
+
+
+def test_a_failed_export_leaves_nothing(north, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcopl.predict.export.write_card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        north.export(tmp_path / "classifier")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_with_the_model_inside(north, tmp_path):
+    folder = north.export(tmp_path / "classifier", with_backbone=True)
+    assert {file.name for file in (folder / "backbone").iterdir()} >= {"config.json", "model.safetensors"}
+    images, _ = digits("test", 0, 3)
+    loaded = Classifier.load(folder, device="cpu")
+    assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
+
+
+def damage(folder, **changes):
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**told, **changes}))
+
+
+def backbone(name):
+    return {"name": name, "fingerprint": "0", "included": False}
+
+
+DAMAGES = {
+    "another model": ({"backbone": backbone("glyph-clip")}, "is not the CLIP model"),
+    "a path for a model": ({"backbone": backbone("/etc")}, "say where it lies"),
+    "another format": ({"format": 2}, "is of format 2"),
+    "no classes": ({"classes": []}, "'classes' cannot be used: it must be a list of names"),
+    "classes twice": ({"classes": ["a", "a"]}, "'classes' cannot be used"),
+    "no such method": ({"method": "magic"}, "unknown method 'magic'"),
+    "other sizes": (
+        {"model": {"visual_prompts": 3, "visual_depth": 1, "text_prompts": 16, "activation": "auto"}},
+        "has the shape",
+    ),
+    "a share of 2": ({"abstain": {"share": 2}}, "between 0 and 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_one_clear_line(exported, changes, message):
+    damage(exported, **changes)
+    with pytest.raises(FedCoPLError, match=message) as caught:
+        Classifier.load(exported, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_arrays(exported):
+    (exported / "model.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(ModelError, match=r"model\.safetensors: cannot be read"):
+        Classifier.load(exported, device="cpu")
+
+
+def test_the_card_says_what_is_known(exported):
+    card = (exported / "README.md").read_text()
+    head = yaml.safe_load(card.split("---")[1])
+    assert head["library_name"] == "fedcopl"
+    assert head["pipeline_tag"] == "image-classification"
+    assert "# Classifier of north" in card
+    assert "labelled test images" in card
+    assert "    seven\n" in card
+
+
+def test_names_cannot_break_out_of_the_card(north):
+    odd = replace(
+        north.recipe,
+        classes=("</pre><script>", "# Title", "---"),
+        about={"client": "x](http://evil) <script> `a`\n# b", "accuracy": None},
+    )
+    card = write_card(odd, (), None)
+    assert yaml.safe_load(card.split("\n---\n")[0].removeprefix("---"))["library_name"] == "fedcopl"
+    title = next(line for line in card.splitlines() if line.startswith("# "))
+    assert not set("<>`[]()") & set(title)
+    assert all(line.startswith("    ") for line in card.splitlines() if "<script>" in line)
+    assert "nobody has measured" in card
+
+
+def test_a_memory_of_images_is_named_in_the_card(north):
+    assert "Features of some of the site's own images" in write_card(north.recipe, ["memory keys"], None)
+    assert "Features of some" not in write_card(north.recipe, ["visual"], None)
+
+
+@pytest.mark.slow
+def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_us(north, tmp_path):
+    written = export(north, tmp_path / "classifier", onnx=True)
+    assert written.onnx is not None and written.onnx.logits < 1e-3 and written.onnx.probabilities < 1e-5
+    images, _ = digits("test", 0, 3)
+    for place, image in enumerate(images):
+        image.save(tmp_path / f"{place}.png")
+    example = (written.folder / "example_onnx.py").as_posix()
+    code = (
+        "import sys, runpy\n"
+        "for name in ('torch', 'fedcopl'): sys.modules[name] = None\n"
+        f"sys.argv = ['x', *[f'{tmp_path}/{{n}}.png' for n in range(3)]]\n"
+        f"runpy.run_path({example!r})"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shares = north.predict_proba(images)
+    wanted = [f"{north.classes_[row.argmax()]} ({row.max():.1%})" for row in shares]
+    assert [line.split(": ")[1] for line in said.splitlines()] == wanted
+
+
+def test_a_method_that_leaves_torch_is_refused(tmp_path):
+    folder = small_run(tmp_path / "run", method="fedotp")
+    otp = Classifier.load(folder, client="north", device="cpu")
+    with pytest.raises(ModelError, match="fedotp with its options cannot be written as ONNX: part of it is computed"):
+        export_onnx(otp.predictor, otp.recipe.classes, tmp_path / "x.onnx")
+    assert not (tmp_path / "x.onnx").exists()
+
+
+@pytest.mark.slow
+def test_a_file_that_disagrees_is_not_written(north, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcopl.predict.onnx_export.LARGEST_LOGIT", 0.0)
+    with pytest.raises(ModelError, match="is not written: its logits differ"):
+        export_onnx(north.predictor, north.recipe.classes, tmp_path / "x.onnx")
+    assert not (tmp_path / "x.onnx").exists()

@@ -1,0 +1,297 @@
+"""Masks that cancel, whoever gets lost on the way, and a client that does not let itself be tricked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from fedcopl.privacy.mask_crypto import WordStream, agreed, public_of, seal, unseal
+from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, Session
+from fedcopl.privacy.mask_threshold import needed
+from fedcopl.privacy.masking import introduce, mask, own_name, public_keys, share_out, spending, thirds, unmask
+from fedcopl.privacy.shamir import SHARE
+from fedcopl.privacy.unmasking import CannotUnmask, MaskedSum
+from fedcopl.rng import stream
+
+QUESTION = "what all were asked"
+
+
+class Group:
+    """Clients with sessions of their own, and a server that sees what is sent."""
+
+    def __init__(self, clients=5, seed=1, name=b"a sum", share=0.6):
+        self.random = stream(seed, "keys").bytes
+        self.names = [f"site {number}" for number in range(clients)]
+        self.name = name
+        self.sessions = {client: introduce(name, self.random) for client in self.names}
+        self.roster = {client: public_keys(session) for client, session in self.sessions.items()}
+        self.enough = needed(clients, share)
+        self.sealed, self.masked = {}, {}
+
+    def share_out(self, clients=None):
+        for client in clients or self.names:
+            out = share_out(self.sessions[client], self.roster, self.enough, self.random)
+            self.sealed[client], self.sessions[client] = out
+        return self
+
+    def mask(self, numbers, clients=None):
+        peers = tuple(self.sealed)
+        for client in clients or peers:
+            out = mask(self.sessions[client], numbers[client], peers, QUESTION, self.enough)
+            self.masked[client], self.sessions[client] = out
+        return self
+
+    def shares_of(self, client, survivors=None, dropped=None, sealed=None):
+        survivors = list(self.masked) if survivors is None else survivors
+        dropped = [other for other in self.sealed if other not in survivors] if dropped is None else dropped
+        sealed = sealed or {sender: self.sealed[sender][client] for sender in self.sealed}
+        return unmask(self.sessions[client], survivors, dropped, sealed, self.enough)
+
+    def sum(self):
+        lost = tuple(client for client in self.sealed if client not in self.masked)
+        return MaskedSum(self.name, self.roster, self.masked, lost, QUESTION, self.enough)
+
+
+def numbers_of(names, size=4, seed=0):
+    return {
+        name: stream(seed, "numbers", place).integers(0, 2**64, size, np.uint64) for place, name in enumerate(names)
+    }
+
+
+def total(numbers, clients):
+    return np.sum([numbers[client] for client in clients], axis=0, dtype=np.uint64)
+
+
+@given(st.data())
+def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
+    # Some are lost before they share out, some before they answer, some before they help: enough are always left.
+    group = Group(clients=data.draw(st.integers(2, 6)), seed=data.draw(st.integers(0, 50)))
+    numbers = numbers_of(group.names)
+
+    def some_of(clients):
+        return data.draw(st.permutations(clients))[: data.draw(st.integers(group.enough, len(clients)))]
+
+    group.share_out(some_of(group.names))
+    group.mask(numbers, some_of(list(group.sealed)))
+    helpers = some_of(list(group.masked))
+    bare = group.sum().unmasked({client: group.shares_of(client) for client in helpers})
+    assert (bare == total(numbers, group.masked)).all()
+
+
+def test_too_few_cannot_take_the_masks_off():
+    group = Group()
+    numbers = numbers_of(group.names)
+    group.share_out().mask(numbers, group.names[:4])
+    helped = {client: group.shares_of(client) for client in group.names[:4]}
+    two = {client: helped[client] for client in group.names[:2]}
+    with pytest.raises(CannotUnmask, match="2 clients helped to take off the masks of site 0"):
+        group.sum().unmasked(two)
+    guessed = replace(group.sum(), needed=2)  # two points of a parabola, taken for those of a line
+    with pytest.raises(CannotUnmask):
+        guessed.unmasked(two)
+
+
+def test_the_masks_of_the_lost_one_are_left_in_the_sum_without_help():
+    group = Group()
+    numbers = numbers_of(group.names)
+    group.share_out().mask(numbers, group.names[:4])
+    whole = np.sum(list(group.masked.values()), axis=0, dtype=np.uint64)
+    assert (whole != total(numbers, group.masked)).all()
+
+
+def test_what_the_server_sees_of_one_client_looks_uniform():
+    # All its numbers are 0: every byte of what is seen is the mask's. 64 k bytes over 256 values.
+    group = Group()
+    zeros = {name: np.zeros(8192, np.uint64) for name in group.names}
+    group.share_out().mask(zeros)
+    for masked in group.masked.values():
+        seen = np.bincount(masked.view(np.uint8), minlength=256)
+        assert chisquare(seen).pvalue > 1e-4
+    assert not total(zeros, group.names).any()
+    assert not group.sum().unmasked({client: group.shares_of(client) for client in group.names}).any()
+
+
+def test_other_sum_other_keys_and_other_question_other_masks():
+    group, zeros = Group(), {name: np.zeros(4, np.uint64) for name in Group().names}
+    group.share_out()
+    first = mask(group.sessions["site 0"], zeros["site 0"], group.names, "one question", 3)[0]
+    second = mask(group.sessions["site 0"], zeros["site 0"], group.names, "another", 3)[0]
+    assert (first != second).all()
+    assert introduce(b"x").private != introduce(b"x").private
+    assert len(public_keys(introduce(b"x"))) == KEYS
+
+
+def test_a_wrong_share_is_left_out_and_its_sender_named():
+    group = Group()
+    numbers = numbers_of(group.names)
+    group.share_out().mask(numbers)
+    helped = {client: group.shares_of(client) for client in group.names}
+    helped["site 1"] = {client: bytes(SHARE) for client in group.names}
+    sum_ = group.sum()
+    assert (sum_.unmasked(helped) == total(numbers, group.names)).all()
+    assert sum_.liars == {"site 1"}
+
+
+def test_only_wrong_shares_cannot_give_a_wrong_sum():
+    group = Group(clients=3, share=1.0)
+    group.share_out().mask(numbers_of(group.names))
+    helped = {client: group.shares_of(client) for client in group.names}
+    helped["site 2"] = dict.fromkeys(group.names, b"\xff" * SHARE)
+    with pytest.raises(CannotUnmask, match="the shares do not fit"):
+        group.sum().unmasked(helped)
+
+
+@pytest.mark.parametrize("lost", [[], ["site 3"]])
+def test_whose_masks_do_not_come_off_is_known(lost):
+    # Both have shared out rubbish; of site 1 the numbers came, of site 3 perhaps not.
+    group = Group()
+    group.share_out()
+    for client in ("site 1", "site 3"):
+        group.sealed[client] = dict.fromkeys(group.names, bytes(SEALED))
+    group.mask(numbers_of(group.names), [name for name in group.names if name not in lost])
+    helped = {client: group.shares_of(client) for client in group.masked}
+    with pytest.raises(CannotUnmask, match="0 clients helped to take off the masks of site 1") as caught:
+        group.sum().unmasked(helped)
+    assert caught.value.reasons == dict.fromkeys(
+        ["site 1", "site 3"], "its masks did not come off: the shares of 0 clients do not fit"
+    )
+
+
+def masked_group():
+    group = Group()
+    return group.share_out().mask(numbers_of(group.names), group.names[:4])
+
+
+def test_of_each_client_one_kind_of_share_and_never_both():
+    group = masked_group()
+    given_out = group.shares_of("site 0")
+    assert set(given_out) == set(group.names)
+    pair, own = (
+        group.sum()._secret(client, which, {c: group.shares_of(c) for c in group.masked})
+        for client, which in (("site 4", 1), ("site 0", 2))
+    )
+    assert public_of(pair) == thirds(group.roster["site 4"])[1]
+    assert public_of(own) == thirds(group.roster["site 0"])[2]
+    # The other secret of the one who answered stays with it.
+    assert group.sum()._secret("site 0", 1, {c: group.shares_of(c) for c in group.masked}) is None
+
+
+@pytest.mark.parametrize(
+    ("survivors", "dropped"),
+    [
+        ([0, 1, 2, 3], [3, 4]),  # both kinds of share of one client
+        ([0, 1, 2, 3], []),  # one is forgotten
+        ([0, 1, 2, 3, 4, 0], [5]),  # one was never there
+    ],
+)
+def test_masks_of_others_than_its_own_were_made_with_stay_on(survivors, dropped):
+    group = masked_group()
+    with pytest.raises(ValueError, match="of others than those its own were made with"):
+        group.shares_of("site 0", [f"site {i}" for i in survivors], [f"site {i}" for i in dropped])
+
+
+def test_too_few_survivors_get_no_help():
+    group = masked_group()
+    with pytest.raises(ValueError, match="the masks of 2 clients; at least 3 are needed"):
+        group.shares_of("site 0", group.names[:2], group.names[2:])
+    with pytest.raises(ValueError, match="at least 3 are needed"):
+        group.shares_of("site 0", [*group.names[:2], "site 0"], group.names[2:])
+
+
+def test_who_is_called_lost_does_not_help_to_lay_itself_bare():
+    group = masked_group()
+    with pytest.raises(ValueError, match="asked to take off"):
+        group.shares_of("site 0", group.names[1:], group.names[:1])
+
+
+def test_a_tampered_share_is_not_given_out():
+    group = masked_group()
+    sealed = {sender: group.sealed[sender]["site 0"] for sender in group.sealed}
+    sealed["site 1"] = sealed["site 1"][:-1] + bytes([sealed["site 1"][-1] ^ 1])
+    sealed["site 2"] = group.sealed["site 2"]["site 3"]  # meant for somebody else
+    sealed["site 3"] = b"short"
+    assert set(group.shares_of("site 0", sealed=sealed)) == {"site 0", "site 4"}
+
+
+def test_before_masks_are_made_there_is_nothing_to_take_off():
+    group = Group().share_out()
+    with pytest.raises(ValueError, match="asked to take off"):
+        group.shares_of("site 0", group.names, [])
+    with pytest.raises(ValueError, match="asked to take off"):
+        unmask(introduce(b"x"), [], [], {}, 0)
+
+
+def test_keys_are_shared_out_and_used_once():
+    group = Group().share_out()
+    with pytest.raises(ValueError, match="share out the same keys twice"):
+        group.share_out(["site 0"])
+    group.mask(numbers_of(group.names))
+    with pytest.raises(ValueError, match="without new keys"):
+        group.mask(numbers_of(group.names))
+    with pytest.raises(ValueError, match="without new keys"):
+        mask(introduce(b"x"), np.zeros(1, np.uint64), ["a"], QUESTION, 1)
+
+
+@pytest.mark.parametrize(
+    "peers",
+    [
+        ["site 0", "site 1"],
+        ["site 1", "site 2", "site 3"],
+        ["site 0", "site 1", "?"],
+        ["site 0", "site 1", "site 1"],  # were it let through, each would add too small a part of the noise
+        ["site 0", "site 1", "site 2", "site 2"],
+    ],
+)
+def test_masks_are_made_among_enough_of_those_who_shared_out(peers):
+    group = Group().share_out()
+    with pytest.raises(ValueError, match=f"among {len(peers)} clients; 3 different ones are needed"):
+        mask(group.sessions["site 0"], np.zeros(1, np.uint64), peers, QUESTION, 3)
+
+
+def test_a_list_of_keys_must_name_the_client_exactly_once():
+    group = Group(clients=3)
+    mine = group.roster["site 0"]
+    for roster in (
+        {},
+        {"a": group.roster["site 1"]},
+        {**group.roster, "again": mine},
+        {"a": mine, "b": b"1", "c": b"1"},
+    ):
+        with pytest.raises(ValueError, match="exactly once, or names one key twice"):
+            own_name(group.sessions["site 0"], roster)
+    assert own_name(group.sessions["site 1"], group.roster) == "site 1"
+
+
+def test_sizes_are_those_the_server_checks():
+    group = Group().share_out()
+    assert {len(piece) for sealed in group.sealed.values() for piece in sealed.values()} == {SEALED}
+    assert {len(keys) for keys in group.roster.values()} == {KEYS}
+
+
+def test_a_session_survives_being_written_down():
+    group = masked_group()
+    for session in (introduce(b"\x00\xff"), group.sessions["site 0"], group.sessions["site 4"]):
+        again = Session.from_bytes(session.to_bytes())
+        assert again == session
+        assert spending(again) == spending(session)
+    assert group.sessions["site 0"].peers == tuple(group.names)
+
+
+def test_both_sides_agree_and_seals_hold():
+    one, other = bytes(range(KEY)), bytes(range(1, KEY + 1))
+    key = agreed(one, public_of(other), "label")
+    assert key == agreed(other, public_of(one), "label")
+    assert key != agreed(one, public_of(other), "another label")
+    sealed = seal(key, b"text", stream(0, "nonce").bytes)
+    assert unseal(key, sealed) == b"text"
+    assert unseal(key[::-1], sealed) is None
+
+
+def test_a_stream_of_words_goes_on_where_it_was():
+    whole, parts = WordStream(bytes(KEY)), WordStream(bytes(KEY))
+    assert (whole(7) == np.concatenate([parts(3), parts(4)])).all()
+    # AES-256 of 16 zero bytes under a key of zeros (NIST's AESAVS, KAT for a zero key): dc95c078a2408989...
+    assert WordStream(bytes(KEY))(1).tobytes().hex() == "dc95c078a2408989"

@@ -1,0 +1,357 @@
+"""One client with privacy switched on: what it tells, what it refuses, and what it never takes back."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fakes import START, FakeLearner
+from fedcopl.config import RunConfig
+from fedcopl.errors import CannotAnswer, ConfigError
+from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
+from fedcopl.messages import Estimate, Introduce, Select, ShareOut, Train, Unmask, digest
+from fedcopl.privacy import require_cryptography
+from fedcopl.privacy.disclosure import Secrets
+
+VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
+TOTALS = np.array([3, 3, 3])
+SECRET = bytes(range(32))
+NAMES = ("a", "b", "c")
+
+
+def client_with(secret=SECRET, images=12, **privacy):
+    config = RunConfig.from_mapping({"privacy": privacy}, "test")
+    return Client(FakeLearner(images=images), config, secret=secret)
+
+
+# Secure sums
+
+
+class Sum:
+    """Three clients of one secure sum, and the server's side of it by hand."""
+
+    def __init__(self, **privacy):
+        self.clients = {name: client_with(secure_sums=True, **privacy) for name in NAMES}
+        self.states = dict.fromkeys(NAMES, ClientState())
+        self.session = b"first"
+
+    def ask(self, name, question):
+        reply, self.states[name] = self.clients[name].answer(question, self.states[name])
+        return reply
+
+    def introduce(self):
+        self.keys = {name: self.ask(name, Introduce(0, self.session)).keys for name in NAMES}
+        return self
+
+    def share_out(self):
+        self.sealed = {name: self.ask(name, ShareOut(0, self.session, self.keys)).sealed for name in NAMES}
+        return self
+
+    def estimate(self):
+        for name in NAMES:
+            self.ask(name, Estimate(0, VISUAL, NAMES))
+        return self
+
+    def unmask(self, name, survivors=NAMES, dropped=()):
+        return Unmask(0, self.session, survivors, dropped, {sender: self.sealed[sender][name] for sender in NAMES})
+
+
+def ready():
+    return Sum().introduce().share_out().estimate()
+
+
+def test_masks_are_taken_off_once():
+    group = ready()
+    assert set(group.ask("a", group.unmask("a")).shares) == set(NAMES)
+    for again in (group.unmask("a"), group.unmask("a", ("a", "b"), ("c",))):
+        with pytest.raises(ValueError, match="a secure sum that is over"):
+            group.ask("a", again)
+
+
+def test_not_even_by_a_process_that_was_started_again():
+    # The other kind of share for c: with both, what c sent would be laid bare.
+    group = ready()
+    before = group.states["a"]
+    group.ask("a", group.unmask("a"))
+    group.states["a"] = taken_back(before, group.states["a"])
+    with pytest.raises(ValueError, match="a secure sum that is over"):
+        group.ask("a", group.unmask("a", ("a", "b"), ("c",)))
+    # Even if its session were brought back, the keys themselves are known to be spent.
+    kept = state_from(state_tensors(group.states["a"]))
+    group.states["a"] = replace(kept, secrets=replace(kept.secrets, session=before.secrets.session))
+    with pytest.raises(ValueError, match="a second time"):
+        group.ask("a", group.unmask("a", ("a", "b"), ("c",)))
+
+
+def test_the_next_sum_has_new_keys():
+    group = ready()
+    group.ask("a", group.unmask("a"))
+    first, group.session = group.keys["a"], b"second"
+    group.introduce().share_out().estimate()
+    assert group.keys["a"] != first
+    assert set(group.ask("a", group.unmask("a")).shares) == set(NAMES)
+    assert len(group.states["a"].secrets.spent) == 2
+
+
+def test_nothing_is_told_openly():
+    client = client_with(secure_sums=True)
+    with pytest.raises(ValueError, match=r"openly, but privacy\.secure_sums is switched on"):
+        client.answer(Estimate(0, VISUAL), ClientState())
+    group = ready()
+    group.ask("a", Select(0, 0, TOTALS, 3))
+    with pytest.raises(ValueError, match="openly"):
+        group.ask("a", Train(0, VISUAL))
+
+
+def test_one_set_of_keys_masks_one_answer():
+    group = ready()
+    group.ask("a", Select(0, 0, TOTALS, 3))
+    with pytest.raises(ValueError, match="without new keys"):
+        group.ask("a", Train(0, VISUAL, (), NAMES))
+
+
+@pytest.mark.parametrize("ask", [Introduce(0, b"x"), ShareOut(0, b"x", {}), Unmask(0, b"x", (), (), {})])
+def test_without_secure_sums_there_are_no_keys(ask):
+    with pytest.raises(ValueError, match=r"privacy\.secure_sums is not switched on"):
+        client_with().answer(ask, ClientState())
+
+
+def test_an_unknown_sum_is_refused():
+    group = Sum().introduce()
+    group.session = b"another"
+    with pytest.raises(ValueError, match="to which it was not introduced"):
+        group.share_out()
+
+
+def test_a_client_counts_for_itself_how_many_there_are():
+    group = Sum(min_sites=4).introduce()
+    with pytest.raises(ValueError, match=r"a sum of 3; privacy\.min_sites is 4"):
+        group.share_out()
+    group = Sum(threshold=1.0).introduce().share_out()
+    with pytest.raises(ValueError, match="among 2 clients; 3 different ones are needed"):
+        group.ask("a", Estimate(0, VISUAL, ("a", "b")))
+    group.estimate()
+    with pytest.raises(ValueError, match="the masks of 2 clients; at least 3 are needed"):
+        group.ask("a", group.unmask("a", ("a", "b"), ("c",)))
+
+
+def test_other_prompts_other_masks():
+    # A server that sends one client something else gets a sum in which the masks do not cancel.
+    group, other = Sum().introduce().share_out(), {"visual": VISUAL["visual"] + 1}
+    same = group.clients["a"].answer(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
+    again = group.clients["a"].answer(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
+    changed = group.clients["a"].answer(Estimate(0, other, NAMES), group.states["a"])[0]
+    assert (same.masked == again.masked).all()
+    assert (same.masked != changed.masked).all()
+
+
+def test_secrets_survive_being_written_down():
+    group = ready()
+    group.ask("b", group.unmask("b"))
+    for state in (group.states["a"], group.states["b"], ClientState(secrets=Secrets(history="ab" * 32))):
+        assert state_from(state_tensors(state)).secrets == state.secrets
+    assert not [name for name in state_tensors(ClientState()) if "secret" in name]
+
+
+# Noise
+
+
+def test_the_same_questions_get_the_same_noise_and_others_do_not():
+    client = client_with(noise=1.0)
+    first, state = client.answer(Estimate(0, VISUAL), ClientState())
+    again, _ = client.answer(Estimate(0, VISUAL), ClientState())
+    later, _ = client.answer(Estimate(0, {"visual": VISUAL["visual"] + 1}), ClientState())
+    assert first.counts.tolist() == again.counts.tolist() != later.counts.tolist()
+    chosen, other = (client.answer(Select(0, 0, totals, 3), state)[1] for totals in (TOTALS, TOTALS + 1))
+    # What was learnt in between differs: the same noise on both would lay bare the difference.
+    one, two, three = (
+        client.answer(Train(0, VISUAL), before)[0].shared["visual"] for before in (chosen, other, chosen)
+    )
+    assert (one == three).all()
+    assert (one != two).any()
+
+
+def test_what_was_let_out_is_said_again_whatever_was_learnt_since():
+    client = client_with(noise=1.0)
+    estimated, state = client.answer(Estimate(0, VISUAL), ClientState())
+    client.learner.log_probs = client.learner.log_probs[::-1]
+    again, _ = client.answer(Estimate(0, VISUAL), state)
+    assert again.counts.tolist() == estimated.counts.tolist()
+    *_, trained, state = trained_by(client)
+    state = state_from(state_tensors(state))
+    back, state = client.answer(Train(0, VISUAL), client.answer(Select(0, 0, TOTALS + 5, 3), again_from(state))[1])
+    assert back.shared["visual"].tobytes() == trained.shared["visual"].tobytes()
+    assert (back.examples, math.isnan(back.loss), back.shared["visual"].dtype) == (1, True, np.float32)
+
+
+def again_from(state):
+    """As if it had just estimated, but knowing what it let out since."""
+    return taken_back(client_with(noise=1.0).answer(Estimate(0, VISUAL), ClientState())[1], state)
+
+
+@pytest.mark.parametrize("ask", [Estimate(5, VISUAL), Train(0, VISUAL), Train(5, VISUAL)])
+def test_another_question_of_a_round_is_refused(ask):
+    client = client_with(noise=1.0)
+    *_, state = trained_by(client)
+    _, state = client.answer(ask, state)
+    other = replace(ask, shared={"visual": VISUAL["visual"] + 1})
+    with pytest.raises(CannotAnswer, match=f"another such question in round {ask.round + 1}: with noise there is one"):
+        client.answer(other, state)
+    with pytest.raises(CannotAnswer):
+        client.answer(replace(other, round=0), state)  # nor one of a round that is over
+
+
+@pytest.mark.parametrize(
+    ("ask", "line"),
+    [
+        (Estimate(20, VISUAL), "asked to Estimate in round 21, but the run has 20"),
+        (Train(20, VISUAL), "asked to Train in round 21, but the run has 20"),
+        (Estimate(3, VISUAL), "asked to Estimate in round 4, which has no refresh"),
+    ],
+)
+def test_there_are_no_more_answers_than_the_account_knows_of(ask, line):
+    for privacy in ({}, {"secure_sums": True}):
+        with pytest.raises(CannotAnswer, match=line):
+            client_with(noise=1.0, **privacy).answer(ask, ClientState())
+
+
+def test_without_noise_a_client_answers_whatever_is_asked():
+    client, state = client_with(), ClientState()
+    for ask in (Estimate(3, VISUAL), Estimate(3, {"visual": VISUAL["visual"] + 1}), Estimate(3, VISUAL)):
+        reply, state = client.answer(ask, state)
+        assert reply.counts is not None
+    assert state.secrets == Secrets()
+
+
+def test_noise_is_the_clients_own_and_the_runs():
+    def told(**how):
+        return client_with(**{"noise": 1.0, **how}).answer(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
+
+    assert told() == told()
+    assert told(secret=bytes(32)) != told()
+    assert told(delta=1e-6) != told()  # any other setting: a server must not get two answers with one noise
+
+
+@pytest.mark.parametrize("ask", [Estimate(0, VISUAL), Train(0, VISUAL)])
+def test_without_a_secret_there_is_no_noise_and_no_answer(ask):
+    client = client_with(secret=b"", noise=1.0)
+    state = client_with(noise=1.0).answer(Estimate(0, VISUAL), ClientState())[1]
+    state = client.answer(Select(0, 0, TOTALS, 3), replace(state, secrets=Secrets()))[1]
+    with pytest.raises(ValueError, match="no secret to draw it from"):
+        client.answer(ask, state)
+
+
+def trained_by(client):
+    _, state = client.answer(Estimate(0, VISUAL), ClientState())
+    selected, state = client.answer(Select(0, 0, TOTALS, 3), state)
+    return selected, *client.answer(Train(0, VISUAL), state)
+
+
+def test_a_client_with_nothing_to_train_on_looks_like_any_other():
+    for images in (0, 12):
+        selected, reply, _ = trained_by(client_with(noise=1.0, images=images))
+        assert selected.examples is None
+        assert reply.examples == 1
+        assert math.isnan(reply.loss)
+        assert reply.shared["visual"].dtype == np.float32
+        assert (reply.shared["visual"] != VISUAL["visual"]).all()
+
+
+def test_what_stays_at_home_has_no_noise():
+    client = client_with(noise=1.0)
+    client.learner.number = 7
+    assert (trained_by(client)[2].own["text"] == 7).all()
+
+
+def test_counts_are_clipped_and_noised_around_the_truth():
+    exact = client_with().answer(Estimate(0, VISUAL), ClientState())[0].counts
+    clip = float(np.linalg.norm(exact)) / 2
+    told = [
+        client_with(secret=bytes([n]) * 32, noise=1.0, count_clip=clip).answer(Estimate(0, VISUAL), ClientState())
+        for n in range(200)
+    ]
+    counts = np.array([reply.counts for reply, _ in told])
+    assert counts.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
+    assert counts.std(axis=0) == pytest.approx(np.full(3, clip), rel=0.25)
+    assert (counts < 0).any()
+    assert all((state.counts == exact).all() for _, state in told)  # it goes by its own counts itself
+
+
+def test_diverged_prompts_are_not_sent():
+    class Diverging(FakeLearner):
+        def train(self, prompts, selection, round):
+            return prompts | {"visual": prompts["visual"] * np.float32(np.nan)}, math.nan
+
+    client = replace(client_with(noise=1.0), learner=Diverging())
+    with pytest.raises(ValueError, match="training diverged"):
+        trained_by(client)
+
+
+def test_noise_that_is_lost_on_the_grid_is_refused():
+    with pytest.raises(ValueError, match="the noise is too small to be shared out"):
+        client_with(noise=1e-9).answer(Estimate(0, VISUAL), ClientState())
+
+
+# Questions, and settings
+
+
+def test_what_is_refused_on_purpose_is_for_the_server_to_read():
+    # Of each layer one: the client's own, the sums', the masks'. What goes wrong by accident is of another kind.
+    group = ready()
+    with pytest.raises(CannotAnswer, match="asked to train before it was asked to select"):
+        client_with().answer(Train(0, VISUAL), ClientState())
+    with pytest.raises(CannotAnswer, match=r"privacy\.secure_sums is not switched on"):
+        client_with().answer(Introduce(0, b"x"), ClientState())
+    with pytest.raises(CannotAnswer, match="at least 2 are needed"):
+        group.ask("a", group.unmask("a", ("a",), ("b", "c")))
+    large = Train(0, {"visual": np.full((2, 3), 1e9, np.float32)}, (), NAMES)
+    with pytest.raises(CannotAnswer, match="a prompt has a value beyond"):
+        group.clients["a"].answer(large, selected_by(Sum().introduce().share_out()))
+    client = client_with()
+    client.learner.train = lambda *_: np.zeros(3) + np.zeros(4)
+    with pytest.raises(ValueError, match="broadcast") as accident:
+        trained_by(client)
+    assert not isinstance(accident.value, CannotAnswer)
+
+
+def selected_by(group):
+    _, state = client_with().answer(Estimate(0, VISUAL), ClientState())
+    _, state = client_with().answer(Select(0, 0, TOTALS, 3), state)
+    return replace(state, secrets=group.states["a"].secrets)
+
+
+def test_a_digest_is_that_of_all_a_question_says():
+    asks = [
+        Train(0, VISUAL),
+        Train(1, VISUAL),
+        Train(0, {"text": VISUAL["visual"]}),
+        Train(0, {"visual": VISUAL["visual"].T.copy()}),
+        Train(0, {"visual": VISUAL["visual"] + 1}),
+        Train(0, VISUAL, (VISUAL,)),
+        Train(0, VISUAL, (), ("a", "b")),
+        Train(0, VISUAL, (), ("ab",)),
+        Estimate(0, VISUAL),
+        Select(0, 0, None, 1),
+        Select(0, 0, TOTALS, 1),
+        Introduce(0, b"x"),
+    ]
+    assert len({digest(ask) for ask in asks}) == len(asks)
+    both = {"visual": VISUAL["visual"], "text": START["text"]}
+    assert digest(Train(0, both)) == digest(Train(0, dict(reversed(both.items()))))
+    assert digest(Train(0, VISUAL)) == digest(Train(0, {"visual": VISUAL["visual"].copy()}))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"threshold": 0.5}, {"min_sites": 1}, {"noise": -1.0}, {"delta": 0.0}, {"count_clip": 0.0}]
+)
+def test_settings_that_protect_nobody_are_refused(wrong):
+    with pytest.raises(ConfigError, match=f"privacy.{next(iter(wrong))}: "):
+        RunConfig.from_mapping({"privacy": wrong}, "test")
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
+    with pytest.raises(ConfigError, match=r"pip install 'fedcopl\[privacy\]'"):
+        require_cryptography()

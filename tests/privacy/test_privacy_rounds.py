@@ -1,0 +1,472 @@
+"""Whole rounds with secure sums and with noise, over clients that are small enough to follow by hand."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fakes import CLASSES, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, start
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError, NoClientAnswered
+from fedcopl.federation.client import Client
+from fedcopl.federation.server import play_round, run
+from fedcopl.federation.state_arrays import state_from, state_tensors
+from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
+from fedcopl.privacy.mask_session import KEYS, SEALED
+from fedcopl.privacy.shamir import SHARE
+from fedcopl.rng import stream
+from fedcopl.simulation.local import LocalFederation
+
+SECURE = {"secure_sums": True}
+
+
+def config_of(privacy, rounds=4, **sections):
+    return RunConfig.from_mapping({"rounds": rounds, "privacy": privacy, **sections}, "test")
+
+
+def clients_of(config, kind=NoisyLearner, count=5, seed=0):
+    secrets = [stream(seed, "secret", number).bytes(32) for number in range(count)]
+    return {
+        f"client-{i}": Client(kind(i), config, FakeExam(6 + i, 12), secrets[i], repeatable=True) for i in range(count)
+    }
+
+
+def played(config, federation, state=None):
+    reports = []
+    last = run(config, federation, state or start(), lambda state, report: reports.append(report))
+    return last, reports
+
+
+class Lossy(LocalFederation):
+    """Loses replies after the client has worked them out, and alters others; kind -> clients."""
+
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.lost, self.altered = {}, {}
+
+    def ask(self, questions):
+        kind = type(next(iter(questions.values()))).__name__ if questions else ""
+        replies = super().ask(questions)
+        altered = {
+            client: self.altered.get((client, kind), lambda reply: reply)(reply) for client, reply in replies.items()
+        }
+        return {client: reply for client, reply in altered.items() if client not in self.lost.get(kind, ())}
+
+
+# Secure sums
+
+
+def test_a_secure_run_is_the_plain_run():
+    plain, secure = (config_of(privacy, rounds=7, labels={"refresh_every": 3}) for privacy in ({}, SECURE))
+    federations = [LocalFederation(clients_of(config)) for config in (plain, secure)]
+    one, other = (played(config, federation) for config, federation in zip((plain, secure), federations, strict=True))
+    for before, after in zip(one[1], other[1], strict=True):
+        assert (before.totals is None) == (after.totals is None)
+        assert before.totals is None or (before.totals == after.totals).all()
+        assert before.participants == after.participants
+        assert (before.examples, before.batches) == (after.examples, after.batches)
+        assert after.loss == pytest.approx(before.loss, abs=2**-32)
+        assert after.updates == {}
+    # Each average is the plain one to 2^-33, and then the same to a rounding of float32; training passes 0.9 of it on.
+    error = 7 * (2**-33 + 2**-23 * float(np.abs(one[0].shared["visual"]).max()))
+    assert other[0].shared["visual"] == pytest.approx(one[0].shared["visual"], abs=error)
+    for name, state in federations[0].states.items():
+        assert (state.selection.index == federations[1].states[name].selection.index).all()
+
+
+def test_nothing_but_masked_numbers_is_sent():
+    class Watched(LocalFederation):
+        def ask(self, questions):
+            replies = super().ask(questions)
+            seen.extend(replies.values())
+            return replies
+
+    seen = []
+    config = config_of(SECURE, rounds=1)
+    played(config, Watched(clients_of(config)))
+    estimated = [reply for reply in seen if isinstance(reply, Estimated)]
+    trained = [reply for reply in seen if isinstance(reply, Trained)]
+    assert len(estimated) == len(trained) == 5
+    assert all(reply.counts is None for reply in estimated)
+    assert all(reply.shared == {} and reply.examples == 0 and math.isnan(reply.loss) for reply in trained)
+    assert all(getattr(reply, "examples", None) is None for reply in seen if type(reply).__name__ == "Selected")
+    # A count is below 20; under its masks it is anywhere up to 2^64.
+    assert np.median([reply.masked for reply in estimated]) > 2**60
+
+
+def test_bytes_are_those_of_the_messages():
+    config = config_of(SECURE, rounds=2)
+    _, [first, second] = played(config, LocalFederation(clients_of(config)))
+    n, prompt, names, name = 5, START["visual"].size, 5 * len("client-0"), 16
+    keys = n * KEYS + n * n * SEALED + n * n * SHARE
+    assert second.bytes_up == keys + n * (8 * (4 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
+    assert first.bytes_up - second.bytes_up == keys + n * 8 * CLASSES
+    down = n * (8 + name) + n * (8 + name + n * KEYS) + n * (8 + name + names + n * SEALED)
+    assert second.bytes_down == down + n * (8 + 4 * prompt + names) + n * (8 + 4 * prompt)
+
+
+STAGES = ("Introduce", "ShareOut", "Estimate", "Unmask")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("lost", [("client-0",), ("client-1", "client-4")])
+def test_a_refresh_goes_on_without_the_lost(stage, lost):
+    config = config_of(SECURE, rounds=1)
+    federation = Lossy(clients_of(config))
+    federation.lost = {stage: lost}
+    state, report = play_round(config, federation, start())
+    counted = [name for name in federation.states if name not in lost or stage == "Unmask"]
+    counts = np.sum([federation.states[name].counts for name in counted], axis=0)
+    assert (report.totals == counts).all()
+    assert state.members == tuple(counted)  # who helped no more is in the sum all the same
+
+
+@pytest.mark.parametrize("stage", ["Introduce", "ShareOut", "Train", "Unmask"])
+def test_training_goes_on_without_the_lost(stage):
+    class Constant(FakeLearner):
+        def train(self, prompts, selection, round):
+            return prompts | {"visual": np.full((2, 3), 2.0**self.number, np.float32)}, float(self.number)
+
+    config = config_of(SECURE, rounds=1)
+    federation = Lossy(clients_of(config, Constant))
+    state, _ = play_round(config, federation, start())
+    federation.lost = {stage: ("client-2", "client-3")}
+    state, report = play_round(config, federation, state)
+    there = [0, 1, 2, 3, 4] if stage == "Unmask" else [0, 1, 4]
+    chosen = [len(federation.states[f"client-{i}"].selection.index) for i in there]
+    assert report.participants == tuple(f"client-{i}" for i in there)
+    assert report.examples == sum(chosen)
+    assert report.loss == pytest.approx(np.average(there, weights=chosen))
+    assert state.shared["visual"] == pytest.approx(np.full((2, 3), np.average([2.0**i for i in there], weights=chosen)))
+
+
+@pytest.mark.parametrize(
+    ("stage", "enough"), [("Introduce", 2), ("ShareOut", 3), ("Estimate", 3), ("Unmask", 3), ("Train", 3)]
+)
+def test_too_few_end_the_round_with_the_reason(stage, enough):
+    config = config_of(SECURE, rounds=1)
+    federation = Lossy(clients_of(config))
+    federation.lost = {stage: [f"client-{i}" for i in range(5 - enough + 1)]}
+    left = f"{enough - 1} client{'s' * (enough > 2)}"
+    message = f"round 1, step {stage}: {left} answered, but a secure sum takes {enough} "
+    with pytest.raises(NoClientAnswered, match=message):
+        play_round(config, federation, start())
+
+
+def test_a_sum_of_one_is_no_secret():
+    config = config_of(SECURE, rounds=1)
+    with pytest.raises(NoClientAnswered, match="step Introduce: 1 client answered, but a secure sum takes 2"):
+        play_round(config, LocalFederation(clients_of(config, count=1)), start())
+    config = config_of({**SECURE, "min_sites": 4}, rounds=1)
+    federation = Lossy(clients_of(config))
+    federation.lost = {"Estimate": ["client-0", "client-1"]}
+    with pytest.raises(NoClientAnswered, match="step Estimate: 3 clients answered, but a secure sum takes 4"):
+        play_round(config, federation, start())
+
+
+def test_two_clients_are_enough_where_nobody_gets_lost():
+    config = config_of(SECURE, rounds=2)
+    federation = LocalFederation(clients_of(config, count=2))
+    _, reports = played(config, federation)
+    counts = np.sum([state.counts for state in federation.states.values()], axis=0)
+    assert (reports[0].totals == counts).all()
+
+
+RUBBISH = {
+    ("Introduce", "not three public keys"): Introduced(b"short"),
+    ("Introduce", "its keys are not three"): Introduced(bytes(KEYS)),  # a point that no key can be agreed with
+    ("ShareOut", "not those that were asked for"): SharedOut({"somebody else": bytes(SEALED)}),
+    ("ShareOut", "shares are missing"): SharedOut({}),
+    ("Estimate", "not 3 whole numbers"): Estimated(None, np.zeros(4, np.uint64)),
+    ("Estimate", "its masked answer is not"): Estimated(np.zeros(3, np.int64)),
+    ("Train", "not 10 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
+    ("Train", "its masked answer is not"): Trained(START, 3, 0.1),
+    ("Unmask", "not those that were asked for"): Unmasked({"client-0": b"short"}),
+    ("Unmask", "answered Unmask with Introduced"): Introduced(bytes(KEYS)),
+}
+
+
+@pytest.mark.parametrize(("where", "rubbish"), RUBBISH.items())
+def test_rubbish_is_dropped_and_named(where, rubbish):
+    stage, why = where
+    config = config_of(SECURE, rounds=1)
+    federation = FlakyFederation(clients_of(config))
+    federation.spoiled = {("client-1", stage, 0): rubbish}
+    _, report = play_round(config, federation, start())
+    assert list(report.dropped) == ["client-1"]
+    assert why in report.dropped["client-1"]
+
+
+def test_two_clients_with_one_key():
+    config = config_of(SECURE, rounds=1)
+    federation, seen = Lossy(clients_of(config)), []
+    federation.altered = {
+        ("client-1", "Introduce"): lambda reply: seen.append(reply) or reply,
+        ("client-3", "Introduce"): lambda _: seen[-1],
+    }
+    _, report = play_round(config, federation, start())
+    assert report.dropped == {"client-3": "sent the keys of another client"}
+
+
+def test_wrong_shares_of_others_masks_are_found_out():
+    config = config_of(SECURE, rounds=1)
+    federation, honest = Lossy(clients_of(config)), LocalFederation(clients_of(config))
+    federation.altered = {("client-1", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
+    one, report = play_round(config, federation, start())
+    other, _ = play_round(config, honest, start())
+    assert report.dropped == {"client-1": "gave wrong shares of other clients' masks"}
+    assert (one.shared["visual"] == other.shared["visual"]).all()
+
+
+def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
+    config = config_of({**SECURE, "threshold": 1.0}, rounds=1)
+    federation = Lossy(clients_of(config))
+    federation.altered = {("client-3", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
+    with pytest.raises(NoClientAnswered, match="step Unmask: 5 clients helped to take off the masks of client-0, but"):
+        play_round(config, federation, start())
+
+
+def spoiling(clients, spoilers, sums=None):
+    """A federation in which some share out rubbish, in all their secure sums or in those of these numbers."""
+    federation = Lossy(clients)
+    for spoiler in spoilers:
+        shared_out = iter(range(1000))
+
+        def junk(reply, shared_out=shared_out):
+            spoils = sums is None or next(shared_out) in sums
+            return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if spoils else reply
+
+        federation.altered[spoiler, "ShareOut"] = junk
+    return federation
+
+
+def trainings(federation):
+    """How often each client has trained: with a `FakeLearner` its text prompt moves by its number each time."""
+    return {name: len(client.learner.trained_with) for name, client in federation._clients.items()}
+
+
+WHY = "its masks did not come off: the shares of 0 clients do not fit"
+
+
+@pytest.mark.parametrize("spoilers", [["client-1"], ["client-1", "client-3"]])
+def test_a_run_goes_on_without_those_whose_masks_do_not_come_off(spoilers):
+    config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
+    last, reports = played(config, spoiling(clients_of(config), spoilers))
+    others = {name: client for name, client in clients_of(config).items() if name not in spoilers}
+    wanted, without = played(config, LocalFederation(others))
+    assert (last.shared["visual"] == wanted.shared["visual"]).all()
+    assert [report.participants for report in reports] == [report.participants for report in without]
+    assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, WHY)] * 4
+    assert (reports[2].totals == without[2].totals).all()
+
+
+def test_one_spoiler_after_another_is_found():
+    config = config_of(SECURE, rounds=1)
+    federation = spoiling(clients_of(config), ["client-1"])
+    federation.altered |= spoiling({}, ["client-2"], sums={1}).altered  # it begins when the first is gone
+    _, report = play_round(config, federation, start())
+    assert report.participants == ("client-0", "client-3", "client-4")
+    assert report.dropped == dict.fromkeys(["client-1", "client-2"], WHY)
+
+
+def test_a_spoilt_training_leaves_the_old_prompt_and_nobody_trains_twice():
+    # Its first sum, of the counts, is honest; its second, of the prompts, is not.
+    config = config_of(SECURE, rounds=3)
+    federation = spoiling(clients_of(config, FakeLearner), ["client-1"], sums={1})
+    last, reports = played(config, federation)
+    assert [report.kept_old_prompt for report in reports] == [True, False, False]
+    assert [len(report.participants) for report in reports] == [0, 4, 4]
+    assert math.isnan(reports[0].loss)
+    assert all(report.dropped == {"client-1": WHY} for report in reports)
+    assert (last.shared["visual"] == 2).all()  # one a round, but for the first
+    assert trainings(federation) == {"client-0": 3, "client-1": 1, "client-2": 3, "client-3": 3, "client-4": 3}
+    assert (federation.states["client-2"].own["text"] == 2 * 3).all()
+
+
+def test_who_spoilt_a_sum_is_in_no_later_one_of_this_run():
+    config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
+    federation = spoiling(clients_of(config), ["client-1"], sums={1})  # and honest ever after
+    last, reports = played(config, federation)
+    assert "client-1" not in last.members
+    assert last.left_out == {"client-1": WHY}
+    counts = [state.counts for name, state in federation.states.items() if name != "client-1"]
+    assert (reports[2].totals == np.sum(counts, axis=0)).all()
+
+
+def test_who_shares_out_rubbish_and_gets_lost_is_found_too():
+    config = config_of(SECURE, rounds=1)
+    federation = spoiling(clients_of(config), ["client-1"])
+    federation.lost = {"Estimate": ["client-1"]}
+    _, report = play_round(config, federation, start())
+    assert report.dropped == {"client-1": WHY}
+    assert report.participants == ("client-0", "client-2", "client-3", "client-4")
+
+
+def test_only_sums_that_were_unmasked_are_in_the_account():
+    config = config_of({**SECURE, "noise": 1.5}, rounds=2)
+    federation = spoiling(clients_of(config), ["client-1"])
+    federation.altered |= spoiling({}, ["client-2"], sums={2}).altered  # twice honest: in both sums of the counts
+    _, reports = played(config, federation)
+    assert [[release.of for release in report.releases] for report in reports] == [["counts"], ["prompts"]]
+    counts, prompts = (report.releases[0] for report in reports)
+    assert (counts.noise, prompts.noise) == (1.5, 1.5)  # shared out anew among those who are left
+    assert counts.clients == ("client-0", "client-2", "client-3", "client-4")
+    assert prompts.clients == ("client-0", "client-3", "client-4")
+
+
+@pytest.mark.parametrize("sums", [{0}, {1}])
+def test_where_too_few_are_left_the_round_ends_and_names_who_spoilt_it(sums):
+    config = config_of(SECURE, rounds=1)
+    federation = spoiling(clients_of(config, count=2), ["client-1"], sums)
+    with pytest.raises(NoClientAnswered, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+        play_round(config, federation, start())
+    federation = spoiling(clients_of(config, count=3), ["client-1"], sums)
+    federation.least = 3
+    with pytest.raises(NoClientAnswered, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+        play_round(config, federation, start())
+
+
+def test_a_later_lack_of_clients_says_who_was_left_out():
+    config = config_of(SECURE, rounds=2)
+    federation = spoiling(clients_of(config, count=3), ["client-1"])
+    state, _ = play_round(config, federation, start())
+    federation.lost = {"Introduce": ["client-0"]}
+    with pytest.raises(NoClientAnswered, match=rf"1 client answered, but .*; client-1 is left out: {WHY}"):
+        play_round(config, federation, state)
+
+
+def test_rubbish_under_masks_cannot_be_traced_but_shows():
+    config = config_of(SECURE, rounds=1)
+    federation = Lossy(clients_of(config))
+    federation.altered = {("client-3", "Train"): lambda reply: replace(reply, masked=reply.masked[::-1])}
+    with pytest.raises(NoClientAnswered, match=r"step Train: .*a client sent rubbish, and secure sums hide which"):
+        play_round(config, federation, start())
+
+
+def test_a_method_that_needs_single_prompts_is_refused():
+    config = config_of(SECURE, rounds=1, method="pfedmoap")
+    with pytest.raises(ConfigError, match=r"privacy\.secure_sums: method=pfedmoap sends clients each other's prompts"):
+        play_round(config, LocalFederation(clients_of(config)), replace(start(), neighbours=2))
+
+
+def test_where_no_counts_are_shared_only_training_is_masked():
+    config = config_of(SECURE, rounds=1, labeler="fpl")
+    federation = FlakyFederation(clients_of(config))
+    _, report = play_round(config, federation, start())
+    assert report.totals is None
+    assert [kind for client, kind, _ in federation.asked if client == "client-0"] == [
+        *("Estimate", "Select", "Introduce", "ShareOut", "Train", "Unmask", "Evaluate")
+    ]
+
+
+def test_nothing_shared_still_tells_the_loss():
+    config = config_of(SECURE, rounds=1, sharing={"aggregate": "none"})
+    state, report = play_round(config, LocalFederation(clients_of(config)), start("none"))
+    assert state.shared == {}
+    assert report.loss > 0
+
+
+def test_nobody_has_anything_to_train_on():
+    config = config_of(SECURE, rounds=1, labels={"unseen": "none"})
+    federation = LocalFederation(clients_of(config, lambda i: FakeLearner(i, images=0)))
+    state, report = play_round(config, federation, start())
+    assert report.kept_old_prompt
+    assert state.shared["visual"] is START["visual"]
+
+
+# Noise
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_stopped_run_goes_on_to_the_same_bits(secure):
+    config = config_of({"secure_sums": secure, "noise": 0.5}, rounds=5, labels={"refresh_every": 3})
+    whole, _ = played(config, LocalFederation(clients_of(config)))
+    first, state = LocalFederation(clients_of(config)), start()
+    for _ in range(2):
+        state, _ = play_round(config, first, state)
+    kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
+    resumed, _ = played(config, LocalFederation(clients_of(config), kept), state)
+    assert (resumed.shared["visual"] == whole.shared["visual"]).all()
+
+
+@pytest.mark.parametrize(("secure", "same"), [(False, True), (True, False)])
+def test_a_real_round_that_is_played_again(secure, same):
+    # Plainly, the same questions get the same answers. Two secure sums may differ in who got lost on the way, and
+    # with the same noise in both, their difference would be that client's numbers with only its own part of it.
+    config = config_of({"secure_sums": secure, "noise": 0.5}, rounds=1)
+    real = {name: replace(client, repeatable=False) for name, client in clients_of(config).items()}
+    one, other = (play_round(config, LocalFederation(real), start())[0].shared["visual"] for _ in range(2))
+    assert (one == other).all() == same
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_what_noise_hides_is_not_told_beside_it(secure):
+    config = config_of({"secure_sums": secure, "noise": 1.0}, rounds=2)
+    _, reports = played(config, LocalFederation(clients_of(config)))
+    assert all(math.isnan(report.loss) and report.examples == report.batches == 0 for report in reports)
+
+
+def test_each_release_is_in_the_account():
+    config = config_of({"noise": 1.5}, rounds=4, labels={"refresh_every": 2})
+    _, reports = played(config, LocalFederation(clients_of(config)))
+    assert [[release.of for release in report.releases] for report in reports] == [
+        ["counts", "prompts"],
+        ["prompts"],
+    ] * 2
+    everyone = tuple(f"client-{i}" for i in range(5))
+    assert {(release.noise, release.clients) for report in reports for release in report.releases} == {(1.5, everyone)}
+
+
+def test_the_account_knows_of_noise_that_got_lost():
+    config = config_of({**SECURE, "noise": 1.5}, rounds=1)
+    federation = Lossy(clients_of(config))
+    federation.lost = {"Estimate": ["client-2"]}
+    _, report = play_round(config, federation, start())
+    counts, prompts = report.releases
+    assert counts.noise == pytest.approx(1.5 * math.sqrt(4 / 5))  # each of five put in a fifth of the variance
+    assert prompts.noise == 1.5
+    assert counts.clients == ("client-0", "client-1", "client-3", "client-4")
+
+
+@pytest.mark.parametrize(
+    ("sections", "releases"),
+    [
+        ({"labeler": "fpl"}, [["prompts"]]),
+        ({"labels": {"global_allocation": False}}, [["prompts"]]),
+        ({"sharing": {"aggregate": "none"}}, [["counts"]]),
+    ],
+)
+@pytest.mark.parametrize("secure", [False, True])
+def test_what_is_not_let_out_is_not_in_the_account(sections, releases, secure):
+    config = config_of({"noise": 1.0, "secure_sums": secure}, rounds=1, **sections)
+    federation = LocalFederation(clients_of(config))
+    _, reports = played(config, federation, start(sections.get("sharing", {}).get("aggregate", "visual")))
+    assert [[release.of for release in report.releases] for report in reports] == releases
+
+
+def test_without_noise_nothing_is_in_the_account():
+    config = config_of(SECURE, rounds=1)
+    assert played(config, LocalFederation(clients_of(config)))[1][0].releases == []
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
+    # 2,000 numbers that change by a length of 0.5 altogether: all that is seen of a single one is noise.
+    config = config_of({"secure_sums": secure, "noise": 2.0, "update_clip": 0.5}, rounds=1)
+    many = replace(start(), shared={"visual": np.zeros((50, 40), np.float32)})
+    state, _ = play_round(config, LocalFederation(clients_of(config)), many)
+    together = 1 if secure else math.sqrt(5)  # plainly, each client adds all of the noise
+    assert state.shared["visual"].std() == pytest.approx(2.0 * 0.5 * together / 5, rel=0.05)
+
+
+def test_all_weigh_the_same_and_changes_are_clipped():
+    class Far(FakeLearner):
+        def train(self, prompts, selection, round):
+            return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5
+
+    config = config_of({"noise": 1e-4, "update_clip": math.sqrt(6), "count_clip": 1e6}, rounds=1)
+    federation = LocalFederation(clients_of(config, lambda i: Far(i, images=5 + 20 * i), count=3))
+    state, _ = play_round(config, federation, start())
+    # Each change has 6 numbers of 3, of length 3 sqrt(6): clipped to 1 each. One goes down, two up: 1/3 on average.
+    assert state.shared["visual"] == pytest.approx(np.full((2, 3), 1 / 3), abs=0.01)

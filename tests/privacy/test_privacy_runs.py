@@ -1,0 +1,122 @@
+"""Whole runs with privacy switched on, on the embedded model and real digits."""
+
+import json
+
+import pytest
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from fedcopl.cli import app
+from fedcopl.cli.show import facts
+from fedcopl.config import RunConfig, override
+from fedcopl.errors import ConfigError
+from fedcopl.privacy.accountant import epsilon_of, noise_for
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.simulate import simulate
+
+QUICK = ["rounds=2", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "everywhere=false"]
+BOTH = ["secure_sums=true", "noise=0.5"]
+
+
+def config_of(*pairs):
+    return RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
+
+
+def prompts(folder):
+    return load_file(folder / "prompts" / "server.safetensors")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    return simulate(config_of("rounds=1"), folder), folder
+
+
+@pytest.fixture(scope="module")
+def noised(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noised") / "run"
+    return simulate(config_of(*BOTH), folder), folder
+
+
+def test_secure_sums_change_nothing_but_what_is_seen(plain, tmp_path):
+    one, folder = plain
+    other = simulate(config_of("rounds=1", "secure_sums=true"), tmp_path / "run")
+    assert other["refreshes"] == one["refreshes"]  # every count and every pseudo label
+    assert prompts(tmp_path / "run")["visual"] == pytest.approx(prompts(folder)["visual"], rel=2**-22, abs=2**-33)
+    [before], [after] = one["rounds"], other["rounds"]
+    assert after["loss"] == pytest.approx(before["loss"], abs=2**-32)
+    assert after["examples"] == before["examples"] > 0
+    assert "visual" not in after["drift"]  # nobody sees how far single clients pull apart
+    assert (one["privacy"], other["privacy"]) == (None, {"secure_sums": True, "epsilon": None})
+
+
+def test_the_outcome_states_what_was_given_away(noised):
+    results, folder = noised
+    stated = results["privacy"]
+    assert stated["epsilon"] == epsilon_of([0.5] * 3, 1e-5)  # prompts in two rounds, counts in one
+    assert (stated["delta"], stated["unit"], stated["releases"]) == (1e-5, "one site", 3)
+    assert json.loads((folder / "results.json").read_text()) == results
+    told = dict(facts(results))
+    assert told["the server saw"] == "sums over the clients only, with noise"
+    assert told["privacy"] == f"epsilon {stated['epsilon']:.3g}, delta 1e-05 for one site, 3 releases"
+    assert all(record["loss"] is None for record in results["rounds"])
+
+
+class StopAfterOne(SilentWatcher):
+    def round_done(self, record):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_noise_is_the_same_after_a_stop(noised, tmp_path):
+    results, folder = noised
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config_of(*BOTH), tmp_path / "run", watcher=StopAfterOne())
+    resumed = simulate(config_of(*BOTH), tmp_path / "run", resume=True)
+    assert resumed["privacy"] == results["privacy"]
+    assert (prompts(tmp_path / "run")["visual"] == prompts(folder)["visual"]).all()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "why"),
+    [
+        (["method=pfedmoap", "secure_sums=true"], "method=pfedmoap sends clients each other's prompts"),
+        (["method=central", "noise=1"], "all images are in one place"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(pairs, why, tmp_path):
+    with pytest.raises(ConfigError, match=why):
+        simulate(config_of(*pairs), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def told_by(*arguments):
+    done = CliRunner().invoke(app, ["privacy", *arguments], catch_exceptions=True)
+    if isinstance(done.exception, ConfigError):
+        return str(done.exception)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_command_finds_noise_and_epsilon():
+    found = told_by("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
+    noise = float(found.split()[1])
+    assert noise_for(8, 1e-5, 24) <= noise <= noise_for(8, 1e-5, 24) + 1e-4
+    assert "24: prompts in 20 rounds, class counts at 4 refreshes" in found
+    back = told_by("--noise", str(noise))
+    assert back == found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name either --epsilon or --noise"),
+        (["--epsilon", "1", "--noise", "1"], "name either --epsilon or --noise"),
+        (["--epsilon", "0"], "--epsilon: should be above 0"),
+        (["--noise", "nan"], "--noise: should be above 0"),
+        (["--noise", "1", "--rounds", "0"], "rounds: Input should be greater"),
+        (["--noise", "1", "--delta", "1"], "privacy.delta: Input should be less"),
+    ],
+)
+def test_mistakes_are_named(arguments, message):
+    assert message in told_by(*arguments)

@@ -1,0 +1,133 @@
+"""What stands in a masked answer: exact counts, an average within its bound, and never an overflow."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedcopl.privacy.masked_layout import (
+    HEAD,
+    LARGEST_PROMPT,
+    Nonsense,
+    Training,
+    count_words,
+    flat,
+    shaped,
+    totals_of,
+    training_size,
+    training_sum,
+    training_words,
+)
+
+SENT = {"visual": np.zeros((2, 3), np.float64), "text": np.zeros(2, np.float64)}  # float64: no rounding after the sum
+# At most 7 clients of 5,000 images: beyond 2**30 in all the sum might overflow, and is refused.
+values = arrays(np.float32, 8, elements=st.floats(-30_000, 30_000, width=32))
+
+
+def training(numbers, examples, loss=0.5):
+    return Training(shaped(np.asarray(numbers, np.float64), SENT), examples, loss)
+
+
+def summed(words):
+    return np.sum(words, axis=0, dtype=np.uint64)
+
+
+@given(st.lists(arrays(np.int64, 4, elements=st.integers(0, 10**6)), min_size=1, max_size=9))
+def test_counts_come_out_exactly(counts):
+    words = [count_words(one.astype(np.float64), len(counts)) for one in counts]
+    assert totals_of(summed(words)).tolist() == np.sum(counts, axis=0).tolist()
+
+
+@given(st.lists(st.tuples(values, st.integers(0, 5000)), min_size=1, max_size=7))
+def test_the_average_is_within_its_bound(clients):
+    if not sum(examples for _, examples in clients):
+        return
+    words = [training_words(training(numbers, examples), 64, len(clients)) for numbers, examples in clients]
+    got = flat(training_sum(summed(words), SENT, ("a",)).mean)
+    total = sum(examples for _, examples in clients)
+    bound = Fraction(len(clients), 2**33 * total)
+    for place in range(8):
+        exact = sum(Fraction(float(numbers[place])) * examples for numbers, examples in clients) / total
+        rounding = Fraction(2) ** -52 * abs(exact)  # of the division itself
+        assert abs(Fraction(float(got[place])) - exact) <= bound + rounding
+
+
+def test_examples_loss_and_batches_are_summed_too():
+    words = [
+        training_words(training(np.ones(8), 100, 0.25), 64, 3),
+        training_words(training(np.zeros(8), 28, 1.25), 64, 3),
+        training_words(training(np.full(8, 9.0), 0, math.nan), 64, 3),  # nothing to train on: it weighs nothing
+    ]
+    out = training_sum(summed(words), SENT, ("a", "b", "c"))
+    assert (out.examples, out.batches, out.clients) == (128, 3, ("a", "b", "c"))  # 100 images are 2 batches, 28 are 1
+    assert out.loss == (100 * 0.25 + 28 * 1.25) / 128
+    assert out.mean["visual"] == pytest.approx(np.full((2, 3), 100 / 128), abs=2**-33)
+    assert out.updates == {}
+
+
+def test_nobody_had_anything_to_train_on():
+    out = training_sum(summed([training_words(training(np.ones(8), 0, math.nan), 64, 1)]), SENT, ("a",))
+    assert out.mean is None
+    assert math.isnan(out.loss)
+
+
+def test_who_does_not_tell_its_loss_still_counts_in_the_average():
+    out = training_sum(training_words(training(np.ones(8), 1, math.nan), 64, 1), SENT, ("a",))
+    assert (out.mean["visual"] == 1).all()
+    assert (out.examples, out.batches) == (0, 0)
+    assert math.isnan(out.loss)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, LARGEST_PROMPT * 1.01])
+def test_a_diverged_prompt_is_not_sent(bad):
+    with pytest.raises(ValueError, match=r"training diverged, try a lower train\.lr"):
+        training_words(training([0, bad, *np.zeros(6)], 1), 64, 1)
+
+
+def test_what_might_overflow_is_refused_and_what_cannot_is_not():
+    # 2^62 / 4 clients is 2^60: in steps of 2^-16 a count of 2^44, in steps of 2^-32 images x prompt of 2^28.
+    fits = count_words(np.array([2.0**44]), 4)
+    assert totals_of(summed([fits] * 4)).tolist() == [2**46]
+    with pytest.raises(ValueError, match="too large to be summed over 4 clients"):
+        count_words(np.array([2.0**44 + 2**-8]), 4)
+    training_words(training(np.full(8, 2.0**15), 2**13), 64, 4)
+    with pytest.raises(ValueError, match="too large to be summed over 4 clients"):
+        training_words(training(np.full(8, 2.0**15), 2**13 + 1), 64, 4)
+    with pytest.raises(ValueError, match="too large"):
+        count_words(np.array([math.nan]), 1)
+
+
+@given(st.integers(1, 60), st.sampled_from([-1.0, 1.0]))
+def test_the_largest_numbers_of_all_clients_together_do_not_overflow(clients, sign):
+    largest = np.floor(np.ldexp(2**62 // clients, -16)) * sign
+    total = summed([count_words(np.array([largest]), clients)] * clients)
+    assert total.view(np.int64)[0] == int(largest) * 2**16 * clients
+
+
+def test_counts_below_zero_are_noise_and_become_zero():
+    noise = count_words(np.array([-3.25, 2.75, 0.25]), 2)
+    assert totals_of(summed([noise, count_words(np.array([1.0, 1.0, 0.0]), 2)])).tolist() == [0, 4, 0]
+
+
+def test_rubbish_in_a_sum_shows():
+    rubbish = np.random.default_rng(1).integers(0, 2**64, training_size(SENT), np.uint64)
+    with pytest.raises(Nonsense):
+        training_sum(rubbish, SENT, ("a",))
+    far = training_words(training(np.zeros(8), 1), 64, 1)
+    far[HEAD] = np.uint64(2**62)
+    with pytest.raises(Nonsense, match="beyond"):
+        training_sum(far, SENT, ("a",))
+
+
+def test_flat_and_shaped_are_each_others_way_back():
+    prompts = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3), "text": np.array([7, 8], np.float32)}
+    assert flat(prompts).tolist() == [7, 8, 0, 1, 2, 3, 4, 5]  # by name, whatever the order they came in
+    assert flat(dict(reversed(prompts.items()))).tolist() == flat(prompts).tolist()
+    back = shaped(flat(prompts), prompts)
+    assert list(back) == list(prompts)
+    assert all((back[name] == prompts[name]).all() and back[name].dtype == np.float32 for name in prompts)
+    assert shaped(flat({}), {}) == {}

@@ -1,0 +1,126 @@
+"""Which answers count, what they say, and in which order images are shown."""
+
+import numpy as np
+import pytest
+from hypothesis import given as for_all
+from hypothesis import strategies as st
+
+from fedcopl.algorithm.accuracy_from_sample import wilson
+from fedcopl.review.expert_answers import Answers, Given
+from fedcopl.review.order import SAMPLE, Views
+from fedcopl.review.sample_survey import Survey
+from review.fake_gallery import FakeGallery
+
+
+def answer(survey, number, label, *, sampled=True, kind="class"):
+    plan = survey.views.plan_round if sampled else None
+    survey.answers.add(Given(survey.gallery.names[number], "", "", kind, label, plan))
+
+
+@pytest.fixture
+def survey(tmp_path):
+    return Survey(FakeGallery(100), Answers(tmp_path, "site"))
+
+
+def believed(survey, number):
+    return survey.gallery.classes[survey.gallery.beliefs.label[number]]
+
+
+def test_nothing_is_known_at_first(survey):
+    outcome = survey.outcome({})
+    assert not outcome.known
+    assert (outcome.answered, outcome.corrected, outcome.images) == (0, 0, 100)
+    assert outcome.more > 0
+
+
+def test_the_sample_counts_up_to_its_first_gap(survey):
+    order = survey.views.numbers(SAMPLE)
+    for number in (*order[:3], *order[4:9]):
+        answer(survey, number, believed(survey, number))
+    assert [number for number, _ in survey.sample(survey.answers.current())] == list(order[:3])
+    answer(survey, order[3], believed(survey, order[3]))
+    assert [number for number, _ in survey.sample(survey.answers.current())] == list(order[:9])
+
+
+def test_an_answer_given_elsewhere_does_not_count(survey):
+    order = survey.views.numbers(SAMPLE)
+    answer(survey, order[0], "cat", sampled=False)
+    answer(survey, order[1], "cat")
+    assert list(survey.sample(survey.answers.current())) == []
+    answer(survey, order[0], "cat")  # seen again in the random order, it does
+    assert len(list(survey.sample(survey.answers.current()))) == 2
+
+
+def test_the_estimate_worked_by_hand(tmp_path):
+    # every image is believed to be a cat; four of ten are looked at, three are right, one is a dog
+    survey = Survey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
+    order = survey.views.numbers(SAMPLE)
+    for number, label in zip(order, ("cat", "cat", "dog", "cat"), strict=False):
+        answer(survey, number, label)
+    outcome = survey.outcome(survey.answers.current())
+    assert outcome.estimate[:3] == pytest.approx((0.75, *wilson(0.75, 4 * 9 / 6)))
+    assert outcome.corrected == 1
+    [cats] = outcome.classes
+    assert (cats.name, cats.images, cats.estimate.right, cats.estimate.looked_at) == ("cat", 10, 3, 4)
+
+
+def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
+    survey = Survey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
+    order = survey.views.numbers(SAMPLE)
+    answer(survey, order[0], "cat")
+    answer(survey, order[1], None, kind="none")
+    answer(survey, order[2], None, kind="unclear")
+    outcome = survey.outcome(survey.answers.current())
+    assert (outcome.estimate.looked_at, outcome.estimate.right, outcome.unclear) == (2, 1, 1)
+    assert (outcome.answered, outcome.corrected) == (3, 1)
+
+
+def test_who_answered_all_knows(tmp_path):
+    survey = Survey(FakeGallery(8, label=[0, 1] * 4), Answers(tmp_path, "site"))
+    for number in survey.views.numbers(SAMPLE):
+        answer(survey, number, "cat")
+    outcome = survey.outcome(survey.answers.current())
+    assert outcome.estimate[:3] == pytest.approx((0.5, 0.5, 0.5))
+    assert outcome.more == 0
+
+
+def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
+    before = Survey(FakeGallery(50, refreshes=1), Answers(tmp_path, "site"))
+    order = before.views.numbers(SAMPLE)
+    for number in order[:10]:
+        answer(before, number, believed(before, number))
+    assert before.outcome(before.answers.current()).estimate.share == 1
+    after = Survey(FakeGallery(50, refreshes=3), Answers(tmp_path, "site"))  # the run went on for two refreshes
+    assert after.views.plan_round == 0
+    assert after.views.numbers(SAMPLE).tolist() == order.tolist()
+    told = after.outcome(after.answers.current()).estimate
+    same = [before.gallery.beliefs.label[n] == after.gallery.beliefs.label[n] for n in order[:10]]
+    assert (told.looked_at, told.right) == (10, sum(same))  # the answers are measured against the labels of today
+    assert sum(same) < 10
+
+
+def test_answers_about_images_that_are_gone_do_not_disturb(survey):
+    survey.answers.add(Given("gone.png", "", "dog", "class", "cat"))
+    outcome = survey.outcome(survey.answers.current())
+    assert (outcome.answered, outcome.corrected) == (1, 0)
+
+
+def test_the_orders():
+    beliefs = FakeGallery(40, refreshes=4).beliefs
+    views = Views(beliefs, None)
+    doubtful = beliefs.confidence[views.numbers("doubtful")]
+    assert (np.diff(doubtful) >= 0).all()
+    assert (np.diff(beliefs.confidence[views.numbers("sure")]) <= 0).all()
+    changes = beliefs.changes[views.numbers("changed")]
+    assert (np.diff(changes) <= 0).all()
+    assert changes[0] > changes[-1]
+    for order in (SAMPLE, "doubtful", "sure", "changed"):
+        assert sorted(views.numbers(order)) == list(range(40))
+
+
+@for_all(st.integers(0, 3), st.sampled_from(["doubtful", "sure", "changed"]))
+def test_a_class_is_a_part_of_the_order(label, order):
+    beliefs = FakeGallery(40).beliefs
+    views = Views(beliefs, None)
+    expected = [n for n in views.numbers(order) if beliefs.label[n] == label]
+    assert views.numbers(order, label).tolist() == expected

@@ -1,0 +1,226 @@
+"""A run's folder: nothing lost, nothing half-written, nothing of somebody else's touched."""
+
+import errno
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcopl.algorithm.select import Selection
+from fedcopl.config import RunConfig
+from fedcopl.errors import RunFolderError
+from fedcopl.federation.client import ClientState
+from fedcopl.federation.server import ServerState
+from fedcopl.files import make_private_folder, write_bytes, write_private
+from fedcopl.run.folder import Checkpoint, RunFolder, file_name
+
+SHARED = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3)}
+FULL = ClientState(
+    own={"text": np.ones((2, 2), np.float32)},
+    log_probs=np.log(np.full((4, 2), 0.5)),
+    counts=np.array([1, 2]),
+    quota=np.array([2, 2]),
+    selection=Selection(np.array([3, 0]), np.array([1, 0])),
+    confidence=np.log(np.array([0.5, 0.25])),
+    labels=np.array([1, 0, 1, 1], np.int32),
+)
+
+
+def checkpoint_of(round=3):
+    uploads = {"../b": SHARED, "a": {"visual": SHARED["visual"] + 1}}
+    server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, uploads, {"c": "spoilt a sum"})
+    return Checkpoint(server, {"a": FULL, "b": ClientState()}, {"rounds": [{"round": 0, "macro": 0.1 + 0.2}]})
+
+
+def assert_same_state(one, other):
+    for name in ("log_probs", "counts", "quota", "confidence", "labels"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert {k: v.tobytes() for k, v in one.own.items()} == {k: v.tobytes() for k, v in other.own.items()}
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+    with RunFolder(tmp_path / "run") as folder:
+        folder.save_checkpoint(checkpoint_of())
+        back = folder.load_checkpoint()
+    assert back.server.round == 3
+    assert back.server.members == ("a", "b")
+    assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
+    assert (back.server.everyone_first, back.server.neighbours, list(back.server.uploads)) == (True, 4, ["../b", "a"])
+    assert back.server.left_out == {"c": "spoilt a sum"}
+    assert (back.server.uploads["a"]["visual"] == SHARED["visual"] + 1).all()
+    assert_same_state(back.clients["a"], FULL)
+    assert back.clients["a"].selection.index.tolist() == [3, 0]
+    assert back.clients["b"] == ClientState()
+    assert list(back.clients) == ["a", "b"]
+    assert back.records == checkpoint_of().records
+
+
+def test_a_new_folder_gets_its_settings(tmp_path):
+    with RunFolder(tmp_path / "deep" / "run") as folder:
+        assert folder.open(RunConfig(rounds=3), resume=False) is None
+        folder.begin(RunConfig(rounds=3))
+    assert "rounds = 3" in (tmp_path / "deep" / "run" / "settings.toml").read_text()
+
+
+def test_a_taken_folder_is_not_overwritten(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        folder.begin(RunConfig())
+        with pytest.raises(RunFolderError, match="holds a run already; add --resume"):
+            folder.open(RunConfig(), resume=False)
+
+
+def test_somebody_elses_folder_is_not_used(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"precious")
+    with RunFolder(tmp_path) as folder, pytest.raises(RunFolderError, match=r"not a run's \(holiday.jpg\)"):
+        folder.open(RunConfig(), resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == ["holiday.jpg"]
+
+
+def test_resume_refuses_other_settings_and_names_them(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        folder.begin(RunConfig(rounds=3))
+        with pytest.raises(RunFolderError, match="begun with other settings: rounds is 3, not 4"):
+            folder.open(RunConfig(rounds=4), resume=True)
+
+
+def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
+    with RunFolder(tmp_path) as folder:
+        folder.begin(RunConfig())
+        assert folder.open(RunConfig(), resume=True) is None
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100])
+def test_a_damaged_checkpoint_is_named(tmp_path, keep):
+    with RunFolder(tmp_path) as folder:
+        folder.save_checkpoint(checkpoint_of())
+        path = tmp_path / "checkpoint.safetensors"
+        path.write_bytes(path.read_bytes()[:keep])
+        with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors: is damaged"):
+            folder.load_checkpoint()
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path):
+    with (
+        RunFolder(tmp_path),
+        pytest.raises(RunFolderError, match="another process is running"),
+        RunFolder(tmp_path),
+    ):
+        raise AssertionError("the second one got in")
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "run").write_text("not a folder")
+    with pytest.raises(RunFolderError, match="cannot be used as a run's folder"), RunFolder(tmp_path / "run"):
+        raise AssertionError("got in")
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "results.json"
+    write_bytes(path, b"old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunFolderError, match=r"results.json: cannot be written: No space left on device"):
+        write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_folder_that_came_to_nothing_is_removed(tmp_path):
+    with RunFolder(tmp_path / "run") as folder:
+        folder.open(RunConfig(), resume=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_resume_sees_options_that_came_or_went(tmp_path):
+    with_mu, without = RunConfig(method="promptprox", options={"mu": 5.0}), RunConfig(method="promptprox")
+    for began, resumed in ((with_mu, without), (without, with_mu)):
+        with RunFolder(tmp_path / str(began.options)) as folder:
+            folder.begin(began)
+            with pytest.raises(RunFolderError, match=r"options\.mu"):
+                folder.open(resumed, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("..", "%2E%2E"),
+        (".", "%2E"),
+        ("", "%"),
+        ("%", "%25"),
+        ("...", "%2E.%2E"),
+        (".lock", "%2Elock"),
+        ("../x", "%2E.%2Fx"),
+        ("a/../b", "a%2F..%2Fb"),
+        ("a.", "a%2E"),
+        ("a ", "a%20"),
+        (" ", "%20"),
+        ("NUL", "%4EUL"),
+        ("com1.txt", "%63om1.txt"),
+        ("concert", "concert"),
+        ("site-a.b c", "site-a.b c"),
+    ],
+)
+def test_no_name_leads_out_of_a_folder(tmp_path, name, file):
+    assert file_name(name) == file
+    assert (tmp_path / "runs" / file).resolve().parent == (tmp_path / "runs").resolve()
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_other_names_make_other_files(one, two):
+    names = [file_name(one), file_name(two)]
+    assert (names[0] == names[1]) is (one == two)
+    for name in names:
+        assert name and not set('/\\<>:"|?*\0') & set(name)
+        assert not name.startswith(".") and not name.endswith((".", " "))
+
+
+def test_private_files_are_private_from_the_first_moment(tmp_path, monkeypatch):
+    path, seen = tmp_path / "key", []
+    (tmp_path / ".key.part").write_bytes(b"left by a stop, for all to read")
+    sync = os.fsync
+
+    def look(descriptor):
+        seen.append(os.fstat(descriptor).st_mode & 0o777)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", look)
+    for text in (b"one", b"two"):
+        write_private(path, text)
+        assert path.read_bytes() == text
+    assert [*seen, path.stat().st_mode & 0o777] == [0o600] * 3
+
+
+def test_other_files_are_as_usual(tmp_path):
+    (tmp_path / "plain").write_text("")
+    write_bytes(tmp_path / "made", b"")
+    assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_private_folder_stays_one(tmp_path):
+    for _ in range(2):
+        make_private_folder(tmp_path / "deep" / "state")
+        assert (tmp_path / "deep" / "state").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunFolderError, match="file: cannot be made"):
+        make_private_folder(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["plain", "../up", "..", "", "数" * 90, "a" * 400, "\udcff"])
+def test_any_name_of_a_client_makes_a_file(tmp_path, name):
+    server = ServerState(1, SHARED, 2)
+    with RunFolder(tmp_path / "run") as folder:
+        folder.write_prompts(server, {name: FULL, name + "!": FULL})
+    written = list((tmp_path / "run" / "prompts" / "clients").iterdir())
+    assert len(written) == 2
+
+
+def test_records_may_be_longer_than_a_header(tmp_path):
+    long = {"rounds": ["x" * 1000] * 120_000}
+    with RunFolder(tmp_path) as folder:
+        folder.save_checkpoint(Checkpoint(ServerState(1, SHARED, 2), {}, long))
+        assert folder.load_checkpoint().records == long

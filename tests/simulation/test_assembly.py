@@ -1,0 +1,77 @@
+"""Who is called what, and who holds what."""
+
+import json
+
+import pytest
+from safetensors.numpy import load_file
+
+from data.pictures import encoded, noise, plant, put
+from fedcopl import RunConfig, simulate
+from fedcopl.config import Data
+from fedcopl.data.digits import load_digits
+from fedcopl.errors import ConfigError, DataError
+from fedcopl.run.build import client_names
+
+
+def test_names_of_clients_sort_as_they_count():
+    digits = load_digits()
+    assert client_names(digits, Data(clients=3)) == ["client-0", "client-1", "client-2"]
+    names = client_names(digits, Data(clients=11))
+    assert names == sorted(names)
+    assert names[-1] == "client-10"
+
+
+def run_on(path, folder, source="folder", **data):
+    settings = {"rounds": 1, "train": {"epochs": 1}, "data": {"source": source, "path": str(path)} | data}
+    return simulate(RunConfig.from_mapping(settings, "test"), folder)
+
+
+def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
+    photos = plant(tmp_path / "photos", *(f"{i}.png" for i in range(12)))
+    put(photos, "classes.txt", "zero\none\n")
+    put(photos, "broken.png", b"not an image")
+    results = run_on(photos, tmp_path / "run", partition="iid", clients=2)
+    assert results["final"] == {"macro": None, "weighted": None, "global": None, "round": 0}
+    assert results["pseudo_label_accuracy"] == [None]
+    assert results["images_left_out"] == 1
+    assert results["images_used"] > 0
+    [skipped] = (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
+    assert json.loads(skipped)["name"] == "broken.png"
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
+    rows = ["path,label,split,client"]
+    for i in range(20):
+        put(tmp_path / "photos", f"{i}.png", encoded(noise(i)))
+        label, split = "zero" if i % 3 else "one", "train" if i % 4 else "test"
+        rows.append(f"{i}.png,{label},{split},{'server' if i < 10 else '../up'}")
+    manifest = put(tmp_path / "photos", "list.csv", "\n".join(rows))
+    results = run_on(manifest, tmp_path / "run", source="manifest", partition="natural")
+    assert sorted(client["name"] for client in results["clients"]) == ["../up", "server"]
+    assert results["final"]["macro"] is not None
+    written = sorted(path.name for path in (tmp_path / "run" / "prompts" / "clients").iterdir())
+    assert written == ["%2E.%2Fup.safetensors", "server.safetensors"]
+    assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == {"visual"}
+
+
+def test_one_class_is_nothing_to_tell_apart(tmp_path):
+    photos = plant(tmp_path / "photos", "1.png", "2.png")
+    put(photos, "classes.txt", "zero, one, two\n")
+    with pytest.raises(DataError, match=r"only one class, 'zero, one, two'; write one class name a line"):
+        run_on(photos, tmp_path / "run", partition="iid", clients=1)
+
+
+def test_a_name_that_leaves_no_room_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_CACHE", str(tmp_path / "cache"))
+    photos = plant(tmp_path / "photos", "1.png", "2.png")
+    put(photos, "classes.txt", "zero\nantidisestablishmentarianism of the highest order\n")
+    with pytest.raises(ConfigError, match=r"class 'antidis.*shorten it, or lower model\.text_prompts"):
+        run_on(photos, tmp_path / "run", partition="iid", clients=1)
+
+
+def test_a_path_without_a_source_is_a_mistake(tmp_path):
+    with pytest.raises(ConfigError, match=r"the embedded digits read no path; .*data\.source=folder"):
+        run_on(tmp_path, tmp_path / "run", source="digits")

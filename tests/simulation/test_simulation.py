@@ -1,0 +1,246 @@
+"""Whole runs in one process, on the embedded model and real digits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedcopl import RunConfig, simulate
+from fedcopl.config import override
+from fedcopl.data.digits import load_digits
+from fedcopl.errors import DataError, RunFolderError
+from fedcopl.methods.learner import ClipLearner
+from fedcopl.run.build import share_out
+from fedcopl.run.watcher import SilentWatcher
+
+QUICK = ["rounds=3", "clients=4", "refresh_every=2", "epochs=1", "threads=1"]
+
+
+def config_of(*pairs):
+    return RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "quick"
+    return simulate(config_of(), folder), folder
+
+
+def without_times(results):
+    """What must be equal between two runs: everything but the clock."""
+    return json.loads(
+        json.dumps(results, default=str),
+        object_hook=lambda d: {k: v for k, v in d.items() if not k.startswith("seconds")},
+    )
+
+
+def prompt_bytes(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "prompts").rglob("*.safetensors"))}
+
+
+def test_results_say_what_was_promised(finished):
+    results, folder = finished
+    for key in ("zero_shot", "final", "best"):
+        assert all(0 < results[key][kind] <= 1 for kind in ("macro", "weighted", "global"))
+    assert results["final"]["round"] == 2
+    assert results["best"]["macro"] == max(record["macro"] for record in results["rounds"])
+    assert len(results["pseudo_label_accuracy"]) == 2
+    assert [record["round"] for record in results["rounds"]] == [0, 1, 2]
+    assert all(record["loss"] > 0 for record in results["rounds"])
+    assert len(results["clients"]) == 4
+    assert results["settings"]["data"]["clients"] == 4
+    assert {"python", "torch", "fedcopl"} <= set(results["versions"])
+    assert json.loads((folder / "results.json").read_text()) == results
+
+
+def test_the_account_adds_up(finished):
+    results, _ = finished
+    digits = load_digits()
+    assert sum(client["train"] for client in results["clients"]) == len(digits.train)
+    assert sum(client["test"] for client in results["clients"]) == len(digits.test)
+    assert np.sum([client["true_counts"] for client in results["clients"]]) == len(digits.train)
+    for refresh in results["refreshes"]:
+        selected, allocated = np.array(refresh["selected"]), np.array(refresh["allocated"])
+        assert (selected <= allocated).all()
+        assert selected.sum() == refresh["images"]
+    tested = [client for client in results["clients"] if client["test"]]
+    macro = np.mean([client["final"] for client in tested])
+    weighted = np.average([client["final"] for client in tested], weights=[client["test"] for client in tested])
+    assert results["final"]["macro"] == pytest.approx(macro)
+    assert results["final"]["weighted"] == pytest.approx(weighted)
+
+
+def test_zero_shot_is_the_same_everywhere_and_weighted(finished):
+    # One model for all: the whole test set is the sum of the parts.
+    results, _ = finished
+    assert results["zero_shot"]["global"] == pytest.approx(results["zero_shot"]["weighted"])
+
+
+def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
+    results, folder = finished
+    checkpoint = load_file(folder / "checkpoint.safetensors")
+    config = config_of()
+    digits = load_digits()
+    parts = share_out(digits, config.data, config.seed)
+    right = chosen = 0
+    for number, part in enumerate(parts.train):
+        truth = digits.train.labels[part][checkpoint[f"client/{number}/index"]]
+        right += (truth == checkpoint[f"client/{number}/label"]).sum()
+        chosen += len(truth)
+    assert results["pseudo_label_accuracy"][-1] == pytest.approx(right / chosen)
+
+
+def test_the_folder_holds_everything(finished):
+    results, folder = finished
+    names = {path.name for path in folder.iterdir() if path.name != ".lock"}
+    assert names == {
+        "settings.toml",
+        "results.json",
+        "examples.json",
+        "labels",
+        "rounds.jsonl",
+        "checkpoint.safetensors",
+        "prompts",
+        "report.html",
+    }
+    assert set(load_file(folder / "prompts" / "server.safetensors")) == {"visual"}
+    assert set(load_file(folder / "prompts" / "clients" / "client-3.safetensors")) == {"text"}
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert lines == results["rounds"]
+    assert RunConfig.from_mapping(tomllib.loads((folder / "settings.toml").read_text()), "test") == config_of()
+
+
+def test_same_seed_same_bits_other_seed_other_split(finished, tmp_path):
+    results, folder = finished
+    again = simulate(config_of(), tmp_path / "again")
+    assert without_times(again) == without_times(results)
+    assert prompt_bytes(tmp_path / "again") == prompt_bytes(folder)
+    other = simulate(config_of("seed=2", "rounds=1"), tmp_path / "other")
+    assert [c["train"] for c in other["clients"]] != [c["train"] for c in results["clients"]]
+
+
+class StopAfter(SilentWatcher):
+    """Breaks a run off as Ctrl-C would."""
+
+    def __init__(self, rounds):
+        self.left = rounds
+
+    def round_done(self, record):
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("rounds", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
+    results, folder = finished
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config_of(), tmp_path / "run", watcher=StopAfter(rounds))
+    assert not (tmp_path / "run" / "results.json").exists()
+    resumed = simulate(config_of(), tmp_path / "run", resume=True)
+    assert without_times(resumed) == without_times(results)
+    assert prompt_bytes(tmp_path / "run") == prompt_bytes(folder)
+
+
+def test_resuming_a_finished_run_only_tells_again(finished, monkeypatch):
+    results, folder = finished
+    monkeypatch.setattr(ClipLearner, "train", None)  # must not be called
+    assert without_times(simulate(config_of(), folder, resume=True)) == without_times(results)
+
+
+def test_a_finished_run_is_not_overwritten(finished):
+    _, folder = finished
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        simulate(config_of(), folder)
+
+
+def start_run(folder, *extra):
+    given = [*QUICK, "rounds=6", "everywhere=false", "--out", str(folder), *extra]
+    command = [sys.executable, "-m", "fedcopl", "run", *given]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
+    whole = start_run(tmp_path / "whole")
+    assert whole.wait() == 0
+    waits = iter([0.5, 3.0, 4.0, 5.0, 3.5, 6.0])
+    killed = 0
+    for wait in waits:
+        process = start_run(tmp_path / "killed", "--resume")
+        time.sleep(wait)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            killed += 1
+        process.wait()
+    last = start_run(tmp_path / "killed", "--resume")
+    _, messages = last.communicate()
+    assert last.returncode == 0, messages
+    assert killed >= 2
+    assert prompt_bytes(tmp_path / "killed") == prompt_bytes(tmp_path / "whole")
+    results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("killed", "whole")]
+    assert without_times(results[0]) == without_times(results[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregate", ["text", "both", "none"])
+def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
+    results = simulate(config_of("rounds=2", f"aggregate={aggregate}"), tmp_path / "run")
+    shared = {"text": {"text"}, "both": {"text", "visual"}, "none": set()}[aggregate]
+    assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == shared
+    assert results["final"]["global"] is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        ["confidence_filter=false", "entropy_filter=false", "global_allocation=false"],
+        ["candidates=any", "budget=ceil", "unseen=none"],
+        ["participation=0.5"],
+        ["partition=quantity"],
+        ["partition=iid", "visual_depth=all", "text_prompts=4"],
+        ["visual_prompts=0"],
+        ["evaluation.every=2", "everywhere=false", "schedule=run"],
+    ],
+)
+def test_the_switches_run(tmp_path, pairs):
+    results = simulate(config_of("rounds=2", *pairs), tmp_path / "run")
+    assert results["final"]["macro"] > 0.3
+
+
+@pytest.mark.slow
+def test_without_global_allocation_no_counts_are_sent(tmp_path):
+    on, off = (
+        simulate(config_of("rounds=1", f"global_allocation={flag}"), tmp_path / flag) for flag in ("true", "false")
+    )
+    # one count of eight bytes for each of ten classes, from each of four clients
+    assert on["rounds"][0]["bytes_up"] - off["rounds"][0]["bytes_up"] == 4 * 10 * 8
+    refresh = off["refreshes"][0]
+    assert refresh["allocated"] == refresh["estimated"]
+
+
+@pytest.mark.slow
+def test_a_thousand_clients(tmp_path):
+    results = simulate(config_of("rounds=2", "clients=1000", "participation=0.05"), tmp_path / "run")
+    assert len(results["clients"]) == 1000
+    assert min(client["train"] for client in results["clients"]) == 1  # 1,198 images: one each is all that can be asked
+    assert results["rounds"][1]["participants"] == 50
+
+
+def test_a_data_set_without_labels_cannot_be_shared_out_by_class():
+    digits = load_digits()
+    unlabelled = type(digits.train)(digits.train.images, None)
+    with pytest.raises(DataError, match=r"digits: has no labels.*data\.partition=iid"):
+        share_out(
+            type(digits)("digits", digits.classes, digits.template, unlabelled, unlabelled),
+            config_of().data,
+            1,
+        )
