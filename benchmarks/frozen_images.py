@@ -36,7 +36,7 @@ def frozen_images() -> Iterator[Line]:
     chosen = Selection(np.arange(IMAGES), np.arange(IMAGES) % 10)
 
     def learner() -> ClipLearner:
-        return ClipLearner(PromptedModel(method, encoder), images, method.start(clip), config, 0)
+        return ClipLearner(PromptedModel(method, encoder), images, method.start(clip, encoder.classes), config, 0)
 
     kept = learner()
     ours, anew = side_by_side(

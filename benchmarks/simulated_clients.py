@@ -13,7 +13,7 @@ import json, resource, sys, time
 import numpy as np, torch
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.device import Arithmetic, keep_freed_memory
 from fedcopl.clip.encoder import Encoder
@@ -31,7 +31,7 @@ classes = [f"class {i}" for i in range(10)]
 encoder = Encoder(clip, classes, "a photo of a {}", Arithmetic(torch.device("cpu")))
 store = TokenStore.of(clip, np.random.default_rng(0).integers(0, 256, (images, 3, 32, 32), np.uint8), 8e9)
 method = choose_method(config)
-model, start = PromptedModel(method, encoder), method.start(clip)
+model, start = PromptedModel(method, encoder), method.start(clip, encoder.classes)
 parts = np.array_split(np.arange(images), clients)
 sites = {
     f"client-{n:04}": Client(ClipLearner(model, ClientImages(store, part), start, config, n), config)
@@ -39,7 +39,7 @@ sites = {
 }
 began = time.perf_counter()
 state = ServerState(0, {"visual": start["visual"]}, len(classes))
-_, report = play_round(config, LocalFederation(sites), state)
+_, report = play_round(config, LocalClients(sites), state)
 took = time.perf_counter() - began
 print(json.dumps({"seconds": took / report.examples, "examples": report.examples,
                   "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))

@@ -9,7 +9,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.server import ServerState
 from fedcopl.messages import Ask, Reply
 from fedcopl.rng import stream
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 
 CLASSES = 3
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}
@@ -67,7 +67,7 @@ class FakeExam:
         return (0, self.result[1]) if prompts is None else self.result
 
 
-class FlakyFederation(LocalFederation):
+class FlakyFederation(LocalClients):
     """Loses the answers listed in `lost` as (client, kind of question, round), and spoils those in `spoiled`.
 
     Of those in `lost` the client never heard the question; those in `late` it has worked out, and they come too late.

@@ -14,7 +14,7 @@ from numpy.lib import format as npy
 from deployment.toolbox import FakeSite, LoopGrid, Told, terms
 from fakes import START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.grid_federation import GridFederation, Patience
+from fedcopl.deployment.server.grid_clients import GridClients, Patience
 from fedcopl.deployment.server.roster import Known
 from fedcopl.deployment.site.replies import harmless_reason
 from fedcopl.deployment.wire.records import answer_records, read_answer
@@ -23,7 +23,7 @@ from fedcopl.errors import DataError, Interrupted, NoClientAnswered
 from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate, Evaluated, Select, SharedOut, ShareOut, Train, Trained, digest
 from fedcopl.privacy.mask_session import SEALED
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}}, "test")
 QUICK = Patience(timeout=0.4, min_sites=1, poll=0.01)
@@ -34,7 +34,7 @@ def sites(tmp_path, config=CONFIG, count=3):
 
 
 def federation_of(grid, watcher=None, patience=QUICK, **more):
-    return GridFederation(grid, terms(CONFIG), Known({}), patience, watcher or Told(), **more)
+    return GridClients(grid, terms(CONFIG), Known({}), patience, watcher or Told(), **more)
 
 
 def played(federation, config=CONFIG):
@@ -45,7 +45,7 @@ def played(federation, config=CONFIG):
 
 @pytest.fixture
 def local():
-    return played(LocalFederation(clients(CONFIG, NoisyLearner)))
+    return played(LocalClients(clients(CONFIG, NoisyLearner)))
 
 
 def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
@@ -90,7 +90,7 @@ def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-0"}
     known = Known({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
-    federation = GridFederation(grid, terms(CONFIG), known, QUICK)
+    federation = GridClients(grid, terms(CONFIG), known, QUICK)
     assert federation.clients() == ("client-1", "client-2")
     grid.offline = set()
     assert federation.clients() == ("client-1", "client-2", "client-0")  # the late one comes last
@@ -224,7 +224,7 @@ def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monk
             raise MemoryError
         return reply, folder
 
-    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.read_answer", breaks)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.read_answer", breaks)
     nodes, told = sites(tmp_path), Told()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
     _, reports = played(federation_of(LoopGrid(nodes), told))
@@ -269,7 +269,7 @@ def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
 
 
 def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, fails = nodes["client-1"], iter([True, True, False])
@@ -296,7 +296,7 @@ def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
 
 
 def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, answers = nodes["client-1"], []
@@ -314,7 +314,7 @@ def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
 
 
 def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-1", "client-2"}
     told = Told()
@@ -324,7 +324,7 @@ def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, monkeypatch):
 
 
 def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_federation.LOOK", 0.02)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
     nodes = sites(tmp_path)
     good, begin = nodes["client-1"], time.monotonic()
     nodes["client-1"] = lambda message: good(message) if time.monotonic() > begin + 0.6 else None
@@ -412,9 +412,9 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
 
     nodes["client-1"].answer = with_junk
     grid = LoopGrid(nodes)
-    bits, reports = played(GridFederation(grid, terms(config), Known({}), QUICK, Told()), config)
+    bits, reports = played(GridClients(grid, terms(config), Known({}), QUICK, Told()), config)
     others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
-    assert bits == played(LocalFederation(others), config)[0]
+    assert bits == played(LocalClients(others), config)[0]
     assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
     assert [grid.sent.count((f"client-{i}", "query.estimate")) for i in range(4)] == [2, 1, 2, 2]
     assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
@@ -424,8 +424,8 @@ def test_secure_sums_travel_too(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
-    federation = GridFederation(grid, terms(config), Known({}), QUICK, Told())
+    federation = GridClients(grid, terms(config), Known({}), QUICK, Told())
     bits, _ = played(federation, config)
-    assert bits == played(LocalFederation(clients(config, NoisyLearner, 4)), config)[0]
+    assert bits == played(LocalClients(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_dropped() == {}
     assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}

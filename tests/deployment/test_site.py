@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from deployment.toolbox import LoopGrid, Told, digit_sites
 from fedcopl import RunConfig, simulate
-from fedcopl.deployment.server.grid_federation import GridFederation, Patience
+from fedcopl.deployment.server.grid_clients import GridClients, Patience
 from fedcopl.deployment.server.plan import Plan
 from fedcopl.deployment.server.roster import Known
 from fedcopl.deployment.server.rounds import first_server, serve
@@ -29,7 +29,7 @@ from fedcopl.federation.server import run
 from fedcopl.flower_app.sites import home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.predict import load
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
@@ -151,7 +151,7 @@ def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
     images = site.home.images
     shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
     grid, told = LoopGrid({"few": lambda message: reply_to(message, few)}), Told()
-    federation = GridFederation(grid, terms, Known({"few": 0}), Patience(5, 0, 0.01), told)
+    federation = GridClients(grid, terms, Known({"few": 0}), Patience(5, 0, 0.01), told)
     assert federation.ask({"few": Train(0, server.shared)}) == {}
     words = "images: they are not those that this run began with; put them back, or wait for the next run"
     assert told.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
@@ -227,7 +227,7 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
     )
     simulate(config, tmp_path / "run")
 
-    class Sites(LocalFederation):
+    class Sites(LocalClients):
         def _ask_one(self, client, ask):
             number = ["site-a", "site-b"].index(client)
             return (site, other)[number].answer(ask, terms.at(number))

@@ -17,7 +17,7 @@ from fedcopl.federation.state_arrays import state_from, state_tensors, taken_bac
 from fedcopl.messages import Estimate, Evaluate, Introduce, Select, Train
 from fedcopl.privacy.disclosure import LetOut, Secrets
 from fedcopl.privacy.mask_session import Session
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 
 SHARED = {"visual": START["visual"]}
 TOTALS = np.array([5, 5, 5])
@@ -207,7 +207,7 @@ def test_a_round_that_was_left_is_played_again_with_the_same_bits_and_noise(stat
 SECURE = RunConfig.from_mapping({"rounds": 1, "privacy": {"secure_sums": True}}, "test")
 
 
-class Kept(LocalFederation):
+class Kept(LocalClients):
     """Clients that keep their states in folders, as sites do; remembers every private key that was ever there."""
 
     def __init__(self, folder, clients):
@@ -234,7 +234,7 @@ def test_no_private_key_is_left_on_disk_after_a_run(tmp_path):
     run(SECURE, federation, start(), lambda *_: None)
     assert {name: len(keys) for name, keys in federation.keys.items()} == dict.fromkeys(federation.kept, 2)
     assert not any(map(federation.on_disk, federation.kept))
-    plain = LocalFederation(clients(SECURE, NoisyLearner))
+    plain = LocalClients(clients(SECURE, NoisyLearner))
     run(SECURE, plain, start(), lambda *_: None)
     for name, states in federation.kept.items():
         assert states.state().own["text"].tobytes() == plain.states[name].own["text"].tobytes()

@@ -30,7 +30,7 @@ from fedcopl.messages import (
     payload_bytes,
 )
 from fedcopl.privacy.masked_layout import LARGEST_PROMPT
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 
 
 def config_of(rounds=4, **sections):
@@ -49,7 +49,7 @@ def reports_of(config, federation, state=None):
 
 def test_a_run_by_hand():
     config = config_of()
-    last, reports = reports_of(config, LocalFederation(clients(config)))
+    last, reports = reports_of(config, LocalClients(clients(config)))
     assert last.round == 4
     assert (last.shared["visual"] == 4).all()  # every client adds 1 a round, so the mean does too
     assert [report.refreshed for report in reports] == [True, False, False, False]
@@ -59,13 +59,13 @@ def test_a_run_by_hand():
 
 def test_refresh_is_every_q_rounds_from_the_first():
     config = config_of(rounds=7, labels={"refresh_every": 3})
-    _, reports = reports_of(config, LocalFederation(clients(config)))
+    _, reports = reports_of(config, LocalClients(clients(config)))
     assert [report.round for report in reports if report.refreshed] == [0, 3, 6]
 
 
 def test_clients_choose_as_the_whole_table_would_have_it():
     config = config_of(rounds=1)
-    federation = LocalFederation(clients(config, NoisyLearner))
+    federation = LocalClients(clients(config, NoisyLearner))
     _, [report] = reports_of(config, federation)
     counts = np.stack([state.counts for state in federation.states.values()])
     assert report.totals.tolist() == counts.sum(axis=0).tolist()
@@ -79,7 +79,7 @@ def test_the_average_is_weighted_by_the_images_chosen():
             return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
 
     config = config_of(rounds=1)
-    federation = LocalFederation(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
+    federation = LocalClients(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
     last, _ = reports_of(config, federation)
     chosen = [len(state.selection.index) for state in federation.states.values()]
     expected = (chosen[1] * 1 + chosen[2] * 2) / sum(chosen)
@@ -89,7 +89,7 @@ def test_the_average_is_weighted_by_the_images_chosen():
 @pytest.mark.parametrize("aggregate", ["visual", "text", "both", "none"])
 def test_only_what_is_aggregated_crosses(aggregate):
     config = config_of(rounds=2, sharing={"aggregate": aggregate})
-    federation = LocalFederation(clients(config))
+    federation = LocalClients(clients(config))
     last, reports = reports_of(config, federation, start(aggregate))
     sent = set(start(aggregate).shared)
     assert set(last.shared) == sent
@@ -112,7 +112,7 @@ def test_participation_takes_some_without_repeats_and_all_over_time():
 
 def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():
     config = config_of(rounds=1, sharing={"participation": 0.4})
-    federation = LocalFederation(clients(config))
+    federation = LocalClients(clients(config))
     last, [report] = reports_of(config, federation)
     assert len(report.participants) == 1
     idle = [s for name, s in federation.states.items() if name not in report.participants]
@@ -123,25 +123,25 @@ def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evalua
 
 def test_nobody_has_anything_to_train_on():
     config = config_of(rounds=1, labels={"unseen": "none"})
-    federation = LocalFederation(clients(config, lambda i: FakeLearner(i, images=0)))
+    federation = LocalClients(clients(config, lambda i: FakeLearner(i, images=0)))
     last, [report] = reports_of(config, federation)
     assert report.kept_old_prompt
     assert last.shared["visual"] is START["visual"]
 
 
 def test_zero_shot_asks_without_prompts():
-    assert zero_shot_scores(LocalFederation(clients(config_of()))) == {f"client-{i}": (0, 12) for i in range(3)}
+    assert zero_shot_scores(LocalClients(clients(config_of()))) == {f"client-{i}": (0, 12) for i in range(3)}
 
 
 def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
     config = config_of(rounds=5, evaluation={"every": 2})
-    _, reports = reports_of(config, LocalFederation(clients(config)))
+    _, reports = reports_of(config, LocalClients(clients(config)))
     assert [bool(report.scores) for report in reports] == [False, True, False, True, True]
 
 
 def test_bytes_are_those_of_the_messages():
     config = config_of(rounds=2)
-    _, [first, second] = reports_of(config, LocalFederation(clients(config)))
+    _, [first, second] = reports_of(config, LocalClients(clients(config)))
     prompt = START["visual"].nbytes
     # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; correct, examples for Evaluated
     assert second.bytes_down == 3 * 2 * (8 + prompt)
@@ -152,19 +152,19 @@ def test_bytes_are_those_of_the_messages():
 
 def test_a_stopped_run_goes_on_to_the_same_bits():
     config = config_of(rounds=7, labels={"refresh_every": 3})
-    whole, _ = reports_of(config, LocalFederation(clients(config, NoisyLearner)))
-    first = LocalFederation(clients(config, NoisyLearner))
+    whole, _ = reports_of(config, LocalClients(clients(config, NoisyLearner)))
+    first = LocalClients(clients(config, NoisyLearner))
     state = start()
     for _ in range(4):
         state, _ = play_round(config, first, state)
-    second = LocalFederation(clients(config, NoisyLearner), first.states)
+    second = LocalClients(clients(config, NoisyLearner), first.states)
     resumed = run(config, second, state, ignore)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
 
 
 def test_order_of_clients_does_not_change_a_client():
     config = config_of(rounds=3)
-    one, other = (LocalFederation(dict(order(clients(config, NoisyLearner).items()))) for order in (list, reversed))
+    one, other = (LocalClients(dict(order(clients(config, NoisyLearner).items()))) for order in (list, reversed))
     run(config, one, start("none"), ignore)
     run(config, other, start("none"), ignore)
     for name, state in one.states.items():
@@ -176,12 +176,12 @@ def test_a_broken_client_is_named():
     broken = clients(config)
     broken["client-1"].learner.log_probs = None
     with pytest.raises(ClientFailed, match="client client-1 failed in round 1 at the step Estimate: "):
-        run(config, LocalFederation(broken), start(), ignore)
+        run(config, LocalClients(broken), start(), ignore)
 
 
 def test_nobody_there():
     with pytest.raises(NoClientAnswered, match="nobody is there to be asked; is anyone connected"):
-        run(config_of(), LocalFederation({}), start(), ignore)
+        run(config_of(), LocalClients({}), start(), ignore)
 
 
 def test_who_missed_the_estimate_waits_for_the_next_one():
@@ -245,7 +245,7 @@ def test_who_is_missing_counts_as_one_who_gave_rubbish():
 
 def test_no_more_answers_are_needed_than_questions_were_asked():
     config = config_of(rounds=1, sharing={"participation": 0.4})
-    federation = LocalFederation(clients(config))
+    federation = LocalClients(clients(config))
     federation.least = 3
     assert len(reports_of(config, federation)[1][0].participants) == 1
 
@@ -343,7 +343,7 @@ def test_one_clients_numbers_end_no_run_and_spoil_no_record(kind, data):
 @pytest.mark.parametrize("rule", ["argmax", "column", "leaderboard"])
 def test_honest_clients_may_choose_an_image_for_several_classes(rule):
     config = config_of(rounds=2, labeler="fpl", labels={"fpl_rule": rule})
-    _, reports = reports_of(config, LocalFederation(clients(config)))
+    _, reports = reports_of(config, LocalClients(clients(config)))
     assert all(report.dropped == {} and len(report.participants) == 3 for report in reports)
     assert reports[0].labelling.chosen <= reports[0].labelling.images == 36
 
@@ -380,7 +380,7 @@ def test_what_refreshes_did_is_added_up_over_the_clients():
 
 def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
     config = config_of(rounds=3, labels={"refresh_every": 2})
-    _, reports = reports_of(config, LocalFederation(clients(config)))
+    _, reports = reports_of(config, LocalClients(clients(config)))
     first, between, second = (report.labelling for report in reports)
     assert (first.images, first.compared, between) == (36, 0, None)  # three clients of twelve images
     assert (second.compared, second.unchanged) == (36, 36)  # these clients do not change their minds
@@ -400,12 +400,12 @@ def test_all_rubbish_ends_the_run_with_the_reason():
 
 
 def test_fresh_states_are_empty():
-    assert LocalFederation(clients(config_of())).states["client-0"] == ClientState()
+    assert LocalClients(clients(config_of())).states["client-0"] == ClientState()
 
 
 def test_everyone_trains_first_where_the_method_says_so():
     config = config_of(sharing={"participation": 0.34})
-    federation = LocalFederation(clients(config))
+    federation = LocalClients(clients(config))
     first, report = play_round(config, federation, replace(start(), everyone_first=True))
     assert report.participants == ("client-0", "client-1", "client-2")
     _, report = play_round(config, federation, first)
@@ -414,7 +414,7 @@ def test_everyone_trains_first_where_the_method_says_so():
 
 def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
     config = config_of()
-    federation, sent = LocalFederation(clients(config)), []
+    federation, sent = LocalClients(clients(config)), []
     ask = federation.ask
     monkeypatch.setattr(federation, "ask", lambda questions: (sent.append(dict(questions)), ask(questions))[1])
     first, report = play_round(config, federation, replace(start(), neighbours=1))
@@ -429,5 +429,5 @@ def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
 
 def test_without_neighbours_no_upload_is_kept():
     config = config_of()
-    state, _ = play_round(config, LocalFederation(clients(config)), start())
+    state, _ = play_round(config, LocalClients(clients(config)), start())
     assert state.uploads == {}

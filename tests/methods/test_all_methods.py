@@ -31,7 +31,7 @@ FLOATS = {  # ViT-B/32's numbers in baselines.md, here for glyph-clip: 3 x 5 x 1
 @pytest.mark.parametrize("name", FLOATS)  # a new method says this in a test of its own
 def test_what_is_shared_and_what_stays(name):
     method = choose_method(config_of(name))
-    sizes = {key: value.size for key, value in method.start(encoder().clip).items()}
+    sizes = {key: value.size for key, value in method.start(encoder().clip, encoder().classes).items()}
     shared = {key: sizes.pop(key) for key in method.shared()}
     assert (shared, sizes) == FLOATS[name]
 
@@ -43,7 +43,9 @@ def test_training_moves_everything_that_is_trained_and_lowers_the_loss(name):
     _, first = trained(learner_of(name, "epochs=1", "lr=1e-9"))
     assert last < first
     # pFedMoAP's gate has nothing to do before there are experts: see test_pfedmoap.py.
-    for key in (key for key in learner.model.method.shapes(encoder().clip) if not key.startswith("gate")):
+    for key in (
+        key for key in learner.model.method.shapes(encoder().clip, encoder().classes) if not key.startswith("gate")
+    ):
         assert (after[key] != learner.initial()[key]).any(), key
         assert np.isfinite(after[key]).all(), key
 

@@ -58,7 +58,9 @@ def config_of(**train):
 def learner_of(encoder, images, number=0, config=None):
     config = config or config_of()
     method = choose_method(config)
-    return ClipLearner(PromptedModel(method, encoder), images, method.start(encoder.clip), config, number)
+    return ClipLearner(
+        PromptedModel(method, encoder), images, method.start(encoder.clip, encoder.classes), config, number
+    )
 
 
 def exam_of(encoder, images, truth):
@@ -83,7 +85,7 @@ def test_learning_rate_over_the_whole_run():
 
 
 def test_sizes_come_from_the_backbone(clip):
-    shapes = choose_method(RunConfig()).shapes(clip)
+    shapes = choose_method(RunConfig()).shapes(clip, 3)
     blocks, width = clip.vision.shape.depth, clip.vision.shape.width
     assert shapes == {"visual": (blocks - 1, 5, width), "text": (16, clip.text.shape.width)}
     every = RunConfig.from_mapping({"model": {"visual_depth": "all"}}, "test").model

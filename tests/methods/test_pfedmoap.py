@@ -47,7 +47,7 @@ def test_the_gate_is_a_multi_head_attention():
 
 
 def test_the_size_of_the_gate():
-    shapes = choose_method(config_of("pfedmoap")).shapes(encoder().clip)
+    shapes = choose_method(config_of("pfedmoap")).shapes(encoder().clip, encoder().classes)
     assert sum(np.prod(shape) for name, shape in shapes.items() if name.startswith("gate")) == 66_048
     assert (stride(512), stride(1024), stride(128), stride(32)) == (4, 8, 1, 1)
 

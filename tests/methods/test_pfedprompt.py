@@ -72,7 +72,7 @@ def test_memories_differ_and_speak():
 
 def test_nothing_of_the_memory_is_shared():
     assert learner_of("pfedprompt").model.method.shared() == ("text",)
-    assert "memory keys" not in learner_of("pfedprompt").model.method.shapes(encoder().clip)
+    assert "memory keys" not in learner_of("pfedprompt").model.method.shapes(encoder().clip, encoder().classes)
 
 
 def test_a_memory_in_training_changes_what_is_learned():

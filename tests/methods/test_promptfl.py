@@ -45,7 +45,7 @@ def test_a_large_mu_holds_the_prompt_where_it_was():
 def test_dual_shares_both_prompts(name):
     method = choose_method(config_of(name, "options.modality=dual"))
     assert method.shared() == ("visual", "text")
-    assert set(method.shapes(encoder().clip)) == {"visual", "text"}
+    assert set(method.shapes(encoder().clip, encoder().classes)) == {"visual", "text"}
     after, _ = trained(learner_of(name, "options.modality=dual"))
     assert set(after) == {"visual", "text"}
 

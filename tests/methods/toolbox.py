@@ -39,7 +39,9 @@ def images() -> ClientImages:
 def learner_of(method: str, *pairs: str, number: int = 0) -> ClipLearner:
     config = config_of(method, *pairs)
     chosen = choose_method(config)
-    return ClipLearner(PromptedModel(chosen, encoder()), images(), chosen.start(encoder().clip), config, number)
+    return ClipLearner(
+        PromptedModel(chosen, encoder()), images(), chosen.start(encoder().clip, encoder().classes), config, number
+    )
 
 
 def trained(learner: ClipLearner, selection: Selection = CHOSEN):

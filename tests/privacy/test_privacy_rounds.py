@@ -16,7 +16,7 @@ from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED
 from fedcopl.privacy.shamir import SHARE
 from fedcopl.rng import stream
-from fedcopl.simulation.local import LocalFederation
+from fedcopl.simulation.local import LocalClients
 
 SECURE = {"secure_sums": True}
 
@@ -38,7 +38,7 @@ def played(config, federation, state=None):
     return last, reports
 
 
-class Lossy(LocalFederation):
+class Lossy(LocalClients):
     """Loses replies after the client has worked them out, and alters others; kind -> clients."""
 
     def __init__(self, clients):
@@ -59,7 +59,7 @@ class Lossy(LocalFederation):
 
 def test_a_secure_run_is_the_plain_run():
     plain, secure = (config_of(privacy, rounds=7, labels={"refresh_every": 3}) for privacy in ({}, SECURE))
-    federations = [LocalFederation(clients_of(config)) for config in (plain, secure)]
+    federations = [LocalClients(clients_of(config)) for config in (plain, secure)]
     one, other = (played(config, federation) for config, federation in zip((plain, secure), federations, strict=True))
     for before, after in zip(one[1], other[1], strict=True):
         assert (before.totals is None) == (after.totals is None)
@@ -76,7 +76,7 @@ def test_a_secure_run_is_the_plain_run():
 
 
 def test_nothing_but_masked_numbers_is_sent():
-    class Watched(LocalFederation):
+    class Watched(LocalClients):
         def ask(self, questions):
             replies = super().ask(questions)
             seen.extend(replies.values())
@@ -97,7 +97,7 @@ def test_nothing_but_masked_numbers_is_sent():
 
 def test_bytes_are_those_of_the_messages():
     config = config_of(SECURE, rounds=2)
-    _, [first, second] = played(config, LocalFederation(clients_of(config)))
+    _, [first, second] = played(config, LocalClients(clients_of(config)))
     n, prompt, names, name = 5, START["visual"].size, 5 * len("client-0"), 16
     keys = n * KEYS + n * n * SEALED + n * n * SHARE
     assert second.bytes_up == keys + n * (8 * (4 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
@@ -157,7 +157,7 @@ def test_too_few_end_the_round_with_the_reason(stage, enough):
 def test_a_sum_of_one_is_no_secret():
     config = config_of(SECURE, rounds=1)
     with pytest.raises(NoClientAnswered, match="step Introduce: 1 client answered, but a secure sum takes 2"):
-        play_round(config, LocalFederation(clients_of(config, count=1)), start())
+        play_round(config, LocalClients(clients_of(config, count=1)), start())
     config = config_of({**SECURE, "min_sites": 4}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {"Estimate": ["client-0", "client-1"]}
@@ -167,7 +167,7 @@ def test_a_sum_of_one_is_no_secret():
 
 def test_two_clients_are_enough_where_nobody_gets_lost():
     config = config_of(SECURE, rounds=2)
-    federation = LocalFederation(clients_of(config, count=2))
+    federation = LocalClients(clients_of(config, count=2))
     _, reports = played(config, federation)
     counts = np.sum([state.counts for state in federation.states.values()], axis=0)
     assert (reports[0].totals == counts).all()
@@ -211,7 +211,7 @@ def test_two_clients_with_one_key():
 
 def test_wrong_shares_of_others_masks_are_found_out():
     config = config_of(SECURE, rounds=1)
-    federation, honest = Lossy(clients_of(config)), LocalFederation(clients_of(config))
+    federation, honest = Lossy(clients_of(config)), LocalClients(clients_of(config))
     federation.altered = {("client-1", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
     one, report = play_round(config, federation, start())
     other, _ = play_round(config, honest, start())
@@ -254,7 +254,7 @@ def test_a_run_goes_on_without_those_whose_masks_do_not_come_off(spoilers):
     config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
     last, reports = played(config, spoiling(clients_of(config), spoilers))
     others = {name: client for name, client in clients_of(config).items() if name not in spoilers}
-    wanted, without = played(config, LocalFederation(others))
+    wanted, without = played(config, LocalClients(others))
     assert (last.shared["visual"] == wanted.shared["visual"]).all()
     assert [report.participants for report in reports] == [report.participants for report in without]
     assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, WHY)] * 4
@@ -347,7 +347,7 @@ def test_rubbish_under_masks_cannot_be_traced_but_shows():
 def test_a_method_that_needs_single_prompts_is_refused():
     config = config_of(SECURE, rounds=1, method="pfedmoap")
     with pytest.raises(ConfigError, match=r"privacy\.secure_sums: method=pfedmoap sends clients each other's prompts"):
-        play_round(config, LocalFederation(clients_of(config)), replace(start(), neighbours=2))
+        play_round(config, LocalClients(clients_of(config)), replace(start(), neighbours=2))
 
 
 def test_where_no_counts_are_shared_only_training_is_masked():
@@ -362,14 +362,14 @@ def test_where_no_counts_are_shared_only_training_is_masked():
 
 def test_nothing_shared_still_tells_the_loss():
     config = config_of(SECURE, rounds=1, sharing={"aggregate": "none"})
-    state, report = play_round(config, LocalFederation(clients_of(config)), start("none"))
+    state, report = play_round(config, LocalClients(clients_of(config)), start("none"))
     assert state.shared == {}
     assert report.loss > 0
 
 
 def test_nobody_has_anything_to_train_on():
     config = config_of(SECURE, rounds=1, labels={"unseen": "none"})
-    federation = LocalFederation(clients_of(config, lambda i: FakeLearner(i, images=0)))
+    federation = LocalClients(clients_of(config, lambda i: FakeLearner(i, images=0)))
     state, report = play_round(config, federation, start())
     assert report.kept_old_prompt
     assert state.shared["visual"] is START["visual"]
@@ -381,12 +381,12 @@ def test_nobody_has_anything_to_train_on():
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_stopped_run_goes_on_to_the_same_bits(secure):
     config = config_of({"secure_sums": secure, "noise": 0.5}, rounds=5, labels={"refresh_every": 3})
-    whole, _ = played(config, LocalFederation(clients_of(config)))
-    first, state = LocalFederation(clients_of(config)), start()
+    whole, _ = played(config, LocalClients(clients_of(config)))
+    first, state = LocalClients(clients_of(config)), start()
     for _ in range(2):
         state, _ = play_round(config, first, state)
     kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
-    resumed, _ = played(config, LocalFederation(clients_of(config), kept), state)
+    resumed, _ = played(config, LocalClients(clients_of(config), kept), state)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
 
 
@@ -396,20 +396,20 @@ def test_a_real_round_that_is_played_again(secure, same):
     # with the same noise in both, their difference would be that client's numbers with only its own part of it.
     config = config_of({"secure_sums": secure, "noise": 0.5}, rounds=1)
     real = {name: replace(client, repeatable=False) for name, client in clients_of(config).items()}
-    one, other = (play_round(config, LocalFederation(real), start())[0].shared["visual"] for _ in range(2))
+    one, other = (play_round(config, LocalClients(real), start())[0].shared["visual"] for _ in range(2))
     assert (one == other).all() == same
 
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_noise_hides_is_not_told_beside_it(secure):
     config = config_of({"secure_sums": secure, "noise": 1.0}, rounds=2)
-    _, reports = played(config, LocalFederation(clients_of(config)))
+    _, reports = played(config, LocalClients(clients_of(config)))
     assert all(math.isnan(report.loss) and report.examples == report.batches == 0 for report in reports)
 
 
 def test_each_release_is_in_the_account():
     config = config_of({"noise": 1.5}, rounds=4, labels={"refresh_every": 2})
-    _, reports = played(config, LocalFederation(clients_of(config)))
+    _, reports = played(config, LocalClients(clients_of(config)))
     assert [[release.of for release in report.releases] for report in reports] == [
         ["counts", "prompts"],
         ["prompts"],
@@ -440,14 +440,14 @@ def test_the_account_knows_of_noise_that_got_lost():
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_is_not_let_out_is_not_in_the_account(sections, releases, secure):
     config = config_of({"noise": 1.0, "secure_sums": secure}, rounds=1, **sections)
-    federation = LocalFederation(clients_of(config))
+    federation = LocalClients(clients_of(config))
     _, reports = played(config, federation, start(sections.get("sharing", {}).get("aggregate", "visual")))
     assert [[release.of for release in report.releases] for report in reports] == releases
 
 
 def test_without_noise_nothing_is_in_the_account():
     config = config_of(SECURE, rounds=1)
-    assert played(config, LocalFederation(clients_of(config)))[1][0].releases == []
+    assert played(config, LocalClients(clients_of(config)))[1][0].releases == []
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -455,7 +455,7 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
     # 2,000 numbers that change by a length of 0.5 altogether: all that is seen of a single one is noise.
     config = config_of({"secure_sums": secure, "noise": 2.0, "update_clip": 0.5}, rounds=1)
     many = replace(start(), shared={"visual": np.zeros((50, 40), np.float32)})
-    state, _ = play_round(config, LocalFederation(clients_of(config)), many)
+    state, _ = play_round(config, LocalClients(clients_of(config)), many)
     together = 1 if secure else math.sqrt(5)  # plainly, each client adds all of the noise
     assert state.shared["visual"].std() == pytest.approx(2.0 * 0.5 * together / 5, rel=0.05)
 
@@ -466,7 +466,7 @@ def test_all_weigh_the_same_and_changes_are_clipped():
             return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5
 
     config = config_of({"noise": 1e-4, "update_clip": math.sqrt(6), "count_clip": 1e6}, rounds=1)
-    federation = LocalFederation(clients_of(config, lambda i: Far(i, images=5 + 20 * i), count=3))
+    federation = LocalClients(clients_of(config, lambda i: Far(i, images=5 + 20 * i), count=3))
     state, _ = play_round(config, federation, start())
     # Each change has 6 numbers of 3, of length 3 sqrt(6): clipped to 1 each. One goes down, two up: 1/3 on average.
     assert state.shared["visual"] == pytest.approx(np.full((2, 3), 1 / 3), abs=0.01)

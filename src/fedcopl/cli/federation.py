@@ -70,15 +70,15 @@ def server(
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     classes = _classes(classes, out)
     with flower():
-        from ..deployment.server.grid_federation import Patience
+        from ..deployment.server.grid_clients import Patience
         from ..deployment.server.host import ServerHome
         from ..deployment.server.plan import Plan
-        from ..deployment.server.rounds import check
+        from ..deployment.server.rounds import PreparedServer
     plan = Plan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
-    check(plan)
+    prepared = PreparedServer.prepare(plan)
     home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates, host), host, port)
-    outcome = _host(home, plan)
-    print(json.dumps(outcome)) if as_json else print_outcome(outcome, out)
+    outcome = _host(home, prepared)
+    print(json.dumps(to_plain(outcome))) if as_json else print_outcome(outcome, out)
 
 
 def _resumed(folder: Path, out: Path | None) -> Path:
@@ -118,22 +118,24 @@ def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Pat
     return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
 
-def _host(home: Any, plan: Any) -> dict[str, Any]:
+def _host(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
     from ..deployment.server.host import host
 
-    print_start(home, plan)
+    print_start(home, prepared.plan)
     try:
-        with watch(plan.config.rounds) as watcher:
-            return host(home, plan, watcher)
+        with watch(prepared.config.rounds) as watcher:
+            outcome = host(home, prepared, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; go on with the same command and --resume") from error
     except NoClientAnswered as error:
         raise NoClientAnswered(
             f"{error}. Finished rounds are kept: go on with the same command and --resume"
         ) from error
+    write_report(prepared.plan.out)
+    return outcome
 
 
-def print_start(home: Any, plan: Any) -> None:
+def print_start(home: "ServerHome", plan: "Plan") -> None:
     """What the operator has to hand out and to collect."""
     from ..deployment.wire.addresses import with_port
 

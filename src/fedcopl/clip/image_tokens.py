@@ -58,6 +58,10 @@ class ClientImages:
     def __len__(self) -> int:
         return len(self.places)
 
+    def part(self, places: Places) -> "ClientImages":
+        """Some of these images, by their places among them."""
+        return ClientImages(self.store, self.places[places])
+
     @property
     def memory(self) -> float:
         """This part's share of the memory for what is computed of the images."""

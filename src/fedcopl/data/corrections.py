@@ -20,17 +20,17 @@ def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> di
     """Place of an image -> number of its class. Images that are not there, or whose content changed, are left out."""
     place_of = {name: place for place, name in enumerate(images.names)}
     number_of = {name: number for number, name in enumerate(classes)}
-    told: dict[int, int] = {}
+    said: dict[int, int] = {}
     for row in _rows(file):
         place, label = place_of.get(_plain(row["file"])), number_of.get(clean(_plain(row["label"])))
         if place is not None and label is not None and _is_same(images, place, row.get("digest") or ""):
-            told[place] = label
-    return told
+            said[place] = label
+    return said
 
 
-def told_of(part: NDArray[Any], told: Mapping[int, int]) -> Corrections:
+def corrections_of(part: NDArray[Any], said: Mapping[int, int]) -> Corrections:
     """What was said of one client's images; `part` are their places in the data set."""
-    mine = [(number, told[int(place)]) for number, place in enumerate(part) if int(place) in told]
+    mine = [(number, said[int(place)]) for number, place in enumerate(part) if int(place) in said]
     index, label = np.array(mine, np.int64).reshape(-1, 2).T
     return Corrections(index, label)
 

@@ -1,7 +1,7 @@
 """Images as people hand them over, several sites' images as one data set, and what each client of a run holds."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,19 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from ..algorithm.partition import Partition
-from ..clip.preprocess import ImageTransform
-from ..config import RunConfig
 from ..errors import DataError
-from ..run.build import client_names, share_out
-from ..run.watcher import Watcher
-from ..simulation.central import CENTRAL
-from .cache import PixelCache
-from .catalog import load_dataset
 from .classes import clean
 from .dataset import Dataset, ImageSet, Skipped
 from .images import BadImage, ImageFiles, StoredImages, decode
-from .prepare import prepare
 from .records import TEMPLATE, by_name, printable
 from .walk import folders_in, images_below
 
@@ -242,15 +233,3 @@ def _image_set(parts: Sequence[Pictures], sites: Sequence[str]) -> ImageSet:
 
 def _owners(parts: Sequence[Pictures]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])
-
-
-def training_images(
-    config: RunConfig, transform: ImageTransform, watcher: Watcher, dataset: Dataset | None = None
-) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
-    """Every client's own unlabelled images: the pixels of all, and each one's places in them."""
-    dataset = dataset or load_dataset(config.data)
-    prepared = prepare(dataset, transform.cut, transform.key, PixelCache(), watcher.prepared)
-    if config.method == CENTRAL:
-        return prepared.train, {CENTRAL: np.arange(len(prepared.train))}
-    parts: Partition = share_out(prepared.dataset, config.data, config.seed)
-    return prepared.train, dict(zip(client_names(prepared.dataset, config.data), parts.train, strict=True))

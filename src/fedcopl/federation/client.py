@@ -111,7 +111,7 @@ class Client:
     config: RunConfig
     exam: Exam = NO_EXAM
     secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
-    told: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
+    said: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
     repeatable: bool = False  # only in a simulation: see `Teller`
 
     @cached_property
@@ -151,7 +151,7 @@ class Client:
         if state.log_probs is None or state.counts is None:
             raise CannotAnswer("asked to select before it was asked to estimate")
         allowed = allowed_counts(state.counts, len(state.log_probs), ask, self.config)
-        selection = with_corrections(choose(state.log_probs, allowed, self.config), self.told)
+        selection = with_corrections(choose(state.log_probs, allowed, self.config), self.said)
         labels = state.log_probs.argmax(axis=1).astype(np.int32)
         chosen = replace(
             state,

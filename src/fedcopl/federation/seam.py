@@ -30,7 +30,7 @@ REASONS = 3  # told of all that there are, where too few have answered
 ReplyKind = TypeVar("ReplyKind", Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
 
 
-class Federation(Protocol):
+class Clients(Protocol):
     """Clients that can be asked. Those missing from the answer did not reply in time."""
 
     @property
@@ -80,7 +80,7 @@ class RoundReport:
 class Asking:
     """Asks clients within one round."""
 
-    federation: Federation
+    federation: Clients
     report: RoundReport
     classes: int
     noise: float = 0.0  # that the clients add, in units of what one of them can change

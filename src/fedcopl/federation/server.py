@@ -16,7 +16,7 @@ from ..rng import stream
 from .checks import what_is_wrong as what_is_wrong
 from .plain_sums import PlainSums, Totals
 from .seam import Asking, Labelling
-from .seam import Federation as Federation
+from .seam import Clients as Clients
 from .seam import RoundReport as RoundReport
 from .secure_sums import SecureSums
 
@@ -36,6 +36,8 @@ class ServerState:
 
 
 AfterRound = Callable[[ServerState, RoundReport], None]
+Score = tuple[int, int]
+"""Test images classified rightly, of how many."""
 
 
 class Sums(Protocol):
@@ -67,7 +69,7 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
         )
 
 
-def run(config: RunConfig, federation: Federation, state: ServerState, after_round: AfterRound) -> ServerState:
+def run(config: RunConfig, federation: Clients, state: ServerState, after_round: AfterRound) -> ServerState:
     """Run the rounds that are left, and return the last state."""
     while state.round < config.rounds:
         state, report = play_round(config, federation, state)
@@ -75,7 +77,7 @@ def run(config: RunConfig, federation: Federation, state: ServerState, after_rou
     return state
 
 
-def play_round(config: RunConfig, federation: Federation, state: ServerState) -> tuple[ServerState, RoundReport]:
+def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
     """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
     report, left_out = RoundReport(state.round), dict(state.left_out)
     server = Asking(federation, report, state.classes, config.privacy.noise, left_out)
@@ -89,7 +91,7 @@ def play_round(config: RunConfig, federation: Federation, state: ServerState) ->
     return replace(after, left_out=left_out), report
 
 
-def zero_shot_scores(federation: Federation) -> dict[str, tuple[int, int]]:
+def zero_shot_scores(federation: Clients) -> dict[str, Score]:
     """What plain CLIP gets right at each client: the number to be better than."""
     return evaluate(Asking(federation, RoundReport(0), classes=0), 0, None)
 
@@ -150,6 +152,6 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
     return (round + 1) % config.evaluation.every == 0 or round + 1 == config.rounds
 
 
-def evaluate(server: Asking, round: int, shared: Shared | None) -> dict[str, tuple[int, int]]:
+def evaluate(server: Asking, round: int, shared: Shared | None) -> dict[str, Score]:
     scores = server.ask(server.federation.clients(), lambda _: Evaluate(round, shared), Evaluated)
     return {client: (score.correct, score.examples) for client, score in scores.items()}

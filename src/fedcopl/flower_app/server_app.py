@@ -5,13 +5,12 @@ Its settings are those of `[tool.flwr.app.config]`; without `classes` it is a si
 
 import logging
 import threading
-from collections.abc import Mapping
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..deployment.server.plan import read_run_settings
+from ..run.record import RoundRecord
 from ..run.watcher import SilentWatcher
 
 app = ServerApp()
@@ -27,13 +26,14 @@ class LogWatcher(SilentWatcher):
     def noticed(self, what: str) -> None:
         log.info("note: %s", what)
 
-    def round_done(self, record: Mapping[str, Any]) -> None:
-        log.info("round %d: %d sites, loss %s", record["round"] + 1, record["participants"], record["loss"])
+    def round_done(self, record: RoundRecord) -> None:
+        log.info("round %d: %d sites, loss %s", record.number, record.participants, record.loss)
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    from ..deployment.server.rounds import serve  # brings torch
+    from ..deployment.server.rounds import PreparedServer, serve  # brings torch
+    from ..report.run_page import write_report
     from ..simulation.on_flower import simulate_over
 
     plan, watcher = read_run_settings(context.run_config), LogWatcher()
@@ -41,4 +41,5 @@ def main(grid: Grid, context: Context) -> None:
         over = threading.Event()
         simulate_over(grid, plan.config, plan.out, resume=plan.resume, watcher=watcher, over=over)
     else:
-        serve(grid, plan, watcher)
+        serve(grid, PreparedServer.prepare(plan), watcher)
+    write_report(plan.out)

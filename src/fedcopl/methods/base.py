@@ -25,9 +25,24 @@ class NoOptions(Section):
 class Method:
     """FedAvg over prompts of a frozen CLIP. A method says what differs; see the other files here for examples.
 
-    `named` holds a client's model: trained arrays, and arrays it only remembers.
+    `named` holds a client's model: trained arrays, and arrays it only remembers. A method that averages a bias for each
+    class beside the text prompt is this, its test, one line in the table `METHODS`, one row in docs/methods.md:
+
+    >>> class PromptWithBias(Method):
+    ...     title, words = "Prompt + bias", {"text": "text prompts", "bias": "a bias for each class"}
+    ...     def shapes(self, clip, classes):
+    ...         return {**super().shapes(clip, classes), "bias": (classes,)}
+    ...     def shared(self):
+    ...         return ("text", "bias")
+    ...     def logits(self, encoder, images, classes, named):
+    ...         return super().logits(encoder, images, classes, named) + named["bias"]
+    >>> PromptWithBias(RunConfig()).averaged()
+    ('text prompts', 'a bias for each class')
     """
 
+    title: ClassVar[str] = "Local"  # as tables and pages call it
+    words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # for what is averaged
+    pools: ClassVar[bool] = False  # all images in one place: no federation, but what one is measured against
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
     keeps_images: ClassVar[bool] = False  # `frozen` is worth computing once per run
     of_images: ClassVar[tuple[str, ...]] = ("visual",)  # what of `named` the image side depends on
@@ -38,21 +53,25 @@ class Method:
         self.config = config
         self.options: Any = read_options(config, self.Options)
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
-        """What is trained: names and shapes, all sizes from the backbone."""
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        """What is trained: names and shapes, all sizes from the backbone and the number of classes."""
         return {"visual": visual_shape(clip, self.config.model), "text": text_shape(clip, self.config.model)}
 
     def shared(self) -> tuple[str, ...]:
         """Which of these the server averages, none unless said otherwise. The others stay with their client."""
         return ()
 
+    def averaged(self) -> tuple[str, ...]:
+        """The same in words, for people: arrays that belong together are named once."""
+        return tuple(dict.fromkeys(self.words.get(name, name) for name in self.shared()))
+
     def neighbours(self) -> int:
         """How many other clients' shared prompts each client is sent, under the names "experts' NAME"."""
         return 0
 
-    def start(self, clip: Clip) -> dict[str, Array]:
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """The values to begin with, the same at every client."""
-        return initial_prompts(self.shapes(clip), self.config.model.init_std, self.config.seed)
+        return initial_prompts(self.shapes(clip, classes), self.config.model.init_std, self.config.seed)
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         """What a client keeps of its newly chosen images, beside what it trains. Never sent."""

@@ -26,21 +26,23 @@ class FedCLIPOptions(Section):
 class FedCLIP(Method):
     """a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one."""
 
+    title = "FedCLIP"
+    words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
     Options = FedCLIPOptions
     keeps_images = True
     of_images = ("down", "down bias", "up", "up bias")
     of_classes = ()
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = clip.text.project.out_features
         return {"down": (size, size), "down bias": (size,), "up": (size, size), "up bias": (size,)}
 
     def shared(self) -> tuple[str, ...]:
         return self.of_images
 
-    def start(self, clip: Clip) -> dict[str, Array]:
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """Uniform in +- 1 / sqrt(d), as layers of torch begin: prompts' tiny values would not do for an adapter."""
-        shapes = self.shapes(clip)
+        shapes = self.shapes(clip, classes)
         bound = 1 / np.sqrt(shapes["down"][0])
         return {
             name: stream(self.config.seed, f"initial {name}").uniform(-bound, bound, shape).astype(np.float32)

@@ -17,6 +17,8 @@ SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), 
 class FedCoPL(Method):
     """Visual and text prompts are trained; which are averaged is the setting `sharing.aggregate`: the visual ones."""
 
+    title = "FedCoPL"
+
     def shared(self) -> tuple[str, ...]:
         return SHARED[self.config.sharing.aggregate]
 
@@ -31,10 +33,11 @@ class FedVPTOptions(Section):
 class FedVPT(Method):
     """Visual prompts alone; the classes are CLIP's hand-written sentences."""
 
+    title = "FedVPT"
     Options = FedVPTOptions
     of_classes = ()
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         model = self.config.model
         depth = "all" if self.options.every_block else model.visual_depth
         return {"visual": visual_shape(clip, model.model_copy(update={"visual_depth": depth}))}
@@ -49,9 +52,10 @@ class FedVPT(Method):
 class ZeroShot(FrozenImages):
     """Nothing is trained."""
 
+    title = "CLIP"
     of_classes = ()
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return {}
 
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
@@ -68,6 +72,8 @@ class CentralOptions(Section):
 class Central(Method):
     """Both prompts, one client that holds everything."""
 
+    title = "Central"
+    pools = True
     Options = CentralOptions
 
 

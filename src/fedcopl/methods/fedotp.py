@@ -24,13 +24,14 @@ class FedOTPOptions(Section):
 class FedOTP(Method):
     """One context is averaged, one stays; an image is its patches, each free to side with either context or neither."""
 
+    title, words = "FedOTP", {"global text": "global text prompts"}
     Options = FedOTPOptions
     keeps_images = True
     everyone_first = True
     of_images = ()
     of_classes = ("global text", "local text")
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         shape = text_shape(clip, self.config.model)
         return {"global text": shape, "local text": shape}
 

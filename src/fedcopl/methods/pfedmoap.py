@@ -42,10 +42,11 @@ class PFedMoAP(FrozenImages):
     Training starts from the average; labelling and evaluation use the client's own last prompt.
     """
 
+    title = "pFedMoAP"
     Options = PFedMoAPOptions
     of_classes = ("text", EXPERTS)
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.text.project.out_features, stride(clip.text.project.out_features)))
         if size % self.options.heads:
             raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate looks at")
@@ -59,9 +60,9 @@ class PFedMoAP(FrozenImages):
         others: int = self.options.experts - 1
         return others
 
-    def start(self, clip: Clip) -> dict[str, Array]:
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """The prompt as everywhere; the gate uniform in +- 1 / sqrt(width), as layers of torch begin."""
-        shapes = self.shapes(clip)
+        shapes = self.shapes(clip, classes)
         text = initial_prompts({"text": shapes.pop("text")}, self.config.model.init_std, self.config.seed)
         return text | {
             name: stream(self.config.seed, f"initial {name}").uniform(-1, 1, shape).astype(np.float32)

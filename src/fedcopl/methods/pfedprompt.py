@@ -47,6 +47,7 @@ class PFedPromptOptions(Section):
 class PFedPrompt(FrozenImages):
     """The text prompt is a consensus, so it trains on text logits alone; the memory speaks when labels are made."""
 
+    title = "pFedPrompt"
     Options = PFedPromptOptions
 
     def shared(self) -> tuple[str, ...]:
@@ -80,6 +81,7 @@ class PFedPrompt(FrozenImages):
 class SpatialPFedPrompt(FrozenImages):
     """The same consensus; patches and classes attend to each other, without anything trained or remembered."""
 
+    title = "pFedPrompt"
     Options = PFedPromptOptions
 
     def shared(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ class FrozenImages(Method):
     keeps_images = True
     of_images = ()
 
-    def shapes(self, clip: Clip) -> dict[str, Shape]:
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         return {"text": text_shape(clip, self.config.model)}
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
@@ -48,6 +48,7 @@ class FrozenImages(Method):
 class PromptFL(FrozenImages):
     """FedAvg over the text prompt."""
 
+    title = "PromptFL"
     Options = PromptFLOptions
 
     def shared(self) -> tuple[str, ...]:
@@ -57,6 +58,7 @@ class PromptFL(FrozenImages):
 class DualPromptFL(Method):
     """FedAvg over both prompts."""
 
+    title = "PromptFL"
     Options = PromptFLOptions
 
     def shared(self) -> tuple[str, ...]:
@@ -66,6 +68,7 @@ class DualPromptFL(Method):
 class Proximal(Method):
     """Adds (mu / 2) |theta - theta^r|^2 to the loss; its gradient is mu (theta - theta^r)."""
 
+    title = "PromptProx"
     Options = PromptProxOptions
 
     def penalty(self, named: Named, begin: Named) -> Tensor | float:

@@ -28,7 +28,7 @@ def train(
     shuffle: np.random.Generator,
 ) -> tuple[Prompts, float]:
     """SGD with an optimiser of its own. The prompts after it, and the mean loss of the last epoch."""
-    given, names = model.named(prompts), model.method.shapes(model.encoder.clip)
+    given, names = model.named(prompts), model.method.shapes(model.encoder.clip, model.encoder.classes)
     if not names:
         return prompts, float("nan")
     begin = {name: given[name] for name in names}

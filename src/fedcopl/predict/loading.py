@@ -1,7 +1,6 @@
 """Where classifiers come from: an exported folder, or a run and the name of one of its clients."""
 
 import difflib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,14 @@ from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..config import load as load_config
 from ..data.records import TEMPLATE
-from ..errors import ConfigError, ModelError, RunFolderError
+from ..errors import ConfigError, ModelError
 from ..methods.prompted_model import PromptedModel
+from ..run.build import BuiltModel, build_clip, build_model
 from ..run.folder import file_name
+from ..run.reading import read_finished
+from ..run.record import ClientRecord
 from .classifier import Classifier
-from .predictor import Predictor, load_model, start_prompts
+from .predictor import Predictor
 from .recipe import ARRAYS, BACKBONE, CONFIG, Backbone, Recipe, is_exported, read_recipe
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -37,7 +39,7 @@ def load(
     if is_exported(folder):
         return _load_exported(folder, backbone, device, precision)
     if (folder / "settings.toml").is_file():
-        run = Run(folder, backbone=backbone, device=device, precision=precision)
+        run = FinishedRun(folder, backbone=backbone, device=device, precision=precision)
         return run.classifier(run.choose(client))
     if not folder.is_dir():
         raise ModelError(f"{folder}: there is no such folder")
@@ -47,9 +49,7 @@ def load(
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
     recipe = read_recipe(folder / CONFIG)
     where = backbone or _where(folder, recipe.backbone)
-    model = load_model(
-        recipe.config, recipe.classes, recipe.template, backbone=where, device=device, precision=precision
-    )
+    model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
     found, wanted = fingerprint(model.encoder.clip), recipe.backbone.fingerprint
     if found != wanted:
         raise ModelError(
@@ -88,7 +88,7 @@ def read_arrays(file: Path) -> Arrays:
     return arrays
 
 
-class Run:
+class FinishedRun:
     """A finished run's folder, and the classifiers in it. They share one CLIP."""
 
     def __init__(
@@ -96,17 +96,17 @@ class Run:
     ):
         self.folder = folder
         self.config: RunConfig = load_config(folder / "settings.toml")
-        self.results = _read_results(folder)
-        self.classes: tuple[str, ...] = tuple(self.results["classes"])
-        self.template: str = self.results.get("template") or self.config.model.template or TEMPLATE
-        self.model: PromptedModel = load_model(
-            self.config, self.classes, self.template, backbone=backbone, device=device, precision=precision
-        )
+        self.outcome = read_finished(folder)
+        self.classes = self.outcome.classes
+        self.template = self.outcome.template or self.config.model.template or TEMPLATE
+        where = backbone or self.config.model.backbone
+        self._built = _build(self.config, self.classes, self.template, where, device, precision)
+        self.model: PromptedModel = self._built.model
         self.fingerprint = fingerprint(self.model.encoder.clip)
 
     @property
     def clients(self) -> list[str]:
-        return [client["name"] for client in self.results["clients"]]
+        return [client.name for client in self.outcome.clients]
 
     def choose(self, client: str | None) -> str:
         """The client that is meant: the one named, or the only one."""
@@ -124,7 +124,7 @@ class Run:
     def classifier(self, client: str) -> Classifier:
         """One client's model as its last exam saw it: where all began, its own arrays, and the server's."""
         prompts = {
-            **start_prompts(self.model),
+            **self._built.start,
             **self._arrays(f"clients/{file_name(client)}"),
             **self._arrays("server"),
         }
@@ -136,24 +136,23 @@ class Run:
         return read_arrays(self.folder / "prompts" / f"{name}.safetensors")
 
     def _about(self, client: str) -> dict[str, Any]:
-        [told] = [entry for entry in self.results["clients"] if entry["name"] == client]
+        [own] = [entry for entry in self.outcome.clients if entry.name == client]
         return {
             "client": client,
-            "training": dict(_training(self.config, self.clients, told)),
-            "accuracy": _accuracy(told),
-            "versions": self.results["versions"],
+            "training": dict(_training(self.config, self.clients, own)),
+            "accuracy": _accuracy(own),
+            "versions": dict(self.outcome.versions),
         }
 
 
-def _read_results(folder: Path) -> dict[str, Any]:
-    file = folder / "results.json"
-    if not file.exists():
-        raise RunFolderError(f"{folder}: the run is not finished; go on with: fedcopl run --out {folder} --resume")
-    try:
-        results = json.loads(file.read_text(encoding="utf-8"))
-        return {**results, "classes": list(results["classes"]), "clients": list(results["clients"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+def _build(
+    config: RunConfig, classes: Sequence[str], template: str, backbone: str | Path, device: str, precision: str
+) -> BuiltModel:
+    """The method of the settings on its frozen CLIP, or on the same CLIP from another place."""
+    here = {"backbone": str(backbone), "device": device, "precision": precision, "threads": 0}
+    settings = config.model_dump()
+    wanted = RunConfig.from_mapping({**settings, "model": {**settings["model"], **here}}, "the classifier")
+    return build_model(wanted, build_clip(wanted.model), classes, template)
 
 
 def _public_name(backbone: str) -> str:
@@ -161,7 +160,7 @@ def _public_name(backbone: str) -> str:
     return backbone if known else Path(backbone).name
 
 
-def _training(config: RunConfig, clients: Sequence[str], told: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _training(config: RunConfig, clients: Sequence[str], own: ClientRecord) -> Iterator[tuple[str, Any]]:
     """What a reader of the model card wants to know; no path, no file name."""
     yield "method", config.method
     yield "labeler", config.labeler
@@ -170,10 +169,8 @@ def _training(config: RunConfig, clients: Sequence[str], told: Mapping[str, Any]
     yield "learning rate", config.train.lr
     yield "seed", config.seed
     yield "sites", len(clients)
-    yield "images of this site", told["train"]
+    yield "images of this site", own.train
 
 
-def _accuracy(told: Mapping[str, Any]) -> dict[str, Any] | None:
-    if told["final"] is None:
-        return None
-    return {"final": told["final"], "zero_shot": told["zero_shot"], "images": told["test"]}
+def _accuracy(own: ClientRecord) -> dict[str, Any] | None:
+    return None if own.final is None else {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}

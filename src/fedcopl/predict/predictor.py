@@ -1,44 +1,15 @@
 """A client's finished model: pixels in, probabilities out. Nothing is trained here."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..clip.device import choose_arithmetic
-from ..clip.encoder import Encoder
-from ..clip.frozen_clip import load_clip
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
-from ..config import RunConfig
 from ..errors import ModelError
-from ..methods import choose_method
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 
 BATCH = ENCODE_BATCH  # as in a client's exam: the same images in the same order have the same bits there and here
-
-
-def load_model(
-    config: RunConfig,
-    classes: Sequence[str],
-    template: str,
-    *,
-    backbone: str | Path | None = None,
-    device: str = "auto",
-    precision: str = "fp32",
-) -> PromptedModel:
-    """The method of the settings on its frozen CLIP, or on the same CLIP from another place."""
-    activation = None if config.model.activation == "auto" else config.model.activation
-    RunConfig.from_mapping(
-        {"model": {"device": device, "precision": precision}}, "the classifier"
-    )  # or says what is wrong
-    arithmetic = choose_arithmetic(device, precision)
-    clip = load_clip(backbone or config.model.backbone, activation=activation)
-    encoder = Encoder(clip, classes, template, arithmetic)
-    encoder.refuse_long_names(config.model.text_prompts)
-    return PromptedModel(choose_method(config), encoder)
 
 
 class Predictor:
@@ -71,15 +42,10 @@ class Predictor:
         return ImageSide(self.model, images).logits(self.prompts)
 
 
-def start_prompts(model: PromptedModel) -> dict[str, NDArray[np.float32]]:
-    """Where every client of the model's run began: what one that never trained still has."""
-    return model.method.start(model.encoder.clip)
-
-
 def _refuse_misfits(model: PromptedModel, prompts: Prompts) -> None:
     """Arrays of another model or method would fail later, and less clearly."""
     clip = model.encoder.clip
-    for name, shape in model.method.shapes(clip).items():
+    for name, shape in model.method.shapes(clip, model.encoder.classes).items():
         if name not in prompts:
             raise ModelError(f"the prompts lack the array {name!r} that {model.method.config.method} needs")
         if prompts[name].shape != shape:

@@ -5,8 +5,8 @@ mechanism; they are composed by their Renyi divergences, which bound discrete an
 in some rounds only is not counted as a gain.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -56,30 +56,37 @@ def planned_releases(config: RunConfig) -> int:
     return config.rounds + refreshes
 
 
-def release_records(releases: Iterable[Release]) -> list[dict[str, Any]]:
-    """What a round's line in rounds.jsonl keeps for the statement."""
-    return [asdict(release) | {"clients": list(release.clients)} for release in releases]
+@dataclass(frozen=True)
+class PrivacyStatement:
+    """What a run has given away so far; without noise there is no epsilon to state."""
+
+    secure_sums: bool
+    epsilon: float | None = None
+    delta: float | None = None
+    unit: str | None = None
+    releases: int | None = None
+    against: str | None = None
 
 
-def statement(config: RunConfig, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """What `results.json` says about the privacy of a run so far; None where all settings of `privacy` are off."""
+def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:
+    """The privacy of a run after these releases; None where all settings of `privacy` are off."""
+    privacy = config.privacy
     if not config.is_private:
         return None
-    said: dict[str, Any] = {"secure_sums": config.privacy.secure_sums}
-    if not config.privacy.noise:
-        return said | {"epsilon": None}
+    if not privacy.noise:
+        return PrivacyStatement(privacy.secure_sums)
     by_site: dict[str, list[float]] = {}
-    for release in (release for record in rounds for release in record.get("releases", ())):
-        for site in release["clients"]:
-            by_site.setdefault(site, []).append(release["noise"])
-    delta = config.privacy.delta
-    return said | {
-        "epsilon": max((epsilon_of(noises, delta) for noises in by_site.values()), default=0.0),
-        "delta": delta,
-        "unit": UNIT,
-        "releases": max(map(len, by_site.values()), default=0),
-        "against": "whoever sees the sums" if config.privacy.secure_sums else "the server and everybody else",
-    }
+    for release in releases:
+        for site in release.clients:
+            by_site.setdefault(site, []).append(release.noise)
+    return PrivacyStatement(
+        privacy.secure_sums,
+        epsilon=max((epsilon_of(noises, privacy.delta) for noises in by_site.values()), default=0.0),
+        delta=privacy.delta,
+        unit=UNIT,
+        releases=max(map(len, by_site.values()), default=0),
+        against="whoever sees the sums" if privacy.secure_sums else "the server and everybody else",
+    )
 
 
 def require_accounting(config: RunConfig) -> None:

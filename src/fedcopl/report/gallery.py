@@ -10,13 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-Holding = tuple[str, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""A client's name, and the place in the data set, pseudo label and log-probability of each image it chose."""
-
 PER_CLASS = 8  # images shown of a class
 IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
 SIDE = 96  # dots of a thumbnail's longer side
 TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
+
+
+@dataclass(frozen=True)
+class ChosenImages:
+    """What one client chose to train on."""
+
+    client: str
+    index: NDArray[np.int64]  # of each image: its place in the data set
+    label: NDArray[np.int64]  # its pseudo label
+    confidence: NDArray[np.float64]  # the log-probability of that label
 
 
 @dataclass(frozen=True)
@@ -78,23 +85,23 @@ def gallery(
     images: Sequence[Image.Image],
     labels: NDArray[np.int64] | None,
     classes: Sequence[str],
-    holdings: Sequence[Holding],
+    chosen: Sequence[ChosenImages],
 ) -> list[Example]:
     """Some examples of each class, class by class, the surest first.
 
     All chosen images of a class are ranked by the log-probability of their label, and evenly spaced ranks are
     shown: always the first and the last, so the doubtful ones are seen as well. Nothing is random.
     """
-    owner, index, label, confidence = _together(holdings)
+    owner, index, label, confidence = _together(chosen)
     shown = _shown(len(classes))
-    chosen = [
+    places = [
         place
         for c in range(len(classes))
         for place in _spread(_ranked(np.flatnonzero(label == c), index, confidence), shown)
     ]
     return [
-        _example(images, labels, classes, holdings[owner[i]][0], int(index[i]), int(label[i]), confidence[i])
-        for i in chosen
+        _example(images, labels, classes, chosen[owner[i]].client, int(index[i]), int(label[i]), confidence[i])
+        for i in places
     ]
 
 
@@ -103,14 +110,14 @@ def _shown(classes: int) -> int:
 
 
 def _together(
-    holdings: Sequence[Holding],
+    chosen: Sequence[ChosenImages],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Everybody's images in one row: whose, which, labelled as what, how surely."""
     nothing = np.zeros(0, np.int64)
-    owner = np.repeat(np.arange(len(holdings)), [len(index) for _, index, _, _ in holdings])
-    index = np.concatenate([nothing, *(index for _, index, _, _ in holdings)])
-    label = np.concatenate([nothing, *(label for _, _, label, _ in holdings)])
-    confidence = np.concatenate([np.zeros(0), *(confidence for _, _, _, confidence in holdings)])
+    owner = np.repeat(np.arange(len(chosen)), [len(one.index) for one in chosen])
+    index = np.concatenate([nothing, *(one.index for one in chosen)])
+    label = np.concatenate([nothing, *(one.label for one in chosen)])
+    confidence = np.concatenate([np.zeros(0), *(one.confidence for one in chosen)])
     return owner, index, label, confidence
 
 

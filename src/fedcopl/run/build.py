@@ -1,211 +1,127 @@
-"""Putting a simulated federation together: images, model, who holds what."""
+"""From settings to what a run is made of: the model, the images, a client, the server's first state.
 
-from collections.abc import Iterator, Mapping, Sequence
+A simulation, a server, a site and a finished classifier are all built here, each from the parts that it needs.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm import partition
-from ..algorithm.partition import Partition
+from ..algorithm.corrections import NO_CORRECTIONS, Corrections
 from ..clip.device import choose_arithmetic, keep_freed_memory, use_threads
 from ..clip.encoder import Encoder
+from ..clip.fingerprint import fingerprint
 from ..clip.frozen_clip import Clip, load_clip
 from ..clip.image_tokens import ClientImages, TokenStore
-from ..config import Data, RunConfig
+from ..clip.preprocess import ImageTransform
+from ..config import Model, RunConfig
 from ..data.cache import PixelCache
 from ..data.catalog import load_dataset
-from ..data.corrections import read_corrections, told_of
-from ..data.dataset import Dataset, ImageSet
-from ..data.natural import natural_partition
+from ..data.corrections import read_corrections
+from ..data.dataset import Dataset
 from ..data.prepare import Prepared, prepare
-from ..errors import ConfigError, DataError
+from ..data.sharing_out import client_names, share_out
+from ..errors import DataError
 from ..federation.client import NO_EXAM, Client, Exam
-from ..federation.server import ServerState, refuse_privacy
+from ..federation.server import ServerState
 from ..methods import choose_method
-from ..methods.base import Method
 from ..methods.learner import ClipExam, ClipLearner
 from ..methods.prompted_model import PromptedModel, Prompts
-from ..rng import stream
-from ..simulation.audit import Audit
-from ..simulation.central import CENTRAL, PooledExam, supervised
 from .watcher import Watcher
 
 GIGABYTE = 10**9
 
 
+def build_clip(model: Model) -> Clip:
+    """The frozen CLIP that the settings name, and torch set as they say."""
+    use_threads(model.threads)
+    keep_freed_memory()
+    return load_clip(model.backbone, activation=None if model.activation == "auto" else model.activation)
+
+
+def backbone_name(backbone: str, clip: Clip) -> str:
+    """The last part of its name for people, and its fingerprint for certainty."""
+    return f"{Path(backbone).name} {fingerprint(clip)}"
+
+
 @dataclass(frozen=True)
-class Simulation:
-    """Everything that stays the same during a run."""
+class BuiltModel:
+    """The method of a run on its frozen CLIP, over its list of classes."""
 
     config: RunConfig
-    dataset: Dataset
-    notes: tuple[str, ...]  # what the user should know about the images
-    parts: Partition
-    clients: Mapping[str, Client]
-    audit: Audit
-    server: ServerState  # where the server begins
+    model: PromptedModel
+
+    @property
+    def clip(self) -> Clip:
+        return self.model.encoder.clip
+
+    @cached_property
+    def start(self) -> dict[str, NDArray[np.float32]]:
+        """The prompts to begin with, the same for everybody."""
+        return self.model.method.start(self.clip, self.model.encoder.classes)
+
+    def server(self) -> ServerState:
+        """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
+        return first_state(self.config, self.start, self.model.encoder.classes)
+
+    def images(self, pixels: NDArray[np.uint8], places: NDArray[np.int64] | None = None) -> ClientImages:
+        """All of these images, embedded once if there is memory for it, or those at some places."""
+        store = TokenStore.of(self.clip, pixels, self.config.model.memory * GIGABYTE)
+        return ClientImages(store, np.arange(len(pixels)) if places is None else places)
+
+    def learner(self, images: ClientImages, number: int) -> ClipLearner:
+        return ClipLearner(self.model, images, self.start, self.config, number)
+
+    def exam(self, images: ClientImages, truth: NDArray[np.int64]) -> ClipExam:
+        return ClipExam(self.model, images, truth)
+
+    def client(
+        self, learner: ClipLearner, exam: Exam = NO_EXAM, secret: bytes = b"", said: Corrections = NO_CORRECTIONS
+    ) -> Client:
+        return Client(learner, self.config, exam, secret, said)
 
 
-def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None) -> Simulation:
-    """Load the images, unless they are given, and the model, and give every client its part."""
-    method = choose_method(config)
-    refuse_privacy(config, method.neighbours())
-    if config.method == CENTRAL and config.is_private:
-        raise ConfigError(f"method={CENTRAL}: all images are in one place, so the settings of privacy protect nobody")
-    watcher.preparing("listing the images")
-    dataset = dataset or load_dataset(config.data)
-    refuse_partition(dataset, config.data)
-    if len(dataset.classes) < 2:
-        only = ", ".join(map(repr, dataset.classes))
-        raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name a line")
-    watcher.preparing("loading the model")
-    use_threads(config.model.threads)
-    keep_freed_memory()
+def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template: str) -> BuiltModel:
+    """The method of the settings on a frozen CLIP; ConfigError if a class name leaves no room for the prompts."""
     arithmetic = choose_arithmetic(config.model.device, config.model.precision)
-    activation = None if config.model.activation == "auto" else config.model.activation
-    clip = load_clip(config.model.backbone, activation=activation)
-    encoder = Encoder(clip, dataset.classes, config.model.template or dataset.template, arithmetic)
+    encoder = Encoder(clip, classes, template, arithmetic)
     encoder.refuse_long_names(config.model.text_prompts)
-    start = method.start(clip)
-    prepared = _prepare(dataset, clip, watcher)
-    parts = share_out(prepared.dataset, config.data, config.seed)
-    if config.method == CENTRAL:
-        parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
-    clients, exams = _clients(config, PromptedModel(method, encoder), prepared, parts, start)
-    truth = _truth(prepared.dataset.train, parts, list(clients))
-    everywhere = config.evaluation.everywhere
-    audit = Audit(truth, exams, start, everywhere, len(dataset.classes), config.method == CENTRAL)
-    server = first_state(method, start, len(dataset.classes))
-    notes = (*prepared.notes, *_notes(config, parts))
-    return Simulation(config, prepared.dataset, notes, parts, clients, audit, server)
+    return BuiltModel(config, PromptedModel(choose_method(config), encoder))
 
 
-def first_state(method: Method, start: Prompts, classes: int) -> ServerState:
-    """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
+def first_state(config: RunConfig, start: Prompts, classes: int) -> ServerState:
+    """The server's state before the first round; it needs no image and no sentence."""
+    method = choose_method(config)
     shared = {name: start[name] for name in method.shared()}
     return ServerState(0, shared, classes, everyone_first=method.everyone_first, neighbours=method.neighbours())
 
 
-def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
-    """What a user may not have meant."""
-    if config.model.backbone == "glyph-clip" and config.data.source != "digits":
-        yield "glyph-clip knows printed characters only; for photographs set model.backbone, see docs/models.md"
-    empty = sum(not len(part) for part in parts.train)
-    if empty:
-        yield f"{empty} of {len(parts.train)} clients hold no image: there are more clients than images for them"
-
-
-def _prepare(dataset: Dataset, clip: Clip, watcher: Watcher) -> Prepared:
+def build_images(dataset: Dataset, transform: ImageTransform, watcher: Watcher) -> Prepared:
     """Every image decoded and cut to the model's size, once; what is broken is left out and named."""
     watcher.preparing("preparing the images")
-    return prepare(dataset, clip.preprocess.cut, clip.preprocess.key, PixelCache(), watcher.prepared)
+    return prepare(dataset, transform.cut, transform.key, PixelCache(), watcher.prepared)
 
 
-def _clients(
-    config: RunConfig, model: PromptedModel, prepared: Prepared, parts: Partition, start: Prompts
-) -> tuple[dict[str, Client], dict[str, ClipExam]]:
-    train, test = (
-        TokenStore.of(model.encoder.clip, pixels, config.model.memory * GIGABYTE)
-        for pixels in (prepared.train, prepared.test)
-    )
-    names = client_names(prepared.dataset, config.data)
-    truth = prepared.dataset.test.labels
-    exams = {
-        name: ClipExam(model, ClientImages(test, part), truth[part])
-        for name, part in zip(names, parts.test, strict=True)
-        if truth is not None
-    }
-    learners = [
-        ClipLearner(model, ClientImages(train, part), start, config, number) for number, part in enumerate(parts.train)
-    ]
-    if config.method == CENTRAL:
-        return {CENTRAL: _central(config, learners[0], PooledExam(exams), prepared.dataset)}, exams
-    # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
-    told = _told(config, prepared.dataset)
-    clients = {
-        name: Client(
-            learner,
-            config,
-            exams.get(name, NO_EXAM),
-            stream(config.seed, "secret", learner.number).bytes(32),
-            told_of(part, told),
-            repeatable=True,
-        )
-        for name, learner, part in zip(names, learners, parts.train, strict=True)
-    }
-    return clients, exams
-
-
-def _told(config: RunConfig, dataset: Dataset) -> Mapping[int, int]:
-    """What an expert said about some images, where it is to be used; of nothing it was said without a file."""
-    if not config.data.corrections:
+def expert_answers(file: str, dataset: Dataset) -> Mapping[int, int]:
+    """What an expert said about some training images, where that is to be used: place -> class."""
+    if not file:
         return {}
-    told = read_corrections(Path(config.data.corrections), dataset.train, dataset.classes)
-    if not told:
-        raise DataError(f"{config.data.corrections}: says nothing about any of these images")
-    return told
+    said = read_corrections(Path(file), dataset.train, dataset.classes)
+    if not said:
+        raise DataError(f"{file}: says nothing about any of these images")
+    return said
 
 
-def _central(config: RunConfig, learner: ClipLearner, exam: Exam, dataset: Dataset) -> Client:
-    if learner.model.method.options.labels == "pseudo":
-        return Client(learner, config, exam)
-    if dataset.train.labels is None:
-        raise DataError(f"{dataset.name}: has no labels, so options.labels=truth cannot be done")
-    return supervised(learner, dataset.train.labels, len(dataset.classes), config, exam)
-
-
-def client_names(dataset: Dataset, data: Data) -> Sequence[str]:
-    """As the data set calls them, or client-0 ... client-9, padded so that they sort as they count."""
-    if data.partition == "natural":
-        return dataset.clients
-    digits = len(str(data.clients - 1))
-    return [f"client-{number:0{digits}}" for number in range(data.clients)]
-
-
-def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
-    """Who holds what. The truth is used to make the skew of the simulation, and by nobody else."""
-    refuse_partition(dataset, data)
-    if data.partition == "natural":
-        return natural_partition(dataset)
-    labelled = dataset.train.labels is not None
-    classes = len(dataset.classes) if labelled else 1
-    train, test = (_labels_or_zeros(part, labelled) for part in (dataset.train, dataset.test))
-    try:
-        return _partition(train, test, classes, data, stream(seed, "partition"))
-    except ValueError as error:
-        raise DataError(f"{dataset.name}: cannot be shared out among {data.clients} clients: {error}") from error
-
-
-def refuse_partition(dataset: Dataset, data: Data) -> None:
-    """Say that the images cannot be shared out as asked, before the work of decoding them."""
-    if data.partition == "natural":
-        natural_partition(dataset)
-    elif dataset.train.labels is None and data.partition != "iid":
-        raise DataError(
-            f"{dataset.name}: has no labels, so it cannot be shared out by class; "
-            "use data.partition=iid, or say who holds what and use data.partition=natural"
-        )
-
-
-def _labels_or_zeros(images: ImageSet, labelled: bool) -> NDArray[np.int64]:
-    return images.labels if labelled and images.labels is not None else np.zeros(len(images), np.int64)
-
-
-def _partition(
-    train: NDArray[np.int64], test: NDArray[np.int64], classes: int, data: Data, rng: np.random.Generator
-) -> Partition:
-    if data.partition == "iid":
-        return partition.iid(train, test, classes, data.clients, rng)
-    if data.partition == "quantity":
-        per_client = data.classes_per_client or None
-        return partition.quantity(train, test, classes, data.clients, rng, classes_per_client=per_client)
-    return partition.dirichlet(train, test, classes, data.clients, rng, beta=data.beta, min_train=data.min_train)
-
-
-def _truth(train: ImageSet, parts: Partition, names: Sequence[str]) -> dict[str, NDArray[np.int64]] | None:
-    labels = train.labels
-    if labels is None:
-        return None
-    return {name: labels[part] for name, part in zip(names, parts.train, strict=True)}
+def images_of_clients(
+    config: RunConfig, transform: ImageTransform, watcher: Watcher, dataset: Dataset | None = None
+) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
+    """Every client's own unlabelled images: the pixels of all, and each one's places in them."""
+    prepared = build_images(dataset or load_dataset(config.data), transform, watcher)
+    if choose_method(config).pools:
+        return prepared.train, {config.method: np.arange(len(prepared.train))}
+    parts = share_out(prepared.dataset, config.data, config.seed)
+    return prepared.train, dict(zip(client_names(prepared.dataset, config.data), parts.train, strict=True))

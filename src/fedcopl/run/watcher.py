@@ -1,10 +1,10 @@
-"""Being told how a run gets on. Apart from the engines, so that watching does not need torch."""
+"""Being told how a run gets on. Apart from the loop, so that watching does not need torch."""
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..config import RunConfig
 from ..messages import Ask
+from .record import RoundRecord
 
 
 class Watcher(Protocol):
@@ -26,7 +26,7 @@ class Watcher(Protocol):
 
     def answered(self, client: str, ask: Ask) -> None: ...
 
-    def round_done(self, record: Mapping[str, Any]) -> None: ...
+    def round_done(self, record: RoundRecord) -> None: ...
 
 
 class SilentWatcher:
@@ -37,4 +37,4 @@ class SilentWatcher:
     def noticed(self, what: str) -> None: ...
     def started(self, config: RunConfig, clients: int, done: int) -> None: ...
     def answered(self, client: str, ask: Ask) -> None: ...
-    def round_done(self, record: Mapping[str, Any]) -> None: ...
+    def round_done(self, record: RoundRecord) -> None: ...

@@ -10,8 +10,6 @@ from ..algorithm.select import Selection
 from ..config import RunConfig
 from ..federation.client import Client, Exam, Learner, Prompts
 
-CENTRAL = "central"
-
 
 @dataclass(frozen=True)
 class PooledExam:

@@ -9,7 +9,7 @@ from ..messages import Ask, KeyAsk, Reply
 from ..run.watcher import SilentWatcher, Watcher
 
 
-class LocalFederation:
+class LocalClients:
     """Holds every client's state; a client trains the same whether it is asked first or last."""
 
     least = 1

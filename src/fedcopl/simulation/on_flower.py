@@ -20,24 +20,25 @@ from flwr.serverapp import Grid, ServerApp
 
 from ..config import RunConfig
 from ..data.catalog import load_dataset
-from ..deployment.server.grid_federation import GridFederation, Patience
+from ..data.sharing_out import client_names
+from ..deployment.server.grid_clients import GridClients, Patience
 from ..deployment.server.roster import Known
 from ..deployment.site.replies import make_client_app
 from ..deployment.wire.terms import Terms
 from ..errors import FedCoPLError, FederationError
 from ..federation.client import Client, ClientState
-from ..flower_app.sites import PARTITION, SIMULATED, SimulatedSite, simulated_state
 from ..messages import Ask, Reply
-from ..run.build import client_names
+from ..methods import choose_method
+from ..run.record import Outcome
 from ..run.watcher import SilentWatcher, Watcher
-from .central import CENTRAL
-from .local import LocalFederation
-from .simulate import Engine, NotedFederation, Results, simulate
+from .local import LocalClients
+from .simulate import Engine, NotedClients, simulate
+from .simulated_sites import PARTITION, SIMULATED, SimulatedSite, simulated_state
 
 LONG = 24 * 3600.0  # seconds: a simulated site does not get lost
 
 
-class OverGrid(LocalFederation):
+class OverGrid(LocalClients):
     """Clients in Flower's processes; their states are read back from their folders, for audit and checkpoint."""
 
     def begin(self, grid: Grid, folder: Path, over: threading.Event) -> None:
@@ -48,7 +49,7 @@ class OverGrid(LocalFederation):
         names = {name: number for number, name in enumerate(self._clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
         patience = Patience(LONG, len(names), poll=0.05)
-        self._sites = GridFederation(grid, terms, Known(names), patience, self._watcher, over.is_set)
+        self._sites = GridClients(grid, terms, Known(names), patience, self._watcher, over.is_set)
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         began = time.perf_counter()
@@ -62,7 +63,7 @@ class OverGrid(LocalFederation):
         return replies
 
 
-class GridSimulation(NotedFederation, OverGrid):
+class GridSimulation(NotedClients, OverGrid):
     """Notes what clients believe, as every simulation does, and asks them over the grid."""
 
 
@@ -79,7 +80,7 @@ def engine_over(grid: Grid, over: threading.Event) -> Engine:
 
 def simulate_over(
     grid: Grid, config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher, over: threading.Event
-) -> Results:
+) -> Outcome:
     """`simulate`, with this grid's nodes as clients."""
     try:
         return simulate(config, folder, resume=resume, watcher=watcher, engine=engine_over(grid, over))
@@ -89,7 +90,7 @@ def simulate_over(
 
 def simulate_on_ray(
     config: RunConfig, folder: Path, *, resume: bool = False, watcher: Watcher | None = None
-) -> Results:
+) -> Outcome:
     """One simulated federation, its clients spread over this machine's cores."""
     try:
         from flwr.simulation import run_simulation
@@ -98,7 +99,7 @@ def simulate_on_ray(
             "Flower's simulation is not installed: pip install 'fedcopl[flower-simulation]'"
         ) from error
     _quiet()
-    outcome: list[Results] = []
+    outcome: list[Outcome] = []
     trouble: list[FedCoPLError] = []
     over = threading.Event()
     server = ServerApp()
@@ -106,8 +107,9 @@ def simulate_on_ray(
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            told = watcher or SilentWatcher()
-            outcome.append(simulate_over(grid, config, folder, resume=resume, watcher=told, over=over))
+            outcome.append(
+                simulate_over(grid, config, folder, resume=resume, watcher=watcher or SilentWatcher(), over=over)
+            )
         except FedCoPLError as error:
             trouble.append(error)
 
@@ -127,7 +129,7 @@ def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
 
 def _how_many(config: RunConfig) -> int:
     """The clients of a simulation, known from its settings and the list of images."""
-    return 1 if config.method == CENTRAL else len(client_names(load_dataset(config.data), config.data))
+    return 1 if choose_method(config).pools else len(client_names(load_dataset(config.data), config.data))
 
 
 def _resources() -> dict[str, Any]:

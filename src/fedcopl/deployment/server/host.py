@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.run import RunNotRunningException
 
 from ...errors import FedCoPLError, FederationError, Interrupted
+from ...run.record import Outcome
 from ...run.watcher import Watcher
 from ..certificates import Certificates, read_site_keys
 from ..child_process import end, fresh_secret, start
@@ -22,9 +23,8 @@ from ..flower_internals.server_task import play_one
 from ..flower_internals.tasks import Runtime, take_task
 from ..wire.addresses import own_address, with_port
 from ..working_folder import should_stop, working
-from .plan import Plan
 from .registry import Admission, Control
-from .rounds import Results, serve
+from .rounds import PreparedServer, serve
 
 READY = 60.0  # seconds a SuperLink may take to start
 BUNDLE = """
@@ -63,14 +63,14 @@ class ServerHome:
         return self.folder / "flower" / "superlink.log"
 
 
-def host(home: ServerHome, plan: Plan, watcher: Watcher) -> Results:
+def host(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> Outcome:
     """Start a SuperLink, let the sites in, play the run, and take everything down again."""
-    outcome: list[Results] = []
+    outcome: list[Outcome] = []
     about = {
         "role": "server",
         "address": with_port(home.host, home.port),
         "local": home.local,
-        "out": str(plan.out.absolute()),
+        "out": str(prepared.plan.out.absolute()),
         "ca": str(home.certificates.ca.absolute()),
     }
     with (
@@ -89,8 +89,8 @@ def host(home: ServerHome, plan: Plan, watcher: Watcher) -> Results:
             return should_stop(home.folder)
 
         token = _first_task(runtime, run_id, stopped)
-        play_one(runtime, token, lambda grid: outcome.append(serve(grid, plan, watcher, stopped)), stopped)
-        return {**outcome[0], "traffic": control.traffic(run_id)}
+        play_one(runtime, token, lambda grid: outcome.append(serve(grid, prepared, watcher, stopped)), stopped)
+        return replace(outcome[0], traffic=control.traffic(run_id))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...config import RunConfig, override, read_settings
 from ...errors import ConfigError
-from .grid_federation import Patience
+from .grid_clients import Patience
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,41 @@
-"""The server's side of a real federation: rounds over a grid, a checkpoint after each, and what an operator can watch.
+"""The server's side of a real federation: rounds over a grid, and what an operator can watch of them.
 
 Nothing here needs an image or a label. Beside the files of every run's folder (`run.folder`) there is `server.json`:
 the name the run has for its sites, how often the server was started, and the number of every site.
 """
 
 import json
-import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
 
+from ...clip.frozen_clip import Clip
 from ...config import RunConfig
 from ...data.classes import clean_all, read_classes
 from ...data.records import TEMPLATE
 from ...errors import ConfigError, NoClientAnswered, RunFolderError
-from ...federation.server import RoundReport, ServerState, refuse_privacy, run, zero_shot_scores
+from ...federation.client import ClientState
+from ...federation.seam import RoundReport
+from ...federation.server import Score, ServerState, refuse_privacy
 from ...files import write_text
 from ...methods import choose_method
-from ...privacy.accountant import release_records, require_accounting, statement
-from ...report.run_page import write_page
-from ...run.build import first_state
-from ...run.folder import ENDED, Checkpoint, RunFolder
+from ...privacy.accountant import require_accounting
+from ...run.build import backbone_name, build_clip, first_state
+from ...run.folder import ENDED, RunFolder
+from ...run.loop import Play, round_record, versions
+from ...run.measuring import measured
+from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord
 from ...run.watcher import Watcher
-from ...simulation.audit import accuracy_record
-from ...simulation.simulate import versions
-from ..site.site import model_name, own_clip
 from ..wire.terms import terms_of
-from .grid_federation import GridFederation
+from .grid_clients import GridClients
 from .plan import Plan
 from .roster import Known
-
-Results = dict[str, Any]
-LABELLED = ("macro", "weighted", "global")
 
 
 @dataclass
@@ -72,29 +70,48 @@ def _read_json(path: Path) -> dict[str, Any]:
     return kept
 
 
-def serve(grid: Grid, plan: Plan, watcher: Watcher, should_stop: Callable[[], bool] = lambda: False) -> Results:
+@dataclass(frozen=True)
+class PreparedServer:
+    """A plan with everything in it looked at and loaded, before anybody is let in."""
+
+    plan: Plan
+    config: RunConfig
+    classes: tuple[str, ...]
+    clip: Clip
+
+    @classmethod
+    def prepare(cls, plan: Plan) -> "PreparedServer":
+        """Every mistake that can be found beforehand is found here."""
+        classes, config = server_classes(plan), server_config(plan)
+        require_accounting(config)
+        refuse_privacy(config, choose_method(config).neighbours())
+        clip = build_clip(config.model)
+        with RunFolder(plan.out) as place:
+            place.open(config, resume=plan.resume)
+        return cls(plan, config, classes, clip)
+
+    def first_state(self) -> ServerState:
+        count = len(self.classes)
+        return first_state(self.config, choose_method(self.config).start(self.clip, count), count)
+
+
+def serve(
+    grid: Grid, prepared: PreparedServer, watcher: Watcher, should_stop: Callable[[], bool] = lambda: False
+) -> Outcome:
     """Play the rounds that are left with the sites of this grid, and write everything into the plan's folder."""
-    classes, config = server_classes(plan), server_config(plan)
+    config, classes, plan = prepared.config, prepared.classes, prepared.plan
     with RunFolder(plan.out) as place:
-        checkpoint = place.open(config, resume=plan.resume)
-        watcher.preparing("loading the model")
-        server, model = first_server(config, len(classes))
+        checkpoint, server = place.open(config, resume=plan.resume), prepared.first_state()
         place.begin(config)
         place.write_text("classes.txt", "\n".join(classes) + "\n")
         file = ServerFile.begin(place.path / "server.json", config.name)
+        model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(file.run, file.attempt, config, classes, model)
-        federation = GridFederation(grid, terms, file.known, plan.patience, watcher, should_stop)
-        sites = federation.begin()
-        watcher.started(config, len(sites), checkpoint.server.round if checkpoint else 0)
-
-        def outcome(records: Mapping[str, Any]) -> Results:
-            told = outcome_of(config, records, classes, list(file.known.numbers))
-            return told | {"shared": list(server.shared)}
-
+        sites = GridClients(grid, terms, file.known, plan.patience, watcher, should_stop)
+        watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
+        books = ServerBooks(config, classes, tuple(server.shared), sites)
         with _why_it_ends(place):
-            checkpoint = checkpoint or Checkpoint(server, {}, _first_records(federation))
-            checkpoint = _play(config, place, federation, checkpoint, watcher, outcome)
-        return _finish(place, checkpoint, outcome(checkpoint.records))
+            return Play(config, place, sites, books, watcher, time.monotonic()).play(server, checkpoint).outcome
 
 
 @contextmanager
@@ -106,16 +123,6 @@ def _why_it_ends(place: RunFolder) -> Iterator[None]:
     except NoClientAnswered as error:
         place.write_text(ENDED, f"{error}\n")
         raise
-
-
-def check(plan: Plan) -> None:
-    """Every mistake that can be found before anybody is let in."""
-    server_classes(plan)
-    require_accounting(plan.config)
-    refuse_privacy(plan.config, choose_method(plan.config).neighbours())
-    own_clip(plan.config.model)
-    with RunFolder(plan.out) as place:
-        place.open(server_config(plan), resume=plan.resume)
 
 
 def server_classes(plan: Plan) -> tuple[str, ...]:
@@ -130,87 +137,39 @@ def server_config(plan: Plan) -> RunConfig:
     return plan.config.model_copy(update={"model": model})
 
 
-def first_server(config: RunConfig, classes: int) -> tuple[ServerState, str]:
-    """Where the server begins, and which model that is for."""
-    method, clip = choose_method(config), own_clip(config.model)
-    return first_state(method, method.start(clip), classes), model_name(config.model.backbone, clip)
+@dataclass(frozen=True)
+class ServerBooks:
+    """Writes a real federation down, as far as a server knows it: no truth, nobody's counts."""
 
+    config: RunConfig
+    classes: tuple[str, ...]
+    shared: tuple[str, ...]
+    sites: GridClients
 
-def _first_records(federation: GridFederation) -> dict[str, Any]:
-    scores = zero_shot_scores(federation)
-    federation.take_dropped()
-    return {"zero_shot": accuracy_record(list(scores.values()), None), "rounds": [], "refreshes": [], "seconds": 0.0}
+    def begin(self, scores: Mapping[str, Score]) -> Outcome:
+        self.sites.take_dropped()
+        return Outcome(zero_shot=measured(list(scores.values())))
 
+    def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
+        record = round_record(report, measured(list(report.scores.values())))
+        return replace(record, dropped={**self.sites.take_dropped(), **record.dropped}), None
 
-def _play(
-    config: RunConfig,
-    place: RunFolder,
-    federation: GridFederation,
-    checkpoint: Checkpoint,
-    watcher: Watcher,
-    outcome: Callable[[Mapping[str, Any]], Results],
-) -> Checkpoint:
-    records, began = dict(checkpoint.records), time.monotonic()
-    spent = records["seconds"]
+    def complete(self, outcome: Outcome) -> Outcome:
+        method, known = choose_method(self.config), tuple(self.sites.known.numbers)
+        return replace(
+            outcome,
+            name=self.config.name,
+            seed=self.config.seed,
+            method=method.title,
+            shared=self.shared,
+            averaged=method.averaged(),
+            sites=known,
+            clients=tuple(ClientRecord(name=name) for name in known),
+            classes=self.classes,
+            template=self.config.model.template,
+            settings=self.config.model_dump(),
+            versions=versions(),
+        )
 
-    def after_round(server: ServerState, report: RoundReport) -> None:
-        records["seconds"] = spent + time.monotonic() - began
-        record = round_record(report, federation.take_dropped()) | {"seconds": records["seconds"]}
-        records["rounds"] = [*records["rounds"], record]
-        place.save_checkpoint(Checkpoint(server, {}, records))
-        place.write_lines("rounds.jsonl", records["rounds"])
-        place.write_json("progress.json", outcome(records))
-        watcher.round_done(record)
-
-    server = run(config, federation, checkpoint.server, after_round)
-    return Checkpoint(server, {}, records)
-
-
-def round_record(report: RoundReport, dropped: Mapping[str, str]) -> dict[str, Any]:
-    """One line of rounds.jsonl: what an operator can know without a label, and accuracy where sites have some."""
-    return {
-        "round": report.round,
-        "refreshed": report.refreshed,
-        "totals": None if report.totals is None else report.totals.tolist(),
-        "labelling": asdict(report.labelling) if report.labelling else None,
-        "participants": len(report.participants),
-        "sites": list(report.participants),
-        "examples": report.examples,
-        "loss": None if math.isnan(report.loss) else report.loss,
-        "bytes_up": report.bytes_up,
-        "bytes_down": report.bytes_down,
-        "kept_old_prompt": report.kept_old_prompt,
-        "dropped": {**dropped, **report.dropped},
-        "releases": release_records(report.releases),
-        **accuracy_record(list(report.scores.values()), None),
-    }
-
-
-def outcome_of(config: RunConfig, records: Mapping[str, Any], classes: tuple[str, ...], sites: list[str]) -> Results:
-    """The outcome so far as plain data, as far as a server knows it; `fedcopl report` and `watch` read it."""
-    rounds = records["rounds"]
-    return {
-        "name": config.name,
-        "seed": config.seed,
-        "sites": sites,
-        "classes": list(classes),
-        "template": config.model.template,
-        "zero_shot": {kind: records["zero_shot"][kind] for kind in LABELLED},
-        "final": {kind: rounds[-1][kind] for kind in LABELLED} | {"round": rounds[-1]["round"]},
-        "bytes_up": sum(record["bytes_up"] for record in rounds),
-        "bytes_down": sum(record["bytes_down"] for record in rounds),
-        "seconds": records["seconds"],
-        "privacy": statement(config, rounds),
-        "rounds": rounds,
-        "settings": config.model_dump(),
-        "versions": versions(),
-    }
-
-
-def _finish(place: RunFolder, checkpoint: Checkpoint, outcome: Results) -> Results:
-    place.write_lines("rounds.jsonl", outcome["rounds"])
-    place.write_json("results.json", outcome)
-    place.write_prompts(checkpoint.server, {})
-    write_page(place.path / "report.html", outcome, [])
-    (place.path / "progress.json").unlink(missing_ok=True)  # results.json says it all
-    return outcome
+    def states(self) -> Mapping[str, ClientState]:
+        return {}

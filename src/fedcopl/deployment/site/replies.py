@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from ...errors import CannotAnswer, FedCoPLError
 from ...messages import REPLY_TO, Ask, Reply, digest
-from ..server.grid_federation import route
+from ..server.grid_clients import route
 from ..server.roster import ASK_NAME, NAME
 from ..wire.packing import Unreadable
 from ..wire.records import answer_records, read_question, refusal_records

@@ -9,33 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from ...algorithm.corrections import NO_CORRECTIONS, Corrections
-from ...clip.device import choose_arithmetic, keep_freed_memory, use_threads
-from ...clip.encoder import Encoder
-from ...clip.fingerprint import fingerprint
-from ...clip.frozen_clip import Clip, load_clip
-from ...clip.image_tokens import ClientImages, TokenStore
+from ...clip.frozen_clip import Clip
 from ...config import Data, Model, RunConfig
 from ...data.cache import PixelCache
 from ...data.catalog import load_dataset
-from ...data.corrections import read_corrections, told_of
-from ...data.prepare import Prepared, prepare
-from ...errors import ConfigError, DataError
+from ...data.corrections import corrections_of
+from ...data.prepare import Prepared
+from ...errors import ConfigError
 from ...federation.client import NO_EXAM, Client, ClientState
 from ...federation.server import ServerState
 from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
 from ...methods import choose_method
-from ...methods.learner import ClipExam, ClipLearner
-from ...methods.prompted_model import PromptedModel
-from ...run.folder import RunFolder, file_name, write_images, write_labels
+from ...run.believed_labels import write_images, write_labels
+from ...run.build import backbone_name, build_clip, build_images, build_model, expert_answers
+from ...run.folder import RESULTS, RunFolder, file_name
+from ...run.loop import versions
+from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ...run.watcher import SilentWatcher, Watcher
-from ...simulation.simulate import versions
 from ..certificates import site_secret
 from ..wire.terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to, images_digest
 from .answered_questions import SiteState
 from .consent import Consent
-
-GIGABYTE = 10**9
 
 
 @dataclass(frozen=True)
@@ -66,12 +60,11 @@ class Site:
 
     def __init__(self, home: Home, watcher: Watcher | None = None):
         self.home, self.own = home, home.own_model()
-        use_threads(self.own.threads)
-        keep_freed_memory()
         self.prepared, self.clip, self.images = _load(home, self.own, watcher or SilentWatcher())
-        self.told = _told(home, self.prepared)
+        train = self.prepared.dataset.train
+        self.said = corrections_of(np.arange(len(train)), expert_answers(home.corrections, self.prepared.dataset))
         self.classes = classes_digest(self.prepared.dataset.classes)
-        self.model = model_name(self.own.backbone, self.clip)
+        self.model = backbone_name(self.own.backbone, self.clip)
         self._secret = site_secret(home.folder)
         self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
 
@@ -110,49 +103,41 @@ class Site:
         if isinstance(ask, Evaluate) and isinstance(reply, Evaluated) and ask.shared is not None:
             server = ServerState(ask.round, ask.shared, len(self.prepared.dataset.classes))
             RunFolder(folder).write_prompts(server, {self.name: state})
-            RunFolder(folder).write_json("results.json", self._results(config, ask.round, reply))
+            RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, ask.round, reply)))
         elif not (folder / "settings.toml").exists():
             train = self.prepared.dataset.train
             write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
             RunFolder(folder).begin(config)
 
-    def _results(self, config: RunConfig, round: int, score: Evaluated) -> dict[str, Any]:
+    def _outcome(self, config: RunConfig, round: int, score: Evaluated) -> Outcome:
+        """What this site knows of the run: its own part."""
         dataset = self.prepared.dataset
-        own = {
-            "name": self.name,
-            "train": len(dataset.train),
-            "test": score.examples,
-            "zero_shot": None,
-            "final": score.correct / score.examples if score.examples else None,
-        }
-        return {
-            "name": config.name,
-            "round": round,
-            "classes": list(dataset.classes),
-            "template": config.model.template or dataset.template,
-            "clients": [own],
-            "settings": config.model_dump(),
-            "versions": versions(),
-        }
+        final = score.correct / score.examples if score.examples else None
+        own = ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final)
+        return Outcome(
+            name=config.name,
+            seed=config.seed,
+            method=choose_method(config).title,
+            rounds=(RoundRecord(round=round, macro=final, clients=(final,)),),
+            classes=dataset.classes,
+            template=config.model.template or dataset.template,
+            clients=(own,),
+            settings=config.model_dump(),
+            versions=versions(),
+        )
 
     def _client(self, terms: Terms) -> Client:
         return self._client_of(terms.run, terms.number, tuple(sorted(terms.settings.items())))
 
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
         config = self._config(Terms("", 0, number, "", "", "", dict(settings)))
-        method, dataset = choose_method(config), self.prepared.dataset
-        arithmetic = choose_arithmetic(self.own.device, config.model.precision)
-        encoder = Encoder(self.clip, dataset.classes, config.model.template or dataset.template, arithmetic)
-        encoder.refuse_long_names(config.model.text_prompts)
-        model = PromptedModel(method, encoder)
-        train, test = (self._images(pixels) for pixels in (self.prepared.train, self.prepared.test))
-        learner = ClipLearner(model, train, method.start(self.clip), config, number)
-        labels = dataset.test.labels
-        is_told = self.has_exam and self.home.consent.tells_accuracy
-        exam = ClipExam(model, test, labels) if is_told and labels is not None else NO_EXAM
+        dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
+        built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
+        tells = labels is not None and self.has_exam and self.home.consent.tells_accuracy
+        exam = built.exam(built.images(self.prepared.test), labels) if tells and labels is not None else NO_EXAM
         # Bound to the run: another run with the same questions must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
-        return Client(learner, config, exam, secret, self.told)
+        return built.client(built.learner(built.images(self.prepared.train), number), exam, secret, self.said)
 
     def _config(self, terms: Terms) -> RunConfig:
         """The server's settings, with this site's own in their places."""
@@ -160,40 +145,16 @@ class Site:
         own = {name: getattr(self.own, name) for name in LOCAL["model"]}
         return config.model_copy(update={"model": config.model.model_copy(update=own)})
 
-    def _images(self, pixels: Any) -> ClientImages:
-        return ClientImages(TokenStore.of(self.clip, pixels, self.own.memory * GIGABYTE), np.arange(len(pixels)))
-
 
 def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
     """Images and model, and a digest of the images to train on."""
     watcher.preparing("listing the images")
     dataset = load_dataset(home.data())
     watcher.preparing("loading the model")
-    clip = own_clip(own)
-    watcher.preparing("preparing the images")
-    cut, key, cache = clip.preprocess.cut, clip.preprocess.key, PixelCache()
-    prepared = prepare(dataset, cut, key, cache, watcher.prepared)
-    cut_before = cache.pixels(dataset.train, cut, key)  # a moment ago: this only looks them up
+    clip = build_clip(own)
+    prepared = build_images(dataset, clip.preprocess, watcher)
+    # They were cut a moment ago: this only looks them up.
+    cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
     bad = {one.place for one in cut_before.bad}
     contents = [content for place, content in enumerate(cut_before.digests) if place not in bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)
-
-
-def _told(home: Home, prepared: Prepared) -> Corrections:
-    """What this site's expert said about its images; these stay at home like every label."""
-    if not home.corrections:
-        return NO_CORRECTIONS
-    dataset = prepared.dataset
-    told = read_corrections(Path(home.corrections), dataset.train, dataset.classes)
-    if not told:
-        raise DataError(f"{home.corrections}: says nothing about any of the images of {home.images}")
-    return told_of(np.arange(len(dataset.train)), told)
-
-
-def own_clip(own: Model) -> Clip:
-    return load_clip(own.backbone, activation=None if own.activation == "auto" else own.activation)
-
-
-def model_name(backbone: str, clip: Clip) -> str:
-    """The last part of its name for people, and its fingerprint for certainty."""
-    return f"{Path(backbone).name} {fingerprint(clip)}"

@@ -1,31 +1,17 @@
 """Runs as they lie on the disk: which folders hold one, and what is in it."""
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..errors import RunFolderError
-from .gallery import Example, examples_from
-from .narrative import Results
-from .shape import completed
+from .folder import PROGRESS, RESULTS, SETTINGS
+from .record import Outcome, parse_json, read_outcome
 
 DEPTH = 3  # levels of folders that are searched for runs
-RESULTS, PROGRESS, SETTINGS, EXAMPLES = "results.json", "progress.json", "settings.toml", "examples.json"
 
 
 class NothingYet(RunFolderError):
     """A run that was begun and has no finished round."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run's folder, its outcome (so far) and its example images."""
-
-    folder: Path
-    results: Results
-    examples: list[Example]
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -56,36 +42,39 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def read_run(folder: Path) -> Run:
+def read_finished(folder: Path) -> Outcome:
+    """The outcome of a run that is over."""
+    if not (folder / RESULTS).exists():
+        raise RunFolderError(f"{folder}: the run is not finished; go on with: fedcopl run --out {folder} --resume")
+    return read_file(folder / RESULTS)
+
+
+def read_so_far(folder: Path) -> Outcome:
     """The outcome of a run, or of one that goes on or was stopped: the rounds so far."""
     found = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
     if found is None:
         raise NothingYet(f"{folder}: no round of this run is finished, so there is nothing to report yet")
+    return read_file(found)
+
+
+def read_file(file: Path) -> Outcome:
+    """An outcome that is whole; RunFolderError says what is wrong with it."""
     try:
-        results = completed(_read(found))
-    except ValueError as error:
-        raise RunFolderError(
-            f"{found}: is damaged: {error}; `fedcopl run --out {folder} --resume` writes it anew"
-        ) from error
-    return Run(folder, results, _read_examples(folder / EXAMPLES, results))
-
-
-def _read_examples(path: Path, results: Results) -> list[Example]:
-    if not path.is_file():
-        return []
-    try:
-        return examples_from(_read(path), len(results["classes"]))
-    except ValueError as error:
-        raise RunFolderError(
-            f"{path}: is damaged: {error}; without this file there is no gallery, but the rest"
-        ) from error
-
-
-def _read(path: Path) -> Any:
-    try:
-        # What is no number (NaN) is shown as not measured.
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        reading = read_outcome(parse_json(file.read_text(encoding="utf-8")))
+        complaints = [*reading.complaints, *_gaps(reading.outcome)]
     except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        complaints = [str(error)]
+    if complaints:
+        raise RunFolderError(
+            f"{file}: is damaged: {complaints[0]}; `fedcopl run --out {file.parent} --resume` writes it anew"
+        )
+    return reading.outcome
+
+
+def _gaps(outcome: Outcome) -> Iterator[str]:
+    """What no run can be without."""
+    for key in ("name", "classes", "rounds", "settings"):
+        if not getattr(outcome, key):
+            yield f"{key} is missing or empty"

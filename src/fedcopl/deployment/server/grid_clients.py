@@ -52,8 +52,8 @@ class _Asked:
 
 
 @dataclass
-class GridFederation:
-    """Implements `protocol.Federation`. A site gets its number when it first appears, and keeps it."""
+class GridClients:
+    """Implements `federation.seam.Clients`. A site gets its number when it first appears, and keeps it."""
 
     grid: Grid
     terms: Terms

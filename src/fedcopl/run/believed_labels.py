@@ -1,0 +1,101 @@
+"""What each client believed about its images at each refresh, for `fedcopl review`: at home only, never sent."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from ..data.dataset import ImageSet
+from ..data.images import ImageFiles
+from ..errors import RunFolderError
+from ..federation.state_arrays import Tensors
+from ..files import write_bytes, write_text
+
+LABELS = "labels"
+SUREST = 5  # classes of each image that are written down
+CHUNK = 4096  # images looked at together, to need little memory
+
+
+class BelievedLabels(NamedTuple):
+    """What one client believed about its images at one refresh, the surest class first."""
+
+    round: int
+    classes: NDArray[np.int32]  # (n, at most SUREST)
+    log_probability: NDArray[np.float32]  # of each of them
+
+
+class HeldImages(NamedTuple):
+    """The images of one client, in its order. At home only."""
+
+    names: list[str]
+    files: list[str] | None  # where they lie, if they are files
+
+
+def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
+    """The names of the classes, and which images each client holds: `parts` are their places among all."""
+    stored = images.images
+    paths = [str(path.absolute()) for path in stored.paths] if isinstance(stored, ImageFiles) else None
+    held = {
+        client: {"names": [images.names[place] for place in part], "files": paths and [paths[place] for place in part]}
+        for client, part in parts.items()
+    }
+    write_text(folder / LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
+
+
+def write_labels(folder: Path, round: int, log_probs: Mapping[str, NDArray[np.float64]]) -> None:
+    """What each client believes at this refresh, log p_c(x) of all its images (n, C), in a file of its own."""
+    tensors: Tensors = {}
+    for number, belief in enumerate(log_probs.values()):
+        tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _surest(belief)
+    path = folder / LABELS / f"round-{round:06}.safetensors"
+    write_bytes(path, save(tensors, {"about": json.dumps({"round": round, "clients": list(log_probs)})}))
+
+
+def _surest(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The likeliest classes of each image, of equals the lower one; -inf where there is no further one."""
+    many = min(SUREST, log_probs.shape[1])
+    classes, values = np.zeros((len(log_probs), many), np.int32), np.zeros((len(log_probs), many), np.float32)
+    for start in range(0, len(log_probs), CHUNK):
+        left = np.array(log_probs[start : start + CHUNK])
+        every = np.arange(len(left))
+        for place in range(many):
+            best = left.argmax(axis=1)
+            classes[start + every, place], values[start + every, place] = best, left[every, best]
+            left[every, best] = -np.inf
+    return classes, values
+
+
+def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
+    """The names of the classes, and what each client holds."""
+    file = folder / LABELS / "images.json"
+    try:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return tuple(stored["classes"]), {client: HeldImages(**held) for client, held in stored["clients"].items()}
+    except FileNotFoundError as error:
+        raise RunFolderError(f"{folder}: holds no labels; a run writes them into {LABELS}/ as it starts") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+
+
+def read_labels(folder: Path, client: str) -> list[BelievedLabels]:
+    """What a client believed at each refresh so far, the first one first."""
+    files = sorted((folder / LABELS).glob("round-*.safetensors"))
+    return [labels for labels in (_labels_in(file, client) for file in files) if labels is not None]
+
+
+def _labels_in(file: Path, client: str) -> BelievedLabels | None:
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            about = json.loads(stored.metadata()["about"])
+            if client not in about["clients"]:
+                return None
+            place = f"client/{about['clients'].index(client)}"
+            arrays = (stored.get_tensor(f"{place}/{name}") for name in ("classes", "log_probability"))
+            return BelievedLabels(about["round"], *arrays)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
+        raise RunFolderError(f"{file}: is damaged: {error}") from error

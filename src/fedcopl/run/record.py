@@ -1,0 +1,361 @@
+"""The outcome of a run, as types: one writer, one reader. `docs/results.schema.json` is made from this file.
+
+Who knows more writes more: a simulation knows the truth about every image, a server of real sites neither labels nor
+how many images there are. What is not known is None, or empty.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import Field, Strict, TypeAdapter, ValidationError
+
+from ..federation.seam import Labelling
+from ..privacy.accountant import PrivacyStatement, Release
+
+SCHEMA = 1
+"""Of results.json and rounds.jsonl. A new key does not change it; a key that means something else does."""
+
+LARGEST = 10**15  # counts, bytes and seconds beyond this are none
+Count = Annotated[int, Strict(), Field(ge=0, lt=LARGEST)]
+Number = Annotated[float, Strict(), Field(gt=-LARGEST, lt=LARGEST)]
+Share = Annotated[float, Strict(), Field(ge=0, le=1)]
+Text = Annotated[str, Strict()]
+Flag = Annotated[bool, Strict()]
+Counts = tuple[Count, ...]
+"""One for each class; none at all of a client that did not answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracies:
+    """The three accuracies, never to be mixed, as shares between 0 and 1; None where nothing was measured."""
+
+    macro: Share | None = None
+    """mean over the clients of their accuracy on their own test images: the paper's number"""
+    weighted: Share | None = None
+    """the same, weighted by test images"""
+    everywhere: Annotated[Share | None, Field(alias="global")] = None
+    """every client's model on all clients' test images, mean over the clients"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Accuracies):
+    """What was measured of all clients at one moment: by plain CLIP, or after a round."""
+
+    clients: tuple[Share | None, ...] = ()
+    """each client's own accuracy; None for one that did not answer or has no labels"""
+    recall: tuple[Share | None, ...] | None = None
+    """of each class, the share that its holders' own models find; simulation only"""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far the participants of a round pull apart in one array (supplement of the paper)."""
+
+    diversity: Annotated[float, Strict()] | None = None  # xi; None where it is infinite
+    cosine: Annotated[float, Strict()] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundRecord(Measured):
+    """One line of rounds.jsonl.
+
+    >>> RoundRecord(round=0, macro=0.5).number
+    1
+    """
+
+    round: Count
+    """counted from 0"""
+    refreshed: Flag = False
+    participants: Count = 0
+    sites: tuple[Text, ...] | None = None
+    """who took part"""
+    totals: Counts | None = None
+    """T_c, sure images of each class over all clients, at a refresh"""
+    labelling: Labelling | None = None
+    """what can be watched of a refresh without labels"""
+    examples: Count = 0
+    """images trained on; 0 where the clients do not tell"""
+    loss: Number | None = None
+    bytes_up: Count = 0
+    bytes_down: Count = 0
+    kept_old_prompt: Flag = False
+    dropped: Mapping[Text, Text] = field(default_factory=dict)
+    """whose answers could not be used, and why"""
+    drift: Mapping[Text, Drift] | None = None
+    releases: tuple[Release, ...] = ()
+    """what was let out with noise on it"""
+    pseudo_label_accuracy: Share | None = None
+    """of this round's refresh; simulation only"""
+    seconds_of: Mapping[Text, Number] = field(default_factory=dict)
+    """of each kind of question"""
+    seconds_per_step: Number | None = None
+    seconds: Number = 0.0
+    """since the run began, stops not counted"""
+
+    @property
+    def number(self) -> int:
+        """As people count."""
+        return self.round + 1
+
+    @property
+    def is_measured(self) -> bool:
+        return self.macro is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshRecord:
+    """One refresh of the pseudo labels, in rows of clients and columns of classes; simulation only."""
+
+    round: Count
+    images: Count = 0
+    estimated: tuple[Counts, ...] = ()
+    allocated: tuple[Counts, ...] = ()
+    selected: tuple[Counts, ...] = ()
+    pseudo_label_accuracy: Share | None = None
+    distribution_similarity: Number | None = None
+    coverage: Share | None = None
+    mean_set_size: Number | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientRecord:
+    """One client, and its own accuracy before and after."""
+
+    name: Text
+    train: Count | None = None
+    test: Count | None = None
+    zero_shot: Share | None = None
+    final: Share | None = None
+    true_counts: Counts | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A run, finished or so far.
+
+    >>> rounds = (RoundRecord(round=0, macro=0.8), RoundRecord(round=1, macro=0.7))
+    >>> run = Outcome(name="demo", classes=("cat", "dog"), rounds=rounds)
+    >>> run.final.macro, run.best.number
+    (0.7, 1)
+    >>> read_outcome(to_plain(run)).outcome == run
+    True
+    """
+
+    schema: Count = SCHEMA
+    name: Text = ""
+    seed: Count = 0
+    classes: tuple[Text, ...] = ()
+    template: Text = ""
+    method: Text = ""
+    """as tables call it"""
+    shared: tuple[Text, ...] | None = None
+    """the arrays that the server averages; None where an old folder does not say"""
+    averaged: tuple[Text, ...] | None = None
+    """the same in words; None in folders of version 0.1"""
+    clients: tuple[ClientRecord, ...] = ()
+    sites: tuple[Text, ...] | None = None
+    """only in a real federation: everybody who ever joined"""
+    zero_shot: Measured = Measured()
+    rounds: tuple[RoundRecord, ...] = ()
+    refreshes: tuple[RefreshRecord, ...] = ()
+    images_left_out: Count = 0
+    privacy: PrivacyStatement | None = None
+    seconds: Number = 0.0
+    traffic: Mapping[Text, Count] | None = None
+    """bytes that Flower counted; only in a real federation"""
+    settings: Mapping[Text, Any] = field(default_factory=dict)
+    versions: Mapping[Text, Text] = field(default_factory=dict)
+
+    @property
+    def final(self) -> RoundRecord:
+        """The last round that was measured, or the last."""
+        return (self._measured or self.rounds)[-1]
+
+    @property
+    def best(self) -> RoundRecord:
+        """The round of the highest `macro`, the first of equals; the last where nothing was measured."""
+        measured = self._measured
+        return max(measured, key=lambda record: record.macro or 0.0) if measured else self.rounds[-1]
+
+    @property
+    def _measured(self) -> list[RoundRecord]:
+        return [record for record in self.rounds if record.is_measured]
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(record.bytes_up for record in self.rounds)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(record.bytes_down for record in self.rounds)
+
+    @property
+    def pseudo_label_accuracy(self) -> tuple[float | None, ...]:
+        """Of each refresh."""
+        return tuple(refresh.pseudo_label_accuracy for refresh in self.refreshes)
+
+    @property
+    def images_used(self) -> int:
+        """Chosen at the last refresh; of a real federation those of the last round."""
+        if self.refreshes:
+            return self.refreshes[-1].images
+        return self.rounds[-1].examples if self.rounds else 0
+
+    @property
+    def images_held(self) -> int | None:
+        """All training images; None where that is not told."""
+        held = [client.train for client in self.clients]
+        return None if None in held else sum(filter(None, held))
+
+    def setting(self, *place: str) -> Any:
+        """A setting, or None where this run knows no such setting."""
+        value: Any = self.settings
+        for key in place:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value
+
+
+def to_plain(outcome: Outcome) -> dict[str, Any]:
+    """What results.json holds: all of it, and what follows from it for those who only look."""
+    plain: dict[str, Any] = _adapter(Outcome).dump_python(outcome, mode="json", by_alias=True)
+    if outcome.rounds:
+        plain |= {key: _headline(record) for key, record in (("final", outcome.final), ("best", outcome.best))}
+    plain |= {"bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "images_used": outcome.images_used}
+    return plain | {"pseudo_label_accuracy": list(outcome.pseudo_label_accuracy)}
+
+
+def round_to_plain(record: RoundRecord) -> dict[str, Any]:
+    """One line of rounds.jsonl."""
+    plain: dict[str, Any] = _adapter(RoundRecord).dump_python(record, mode="json", by_alias=True)
+    return plain
+
+
+def _headline(record: RoundRecord) -> dict[str, Any]:
+    return {
+        "macro": record.macro,
+        "weighted": record.weighted,
+        "global": record.everywhere,
+        "round": record.round,
+    }
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What could be read, and what could not: `rounds[3].loss is 'high'`."""
+
+    outcome: Outcome
+    complaints: tuple[str, ...] = ()
+
+
+def read_outcome(plain: object) -> Reading:
+    """The outcome in plain data of any version: what is missing is unknown, what is damaged is left out and named."""
+    found, complaints = _read(Outcome, plain)
+    outcome = found or Outcome()
+    return Reading(outcome, (*complaints, *_misfits(outcome)))
+
+
+def read_rounds(lines: Sequence[object]) -> tuple[RoundRecord, ...]:
+    """The lines of rounds.jsonl that can be read, in the order of their rounds."""
+    found = [record for record in (_read(RoundRecord, line)[0] for line in lines) if record is not None]
+    by_round = {record.round: record for record in found}
+    return tuple(by_round[round] for round in sorted(by_round))
+
+
+def json_schema() -> dict[str, Any]:
+    """The documented form of results.json."""
+    schema = _adapter(Outcome).json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "results.json of fedcopl"} | schema
+
+
+def parse_json(text: bytes | str) -> Any:
+    """What is no number (NaN) is not measured; ValueError for what is no JSON."""
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+@cache
+def _adapter(kind: type) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _read(kind: type, plain: object) -> tuple[Any, list[str]]:
+    complaints: list[str] = []
+    while True:
+        try:
+            return _adapter(kind).validate_python(plain), complaints
+        except ValidationError as error:
+            mistakes = error.errors(include_url=False, include_context=False)
+        places = {_existing(plain, mistake["loc"]): mistake for mistake in mistakes}
+        complaints += [_complaint(place, mistake) for place, mistake in places.items()]
+        if () in places:  # nothing of it is what it should be
+            return None, complaints
+        for place in sorted(places, key=_order, reverse=True):  # the last of a list first, so that the others stay
+            plain = _without(plain, place)
+
+
+def _existing(plain: Any, location: Sequence[int | str]) -> tuple[int | str, ...]:
+    """The part of pydantic's place that is in the data: it adds the branches of unions, and what is missing."""
+    place: list[int | str] = []
+    for key in location:
+        known = range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()
+        if key not in known:
+            break
+        plain = plain[key]
+        place.append(key)
+    return tuple(place)
+
+
+def _order(place: Sequence[int | str]) -> list[tuple[int, str]]:
+    return [(part, "") if isinstance(part, int) else (-1, part) for part in place]
+
+
+def _without(plain: Any, place: Sequence[int | str]) -> Any:
+    """A copy without what is at this place."""
+    key, *below = place
+    if isinstance(plain, Mapping):
+        rest = {name: value for name, value in plain.items() if name != key}
+        return rest | ({key: _without(plain[key], below)} if below else {})
+    position = int(key)
+    kept = [_without(plain[position], below)] if below else []
+    return [*plain[:position], *kept, *plain[position + 1 :]]
+
+
+def _complaint(place: Sequence[int | str], mistake: Any) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "it"
+    if mistake["type"] == "missing":
+        return f"{where}.{mistake['loc'][-1]} is missing"
+    return f"{where} is {mistake['input']!r:.40}"
+
+
+def _misfits(outcome: Outcome) -> Iterator[str]:
+    """Lists that are not as long as they should be."""
+    classes, clients = len(outcome.classes), len(outcome.clients)
+    for n, refresh in enumerate(outcome.refreshes):
+        for kind in ("estimated", "allocated", "selected"):
+            rows: tuple[Counts, ...] = getattr(refresh, kind)
+            if len(rows) != clients:
+                yield f"refreshes[{n}].{kind} has {len(rows)} rows for {clients} clients"
+            elif any(len(row) not in (0, classes) for row in rows):
+                yield f"refreshes[{n}].{kind} is not one count for each of {classes} classes"
+    for n, client in enumerate(outcome.clients):
+        if len(client.true_counts or ()) not in (0, classes):
+            yield f"clients[{n}].true_counts is not one count for each of {classes} classes"
+    for place, recall in _recalls(outcome):
+        if len(recall or ()) not in (0, classes):
+            yield f"{place} is not one number for each of {classes} classes"
+
+
+def _recalls(outcome: Outcome) -> Iterator[tuple[str, tuple[float | None, ...] | None]]:
+    yield "zero_shot.recall", outcome.zero_shot.recall
+    yield from ((f"rounds[{n}].recall", record.recall) for n, record in enumerate(outcome.rounds))
+
+
+def finite(number: float) -> float | None:
+    """None for what JSON has no number for."""
+    return number if math.isfinite(number) else None

@@ -1,0 +1,163 @@
+"""A simulated federation put together: every client with its part of the images, and the audit that knows the truth."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.corrections import Corrections
+from ..algorithm.partition import Partition, counts_by_client
+from ..config import RunConfig
+from ..data.catalog import load_dataset
+from ..data.corrections import corrections_of
+from ..data.dataset import Dataset, ImageSet
+from ..data.prepare import Prepared
+from ..data.sharing_out import client_names, refuse_partition, share_out
+from ..errors import ConfigError, DataError
+from ..federation.client import NO_EXAM, Client
+from ..federation.server import ServerState, refuse_privacy
+from ..methods import choose_method
+from ..methods.base import Method
+from ..methods.learner import ClipExam, ClipLearner
+from ..rng import stream
+from ..run.build import BuiltModel, build_clip, build_images, build_model, expert_answers
+from ..run.loop import versions
+from ..run.record import ClientRecord, Outcome
+from ..run.watcher import Watcher
+from .audit import Audit
+from .central import PooledExam, supervised
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Everything that stays the same during a run."""
+
+    config: RunConfig
+    dataset: Dataset
+    notes: tuple[str, ...]  # what the user should know about the images
+    parts: Partition
+    clients: Mapping[str, Client]
+    audit: Audit
+    server: ServerState  # where the server begins
+
+    @property
+    def method(self) -> Method:
+        return choose_method(self.config)
+
+    def about(self, outcome: Outcome) -> Outcome:
+        """The outcome with what a simulation knows of the run besides its rounds."""
+        return replace(
+            outcome,
+            name=self.config.name,
+            seed=self.config.seed,
+            method=self.method.title,
+            shared=tuple(self.server.shared),
+            averaged=self.method.averaged(),
+            classes=self.dataset.classes,
+            template=self.config.model.template or self.dataset.template,
+            images_left_out=len(self.dataset.skipped),
+            clients=tuple(self._client_records(outcome)) if outcome.rounds else (),
+            settings=self.config.model_dump(),
+            versions=versions(),
+        )
+
+    def _client_records(self, outcome: Outcome) -> Iterator[ClientRecord]:
+        pools = self.audit.pools
+        before, after = outcome.zero_shot, outcome.rounds[-1]
+        zero_shot, final = ((one.weighted,) if pools else one.clients for one in (before, after))
+        tested = [sum(map(len, self.parts.test))] if pools else [*map(len, self.parts.test)]
+        labels = self.dataset.train.labels
+        true = None if labels is None else counts_by_client(labels, self.parts.train, len(self.dataset.classes))
+        for number, name in enumerate(self.clients):
+            yield ClientRecord(
+                name=name,
+                train=len(self.parts.train[number]),
+                test=tested[number],
+                zero_shot=zero_shot[number] if zero_shot else None,
+                final=final[number] if final else None,
+                true_counts=None if true is None else tuple(true[number].tolist()),
+            )
+
+
+def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None) -> Simulation:
+    """Load the images, unless they are given, and the model, and give every client its part."""
+    method = choose_method(config)
+    refuse_privacy(config, method.neighbours())
+    if method.pools and config.is_private:
+        raise ConfigError(
+            f"method={config.method}: all images are in one place, so the settings of privacy protect nobody"
+        )
+    watcher.preparing("listing the images")
+    dataset = dataset or load_dataset(config.data)
+    refuse_partition(dataset, config.data)
+    _refuse_one_class(dataset)
+    watcher.preparing("loading the model")
+    template = config.model.template or dataset.template
+    built = build_model(config, build_clip(config.model), dataset.classes, template)
+    prepared = build_images(dataset, built.clip.preprocess, watcher)
+    parts = share_out(prepared.dataset, config.data, config.seed)
+    if method.pools:
+        parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
+    clients, exams = _clients(built, prepared, parts)
+    truth = _truth(prepared.dataset.train, parts, list(clients))
+    everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
+    audit = Audit(truth, exams, built.start, everywhere, classes, method.pools)
+    notes = (*prepared.notes, *_notes(config, parts))
+    return Simulation(config, prepared.dataset, notes, parts, clients, audit, built.server())
+
+
+def _refuse_one_class(dataset: Dataset) -> None:
+    if len(dataset.classes) < 2:
+        only = ", ".join(map(repr, dataset.classes))
+        raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name a line")
+
+
+def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
+    """What a user may not have meant."""
+    if config.model.backbone == "glyph-clip" and config.data.source != "digits":
+        yield "glyph-clip knows printed characters only; for photographs set model.backbone, see docs/models.md"
+    empty = sum(not len(part) for part in parts.train)
+    if empty:
+        yield f"{empty} of {len(parts.train)} clients hold no image: there are more clients than images for them"
+
+
+def _clients(built: BuiltModel, prepared: Prepared, parts: Partition) -> tuple[dict[str, Client], dict[str, ClipExam]]:
+    config, dataset = built.config, prepared.dataset
+    train, test = built.images(prepared.train), built.images(prepared.test)
+    names, truth = client_names(dataset, config.data), dataset.test.labels
+    exams = {
+        name: built.exam(test.part(part), truth[part])
+        for name, part in zip(names, parts.test, strict=True)
+        if truth is not None
+    }
+    learners = [built.learner(train.part(part), number) for number, part in enumerate(parts.train)]
+    if built.model.method.pools:
+        return {config.method: _central(built, learners[0], PooledExam(exams), dataset)}, exams
+    said = expert_answers(config.data.corrections, dataset)
+    clients = {
+        name: _client(built, learner, exams.get(name), corrections_of(part, said))
+        for name, learner, part in zip(names, learners, parts.train, strict=True)
+    }
+    return clients, exams
+
+
+def _client(built: BuiltModel, learner: ClipLearner, exam: ClipExam | None, said: Corrections) -> Client:
+    # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
+    secret = stream(built.config.seed, "secret", learner.number).bytes(32)
+    return replace(built.client(learner, exam or NO_EXAM, secret, said), repeatable=True)
+
+
+def _central(built: BuiltModel, learner: ClipLearner, exam: PooledExam, dataset: Dataset) -> Client:
+    if learner.model.method.options.labels == "pseudo":
+        return built.client(learner, exam)
+    if dataset.train.labels is None:
+        raise DataError(f"{dataset.name}: has no labels, so options.labels=truth cannot be done")
+    return supervised(learner, dataset.train.labels, len(dataset.classes), built.config, exam)
+
+
+def _truth(train: ImageSet, parts: Partition, names: Sequence[str]) -> dict[str, NDArray[np.int64]] | None:
+    labels = train.labels
+    if labels is None:
+        return None
+    return {name: labels[part] for name, part in zip(names, parts.train, strict=True)}
