@@ -76,7 +76,7 @@ class Model(Section):
     """CPU threads; 0 leaves the choice to torch"""
 
 
-class Labels(Section):
+class LabelSettings(Section):
     """Cooperative pseudo labelling."""
 
     refresh_every: int = Field(5, ge=1)
@@ -113,7 +113,7 @@ class Labels(Section):
     """for `cpl`: candidates count alike, or by their probability at the refresh"""
 
 
-class Train(Section):
+class TrainSettings(Section):
     """Local training at a client."""
 
     epochs: int = Field(10, ge=1)
@@ -184,8 +184,8 @@ class RunConfig(Section):
     """who gets which pseudo label: cooperative, the surest of each class, or candidate sets"""
     data: Data = Data()
     model: Model = Model()
-    labels: Labels = Labels()
-    train: Train = Train()
+    labels: LabelSettings = LabelSettings()
+    train: TrainSettings = TrainSettings()
     sharing: Sharing = Sharing()
     evaluation: Evaluation = Evaluation()
     privacy: Privacy = Privacy()

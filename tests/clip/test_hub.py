@@ -112,7 +112,7 @@ def release_of(folder, **changes):
     """The real release, but with the checksums of the small model's files."""
     digest = hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()
     real = hub.RELEASES[NAME]
-    return hub.Release(real.repository, real.revision, real.weights, changes.get("sha256", digest), real.beside)
+    return hub.WeightsRelease(real.repository, real.revision, real.weights, changes.get("sha256", digest), real.beside)
 
 
 class FakeHub:
@@ -167,7 +167,7 @@ def put_original(home, monkeypatch, sha256=None):
     real = hub.RELEASES[NAME]
     digest = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
     original = hub.Original("ViT-B-32.pt", digest)
-    small = hub.Release(real.repository, real.revision, real.weights, real.sha256, original=original)
+    small = hub.WeightsRelease(real.repository, real.revision, real.weights, real.sha256, original=original)
     monkeypatch.setitem(hub.RELEASES, NAME, small)
 
 

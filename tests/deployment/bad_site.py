@@ -10,7 +10,7 @@ from fedcopl.deployment.site import site
 from fedcopl.messages import Train, digest
 
 NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception"]
-honest = site.Site.answer
+honest = site.RunningSite.answer
 send = client_app.answer_records
 old = {}
 
@@ -38,6 +38,6 @@ def records(reply, question, folder):
     return send(reply, old.pop("question", question), folder)
 
 
-site.Site.answer = spoiled
+site.RunningSite.answer = spoiled
 client_app.answer_records = records
 main()

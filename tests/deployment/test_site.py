@@ -15,13 +15,13 @@ from safetensors.numpy import load_file
 from deployment.toolbox import LoopGrid, Told, digit_sites
 from fedcopl import RunConfig, simulate
 from fedcopl.deployment.server.grid_clients import GridClients, Patience
-from fedcopl.deployment.server.plan import Plan
+from fedcopl.deployment.server.plan import ServerPlan
 from fedcopl.deployment.server.roster import Known
 from fedcopl.deployment.server.rounds import first_server, serve
 from fedcopl.deployment.site.answered_questions import SiteState
 from fedcopl.deployment.site.consent import Consent
 from fedcopl.deployment.site.replies import reply_to
-from fedcopl.deployment.site.site import Home, Site
+from fedcopl.deployment.site.site import SiteHome, RunningSite
 from fedcopl.deployment.site.what_leaves import ALSO, leaving
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, NoClientAnswered, RunFolderError
@@ -45,7 +45,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(data, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    return Site(Home("site-a", data / "clients/site-a", str(data / "classes.txt"), home, {"threads": 1}))
+    return RunningSite(SiteHome("site-a", data / "clients/site-a", str(data / "classes.txt"), home, {"threads": 1}))
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def few(data, tmp_path):
     images.mkdir()
     for place in range(6):
         shutil.copy(data / f"clients/site-a/train/{place:03}.png", images)
-    return lambda: Site(Home("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}))
+    return lambda: RunningSite(SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}))
 
 
 def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
@@ -206,7 +206,7 @@ def test_a_site_without_a_whole_secret_does_not_begin(few):
 @pytest.mark.parametrize("wanted", [{"least_sites": 2}, {"least_noise": 0.5}])
 def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked, wanted, tmp_path):
     _, terms = asked
-    strict = Site(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
+    strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
     assert strict.has_exam
     settings = {**terms.settings, "privacy.secure_sums": True, "privacy.noise": 0.5}
     told = strict.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
@@ -216,12 +216,14 @@ def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked
 
 def test_settings_that_are_the_servers_are_not_the_sites():
     with pytest.raises(ConfigError, match=r"model\.text_prompts: is the server's to say; a site sets backbone"):
-        Home("a", "x", model={"text_prompts": 4}).own_model()
+        SiteHome("a", "x", model={"text_prompts": 4}).own_model()
 
 
 def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_path):
     server, terms = asked
-    other = Site(Home("site-b", data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b", {"threads": 1}))
+    other = RunningSite(
+        SiteHome("site-b", data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b", {"threads": 1})
+    )
     config = RunConfig.from_mapping(
         {**SETTINGS, "data": {"source": "folder", "path": str(data), "partition": "natural"}}, "test"
     )
@@ -252,7 +254,9 @@ def two(data, tmp_path_factory):
     """Both sites as nodes of a grid, in homes of their own."""
     homes = tmp_path_factory.mktemp("two")
     sites = {
-        name: Site(Home(name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1}))
+        name: RunningSite(
+            SiteHome(name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1})
+        )
         for name in ("site-a", "site-b")
     }
     return {name: lambda message, site=site: reply_to(message, lambda: site) for name, site in sites.items()}
@@ -265,8 +269,8 @@ class StopAfterOne(Told):
 
 def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
     patience = Patience(60, 2, 0.01)
-    whole = serve(LoopGrid(two), Plan(CONFIG, data / "classes.txt", tmp_path / "whole", patience), Told())
-    plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", patience)
+    whole = serve(LoopGrid(two), ServerPlan(CONFIG, data / "classes.txt", tmp_path / "whole", patience), Told())
+    plan = ServerPlan(CONFIG, data / "classes.txt", tmp_path / "run", patience)
     with pytest.raises(Interrupted):
         serve(LoopGrid(two), plan, StopAfterOne())
     progress = json.loads((tmp_path / "run/progress.json").read_text())
@@ -287,7 +291,7 @@ def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, 
 
 @pytest.mark.parametrize("step", ["evaluate", "train"])  # the first question of a run, and one in a round
 def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, step):
-    plan = Plan(CONFIG, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    plan = ServerPlan(CONFIG, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
     good = two["site-b"]
 
     def broken(message):
@@ -306,10 +310,10 @@ def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp
     server, terms = asked
     told = tmp_path / "answers.csv"
     told.write_text("file,label\ntrain/000.png,seven\n")
-    home = Home(
+    home = SiteHome(
         "site-a", data / "clients/site-a", str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, str(told)
     )
-    site = Site(home)
+    site = RunningSite(home)
     assert (site.told.index.tolist(), site.told.label.tolist()) == ([0], [7])
     site.answer(Estimate(0, server.shared), terms)
     site.answer(Select(0, 0, np.zeros(10, np.int64), 1), terms)
@@ -317,7 +321,7 @@ def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp
     assert chosen.label[chosen.index.tolist().index(0)] == 7
     told.write_text("file,label\nother.png,seven\n")
     with pytest.raises(DataError, match="says nothing about any of the images"):
-        Site(home)
+        RunningSite(home)
 
 
 def test_zero_shot_needs_no_training(site, asked):

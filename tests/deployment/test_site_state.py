@@ -8,7 +8,7 @@ import pytest
 
 from fakes import START, FakeLearner, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.site.answered_questions import Place, SiteState
+from fedcopl.deployment.site.answered_questions import SiteStep, SiteState
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client, ClientState
@@ -165,7 +165,7 @@ def test_a_fork_knows_the_latest_step_of_all(states):
     told(states, round_of(0)[:1], attempt=2)
     place = states.place()
     assert place.last != latest == place.latest  # so that `taken_back` is given it
-    assert Place().at(1, 0).latest == ""
+    assert SiteStep().at(1, 0).latest == ""
 
 
 # Privacy

@@ -1,4 +1,4 @@
-"""Rows of answers: harmless whatever the names, and the same bytes however often the work is stopped."""
+"""AnswerRows of answers: harmless whatever the names, and the same bytes however often the work is stopped."""
 
 import csv
 import io

@@ -9,10 +9,10 @@ from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import DataError
 from fedcopl.review.corrections import answers_csv, write_manifest
-from fedcopl.review.expert_answers import Answer, Answers, Given
+from fedcopl.review.expert_answers import ExpertAnswer, Answers, Given
 from fedcopl.review.image_source import open_gallery
 from fedcopl.review.order import SAMPLE
-from fedcopl.review.sample_survey import Survey
+from fedcopl.review.sample_survey import SampleSurvey
 from local_page.run_folder import CLASSES, NASTY, make_run
 from review.fake_gallery import FakeGallery
 
@@ -22,7 +22,7 @@ def table(answers):
 
 
 def an_answer(image, kind="class", label="cat", pseudo="dog"):
-    return Answer(1, image, "d1", pseudo, kind, label, False, "2026-01-02T03:04:05+00:00")
+    return ExpertAnswer(1, image, "d1", pseudo, kind, label, False, "2026-01-02T03:04:05+00:00")
 
 
 def test_the_table():
@@ -47,7 +47,7 @@ def test_commas_quotes_and_line_breaks_survive():
 
 
 def survey_of(folder):
-    return Survey(open_gallery(folder, None), Answers(folder, "site"))
+    return SampleSurvey(open_gallery(folder, None), Answers(folder, "site"))
 
 
 def test_a_manifest_is_a_data_set_with_the_sample_as_test_images(tmp_path):
@@ -79,7 +79,7 @@ def test_without_a_sample_there_is_no_manifest(tmp_path):
 
 
 def test_images_that_are_no_files_have_no_manifest(tmp_path):
-    survey = Survey(FakeGallery(5), Answers(tmp_path, "site"))
+    survey = SampleSurvey(FakeGallery(5), Answers(tmp_path, "site"))
     first = survey.gallery.names[survey.views.numbers(SAMPLE)[0]]
     survey.answers.add(Given(first, "", "", "class", "cat", survey.views.plan_round))
     with pytest.raises(DataError, match="its images are no files"):

@@ -1,4 +1,4 @@
-"""Pictures for the browser: small, of every kind of image, and not all kept."""
+"""ShownPictures for the browser: small, of every kind of image, and not all kept."""
 
 import io
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcopl.review.pictures import Pictures, encoded
+from fedcopl.review.pictures import ShownPictures, encoded
 from review.fake_gallery import FakeGallery
 
 
@@ -38,7 +38,7 @@ def test_what_is_transparent_is_white():
 
 def test_a_picture_is_made_once_while_it_is_kept():
     gallery = FakeGallery(10)
-    pictures = Pictures(gallery)
+    pictures = ShownPictures(gallery)
     assert pictures.get(3, "small") == pictures.get(3, "small")
     assert gallery.opened == [3]
     pictures.get(3, "large")
@@ -47,8 +47,8 @@ def test_a_picture_is_made_once_while_it_is_kept():
 
 def test_memory_is_limited_and_the_last_used_stays():
     gallery = FakeGallery(100)
-    one = len(Pictures(gallery).get(0, "small").content)
-    pictures = Pictures(gallery, memory=5 * one + one // 2)
+    one = len(ShownPictures(gallery).get(0, "small").content)
+    pictures = ShownPictures(gallery, memory=5 * one + one // 2)
     for number in range(20):
         pictures.get(0, "small")
         pictures.get(number, "small")
@@ -61,6 +61,6 @@ def test_memory_is_limited_and_the_last_used_stays():
 
 
 def test_a_broken_image_has_a_picture_too():
-    picture = Pictures(FakeGallery(3, broken=[1])).get(1, "small")
+    picture = ShownPictures(FakeGallery(3, broken=[1])).get(1, "small")
     assert picture.broken
     assert opened(picture).size[0] > 0

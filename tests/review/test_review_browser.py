@@ -9,7 +9,7 @@ from fedcopl.review.expert_answers import Answers
 from fedcopl.review.image_source import open_gallery
 from fedcopl.review.order import SAMPLE
 from fedcopl.review.page import ReviewPage
-from fedcopl.review.sample_survey import Survey
+from fedcopl.review.sample_survey import SampleSurvey
 from local_page.run_folder import NASTY, make_run
 from local_page.served import served
 
@@ -25,7 +25,7 @@ def review(tmp_path, monkeypatch):
     monkeypatch.setattr("fedcopl.review.page.PER_PAGE", 8)
     names = NASTY + [f"{number:03}.png" for number in range(12)]
     make_run(tmp_path / "run", names, CLASSES, client="site <b>one</b>", refreshes=(0, 2, 4))
-    survey = Survey(open_gallery(tmp_path / "run", None), Answers(tmp_path / "run", "site"))
+    survey = SampleSurvey(open_gallery(tmp_path / "run", None), Answers(tmp_path / "run", "site"))
     with served(lambda keys: ReviewPage(survey, keys).app()) as keys:
         yield survey, keys
 

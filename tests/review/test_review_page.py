@@ -12,7 +12,7 @@ from fedcopl.review.expert_answers import Answers
 from fedcopl.review.image_source import open_gallery
 from fedcopl.review.order import SAMPLE
 from fedcopl.review.page import PER_PAGE, ReviewPage, find_class
-from fedcopl.review.sample_survey import Survey
+from fedcopl.review.sample_survey import SampleSurvey
 from local_page.run_folder import NASTY, make_run
 from review.fake_gallery import FakeGallery
 
@@ -67,7 +67,7 @@ class Browser:
 
 @pytest.fixture
 def survey(tmp_path):
-    return Survey(FakeGallery(100), Answers(tmp_path, "site"))
+    return SampleSurvey(FakeGallery(100), Answers(tmp_path, "site"))
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_the_answered_are_shown_last_first(browser, survey):
 
 
 def test_a_class_nobody_predicted_has_no_image(tmp_path):
-    browser = Browser(Survey(FakeGallery(4, label=[0, 0, 1, 1]), Answers(tmp_path, "site")))
+    browser = Browser(SampleSurvey(FakeGallery(4, label=[0, 0, 1, 1]), Answers(tmp_path, "site")))
     page = browser.get("/?order=sure&class=3")
     assert "No image is labelled like this." in page.text
     assert [attrs["value"] for attrs in page.all("option")[:3]] == ["", "0", "1"]  # and is not offered
@@ -280,7 +280,7 @@ def test_nasty_names_are_only_text(tmp_path):
     classes = ("<b>cat</b>", "'; DROP TABLE answer; --", "{{ 7 * 7 }}", '" onfocus="alert(3)')
     nasty = "../<script>alert(4)</script>"
     make_run(tmp_path / "run", NASTY, classes, client=nasty)
-    survey = Survey(open_gallery(tmp_path / "run", None), Answers(tmp_path / "run", nasty))
+    survey = SampleSurvey(open_gallery(tmp_path / "run", None), Answers(tmp_path / "run", nasty))
     browser = Browser(survey)
     for number in survey.views.numbers(SAMPLE):
         page = browser.say(number, str(number % 4))
@@ -295,7 +295,7 @@ def test_nasty_names_are_only_text(tmp_path):
 
 
 def test_a_broken_image_does_not_stop_anything(tmp_path):
-    survey = Survey(FakeGallery(3, broken=[0, 1, 2]), Answers(tmp_path, "site"))
+    survey = SampleSurvey(FakeGallery(3, broken=[0, 1, 2]), Answers(tmp_path, "site"))
     browser = Browser(survey)
     assert browser.client.get("/image/large/1").status_code == 200
     browser.say(1, "0")
@@ -310,7 +310,7 @@ def test_answers_that_cannot_be_kept_are_told(browser, survey):
 
 def test_a_hundred_thousand_images_are_paged(tmp_path):
     gallery = FakeGallery(100_000, classes=tuple(f"class {n}" for n in range(20)))
-    survey = Survey(gallery, Answers(tmp_path, "site"))
+    survey = SampleSurvey(gallery, Answers(tmp_path, "site"))
     browser = Browser(survey)
     for query in ("order=sample", "order=doubtful&at=77777", "order=changed&class=17&at=9", "order=sure&at=99999"):
         gallery.names.asked.clear()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedcopl.algorithm.accuracy_from_sample import wilson
 from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.order import SAMPLE, Views
-from fedcopl.review.sample_survey import Survey
+from fedcopl.review.sample_survey import SampleSurvey
 from review.fake_gallery import FakeGallery
 
 
@@ -19,7 +19,7 @@ def answer(survey, number, label, *, sampled=True, kind="class"):
 
 @pytest.fixture
 def survey(tmp_path):
-    return Survey(FakeGallery(100), Answers(tmp_path, "site"))
+    return SampleSurvey(FakeGallery(100), Answers(tmp_path, "site"))
 
 
 def believed(survey, number):
@@ -53,7 +53,7 @@ def test_an_answer_given_elsewhere_does_not_count(survey):
 
 def test_the_estimate_worked_by_hand(tmp_path):
     # every image is believed to be a cat; four of ten are looked at, three are right, one is a dog
-    survey = Survey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
+    survey = SampleSurvey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
     order = survey.views.numbers(SAMPLE)
     for number, label in zip(order, ("cat", "cat", "dog", "cat"), strict=False):
         answer(survey, number, label)
@@ -65,7 +65,7 @@ def test_the_estimate_worked_by_hand(tmp_path):
 
 
 def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
-    survey = Survey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
+    survey = SampleSurvey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
     order = survey.views.numbers(SAMPLE)
     answer(survey, order[0], "cat")
     answer(survey, order[1], None, kind="none")
@@ -76,7 +76,7 @@ def test_none_of_the_classes_is_wrong_and_unclear_is_left_out(tmp_path):
 
 
 def test_who_answered_all_knows(tmp_path):
-    survey = Survey(FakeGallery(8, label=[0, 1] * 4), Answers(tmp_path, "site"))
+    survey = SampleSurvey(FakeGallery(8, label=[0, 1] * 4), Answers(tmp_path, "site"))
     for number in survey.views.numbers(SAMPLE):
         answer(survey, number, "cat")
     outcome = survey.outcome(survey.answers.current())
@@ -85,12 +85,12 @@ def test_who_answered_all_knows(tmp_path):
 
 
 def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
-    before = Survey(FakeGallery(50, refreshes=1), Answers(tmp_path, "site"))
+    before = SampleSurvey(FakeGallery(50, refreshes=1), Answers(tmp_path, "site"))
     order = before.views.numbers(SAMPLE)
     for number in order[:10]:
         answer(before, number, believed(before, number))
     assert before.outcome(before.answers.current()).estimate.share == 1
-    after = Survey(FakeGallery(50, refreshes=3), Answers(tmp_path, "site"))  # the run went on for two refreshes
+    after = SampleSurvey(FakeGallery(50, refreshes=3), Answers(tmp_path, "site"))  # the run went on for two refreshes
     assert after.views.plan_round == 0
     assert after.views.numbers(SAMPLE).tolist() == order.tolist()
     told = after.outcome(after.answers.current()).estimate

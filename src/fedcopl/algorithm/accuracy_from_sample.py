@@ -15,7 +15,7 @@ Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
 LEAST = 5  # images looked at in a stratum before it counts by itself; smaller ones are joined
 
 
-class Estimate(NamedTuple):
+class AccuracyEstimate(NamedTuple):
     """The share of all images that is right, and the 95 % interval around it."""
 
     share: float
@@ -50,19 +50,21 @@ def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
     return drawn
 
 
-def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> Estimate:
+def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> AccuracyEstimate:
     """The share of right labels among all images, from the images `looked_at` (their places) that are `right` or not.
 
     p = sum_h W_h k_h / n_h with W_h = N_h / N, and Wilson's interval for as many images as the weighted ones are
     worth: n* = 1 / sum_h W_h^2 (N_h - n_h) / (N_h - 1) / n_h. Where all images were looked at, nothing is uncertain.
     """
     if len(looked_at) == 0:
-        return Estimate(math.nan, 0.0, 1.0, 0, 0)
+        return AccuracyEstimate(math.nan, 0.0, 1.0, 0, 0)
     held, looked, found = _joined(strata, looked_at, right)
     weight = held / held.sum()
     share = float((weight * found / looked).sum())
     spread = float((weight**2 * (held - looked) / np.maximum(held - 1, 1) / looked).sum())
-    return Estimate(share, *wilson(share, 1 / spread if spread > 0 else math.inf), len(looked_at), int(right.sum()))
+    return AccuracyEstimate(
+        share, *wilson(share, 1 / spread if spread > 0 else math.inf), len(looked_at), int(right.sum())
+    )
 
 
 def wilson(share: float, images: float) -> tuple[float, float]:

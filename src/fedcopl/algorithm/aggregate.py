@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Arrays = Mapping[str, NDArray[Any]]
+NamedArrays = Mapping[str, NDArray[Any]]
 
 
-def weighted_mean(parts: Sequence[Arrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
+def weighted_mean(parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
     """The mean of the clients' named arrays (Eq. 4): P = sum_k (m_k / sum m) P_k, in the arrays' own dtype.
 
     weights are the m_k, the number of images each client trained on; a client with m_k = 0 is left out.
@@ -30,11 +30,11 @@ def _mean(arrays: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
     return sum(terms, start=next(terms)).astype(arrays[0][0].dtype)
 
 
-def _require_same_layout(parts: Sequence[Arrays]) -> None:
+def _require_same_layout(parts: Sequence[NamedArrays]) -> None:
     """NumPy would stretch a small array to fit a large one, and the mean would be quietly wrong."""
     if any(_layout(part) != _layout(parts[0]) for part in parts):
         raise ValueError("arrays to average must have the same names, shapes and dtypes")
 
 
-def _layout(part: Arrays) -> dict[str, tuple[tuple[int, ...], str]]:
+def _layout(part: NamedArrays) -> dict[str, tuple[tuple[int, ...], str]]:
     return {name: (array.shape, array.dtype.str) for name, array in part.items()}

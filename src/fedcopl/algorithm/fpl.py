@@ -11,7 +11,7 @@ from . import FloatArray
 from .select import Selection, select
 
 Rule = Literal["argmax", "column", "leaderboard"]
-Entry = tuple[float, int]  # score, image: they sort by score, and on a tie by image
+Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
 
 
 def select_top(log_probs: FloatArray, per_class: int, rule: Rule = "argmax") -> Selection:
@@ -54,7 +54,7 @@ def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
     Equal scores never displace; where a board is sorted, they stand by larger index first (the
     authors': larger file path).
     """
-    boards: list[list[Entry]] = [[] for _ in range(log_probs.shape[1])]
+    boards: list[list[Ranked]] = [[] for _ in range(log_probs.shape[1])]
     # The score to beat on each board: that of its last entry, and nothing while there is room.
     bar = np.full(len(boards), np.nan)
     for image, scores in enumerate(log_probs):
@@ -67,7 +67,7 @@ def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
     return Selection(np.array(index, np.int64), label)
 
 
-def _admit(board: list[Entry], entry: Entry, capacity: int) -> float:
+def _admit(board: list[Ranked], entry: Ranked, capacity: int) -> float:
     """Put the entry on the board, and return the score that the next one has to beat (nan: none)."""
     full = len(board) == capacity
     board.append(entry)

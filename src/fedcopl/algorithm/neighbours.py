@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from . import FloatArray
 
-Prompts = Mapping[str, NDArray[np.float32]]
+NamedPrompts = Mapping[str, NDArray[np.float32]]
 
 
-def nearest(client: str, uploads: Mapping[str, Prompts], count: int) -> list[str]:
+def nearest(client: str, uploads: Mapping[str, NamedPrompts], count: int) -> list[str]:
     """The `count` other clients whose last prompts are nearest (L2) to this client's last one, nearest first.
 
     Nobody for a client that has not sent any prompt yet. On a tie, who comes first in `uploads`.
@@ -23,5 +23,5 @@ def nearest(client: str, uploads: Mapping[str, Prompts], count: int) -> list[str
     return [others[place] for place in np.argsort(distances, kind="stable")[:count]]
 
 
-def _flat(prompts: Prompts) -> FloatArray:
+def _flat(prompts: NamedPrompts) -> FloatArray:
     return np.concatenate([np.ravel(prompts[name]).astype(np.float64) for name in sorted(prompts)])

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, overload
 
 from ..config import RunConfig
 from ..data.classes import clean_all, read_classes
@@ -12,7 +11,7 @@ from ..data.dataset import Dataset
 from ..data.handed_over import (
     SITES,
     Images,
-    Labels,
+    LabelsOfImages,
     class_numbers,
     dataset_of_images,
     dataset_of_sites,
@@ -20,10 +19,11 @@ from ..data.handed_over import (
     gather_labelled,
 )
 from ..errors import ConfigError, DataError
+from ..report.run_page import write_report
 from ..run.watcher import Watcher
 from ..simulation.simulate import simulate as run_simulation
 from .keyword_settings import Settings, settings_of
-from .progress import watcher_for
+from .progress import watching
 from .result import Result
 from .site import Site
 
@@ -62,48 +62,27 @@ class Federation:
         return f"<Federation of {len(self.sites)} sites, {len(self.classes)} classes, method {self.config.method}>"
 
 
-@overload
-def simulate(
-    images: RunConfig, labels: str | Path, *, resume: bool = False, watcher: Watcher | None = None
-) -> dict[str, Any]: ...
-@overload
 def simulate(
     images: Images | None = None,
-    labels: Labels | None = None,
+    labels: LabelsOfImages | None = None,
     *,
     classes: Sequence[str] | str | Path | None = None,
-    test: Images | tuple[Images, Labels] | None = None,
-    folder: str | Path | None = None,
-    progress: bool | Watcher = True,
-    resume: bool = False,
-    config: RunConfig | None = None,
-    **settings: Settings,
-) -> Result: ...
-def simulate(images: Any = None, labels: Any = None, **how: Any) -> Result | dict[str, Any]:
-    """Share one data set out among simulated clients and train them: for research, and for trying things out.
-
-    Without `images` it is a data set known by name, as for `fedcopl run`: `simulate(source="cifar10", path="/data")`.
-    `labels` are used to share the images out unevenly and to measure; nothing that learns can see them.
-    With a RunConfig and a folder it is the plain run of those settings, and gives the results as plain data.
-    """
-    if isinstance(images, RunConfig):
-        return run_simulation(images, Path(labels), **how)
-    return _shared_out(images, labels, **how)
-
-
-def _shared_out(
-    images: Images | None,
-    labels: Labels | None,
-    *,
-    classes: Sequence[str] | str | Path | None = None,
-    test: Images | tuple[Images, Labels] | None = None,
+    test: Images | tuple[Images, LabelsOfImages] | None = None,
     folder: str | Path | None = None,
     progress: bool | Watcher = True,
     resume: bool = False,
     config: RunConfig | None = None,
     **settings: Settings,
 ) -> Result:
-    """The images that were handed over, or else the data set that the settings name."""
+    """Share one data set out among simulated clients and train them: for research, and for trying things out.
+
+    Without `images` it is a data set known by name, as for `fedcopl run`: `simulate(source="cifar10", path="/data")`.
+    `labels` are used to share the images out unevenly and to measure; nothing that learns can see them.
+
+    >>> result = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)
+    >>> len(result), 0 < result.zero_shot < 1, result.outcome.final.number
+    (2, True, 1)
+    """
     if images is None:
         return _run(settings_of(settings, config), None, folder, progress, resume)
     if classes is None:
@@ -113,7 +92,10 @@ def _shared_out(
 
 
 def _dataset(
-    images: Images, labels: Labels | None, test: Images | tuple[Images, Labels] | None, classes: Sequence[str]
+    images: Images,
+    labels: LabelsOfImages | None,
+    test: Images | tuple[Images, LabelsOfImages] | None,
+    classes: Sequence[str],
 ) -> Dataset:
     train = gather(images, "images")
     truth = None if labels is None else class_numbers(labels, classes, "labels")
@@ -131,7 +113,9 @@ def _run(
 ) -> Result:
     place = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
     where = Path(place.name) if isinstance(place, TemporaryDirectory) else place
-    run_simulation(config, where, resume=resume, watcher=watcher_for(progress), dataset=dataset)
+    with watching(progress, config.rounds) as watcher:
+        run_simulation(config, where, resume=resume, watcher=watcher, dataset=dataset)
+    write_report(where)
     return Result(place, dataset)
 
 

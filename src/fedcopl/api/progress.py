@@ -1,147 +1,152 @@
-"""How a run gets on, for people at a notebook or a terminal. No library is needed for either."""
+"""How a run gets on, for people at a terminal, a notebook or a log file."""
 
-import sys
 import time
-from collections.abc import Mapping
-from html import escape
-from typing import Any, Protocol, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from ..config import RunConfig
 from ..messages import Ask
+from ..run.record import RoundRecord
 from ..run.watcher import SilentWatcher, Watcher
 
 STEPS = {"Estimate": "labelling", "Select": "choosing", "Train": "training", "Evaluate": "evaluating"}
 
 
-class Screen(Protocol):
-    """A place to show progress."""
+@contextmanager
+def watching(progress: bool | Watcher, rounds: int) -> Iterator[Watcher]:
+    """True: whatever suits the place; False: silence; or somebody who wants to be told."""
+    if isinstance(progress, bool):
+        with watch(rounds) if progress else nullcontext(SilentWatcher()) as watcher:
+            yield watcher
+    else:
+        yield progress
 
-    def show(self, done: int, total: int, text: str) -> None: ...
 
-    def line(self, text: str) -> None: ...
+@contextmanager
+def watch(rounds: int) -> Iterator[Watcher]:
+    """A moving bar on a terminal and in a notebook that has widgets, plain lines anywhere else."""
+    console = Console(stderr=True)
+    if not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
+        yield LineWatcher(console, rounds)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield BarWatcher(progress, rounds)
 
-    def end(self) -> None: ...
 
+class LineWatcher:
+    """One line for each thing that is done."""
 
-class ScreenWatcher:
-    """Keeps one screen up to date."""
-
-    def __init__(self, screen: Screen):
-        self._screen = screen
-        self._rounds, self._done, self._began, self._done_before = 1, 0, time.monotonic(), 0
-        self._last = ""
+    def __init__(self, console: Console, rounds: int):
+        self._console, self._rounds, self._began = console, rounds, time.monotonic()
+        self._done_before = 0
 
     def preparing(self, what: str) -> None:
-        self._screen.show(0, self._rounds, what)
+        self._line(what)
 
     def prepared(self, done: int, total: int) -> None:
         pass
 
     def noticed(self, what: str) -> None:
-        self._screen.line(f"note: {what}")
+        self._line(f"note: {what}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._rounds, self._done, self._done_before = config.rounds, done, done
-        self._began = time.monotonic()
-        self._screen.show(done, self._rounds, f"{clients} sites")
+        self._began, self._done_before = time.monotonic(), done
+        self._line(f"going on after round {done}" if done else _size_of_run(clients, config.rounds))
 
     def answered(self, client: str, ask: Ask) -> None:
-        step = STEPS.get(type(ask).__name__, "exchanging keys")
-        self._screen.show(self._done, self._rounds, ", ".join(filter(None, (self._last, step))))
-
-    def round_done(self, record: Mapping[str, Any]) -> None:
-        self._done = record["round"] + 1
-        left = (time.monotonic() - self._began) / (self._done - self._done_before) * (self._rounds - self._done)
-        self._last = round_line(record)
-        self._screen.line(f"round {self._done}/{self._rounds}: {self._last}, about {left:.0f} s left")
-        self._screen.show(self._done, self._rounds, self._last)
-        if self._done == self._rounds:
-            self._screen.end()
-
-
-def round_line(record: Mapping[str, Any]) -> str:
-    parts = []
-    if record["macro"] is not None:
-        parts.append(f"accuracy {100 * record['macro']:.1f} %")
-    if record["loss"] is not None:
-        parts.append(f"loss {record['loss']:.3f}")
-    return ", ".join(parts) or "nothing to train on"
-
-
-class NotebookScreen:
-    """One cell output that is replaced: plain HTML, so that it needs no widgets and stays readable when saved."""
-
-    def __init__(self, display: Any):
-        self._display = display
-        self._handle = display.display(display.HTML(""), display_id=True)
-        self._notes: list[str] = []
-        self._shown = ""
-
-    def show(self, done: int, total: int, text: str) -> None:
-        notes = "".join(f"<div>{escape(note)}</div>" for note in self._notes)
-        page = f'<div><progress value="{done}" max="{total}"></progress> {done} / {total} {escape(text)}</div>{notes}'
-        if page != self._shown:
-            self._shown = page
-            self._handle.update(self._display.HTML(page))
-
-    def line(self, text: str) -> None:
-        if text.startswith("note: "):
-            self._notes.append(text)
-
-    def end(self) -> None:
         pass
 
+    def round_done(self, record: RoundRecord) -> None:
+        done = record.number
+        each = (time.monotonic() - self._began) / (done - self._done_before)
+        self._line(f"{round_line(record, self._rounds)}, about {each * (self._rounds - done):.0f} s left")
 
-class TerminalScreen:
-    """One line that is written over."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-
-    def show(self, done: int, total: int, text: str) -> None:
-        bar = "#" * (20 * done // total)
-        self._stream.write(f"\r\x1b[K[{bar:<20}] {done}/{total} {text}")
-        self._stream.flush()
-
-    def line(self, text: str) -> None:
-        if text.startswith("note: "):
-            self._stream.write(f"\r\x1b[K{text}\n")
-
-    def end(self) -> None:
-        self._stream.write("\n")
-        self._stream.flush()
+    def _line(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-class LinesScreen:
-    """A line for each round, where nothing can be written over."""
+class BarWatcher:
+    """A bar over the rounds, one over the clients of the step under way."""
 
-    def __init__(self, stream: TextIO):
-        self._stream = stream
+    def __init__(self, progress: Progress, rounds: int):
+        self._progress, self._rounds = progress, rounds
+        self._clients = 0
+        self._all = progress.add_task("preparing", total=rounds)
+        self._step = progress.add_task("", total=None, visible=False)
+        self._name = ""
 
-    def show(self, done: int, total: int, text: str) -> None:
-        pass
+    def preparing(self, what: str) -> None:
+        self._progress.update(self._all, description=what, total=None)
 
-    def line(self, text: str) -> None:
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+    def prepared(self, done: int, total: int) -> None:
+        self._progress.update(self._all, completed=done, total=total)
 
-    def end(self) -> None:
-        pass
+    def noticed(self, what: str) -> None:
+        self._progress.console.print(f"note: {what}", highlight=False, markup=False)
+
+    def started(self, config: RunConfig, clients: int, done: int) -> None:
+        self._clients = clients
+        self._progress.reset(self._all, description="rounds", completed=done, total=self._rounds)
+
+    def answered(self, client: str, ask: Ask) -> None:
+        name = STEPS.get(type(ask).__name__, "exchanging keys")
+        if name != self._name:
+            self._name = name
+            self._progress.reset(self._step, total=self._clients, description=name, visible=True)
+        self._progress.advance(self._step)
+
+    def round_done(self, record: RoundRecord) -> None:
+        self._name = ""
+        self._progress.update(self._all, completed=record.number)
+        self._progress.console.print(round_line(record, self._rounds), highlight=False, markup=False)
 
 
-def watcher_for(progress: bool | Watcher) -> Watcher:
-    """True: whatever suits the place; False: silence; or somebody who wants to be told."""
-    if progress is False:
-        return SilentWatcher()
-    return ScreenWatcher(choose_screen(sys.stderr)) if progress is True else progress
+def _size_of_run(clients: int, rounds: int) -> str:
+    return f"{clients} client{'s' * (clients != 1)}, {rounds} round{'s' * (rounds != 1)}"
 
 
-def choose_screen(stream: TextIO) -> Screen:
-    """A notebook's kernel has IPython loaded, and a shell without a terminal of its own."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
-    if shell is not None and hasattr(shell, "kernel"):
-        from importlib import import_module
+def round_line(record: RoundRecord, rounds: int) -> str:
+    parts = [f"round {record.number}/{rounds}"]
+    if record.macro is not None:
+        parts.append(f"accuracy {percent(record.macro)}")
+    if record.loss is not None:
+        parts.append(f"loss {record.loss:.3f}")
+    if record.refreshed:
+        parts.append(", ".join(["new labels", *_about_labels(record)]))
+    if record.kept_old_prompt:
+        parts.append("nothing to average: the old prompts stay")
+    parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
+    return ", ".join(parts)
 
-        return NotebookScreen(import_module("IPython.display"))
-    return TerminalScreen(stream) if stream.isatty() else LinesScreen(stream)
+
+def _about_labels(record: RoundRecord) -> Iterator[str]:
+    """How good they are where that is known, else what can be seen of them."""
+    seen = record.labelling
+    if record.pseudo_label_accuracy is not None:
+        yield f"{percent(record.pseudo_label_accuracy)} right"
+    elif seen:
+        yield f"{percent(seen.chosen / max(seen.images, 1))} of the images chosen"
+        if seen.compared:
+            yield f"{percent(seen.unchanged / seen.compared)} labelled as before"
+
+
+def percent(share: float | None, sign: str = " %") -> str:
+    return "unknown" if share is None else f"{100 * share:.1f}{sign}"

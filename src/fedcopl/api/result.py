@@ -10,10 +10,9 @@ from typing import Any
 from ..data.dataset import Dataset
 from ..errors import FedCoPLError
 from ..predict.classifier import Classifier
-from ..predict.loading import Run
+from ..predict.loading import FinishedRun
 from ..predict.thresholds import OwnImages
-
-Record = dict[str, Any]
+from ..run.record import ClientRecord, Outcome, round_to_plain
 
 
 class Result(Mapping[str, Classifier]):
@@ -33,8 +32,8 @@ class Result(Mapping[str, Classifier]):
         return result
 
     @cached_property
-    def _run(self) -> Run:
-        return Run(self.folder)
+    def _run(self) -> FinishedRun:
+        return FinishedRun(self.folder)
 
     @cached_property
     def _own_images(self) -> OwnImages | None:
@@ -58,46 +57,42 @@ class Result(Mapping[str, Classifier]):
         return len(self._run.clients)
 
     @property
-    def results(self) -> Record:
-        """Everything that was written into results.json."""
-        return self._run.results
+    def outcome(self) -> Outcome:
+        """Every number of the run, round by round and client by client."""
+        return self._run.outcome
 
     @property
     def accuracy(self) -> float | None:
         """The mean over the sites of their accuracy on their own test images, after the last round."""
-        return self._macro("final")
+        return self.outcome.final.macro
 
     @property
     def zero_shot(self) -> float | None:
         """The same of plain CLIP, before anything was learnt."""
-        return self._macro("zero_shot")
+        return self.outcome.zero_shot.macro
 
     @property
-    def rounds(self) -> list[Record]:
-        """One record for each round: fit for `pandas.DataFrame(result.rounds)`."""
-        return list(self.results["rounds"])
+    def rounds(self) -> list[dict[str, Any]]:
+        """One row for each round: fit for `pandas.DataFrame(result.rounds)`."""
+        return [round_to_plain(record) for record in self.outcome.rounds]
 
     @property
     def report(self) -> Path:
         """A page with all of it, for people."""
         return self.folder / "report.html"
 
-    def _macro(self, key: str) -> float | None:
-        share = self.results[key]["macro"]
-        return None if share is None else float(share)
-
     def __repr__(self) -> str:
         known = "accuracy unknown" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
         before = "" if self.zero_shot is None else f" (zero-shot {self.zero_shot:.1%})"
-        return f"<Result: {len(self)} sites, {len(self.rounds)} rounds, {known}{before}>"
+        return f"<Result: {len(self)} sites, {len(self.outcome.rounds)} rounds, {known}{before}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(_row(client) for client in self.results["clients"])
+        rows = "".join(_row(client) for client in self.outcome.clients)
         head = "<tr><th>site</th><th>images</th><th>zero-shot</th><th>now</th></tr>"
         return f"<table><caption>{escape(repr(self)[1:-1])}</caption>{head}{rows}</table>"
 
 
-def _row(client: Mapping[str, Any]) -> str:
-    shares = ("" if client[key] is None else f"{client[key]:.1%}" for key in ("zero_shot", "final"))
-    cells = "".join(f"<td>{cell}</td>" for cell in (escape(client["name"]), f"{client['train']:,}", *shares))
+def _row(client: ClientRecord) -> str:
+    shares = ("" if share is None else f"{share:.1%}" for share in (client.zero_shot, client.final))
+    cells = "".join(f"<td>{cell}</td>" for cell in (escape(client.name), f"{client.train or 0:,}", *shares))
     return f"<tr>{cells}</tr>"

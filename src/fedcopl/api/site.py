@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..data.handed_over import Holding, Images, Labels, gather, gather_labelled
+from ..data.handed_over import Images, LabelsOfImages, SiteHolding, gather, gather_labelled
 from ..errors import DataError
 
 
@@ -19,9 +19,9 @@ class Site:
 
     name: str
     images: Images
-    test: Images | tuple[Images, Labels] | None = None
+    test: Images | tuple[Images, LabelsOfImages] | None = None
 
-    def holding(self, classes: Sequence[str]) -> Holding:
+    def holding(self, classes: Sequence[str]) -> SiteHolding:
         """All of it, listed and checked."""
         what = f"site {self.name}"
         train = gather(self.images, what)
@@ -29,9 +29,9 @@ class Site:
             why = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
             raise DataError(f"{what}: has no images{why}")
         if self.test is None:
-            return Holding(self.name, train)
+            return SiteHolding(self.name, train)
         images, labels = self.test if isinstance(self.test, tuple) else (self.test, None)
-        return Holding(self.name, train, *gather_labelled(images, labels, classes, f"{what}, test"))
+        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{what}, test"))
 
     def __repr__(self) -> str:
         measured = "" if self.test is None else ", with test images"

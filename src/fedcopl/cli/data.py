@@ -23,14 +23,15 @@ from ..algorithm.partition import counts_by_client
 from ..config import RunConfig, override
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import Dataset
-from ..data.survey import Survey, survey
+from ..data.sharing_out import client_names, share_out
+from ..data.survey import DatasetSurvey, survey
 
 MOST_LISTED = 20  # images left out that are named one by one; --json names all
 
 app = typer.Typer(help="List, check, show and fetch data sets.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.", show_default=False)]
-Place = Annotated[str, typer.Argument(help="Its folder, manifest or hub name; the digits need none.")]
+Where = Annotated[str, typer.Argument(help="Its folder, manifest or hub name; the digits need none.")]
 Pairs = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)]
 
 
@@ -50,7 +51,7 @@ def list_sources() -> None:
 @app.command()
 def check(
     name: Name,
-    folder: Place = "",
+    folder: Where = "",
     settings: Pairs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
@@ -69,7 +70,7 @@ def check(
 @app.command()
 def show(
     name: Name,
-    folder: Place = "",
+    folder: Where = "",
     settings: Pairs = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pictures"),
 ) -> None:
@@ -84,8 +85,6 @@ def show(
     if dataset.train.labels is None:
         Console(stderr=True).print(f"{name} has no labels, so nobody knows who holds what", highlight=False)
         return
-    from ..run.build import client_names, share_out  # brings torch
-
     parts = share_out(dataset, config.data, config.seed)
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
     heat_map(counts, dataset.classes, client_names(dataset, config.data), heat)
@@ -115,7 +114,7 @@ def _sentences(dataset: Dataset, config: RunConfig) -> list[str]:
     return zero_shot_sentences(dataset.classes, config.model.template or dataset.template)
 
 
-def _print(found: Survey, sentences: list[str]) -> None:
+def _print(found: DatasetSurvey, sentences: list[str]) -> None:
     console, dataset = Console(highlight=False, soft_wrap=True), found.dataset
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="fold")
@@ -144,7 +143,7 @@ def _plain(text: str) -> str:
     return text.replace("[", r"\[").replace("\n", "\\n")
 
 
-def _as_json(found: Survey, sentences: list[str]) -> dict[str, object]:
+def _as_json(found: DatasetSurvey, sentences: list[str]) -> dict[str, object]:
     dataset = found.dataset
     return {
         "name": dataset.name,

@@ -11,7 +11,7 @@ from ..errors import ConfigError, FedCoPLError
 
 if TYPE_CHECKING:
     from ..predict.classifier import Classifier
-    from ..predict.loading import Run
+    from ..predict.loading import FinishedRun
 
 
 def export(
@@ -32,12 +32,12 @@ def export(
 ) -> None:
     """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
     from ..predict.export import export as write
-    from ..predict.loading import Run
+    from ..predict.loading import FinishedRun
     from ..run.folder import file_name
 
     if everyone and client is not None:
         raise ConfigError("--all exports every client; leave out --client")
-    opened = Run(run, backbone=backbone, device="cpu")
+    opened = FinishedRun(run, backbone=backbone, device="cpu")
     names = opened.clients if everyone else [opened.choose(client)]
     folders = [out / file_name(name) if everyone else out for name in names]
     classifiers = _measured(opened, names, share)
@@ -52,7 +52,7 @@ def export(
             )
 
 
-def _measured(opened: "Run", names: list[str], share: float) -> Iterator["Classifier"]:
+def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
     """With each one's threshold, where the run's images can still be read."""
     from ..predict.thresholds import OwnImages
 

@@ -2,35 +2,39 @@
 
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..api.progress import watch
 from ..config import RunConfig, override, read_settings
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
+from ..report.run_page import write_report
+from ..run.record import Outcome, to_plain
 from .federation_show import print_outcome, print_status
 from .run import RUNS, flower
-from .show import watch
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates
+    from ..deployment.server.host import ServerHome
+    from ..deployment.server.plan import ServerPlan
+    from ..deployment.server.rounds import PreparedServer
 
 FEDERATION = Path("federation")
-SETTINGS_HELP = (
-    "A settings file, and single settings on top of it. Without a file: the defaults, which are the paper's."
-)
+SETTINGS_HELP = "A settings file, and single settings on top of it. Without a file: the defaults."
 
 
-Settings = Annotated[
+SettingsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[CONFIG.toml] [key=value ...]", help=SETTINGS_HELP, show_default=False),
 ]
 Classes = Annotated[
     Path | None, typer.Option(help="Class names, one a line; every site needs the same file.", show_default=False)
 ]
-Out = Annotated[
+OutFolder = Annotated[
     Path | None, typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False)
 ]
 Addresses = Annotated[
@@ -48,10 +52,10 @@ StartWith = Annotated[
 
 
 def server(
-    settings: Settings = None,
+    settings: SettingsArgument = None,
     classes: Classes = None,
     folder: Annotated[Path, typer.Option(help="Keys, certificates and logs of the server.")] = FEDERATION,
-    out: Out = None,
+    out: OutFolder = None,
     host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 9092,
     address: Addresses = None,
@@ -72,9 +76,9 @@ def server(
     with flower():
         from ..deployment.server.grid_clients import Patience
         from ..deployment.server.host import ServerHome
-        from ..deployment.server.plan import Plan
+        from ..deployment.server.plan import ServerPlan
         from ..deployment.server.rounds import PreparedServer
-    plan = Plan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
+    plan = ServerPlan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
     prepared = PreparedServer.prepare(plan)
     home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates, host), host, port)
     outcome = _host(home, prepared)
@@ -96,7 +100,7 @@ def _tell_of_unfinished(folder: Path) -> None:
 
 
 def _read(given: list[str], resumed: Path | None) -> RunConfig:
-    """Settings from the file named, else of the run that is resumed, else the defaults."""
+    """SettingsArgument from the file named, else of the run that is resumed, else the defaults."""
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
         file = resumed / "settings.toml"
@@ -135,7 +139,7 @@ def _host(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
     return outcome
 
 
-def print_start(home: "ServerHome", plan: "Plan") -> None:
+def print_start(home: "ServerHome", plan: "ServerPlan") -> None:
     """What the operator has to hand out and to collect."""
     from ..deployment.wire.addresses import with_port
 
@@ -154,8 +158,8 @@ def status(
     """Tell who is connected and how far the run is; at a site, how far the site is."""
     with flower():
         from ..deployment.status import status_of
-    told = status_of(folder)
-    print(json.dumps(told)) if as_json else print_status(told)
+    status = status_of(folder)
+    print(json.dumps(asdict(status))) if as_json else print_status(status)
 
 
 def stop(

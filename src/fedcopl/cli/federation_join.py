@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ..api.progress import watch
 from ..config import override
 from ..errors import ConfigError, Interrupted
 from .run import flower
-from .show import watch
 
 LONGEST_NAME = 60
 
@@ -52,9 +52,9 @@ def join(
     called, own = _site_name(name), _own_settings(list(settings or []))
     with flower():
         from ..deployment.site.consent import USUAL, Consent
-        from ..deployment.site.site import Home
+        from ..deployment.site.site import SiteHome
     consent = Consent(tuple(share or USUAL), least_sites, least_noise)
-    home = Home(called, images, str(classes), folder, own, str(corrections or ""), consent)
+    home = SiteHome(called, images, str(classes), folder, own, str(corrections or ""), consent)
     with watch(0) as watcher:
         site = _ready(home, watcher)
         _tell(site, server)
@@ -79,9 +79,9 @@ def _own_settings(pairs: list[str]) -> dict[str, Any]:
 
 def _ready(home: Any, watcher: Any) -> Any:
     from ..deployment.certificates import site_key
-    from ..deployment.site.site import Site
+    from ..deployment.site.site import RunningSite
 
-    site = Site(home, watcher)
+    site = RunningSite(home, watcher)
     site_key(home.folder, home.name)
     return site
 

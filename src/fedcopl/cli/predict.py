@@ -19,38 +19,40 @@ if TYPE_CHECKING:
 EVERY = 10_000  # images between two lines, where nobody looks at a terminal
 
 
-Images = Annotated[list[str], typer.Argument(help="Images, and folders of images.", show_default=False)]
+ImagesArgument = Annotated[list[str], typer.Argument(help="ImagesArgument, and folders of images.", show_default=False)]
 Folder = Annotated[
     Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export`, or of a run.", show_default=False)
 ]
-Out = Annotated[str, typer.Option("--out", "-o", help="File for the answers, .csv or .jsonl; - prints them.")]
-Client = Annotated[str | None, typer.Option(help="Whose classifier, where the folder is a run's.", show_default=False)]
+OutOption = Annotated[str, typer.Option("--out", "-o", help="File for the answers, .csv or .jsonl; - prints them.")]
+ClientOption = Annotated[
+    str | None, typer.Option(help="Whose classifier, where the folder is a run's.", show_default=False)
+]
 Top = Annotated[int, typer.Option(min=0, help="How many of the most probable classes to name.")]
 BELOW = "Give no label below this probability; without it, the classifier's own threshold."
 Below = Annotated[float | None, typer.Option("--abstain-below", min=0, max=1, help=BELOW, show_default=False)]
 SHARE = "The same, as a share of the images of the classifier's own site."
-Share = Annotated[float | None, typer.Option("--abstain-share", min=0, max=1, help=SHARE, show_default=False)]
-Form = Annotated[
+ShareOption = Annotated[float | None, typer.Option("--abstain-share", min=0, max=1, help=SHARE, show_default=False)]
+FormOption = Annotated[
     str | None, typer.Option("--format", help="csv or jsonl, whatever the file is called.", show_default=False)
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished file.")]
-Backbone = Annotated[
+BackboneOption = Annotated[
     str | None, typer.Option(help="Where the CLIP model lies, if it is not known by name.", show_default=False)
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 
 def predict(
-    images: Images,
+    images: ImagesArgument,
     classifier: Folder,
-    out: Out = "-",
-    client: Client = None,
+    out: OutOption = "-",
+    client: ClientOption = None,
     top: Top = 3,
     threshold: Below = None,
-    share: Share = None,
-    form: Form = None,
+    share: ShareOption = None,
+    form: FormOption = None,
     overwrite: Overwrite = False,
-    backbone: Backbone = None,
+    backbone: BackboneOption = None,
     device: Device = "auto",
 ) -> None:
     """Label images. A run that was stopped goes on when the same command is given again."""

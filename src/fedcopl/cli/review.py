@@ -10,18 +10,18 @@ import typer
 from ..errors import ConfigError, Interrupted
 
 if TYPE_CHECKING:
-    from ..algorithm.accuracy_from_sample import Estimate
-    from ..review.sample_survey import Outcome, Survey
+    from ..algorithm.accuracy_from_sample import AccuracyEstimate
+    from ..review.sample_survey import SampleOutcome, SampleSurvey
 
 WEB = "pip install 'fedcopl[web]'"
 
-Run = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
 Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
 OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
 def review(
-    run: Run,
+    run: RunArgument,
     client: Annotated[
         str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
     ] = None,
@@ -43,10 +43,10 @@ def review(
     """
     from ..review.expert_answers import Answers
     from ..review.image_source import open_gallery
-    from ..review.sample_survey import Survey
+    from ..review.sample_survey import SampleSurvey
 
     gallery = open_gallery(run, client)
-    survey = Survey(gallery, Answers(run, gallery.client))
+    survey = SampleSurvey(gallery, Answers(run, gallery.client))
     if export is not None:
         _export(survey, export)
     if manifest is not None:
@@ -58,7 +58,7 @@ def review(
         _serve(survey, port, open_it)
 
 
-def _serve(survey: "Survey", port: int, open_it: bool) -> None:
+def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
     try:
         from ..local_page.serving import new_token, serve
         from ..review.page import ReviewPage
@@ -81,7 +81,7 @@ def _serve(survey: "Survey", port: int, open_it: bool) -> None:
         raise Interrupted(f"stopped; {where}") from error
 
 
-def _export(survey: "Survey", path: Path) -> None:
+def _export(survey: "SampleSurvey", path: Path) -> None:
     from ..files import write_text
     from ..review.corrections import answers_csv
 
@@ -90,7 +90,7 @@ def _export(survey: "Survey", path: Path) -> None:
     print(f"{path}: {len(answers):,} answers")
 
 
-def _manifest(survey: "Survey", path: Path, settings: Path) -> None:
+def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
     from ..review.corrections import write_manifest
 
     tested, classes = write_manifest(survey, path)
@@ -99,7 +99,7 @@ def _manifest(survey: "Survey", path: Path, settings: Path) -> None:
     print(f"fedcopl run {settings} {given}")
 
 
-def _in_words(survey: "Survey", outcome: "Outcome") -> str:
+def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
     estimate, beliefs = outcome.estimate, survey.gallery.beliefs
     facts = {
         "labels of": f"{survey.gallery.client}, {outcome.images:,} images, round {beliefs.rounds[-1] + 1}",
@@ -116,8 +116,8 @@ def _in_words(survey: "Survey", outcome: "Outcome") -> str:
     return "\n".join(f"{title:<18}{value}" for title, value in facts.items() if value)
 
 
-def _as_json(survey: "Survey", outcome: "Outcome") -> dict[str, Any]:
-    def shares(estimate: "Estimate") -> dict[str, Any]:
+def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]:
+    def shares(estimate: "AccuracyEstimate") -> dict[str, Any]:
         return {**estimate._asdict(), "share": estimate.share if estimate.looked_at else None}
 
     return {

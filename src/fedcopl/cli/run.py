@@ -7,18 +7,21 @@ from datetime import datetime
 from enum import StrEnum
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from ..api.progress import watch
 from ..config import RunConfig, override, read_settings
 from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
-from .show import print_results, watch
+from ..report.run_page import write_report
+from ..run.record import Outcome, to_plain
+from .show import print_results
 
 RUNS = Path("runs")
 
 
-class Engine(StrEnum):
+class EngineName(StrEnum):
     """Who carries the questions of a simulation."""
 
     LOCAL = "local"
@@ -41,8 +44,8 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     engine: Annotated[
-        Engine, typer.Option(help="Who carries the questions: this process, or Flower's simulation on all cores.")
-    ] = Engine.LOCAL,
+        EngineName, typer.Option(help="Who carries the questions: this process, or Flower's simulation on all cores.")
+    ] = EngineName.LOCAL,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Run a federation in this process and write settings, results, prompts and a report into a folder."""
@@ -53,8 +56,9 @@ def run(
     config = _read(file, pairs, folder if resume else None)
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     outcome = _simulate(config, folder, resume, engine)
+    write_report(folder)
     if as_json:
-        print(json.dumps(outcome))
+        print(json.dumps(to_plain(outcome)))
     else:
         print_results(outcome, folder)
 
@@ -79,7 +83,7 @@ def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfi
         return RunConfig.from_mapping(override(read_settings(demo), pairs), "settings")
 
 
-def _simulate(config: RunConfig, folder: Path, resume: bool, engine: Engine) -> dict[str, Any]:
+def _simulate(config: RunConfig, folder: Path, resume: bool, engine: EngineName) -> Outcome:
     simulate = _simulation(engine)
     try:
         with watch(config.rounds) as watcher:
@@ -88,9 +92,9 @@ def _simulate(config: RunConfig, folder: Path, resume: bool, engine: Engine) -> 
         raise Interrupted(f"stopped; go on with: fedcopl run --out {folder} --resume") from error
 
 
-def _simulation(engine: Engine) -> Callable[..., dict[str, Any]]:
+def _simulation(engine: EngineName) -> Callable[..., Outcome]:
     """Brings torch: a second that --help need not wait for."""
-    if engine is Engine.FLOWER:
+    if engine is EngineName.FLOWER:
         with flower():
             from ..simulation.on_flower import simulate_on_ray
         return simulate_on_ray

@@ -3,10 +3,10 @@
 import sys
 
 from ..errors import ConfigError, Interrupted, RunFolderError
-from .review import WEB, OpenIt, Port, Run
+from .review import WEB, OpenIt, Port, RunArgument
 
 
-def watch(run: Run, port: Port = 0, open_it: OpenIt = False) -> None:
+def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
     """Show how a simulation or a federation gets on, on a local page that only reads.
 
     With a fixed --port an open page finds its way back when this command is started again.

@@ -57,7 +57,7 @@ class Pixels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """One finished entry on disk."""
 
     folder: Path
@@ -109,7 +109,7 @@ class PixelCache:
         progress(len(images), len(images))
         return Pixels(array, [Bad(place, images.names[place], why) for place, why in entry.bad], contents)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CacheEntry]:
         """All finished entries, the last used first."""
         found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := read_entry(path.parent))]
         return sorted(found, key=lambda entry: entry.last_used, reverse=True)
@@ -140,7 +140,7 @@ class PixelCache:
         made_of = json.dumps([FORMAT, PIL.__version__, key, contents])
         return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
 
-    def _find(self, contents: list[str], key: str) -> Entry | None:
+    def _find(self, contents: list[str], key: str) -> CacheEntry | None:
         entry = read_entry(self._home(contents, key))
         if entry:
             with suppress(OSError):
@@ -149,7 +149,7 @@ class PixelCache:
 
     def _make(
         self, images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, key: str, progress: Progress
-    ) -> Entry:
+    ) -> CacheEntry:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -202,13 +202,13 @@ class PixelCache:
             raise DataError(f"{self.folder}: cannot be written: {reason}; {HINT}") from error
 
 
-def read_entry(folder: Path) -> Entry | None:
+def read_entry(folder: Path) -> CacheEntry | None:
     """A whole entry, or None: what is missing, cut short or of another format is no entry."""
     try:
         told = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
         if told["format"] != FORMAT:
             return None
-        entry = Entry(
+        entry = CacheEntry(
             folder,
             str(told["transform"]),
             str(told["pillow"]),

@@ -17,7 +17,7 @@ from .walk import require_folder
 
 TEMPLATE = "a photo of a {}."
 PIXELS = 3 * 32 * 32
-Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+CifarBatch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Pixels as they are stored, (n, 3072), and labels."""
 
 
@@ -94,7 +94,7 @@ def _image_set(folder: Path, files: Sequence[str], size: int, form: Form, classe
     return ImageSet(ImageArrays(rows), np.concatenate([labels for _, labels in batches]), names)
 
 
-def _batch(file: Path, size: int, form: Form, classes: int) -> Batch:
+def _batch(file: Path, size: int, form: Form, classes: int) -> CifarBatch:
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -108,7 +108,7 @@ def _batch(file: Path, size: int, form: Form, classes: int) -> Batch:
     return pixels, labels
 
 
-def _pickled(file: Path, content: bytes, key: str) -> Batch:
+def _pickled(file: Path, content: bytes, key: str) -> CifarBatch:
     try:
         told = load_plain(content)
         return np.asarray(told["data"], np.uint8), np.array(told[key], np.int64)
@@ -116,7 +116,7 @@ def _pickled(file: Path, content: bytes, key: str) -> Batch:
         raise DataError(f"{file}: is not one of CIFAR's pickles: {error}; fetch it again") from error
 
 
-def _binary(file: Path, content: bytes, labels: int, size: int) -> Batch:
+def _binary(file: Path, content: bytes, labels: int, size: int) -> CifarBatch:
     """Rows of one or two label bytes and 3,072 pixels; of two labels the first is the coarse one."""
     if len(content) != size * (labels + PIXELS):
         raise DataError(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import DataError
 
-Progress = Callable[[int, int | None], None]
+BytesProgress = Callable[[int, int | None], None]
 """Is told how many bytes are there, and of how many, if the server says."""
 
 PIECE = 1 << 20
@@ -59,7 +59,7 @@ BY_HAND: Mapping[str, str] = {
 }
 
 
-def get(name: str, folder: Path, progress: Progress = lambda done, total: None) -> Path:
+def get(name: str, folder: Path, progress: BytesProgress = lambda done, total: None) -> Path:
     """Download and unpack a data set into a folder; the folder that holds it."""
     if name not in DOWNLOADS:
         reason = BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
@@ -67,7 +67,7 @@ def get(name: str, folder: Path, progress: Progress = lambda done, total: None) 
     return fetch(DOWNLOADS[name], folder, progress)
 
 
-def fetch(download: Download, folder: Path, progress: Progress = lambda done, total: None) -> Path:
+def fetch(download: Download, folder: Path, progress: BytesProgress = lambda done, total: None) -> Path:
     made = folder / download.makes
     if made.exists():
         return made
@@ -88,7 +88,7 @@ def fetch(download: Download, folder: Path, progress: Progress = lambda done, to
     return made
 
 
-def _fetch_file(download: Download, archive: Path, progress: Progress) -> None:
+def _fetch_file(download: Download, archive: Path, progress: BytesProgress) -> None:
     """Into a file of a temporary name, going on where an earlier attempt stopped."""
     part = archive.with_name(f"{archive.name}.part")
     have = part.stat().st_size if part.exists() else 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..config import Data
 from .classes import find_classes
 from .dataset import Dataset, Skipped
-from .records import Record, Split, build
+from .records import FileRecord, Split, build
 from .walk import folders_in, images_below, is_folder, require_folder
 
 CLIENTS = "clients"
@@ -37,7 +37,7 @@ def _class_folders(root: Path) -> Iterator[Path]:
             yield from folders_in(folder)
 
 
-def _records(root: Path, skipped: list[Skipped]) -> Iterator[Record]:
+def _records(root: Path, skipped: list[Skipped]) -> Iterator[FileRecord]:
     for client, home in _homes(root):
         for split, folder in _splits(home):
             yield from _split_records(root, split, folder, client, skipped)
@@ -56,7 +56,7 @@ def _splits(home: Path) -> list[tuple[Split, Path]]:
 
 def _split_records(
     root: Path, split: Split, folder: Path, client: str | None, skipped: list[Skipped]
-) -> Iterator[Record]:
+) -> Iterator[FileRecord]:
     """The images of each class folder, or those that lie flat, where there are no class folders."""
     flat = list(images_below(folder, root, skipped, deep=False))
     class_folders = folders_in(folder)
@@ -65,7 +65,7 @@ def _split_records(
         if class_folders:
             skipped.append((name, "lies beside the class folders, so its class is not known"))
         else:
-            yield Record(name, path, split, None, client)
+            yield FileRecord(name, path, split, None, client)
     for class_folder in class_folders:
         for path in images_below(class_folder, root, skipped):
-            yield Record(path.relative_to(root).as_posix(), path, split, class_folder.name, client)
+            yield FileRecord(path.relative_to(root).as_posix(), path, split, class_folder.name, client)

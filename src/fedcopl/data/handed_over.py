@@ -18,20 +18,20 @@ from .images import BadImage, ImageFiles, StoredImages, decode
 from .records import TEMPLATE, by_name, printable
 from .walk import folders_in, images_below
 
-Picture = Path | Image.Image | NDArray[np.uint8]
+GivenPicture = Path | Image.Image | NDArray[np.uint8]
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
 """A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
-Labels = Sequence[str] | Sequence[int] | NDArray[Any]
+LabelsOfImages = Sequence[str] | Sequence[int] | NDArray[Any]
 """Class names, or their numbers in the list of classes."""
 
 SITES = "sites"  # as the settings of a run call images that were handed over
 
 
 @dataclass(frozen=True)
-class Pictures:
+class GivenPictures:
     """Images that were handed over, and what to call each."""
 
-    items: Sequence[Picture]
+    items: Sequence[GivenPicture]
     names: Sequence[str]
     skipped: Sequence[Skipped] = ()  # files among them that are no images
 
@@ -40,19 +40,19 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Holding:
+class SiteHolding:
     """What one site brings along."""
 
     name: str
-    train: Pictures
-    test: Pictures = field(default_factory=lambda: Pictures((), ()))
+    train: GivenPictures
+    test: GivenPictures = field(default_factory=lambda: GivenPictures((), ()))
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
 class GivenImages(StoredImages):
     """Files, arrays and Pillow images in one sequence."""
 
-    def __init__(self, pictures: Sequence[Picture]):
+    def __init__(self, pictures: Sequence[GivenPicture]):
         self.pictures = pictures
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class GivenImages(StoredImages):
         return type(self)([self.pictures[place] for place in places])
 
 
-def content_of(picture: Picture) -> bytes:
+def content_of(picture: GivenPicture) -> bytes:
     """The bytes of a file; of an image in memory, those of a file that would hold it: all go through one decoder."""
     if isinstance(picture, Path):
         return picture.read_bytes()
@@ -79,7 +79,7 @@ def content_of(picture: Picture) -> bytes:
     return file.getvalue()
 
 
-def open_picture(picture: Picture) -> Image.Image:
+def open_picture(picture: GivenPicture) -> Image.Image:
     """The image itself, upright and of 8 bits per colour; BadImage says why not."""
     try:
         content = content_of(picture)
@@ -88,29 +88,29 @@ def open_picture(picture: Picture) -> Image.Image:
     return decode(content)
 
 
-def gather(images: Images, what: str) -> Pictures:
+def gather(images: Images, what: str) -> GivenPictures:
     """All images of what was handed over; `what` names it in a message."""
     if isinstance(images, str | Path):
         return _at_path(Path(images).expanduser(), what)
     if isinstance(images, Image.Image):
-        return Pictures([images], ["0"])
+        return GivenPictures([images], ["0"])
     if isinstance(images, np.ndarray):
         _refuse_array(images, what)
-        return Pictures(list(images), [str(place) for place in range(len(images))])
+        return GivenPictures(list(images), [str(place) for place in range(len(images))])
     items = [_single(image, place, what) for place, image in enumerate(images)]
-    return Pictures(items, [_name(item, place) for place, item in enumerate(items)])
+    return GivenPictures(items, [_name(item, place) for place, item in enumerate(items)])
 
 
-def _at_path(path: Path, what: str) -> Pictures:
+def _at_path(path: Path, what: str) -> GivenPictures:
     if path.is_file():
-        return Pictures([path], [printable(path.name)])
+        return GivenPictures([path], [printable(path.name)])
     if not path.is_dir():
         raise DataError(f"{what}: {printable(str(path))}: there is no such folder or file")
     skipped: list[Skipped] = []
     root = path.resolve()
     files = list(files_below(root, skipped))
     names = [printable(file.relative_to(root).as_posix()) for file in files]
-    return Pictures(files, names, [(printable(name), why) for name, why in skipped])
+    return GivenPictures(files, names, [(printable(name), why) for name, why in skipped])
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
@@ -135,7 +135,7 @@ def _refuse_array(images: NDArray[Any], what: str) -> None:
         )
 
 
-def _single(image: object, place: int, what: str) -> Picture:
+def _single(image: object, place: int, what: str) -> GivenPicture:
     match image:
         case str() | Path():
             return Path(image).expanduser()
@@ -147,11 +147,11 @@ def _single(image: object, place: int, what: str) -> Picture:
     raise DataError(f"{what}: image {place} is a {type(image).__name__}, not a path, a Pillow image or an array")
 
 
-def _name(item: Picture, place: int) -> str:
+def _name(item: GivenPicture, place: int) -> str:
     return printable(str(item)) if isinstance(item, Path) else str(place)
 
 
-def class_numbers(labels: Labels, classes: Sequence[str], what: str) -> NDArray[np.int64]:
+def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> NDArray[np.int64]:
     """The place of each label in the list of classes."""
     given = list(labels)
     if given and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in given):
@@ -168,8 +168,8 @@ def class_numbers(labels: Labels, classes: Sequence[str], what: str) -> NDArray[
 
 
 def gather_labelled(
-    images: Images, labels: Labels | None, classes: Sequence[str], what: str
-) -> tuple[Pictures, NDArray[np.int64]]:
+    images: Images, labels: LabelsOfImages | None, classes: Sequence[str], what: str
+) -> tuple[GivenPictures, NDArray[np.int64]]:
     """Images with their truth. Without `labels` they lie in a folder with a sub-folder for each class."""
     if labels is None:
         images, labels = _by_class_folder(images, what)
@@ -187,7 +187,7 @@ def _by_class_folder(images: Images, what: str) -> tuple[list[str | Path], list[
     return [file for file, _ in found], [label for _, label in found]
 
 
-def dataset_of_sites(holdings: Sequence[Holding], classes: Sequence[str]) -> Dataset:
+def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) -> Dataset:
     """The sites' images as one data set that says who holds what."""
     trains, tests = [holding.train for holding in holdings], [holding.test for holding in holdings]
     sites = [holding.name for holding in holdings]
@@ -204,9 +204,9 @@ def dataset_of_sites(holdings: Sequence[Holding], classes: Sequence[str]) -> Dat
 
 
 def dataset_of_images(
-    train: Pictures,
+    train: GivenPictures,
     labels: NDArray[np.int64] | None,
-    test: tuple[Pictures, NDArray[np.int64]] | None,
+    test: tuple[GivenPictures, NDArray[np.int64]] | None,
     classes: Sequence[str],
 ) -> Dataset:
     """One data set to be shared out. `labels` are the truth of the training images, where anybody knows it."""
@@ -221,7 +221,7 @@ def dataset_of_images(
     )
 
 
-def _image_set(parts: Sequence[Pictures], sites: Sequence[str]) -> ImageSet:
+def _image_set(parts: Sequence[GivenPictures], sites: Sequence[str]) -> ImageSet:
     items = [item for pictures in parts for item in pictures.items]
     files = [item for item in items if isinstance(item, Path)]
     # Of files alone there is an index of what was read before; mixed with others they are read anew by each run.
@@ -231,5 +231,5 @@ def _image_set(parts: Sequence[Pictures], sites: Sequence[str]) -> ImageSet:
     return ImageSet(images, names=names)
 
 
-def _owners(parts: Sequence[Pictures]) -> NDArray[np.int64]:
+def _owners(parts: Sequence[GivenPictures]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])

@@ -14,10 +14,10 @@ from ..config import Data
 from ..errors import DataError
 from .classes import find_classes
 from .dataset import Dataset, Skipped
-from .records import Record, Split, build, printable
+from .records import FileRecord, Split, build, printable
 
 COLUMNS = ("path", "label", "split", "client")
-Row = tuple[int, dict[str, str]]  # its line or number in the file, and its cells
+ManifestRow = tuple[int, dict[str, str]]  # its line or number in the file, and its cells
 
 
 def read_manifest(data: Data) -> Dataset:
@@ -39,7 +39,7 @@ def _require_file(path: str) -> Path:
     return file.resolve()
 
 
-def _csv_rows(file: Path) -> list[Row]:
+def _csv_rows(file: Path) -> list[ManifestRow]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.DictReader(lines, strict=True)
@@ -49,7 +49,7 @@ def _csv_rows(file: Path) -> list[Row]:
         raise DataError(f"{file}: cannot be read as CSV: {error}") from error
 
 
-def _parquet_rows(file: Path) -> list[Row]:
+def _parquet_rows(file: Path) -> list[ManifestRow]:
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as error:
@@ -79,7 +79,7 @@ def _check_columns(file: Path, names: Sequence[str]) -> None:
         raise DataError(f"{file}: has no column path (its columns: {', '.join(names) or 'none'})")
 
 
-def _records(file: Path, rows: Iterable[Row]) -> Iterator[Record]:
+def _records(file: Path, rows: Iterable[ManifestRow]) -> Iterator[FileRecord]:
     first: dict[Path, int] = {}
     for line, cells in rows:
         where = f"{file}, row {line}"
@@ -93,10 +93,10 @@ def _records(file: Path, rows: Iterable[Row]) -> Iterator[Record]:
         if split not in ("train", "test"):
             raise DataError(f"{where}: the split is {split!r}; it should be train or test")
         name = Path(cells["path"]).as_posix()
-        yield Record(name, path, cast(Split, split), cells.get("label"), cells.get("client"))
+        yield FileRecord(name, path, cast(Split, split), cells.get("label"), cells.get("client"))
 
 
-def _present(records: Iterable[Record], skipped: list[Skipped]) -> Iterator[Record]:
+def _present(records: Iterable[FileRecord], skipped: list[Skipped]) -> Iterator[FileRecord]:
     for record in records:
         if record.path.is_file():
             yield record

@@ -11,7 +11,7 @@ from typing import Any
 from ..config import Data
 from ..errors import DataError
 from .dataset import Dataset
-from .records import Record, Split, build, by_name
+from .records import FileRecord, Split, build, by_name
 from .walk import folders_in, require_folder
 
 
@@ -117,7 +117,7 @@ def _resisc_list(root: Path, split: str) -> list[str]:
     return [name if "/" in name else f"{_resisc_class(name)}/{name}" for name in names]
 
 
-def _resisc_split(root: Path, folder: str) -> list[Record]:
+def _resisc_split(root: Path, folder: str) -> list[FileRecord]:
     names = [f"{folder}/{path.name}" for path in (root / folder).glob("*.jpg")]
     names.sort(key=lambda name: (blake2b(name.encode(), digest_size=8).hexdigest(), name))
     train = len(names) // RESISC45_TRAIN_SHARE
@@ -135,8 +135,8 @@ def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
     )
 
 
-def _listed(folder: Path, name: str, split: Split, label: str) -> Record:
-    return Record(name, folder / name, split, label)
+def _listed(folder: Path, name: str, split: Split, label: str) -> FileRecord:
+    return FileRecord(name, folder / name, split, label)
 
 
 def _lines(file: Path) -> list[str]:
@@ -160,7 +160,7 @@ def _json(file: Path) -> Any:
 
 
 def _checked(
-    name: str, root: Path, records: Sequence[Record], sizes: Sizes, classes: Sequence[str] | None = None
+    name: str, root: Path, records: Sequence[FileRecord], sizes: Sizes, classes: Sequence[str] | None = None
 ) -> Dataset:
     """All images there, as many as there should be."""
     names = classes or sorted({record.label or "" for record in records}, key=by_name)

@@ -19,7 +19,7 @@ TEMPLATE = "a photo of a {}"
 
 
 @dataclass(frozen=True)
-class Record:
+class FileRecord:
     """One image, as a reader found it."""
 
     name: str  # below the root, with /
@@ -42,7 +42,7 @@ def printable(name: str) -> str:
 def build(
     name: str,
     origin: Path,
-    records: Iterable[Record],
+    records: Iterable[FileRecord],
     *,
     listed: tuple[Sequence[str], object] | None = None,
     template: str = TEMPLATE,
@@ -76,7 +76,9 @@ def _first_reason(skipped: Iterable[Skipped]) -> str:
     return f"; {len(left_out)} left out, the first: {printable(name)}: {reason}"
 
 
-def _classes(records: Sequence[Record], origin: Path, listed: tuple[Sequence[str], object] | None) -> tuple[str, ...]:
+def _classes(
+    records: Sequence[FileRecord], origin: Path, listed: tuple[Sequence[str], object] | None
+) -> tuple[str, ...]:
     labels = sorted({record.label for record in records if record.label is not None}, key=by_name)
     if listed is None:
         if not labels:
@@ -89,7 +91,7 @@ def _classes(records: Sequence[Record], origin: Path, listed: tuple[Sequence[str
     return classes
 
 
-def _clients(records: Sequence[Record], origin: Path) -> tuple[str, ...]:
+def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
     """All clients, sorted; either every image names its client or none does."""
     homeless = [record.name for record in records if record.client is None]
     clients = {record.client for record in records if record.client is not None}
@@ -98,7 +100,7 @@ def _clients(records: Sequence[Record], origin: Path) -> tuple[str, ...]:
     return tuple(sorted(clients, key=by_name))
 
 
-def _image_set(records: Sequence[Record], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
+def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
     number = {client: place for place, client in enumerate(clients)}
     return ImageSet(
         ImageFiles([record.path for record in records]),
@@ -108,7 +110,7 @@ def _image_set(records: Sequence[Record], origin: Path, classes: Sequence[str], 
     )
 
 
-def _labels(records: Sequence[Record], origin: Path, classes: Sequence[str]) -> NDArray[np.int64] | None:
+def _labels(records: Sequence[FileRecord], origin: Path, classes: Sequence[str]) -> NDArray[np.int64] | None:
     number = {name: place for place, name in enumerate(classes)}
     known = [number[clean(record.label)] for record in records if record.label is not None]
     if not known:

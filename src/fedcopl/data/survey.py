@@ -6,17 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .cache import Progress
 from .dataset import Dataset, ImageSet, Skipped
 from .digests import UNREADABLE, digest
 from .images import BadImage, StoredImages, quiet
 from .parallel import in_order
 from .prepare import repeats
 
-Progress = Callable[[int, int], None]
-
 
 @dataclass(frozen=True)
-class Survey:
+class DatasetSurvey:
     """What was found. Broken images are counted in no class."""
 
     dataset: Dataset  # without the broken ones, which are in its `skipped`
@@ -35,7 +34,7 @@ class Survey:
         }
 
 
-def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> Survey:
+def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
     """Open every image once. Nothing is written anywhere."""
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train, broken_train = _open_all(dataset.train, lambda done: progress(done, total))
@@ -46,7 +45,7 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> S
     ]
     usable = dataset.without(broken_train, broken_test, skipped)
     notes = [*repeats(train, test), *_small_clients(usable), *_empty_classes(usable)]
-    return Survey(usable, tuple(notes))
+    return DatasetSurvey(usable, tuple(notes))
 
 
 def _open_all(images: ImageSet, progress: Callable[[int], None]) -> tuple[list[str], dict[int, str]]:

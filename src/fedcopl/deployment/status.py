@@ -2,6 +2,8 @@
 
 import json
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,22 +11,34 @@ import httpx
 
 from ..config import RunConfig, read_settings
 from ..errors import FederationError
-from ..privacy.accountant import statement
-from ..run.folder import ENDED
+from ..federation.seam import Labelling
+from ..privacy.accountant import PrivacyStatement, statement
+from ..run.folder import ENDED, ROUNDS, SETTINGS
+from ..run.record import RoundRecord, parse_json, read_rounds
 from .certificates import read_site_keys
 from .server.registry import ONLINE, Control
 from .working_folder import who_works
 
 SHOWN = 10  # rounds
-Told = dict[str, Any]
 
 
-def status_of(folder: Path) -> Told:
+@dataclass(frozen=True)
+class Status:
+    """How a server or a site gets on."""
+
+    running: bool
+    facts: Mapping[str, str]
+    privacy: PrivacyStatement | None = None
+    sites: list[list[str]] = field(default_factory=list)  # name, now, since, last trained
+    rounds: list[list[str]] = field(default_factory=list)  # round, sites, images, loss, who was left out
+
+
+def status_of(folder: Path) -> Status:
     about = who_works(folder)
     return _server(folder, about) if about["role"] == "server" else _site(folder, about)
 
 
-def _server(folder: Path, about: Told) -> Told:
+def _server(folder: Path, about: Mapping[str, Any]) -> Status:
     out = Path(about["out"])
     rounds = _rounds(out)
     facts = {
@@ -34,53 +48,48 @@ def _server(folder: Path, about: Told) -> Told:
     }
     if (out / ENDED).exists() and not about["running"]:
         facts["ended because"] = (out / ENDED).read_text(encoding="utf-8").strip()
-    totals = next((record["totals"] for record in reversed(rounds) if record["totals"]), None)
+    totals = next((record.totals for record in reversed(rounds) if record.totals), None)
     if totals:
         facts["sure images by class"] = ", ".join(map(str, totals))
-    told = next((record["labelling"] for record in reversed(rounds) if record["labelling"]), None)
-    if told:
-        facts |= _about_labels(told)
-    trained = {site: record["round"] + 1 for record in rounds for site in record["sites"]}
-    return {
-        "facts": facts,
-        "running": about["running"],
-        "privacy": _privacy(out, rounds),
-        "sites": _sites(folder, about, trained),
-        "rounds": [_row(record) for record in rounds[-SHOWN:]],
-    }
+    labelling = next((record.labelling for record in reversed(rounds) if record.labelling), None)
+    if labelling:
+        facts |= _about_labels(labelling)
+    trained = {site: record.number for record in rounds for site in record.sites or ()}
+    privacy, sites = _privacy(out, rounds), _sites(folder, about, trained)
+    return Status(about["running"], facts, privacy, sites, [_row(record) for record in rounds[-SHOWN:]])
 
 
-def _privacy(out: Path, rounds: list[Told]) -> Told | None:
+def _privacy(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
     """What the run has given away so far; None if its settings hide nothing, or nobody has written them yet."""
-    settings = out / "settings.toml"
-    if not settings.exists():
+    if not (out / SETTINGS).exists():
         return None
-    return statement(RunConfig.from_mapping(read_settings(settings), str(settings)), rounds)
+    config = RunConfig.from_mapping(read_settings(out / SETTINGS), str(out / SETTINGS))
+    return statement(config, (release for record in rounds for release in record.releases))
 
 
-def _about_labels(told: Told) -> dict[str, str]:
+def _about_labels(seen: Labelling) -> dict[str, str]:
     """What can be seen of pseudo labels where nobody knows the truth."""
-    share = 100 * told["chosen"] / max(told["images"], 1)
-    facts = {"images chosen": f"{told['chosen']:,} of {told['images']:,} ({share:.0f} %)"}
-    if told["compared"]:
-        same = 100 * told["unchanged"] / told["compared"]
-        facts["labels as before"] = f"{told['unchanged']:,} of {told['compared']:,} ({same:.0f} %)"
+    share = 100 * seen.chosen / max(seen.images, 1)
+    facts = {"images chosen": f"{seen.chosen:,} of {seen.images:,} ({share:.0f} %)"}
+    if seen.compared:
+        same = 100 * seen.unchanged / seen.compared
+        facts["labels as before"] = f"{seen.unchanged:,} of {seen.compared:,} ({same:.0f} %)"
     return facts
 
 
-def _rounds(out: Path) -> list[Told]:
-    file = out / "rounds.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+def _rounds(out: Path) -> tuple[RoundRecord, ...]:
+    file = out / ROUNDS
+    return read_rounds([parse_json(line) for line in file.read_bytes().splitlines()]) if file.exists() else ()
 
 
-def _row(record: Told) -> list[str]:
-    loss = "-" if record["loss"] is None else f"{record['loss']:.3f}"
-    dropped = "; ".join(f"{site}: {why}" for site, why in record["dropped"].items())
-    images = str(record["examples"] or "-")  # none are told where the run is private
-    return [str(record["round"] + 1), str(record["participants"]), images, loss, dropped]
+def _row(record: RoundRecord) -> list[str]:
+    loss = "-" if record.loss is None else f"{record.loss:.3f}"
+    dropped = "; ".join(f"{site}: {why}" for site, why in record.dropped.items())
+    images = str(record.examples or "-")  # none are told where the run is private
+    return [str(record.number), str(record.participants), images, loss, dropped]
 
 
-def _sites(folder: Path, about: Told, trained: dict[str, int]) -> list[list[str]]:
+def _sites(folder: Path, about: Mapping[str, Any], trained: dict[str, int]) -> list[list[str]]:
     """Of everyone who may join: whether it is connected, and the last round it trained in."""
     now = _connected(folder, about) if about["running"] else {}
     names = read_site_keys(folder / "sites") if (folder / "sites").is_dir() else {}
@@ -90,7 +99,7 @@ def _sites(folder: Path, about: Told, trained: dict[str, int]) -> list[list[str]
     ]
 
 
-def _connected(folder: Path, about: Told) -> dict[str, tuple[str, str]]:
+def _connected(folder: Path, about: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     try:
         control = Control(about["local"], Path(about.get("ca", folder / "ca.pem")))
         nodes = control.nodes()
@@ -99,14 +108,14 @@ def _connected(folder: Path, about: Told) -> dict[str, tuple[str, str]]:
     return {node.name: ("connected", str(node.last_activated_at)[:19]) for node in nodes if node.status == ONLINE}
 
 
-def _site(folder: Path, about: Told) -> Told:
+def _site(folder: Path, about: Mapping[str, Any]) -> Status:
     facts = {
         "site": f"{about['name']}, {'running' if about['running'] else 'not running'}",
         "server": about["server"],
         "conditions": about.get("conditions", "unknown"),
     }
-    places = sorted((folder / "runs").glob("*/state/now.json"), key=lambda file: file.stat().st_mtime)
-    if places:
-        kept = json.loads(places[-1].read_text(encoding="utf-8"))
-        facts |= {"last run": str(places[-1].parent.parent), "last round": str(kept["round"] + 1)}
-    return {"facts": facts, "running": about["running"]}
+    steps = sorted((folder / "runs").glob("*/state/now.json"), key=lambda file: file.stat().st_mtime)
+    if steps:
+        kept = json.loads(steps[-1].read_text(encoding="utf-8"))
+        facts |= {"last run": str(steps[-1].parent.parent), "last round": str(kept["round"] + 1)}
+    return Status(about["running"], facts)

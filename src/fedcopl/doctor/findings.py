@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
-Level = Literal["ok", "note", "problem"]
+FindingLevel = Literal["ok", "note", "problem"]
 
 
 class Finding(NamedTuple):
     """One thing that was looked at."""
 
-    level: Level  # a problem stops a run, a note may matter
+    level: FindingLevel  # a problem stops a run, a note may matter
     what: str
     detail: str
     do: str = ""  # what to do about it

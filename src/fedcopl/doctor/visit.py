@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..config import RunConfig, load
-from ..data.survey import Progress
+from ..data.cache import Progress
 from ..errors import ConfigError
 from .findings import Finding, ok, problem
 from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python

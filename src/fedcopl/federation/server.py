@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
+from ..algorithm.metrics import Score
 from ..algorithm.neighbours import nearest
 from ..config import RunConfig
 from ..errors import ConfigError
@@ -36,8 +37,6 @@ class ServerState:
 
 
 AfterRound = Callable[[ServerState, RoundReport], None]
-Score = tuple[int, int]
-"""Test images classified rightly, of how many."""
 
 
 class Sums(Protocol):

@@ -7,14 +7,14 @@ from typing import Any
 
 from ..deployment.server.plan import read_run_settings
 from ..deployment.site.consent import USUAL, Consent
-from ..deployment.site.site import Home, Site
+from ..deployment.site.site import RunningSite, SiteHome
 from ..errors import ConfigError
 from ..simulation.simulated_sites import PARTITION, SimulatedSite
 
 MODEL = "model."
 
 
-def answerer_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> SimulatedSite | Site:
+def answerer_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> SimulatedSite | RunningSite:
     if PARTITION in node:
         plan = read_run_settings(run)
         return SimulatedSite(plan.config.to_toml(), plan.out, int(node[PARTITION]))
@@ -22,11 +22,11 @@ def answerer_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> SimulatedSit
 
 
 @lru_cache(maxsize=1)
-def _site(node: tuple[tuple[str, Any], ...]) -> Site:
-    return Site(home_of(dict(node)))
+def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
+    return RunningSite(home_of(dict(node)))
 
 
-def home_of(node: Mapping[str, Any]) -> Home:
+def home_of(node: Mapping[str, Any]) -> SiteHome:
     """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
     Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `least-sites`, `least-noise`.
@@ -35,7 +35,7 @@ def home_of(node: Mapping[str, Any]) -> Home:
     if missing:
         raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode")
     model = {key.removeprefix(MODEL): value for key, value in node.items() if key.startswith(MODEL)}
-    return Home(
+    return SiteHome(
         node["name"],
         Path(node["images"]),
         node.get("classes", ""),

@@ -1,6 +1,6 @@
 """A method on a frozen CLIP, and images as it reads them: what is frozen is computed once."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..clip.encoder import Array, Encoder
+from ..clip.encoder import Encoder
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages
+from ..federation.client import Prompts as Prompts
 from .base import Method
 
-Prompts = Mapping[str, Array]
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 

@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 
 from ..errors import RunFolderError
 from ..files import write_text
-from .answer_rows import Rows
-from .answers import Answer, Named
+from .answer_rows import AnswerRows
+from .answers import Answer, NamedImages
 from .predictor import BATCH
 
 
@@ -32,7 +32,7 @@ class AnswerFile:
     """Where answers go, and what they are answers to: `asked` must be the same when one goes on."""
 
     path: Path
-    rows: Rows
+    rows: AnswerRows
     asked: Mapping[str, Any]
 
     @property
@@ -96,7 +96,7 @@ class AnswerFile:
             self._append(self.rows.header)
         return rows
 
-    def skip_answered(self, pictures: Iterator[Named]) -> None:
+    def skip_answered(self, pictures: Iterator[NamedImages]) -> None:
         """Pass over the images that have their row, and make sure that they are the same ones."""
         with self.part.open(encoding="utf-8", newline="") as lines:
             if self.rows.header and next(lines) != self.rows.header:

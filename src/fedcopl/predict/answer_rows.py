@@ -17,7 +17,7 @@ CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # characters that steer a termina
 TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # that turn the reading direction
 
 
-class Rows(ABC):
+class AnswerRows(ABC):
     """One way to write answers."""
 
     header = ""  # the first line, if there is one
@@ -38,7 +38,7 @@ class Rows(ABC):
         """How a name is written in this form."""
 
 
-class CsvRows(Rows):
+class CsvRows(AnswerRows):
     """image, label, probability, abstain, problem, and the most probable classes with their probabilities."""
 
     def __init__(self, top: int):
@@ -66,7 +66,7 @@ class CsvRows(Rows):
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
-class JsonRows(Rows):
+class JsonRows(AnswerRows):
     """The same by name, exactly as it is: JSON needs no precautions."""
 
     def line(self, answer: Answer) -> str:
@@ -90,10 +90,10 @@ class JsonRows(Rows):
         return name
 
 
-FORMS: Mapping[str, Callable[[int], Rows]] = {"csv": CsvRows, "jsonl": JsonRows}
+FORMS: Mapping[str, Callable[[int], AnswerRows]] = {"csv": CsvRows, "jsonl": JsonRows}
 
 
-def choose_rows(out: str, form: str | None, top: int) -> Rows:
+def choose_rows(out: str, form: str | None, top: int) -> AnswerRows:
     """By name, else by the ending of the file; to standard output, CSV."""
     by_ending = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
     chosen = form or ("csv" if out == "-" else by_ending.get(Path(out).suffix.lower()))

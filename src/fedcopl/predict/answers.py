@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.cache import Cut
-from ..data.handed_over import Picture, open_picture
+from ..data.handed_over import GivenPicture, open_picture
 from ..data.images import BadImage, quiet
 from ..data.parallel import in_order
 from .predictor import BATCH
 
-Ask = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
+AskClassifier = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Pixels (n, 3, side, side) to log p (n, C)."""
 
 
-class Named(NamedTuple):
+class NamedImages(NamedTuple):
     """An image and what to call it."""
 
     name: str
-    picture: Picture
+    picture: GivenPicture
 
 
 class Answer(NamedTuple):
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Batch:
+class AnswerBatch:
     """Some images, decoded and cut to the model's size; those that cannot be have a reason instead."""
 
     names: Sequence[str]
@@ -45,29 +45,33 @@ class Batch:
     problems: Mapping[int, str]
 
 
-def batches(pictures: Iterable[Named], cut: Cut) -> Iterator[Batch]:
+def batches(pictures: Iterable[NamedImages], cut: Cut) -> Iterator[AnswerBatch]:
     """All images, a fixed number at a time, so that memory does not grow with them."""
     waiting = iter(pictures)
     while chunk := list(islice(waiting, BATCH)):
         opened = _open_all([named.picture for named in chunk], cut)
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {place: reason for place, reason in enumerate(opened) if isinstance(reason, str)}
-        yield Batch([named.name for named in chunk], np.stack(good) if good else np.zeros((0,), np.uint8), problems)
+        yield AnswerBatch(
+            [named.name for named in chunk], np.stack(good) if good else np.zeros((0,), np.uint8), problems
+        )
 
 
-def _open_all(pictures: Sequence[Picture], cut: Cut) -> list[NDArray[np.uint8] | str]:
+def _open_all(pictures: Sequence[GivenPicture], cut: Cut) -> list[NDArray[np.uint8] | str]:
     with quiet():
         return list(in_order(lambda place: _open(pictures[place], cut), len(pictures)))
 
 
-def _open(picture: Picture, cut: Cut) -> NDArray[np.uint8] | str:
+def _open(picture: GivenPicture, cut: Cut) -> NDArray[np.uint8] | str:
     try:
         return cut(open_picture(picture))
     except BadImage as reason:
         return str(reason)
 
 
-def answers(batch: Batch, ask: Ask, classes: Sequence[str], top: int, threshold: float | None) -> list[Answer]:
+def answers(
+    batch: AnswerBatch, ask: AskClassifier, classes: Sequence[str], top: int, threshold: float | None
+) -> list[Answer]:
     """One answer for each image of a batch, in their order."""
     rows = iter(np.exp(ask(batch.pixels)) if len(batch.pixels) else ())
     return [

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..data.dataset import Skipped
-from ..data.handed_over import Images, Labels, class_numbers, files_below, gather
+from ..data.handed_over import Images, LabelsOfImages, class_numbers, files_below, gather
 from ..errors import DataError
-from .answers import Answer, Batch, Named, answers, batches
+from .answers import Answer, AnswerBatch, NamedImages, answers, batches
 from .confidence import SHARE, Confidence
 from .predictor import Predictor
 from .recipe import Recipe
@@ -87,7 +87,7 @@ class Classifier:
             rows.append(self.predictor.log_probabilities(batch.pixels))
         return np.concatenate(rows)
 
-    def score(self, images: Images, labels: Labels) -> float:
+    def score(self, images: Images, labels: LabelsOfImages) -> float:
         """The share of images whose label is right; labels are names of classes, or their numbers."""
         truth = class_numbers(labels, self.recipe.classes, "labels")
         predicted = self.predict_log_proba(images).argmax(axis=1)
@@ -104,7 +104,7 @@ class Classifier:
             yield from batch
 
     def answer_batches(
-        self, pictures: Iterable[Named], *, top: int = 3, threshold: float | None = None
+        self, pictures: Iterable[NamedImages], *, top: int = 3, threshold: float | None = None
     ) -> Iterator[list[Answer]]:
         """The same for images of any origin, some hundred at a time."""
         limit = self.threshold if threshold is None else threshold
@@ -123,7 +123,7 @@ class Classifier:
 
         return export(self, Path(folder), onnx=onnx, with_backbone=with_backbone).folder
 
-    def _batches(self, pictures: Iterable[Named]) -> Iterator[Batch]:
+    def _batches(self, pictures: Iterable[NamedImages]) -> Iterator[AnswerBatch]:
         return batches(pictures, self.predictor.transform.cut)
 
     def __repr__(self) -> str:
@@ -145,15 +145,15 @@ class Classifier:
             yield "abstains", f"below {self.threshold:.3f}: {recipe.share:.0%} of its site's own images"
 
 
-def _named(images: Images) -> Iterator[Named]:
+def _named(images: Images) -> Iterator[NamedImages]:
     """One image after the other; a folder is listed as it is read."""
     if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
         return named_below(Path(images).expanduser(), [])
     pictures = gather(images, "images")
-    return (Named(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
+    return (NamedImages(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
 
 
-def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[Named]:
+def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:
     """The images below a folder, called by their path below it."""
     root = folder.resolve()
-    return (Named(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))
+    return (NamedImages(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))

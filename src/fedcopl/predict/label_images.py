@@ -8,11 +8,11 @@ from typing import Any, TextIO
 from ..data.dataset import Skipped
 from ..errors import DataError
 from .answer_file import AnswerFile
-from .answer_rows import Rows
-from .answers import Answer, Named
+from .answer_rows import AnswerRows
+from .answers import Answer, NamedImages
 from .classifier import Classifier, named_below
 
-Progress = Callable[["Tally"], None]
+TallyProgress = Callable[["Tally"], None]
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Tally:
         self.skipped.clear()
 
 
-def pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[Named]:
+def pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[NamedImages]:
     """All images that were named, in their order, and those below folders, sorted; called by the path to open."""
     missing = [path for path in paths if not Path(path).exists()]
     if missing:
@@ -48,17 +48,22 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[Named]
     return _pictures_at(paths, skipped)
 
 
-def _pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[Named]:
+def _pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[NamedImages]:
     for path in paths:
         if Path(path).is_dir():
             below = named_below(Path(path), skipped)
-            yield from (Named((Path(path) / named.name).as_posix(), named.picture) for named in below)
+            yield from (NamedImages((Path(path) / named.name).as_posix(), named.picture) for named in below)
         else:
-            yield Named(Path(path).as_posix(), Path(path))
+            yield NamedImages(Path(path).as_posix(), Path(path))
 
 
 def label_to_stream(
-    classifier: Classifier, paths: Sequence[str], rows: Rows, threshold: float | None, out: TextIO, progress: Progress
+    classifier: Classifier,
+    paths: Sequence[str],
+    rows: AnswerRows,
+    threshold: float | None,
+    out: TextIO,
+    progress: TallyProgress,
 ) -> Tally:
     """Every answer as soon as its batch is done."""
     tally = Tally()
@@ -76,10 +81,10 @@ def label_to_stream(
 def label_to_file(
     classifier: Classifier,
     paths: Sequence[str],
-    rows: Rows,
+    rows: AnswerRows,
     threshold: float | None,
     out: Path,
-    progress: Progress,
+    progress: TallyProgress,
     *,
     overwrite: bool = False,
 ) -> Tally:
@@ -99,7 +104,7 @@ def label_to_file(
     return tally
 
 
-def _asked(classifier: Classifier, rows: Rows, threshold: float | None) -> dict[str, Any]:
+def _asked(classifier: Classifier, rows: AnswerRows, threshold: float | None) -> dict[str, Any]:
     limit = classifier.threshold if threshold is None else threshold
     form = {"format": type(rows).__name__, "top": rows.top}
     return {"classifier": classifier.fingerprint, "threshold": limit, **form}

@@ -22,9 +22,9 @@ from ..run.reading import read_finished
 from ..run.record import ClientRecord
 from .classifier import Classifier
 from .predictor import Predictor
-from .recipe import ARRAYS, BACKBONE, CONFIG, Backbone, Recipe, is_exported, read_recipe
+from .recipe import ARRAYS, BACKBONE, CONFIG, Recipe, TrainedOn, is_exported, read_recipe
 
-Arrays = Mapping[str, NDArray[np.float32]]
+PromptArrays = Mapping[str, NDArray[np.float32]]
 
 
 def load(
@@ -63,7 +63,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
-def _where(folder: Path, backbone: Backbone) -> str | Path:
+def _where(folder: Path, backbone: TrainedOn) -> str | Path:
     """The model's files: in the folder, or known by name. A name out of a file must not lead to just any path."""
     if backbone.included:
         files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
@@ -75,7 +75,7 @@ def _where(folder: Path, backbone: Backbone) -> str | Path:
     raise ModelError(f"{folder}: was trained on a model of its owner's, {backbone.name}; say where it lies: --backbone")
 
 
-def read_arrays(file: Path) -> Arrays:
+def read_arrays(file: Path) -> PromptArrays:
     """The named arrays of a safetensors file."""
     try:
         with safe_open(file, framework="numpy") as opened:
@@ -128,11 +128,11 @@ class FinishedRun:
             **self._arrays(f"clients/{file_name(client)}"),
             **self._arrays("server"),
         }
-        backbone = Backbone(_public_name(self.config.model.backbone), self.fingerprint)
+        backbone = TrainedOn(_public_name(self.config.model.backbone), self.fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
         return Classifier(Predictor(self.model, prompts), recipe)
 
-    def _arrays(self, name: str) -> Arrays:
+    def _arrays(self, name: str) -> PromptArrays:
         return read_arrays(self.folder / "prompts" / f"{name}.safetensors")
 
     def _about(self, client: str) -> dict[str, Any]:

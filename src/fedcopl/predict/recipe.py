@@ -17,7 +17,7 @@ SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # sett
 
 
 @dataclass(frozen=True)
-class Backbone:
+class TrainedOn:
     """The frozen CLIP a classifier was trained on."""
 
     name: str  # well-known, or the last part of a path: where others keep their files is nobody's business
@@ -32,7 +32,7 @@ class Recipe:
     classes: tuple[str, ...]
     template: str
     config: RunConfig  # nothing of it counts but the method, its options, and the sizes of the prompts
-    backbone: Backbone
+    backbone: TrainedOn
     confidence: Confidence | None = None
     share: float = SHARE  # of the site's own images that get no answer
     about: Mapping[str, Any] = field(default_factory=dict)  # for people: who trained it, how, and how good it is
@@ -116,8 +116,8 @@ def _share(share: Any) -> float:
     return float(share)
 
 
-def _backbone(told: Any) -> Backbone:
-    return Backbone(_text(told["name"]), _text(told["fingerprint"]), told["included"] is True)
+def _backbone(told: Any) -> TrainedOn:
+    return TrainedOn(_text(told["name"]), _text(told["fingerprint"]), told["included"] is True)
 
 
 def _config(told: Mapping[str, Any]) -> RunConfig:

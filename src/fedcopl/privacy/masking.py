@@ -9,15 +9,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from hashlib import sha256
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import CannotAnswer
 from .mask_crypto import WordStream, agreed, derived, public_of, seal, unseal
 from .mask_session import KEY, KEYS, Session
+from .masked_layout import Words
 from .shamir import SHARE, Random, split
-
-Words = NDArray[np.uint64]
 
 
 def introduce(name: bytes, random: Random = os.urandom) -> Session:

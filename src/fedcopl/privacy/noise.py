@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..algorithm import BoolArray, FloatArray, IntArray
 
-Words = Callable[[int], NDArray[np.uint64]]
+WordSource = Callable[[int], NDArray[np.uint64]]
 """A source of so many uniform whole numbers below 2^64."""
 LARGEST = 2.0**45  # standard deviation, in steps of the grid
 SLACK = 2.0**-40  # of a norm, for what rounding may have added to it
@@ -33,13 +33,13 @@ def on_grid(values: FloatArray, bits: int) -> IntArray:
     return np.trunc(np.ldexp(values, bits)).astype(np.int64)
 
 
-def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: Words) -> FloatArray:
+def noised(values: FloatArray, norm: float, sigma: float, bits: int, words: WordSource) -> FloatArray:
     """The clipped values on the grid, with noise of standard deviation sigma. The sums of such are exact in float64."""
     steps = on_grid(clip(values, norm), bits) + discrete_gaussian(np.ldexp(sigma, bits), values.size, words)
     return np.ldexp(steps.astype(np.float64), -bits)
 
 
-def discrete_gaussian(sigma: float, count: int, words: Words) -> IntArray:
+def discrete_gaussian(sigma: float, count: int, words: WordSource) -> IntArray:
     """Whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), independent of each other."""
     if not 0 < sigma <= LARGEST:
         raise ValueError(f"a standard deviation of {sigma:g} steps is not between 0 and {LARGEST:g}")
@@ -51,7 +51,7 @@ def discrete_gaussian(sigma: float, count: int, words: Words) -> IntArray:
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def _accepted(sigma: float, tries: int, words: Words) -> IntArray:
+def _accepted(sigma: float, tries: int, words: WordSource) -> IntArray:
     """Of discrete Laplace numbers of nearly the same width, those that make a Gaussian."""
     width = int(sigma) + 1
     laplace = _discrete_laplace(width, tries, words)
@@ -60,7 +60,7 @@ def _accepted(sigma: float, tries: int, words: Words) -> IntArray:
     return laplace[kept]
 
 
-def _discrete_laplace(width: int, tries: int, words: Words) -> IntArray:
+def _discrete_laplace(width: int, tries: int, words: WordSource) -> IntArray:
     """At most so many whole numbers x with probability proportional to exp(-|x| / width)."""
     low = _below(width, tries, words)
     low = low[_uniform(len(low), words) < np.exp(-low / width)]
@@ -72,7 +72,7 @@ def _discrete_laplace(width: int, tries: int, words: Words) -> IntArray:
     return signed[kept]
 
 
-def _below(limit: int, tries: int, words: Words) -> IntArray:
+def _below(limit: int, tries: int, words: WordSource) -> IntArray:
     """At most so many numbers from 0 to limit - 1, all equally likely: what would make some likelier is left out."""
     drawn = words(tries)
     whole = 2**64 // limit * limit
@@ -80,6 +80,6 @@ def _below(limit: int, tries: int, words: Words) -> IntArray:
     return (fair % np.uint64(limit)).astype(np.int64)
 
 
-def _uniform(count: int, words: Words) -> FloatArray:
+def _uniform(count: int, words: WordSource) -> FloatArray:
     """Numbers in [0, 1) in steps of 2^-53."""
     return np.ldexp((words(count) >> np.uint64(11)).astype(np.float64), -53)

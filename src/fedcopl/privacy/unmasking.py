@@ -8,7 +8,8 @@ import numpy as np
 
 from .mask_crypto import public_of
 from .mask_session import KEY, transcript
-from .masking import Words, own_mask, pair_mask, thirds
+from .masked_layout import Words
+from .masking import own_mask, pair_mask, thirds
 from .shamir import SECRET, combine
 
 PAIR, OWN = 1, 2  # which of a client's three keys

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .expert_answers import Answer
+from .expert_answers import ExpertAnswer
 from .image_source import NOT_TRAINED, Gallery
-from .sample_survey import Survey
+from .sample_survey import SampleSurvey
 
 HISTORY = 12  # refreshes shown of an image
 
@@ -45,7 +45,7 @@ class Detail:
     trained_known: bool
 
 
-def card(survey: Survey, number: int, at: int, current: Mapping[str, Answer]) -> Card:
+def card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> Card:
     gallery, beliefs = survey.gallery, survey.gallery.beliefs
     name = gallery.names[number]
     answer = current.get(name)
@@ -61,7 +61,7 @@ def card(survey: Survey, number: int, at: int, current: Mapping[str, Answer]) ->
     )
 
 
-def detail(survey: Survey, number: int, at: int, current: Mapping[str, Answer]) -> Detail:
+def detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> Detail:
     gallery = survey.gallery
     trained = gallery.beliefs.trained_as
     label = NOT_TRAINED if trained is None else int(trained[number])
@@ -94,7 +94,7 @@ def history(gallery: Gallery, number: int) -> list[tuple[int, str, float]]:
     ][-HISTORY:]
 
 
-def state_of(survey: Survey, number: int, answer: Answer | None) -> str:
+def state_of(survey: SampleSurvey, number: int, answer: ExpertAnswer | None) -> str:
     if answer is None:
         return ""
     if answer.kind != "class":
@@ -102,7 +102,7 @@ def state_of(survey: Survey, number: int, answer: Answer | None) -> str:
     return "confirmed" if survey.is_right(number, answer) else "corrected"
 
 
-def words_of(answer: Answer) -> str:
+def words_of(answer: ExpertAnswer) -> str:
     return {"none": "none of the classes", "unclear": "cannot tell"}.get(answer.kind) or answer.label or ""
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from ..errors import DataError
 from ..files import write_text
-from .expert_answers import Answer
-from .sample_survey import Survey
+from .expert_answers import ExpertAnswer
+from .sample_survey import SampleSurvey
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would work such a cell out
 WORDS = {"none": "(none of the classes)", "unclear": "(cannot tell)"}
 
 
-def answers_csv(answers: Iterable[Answer]) -> str:
+def answers_csv(answers: Iterable[ExpertAnswer]) -> str:
     """One row per answered image; harmless in a spreadsheet whatever the names are."""
     rows = [
         (answer.image, answer.pseudo, answer.label or WORDS[answer.kind], answer.answered, answer.digest)
@@ -27,7 +27,7 @@ def _harmless(cell: str) -> str:
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
-def write_manifest(survey: Survey, path: Path) -> tuple[int, Path]:
+def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
     """A manifest with the random sample as labelled test images and all others as training images without labels.
 
     Beside it the list of classes. The number of test images, and that list's path.
@@ -47,7 +47,7 @@ def write_manifest(survey: Survey, path: Path) -> tuple[int, Path]:
     return len(tested), classes
 
 
-def _file(survey: Survey, number: int) -> str:
+def _file(survey: SampleSurvey, number: int) -> str:
     file = survey.gallery.file(number)
     if file is None:
         raise DataError(f"{survey.gallery.client}: its images are no files of their own, and a manifest names files")

@@ -41,7 +41,7 @@ FROM answer JOIN (
     SELECT MAX(id) AS id, MAX(sampled) AS ever_sampled FROM answer WHERE undone IS NULL GROUP BY image
 ) USING (id) ORDER BY answer.id
 """
-Kind = Literal["class", "none", "unclear"]
+AnswerKind = Literal["class", "none", "unclear"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Given:
     image: str
     digest: str  # of the image's content
     pseudo: str  # what the federation believes
-    kind: Kind  # a class, none of the classes, or the expert cannot tell
+    kind: AnswerKind  # a class, none of the classes, or the expert cannot tell
     label: str | None = None  # the class
     drawn_by: int | None = None  # said in the random order: the round whose labels that was drawn by
     tab: str = ""
@@ -59,14 +59,14 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExpertAnswer:
     """The word that holds for an image."""
 
     id: int
     image: str
     digest: str
     pseudo: str
-    kind: Kind
+    kind: AnswerKind
     label: str | None
     sampled: bool  # said in the random order, so that it may count in the estimate
     answered: str  # UTC, ISO 8601
@@ -115,11 +115,11 @@ class Answers:
     def can_undo(self, tab: str) -> bool:
         return bool(self._rows("SELECT 1 FROM answer WHERE tab = ? AND undone IS NULL LIMIT 1", tab))
 
-    def current(self) -> dict[str, Answer]:
+    def current(self) -> dict[str, ExpertAnswer]:
         """The answer that holds for each image, in the order they were given."""
         rows = self._rows(CURRENT)
         return {
-            image: Answer(id, image, digest, pseudo, kind, label, bool(sampled), answered)
+            image: ExpertAnswer(id, image, digest, pseudo, kind, label, bool(sampled), answered)
             for id, image, digest, pseudo, kind, label, sampled, answered in rows
         }
 

@@ -16,7 +16,8 @@ from ..data.digests import digest
 from ..data.images import BadImage, ImageFiles, StoredImages
 from ..data.records import printable
 from ..errors import DataError, RunFolderError
-from ..run.folder import Held, Labels, RunFolder, read_images, read_labels
+from ..run.believed_labels import BelievedLabels, HeldImages, read_images, read_labels
+from ..run.checkpoint import load_checkpoint
 
 NOT_TRAINED = -1
 
@@ -136,7 +137,7 @@ def choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> s
     return found[0]
 
 
-def beliefs_of(refreshes: Sequence[Labels], trained_as: NDArray[np.int64] | None = None) -> Beliefs:
+def beliefs_of(refreshes: Sequence[BelievedLabels], trained_as: NDArray[np.int64] | None = None) -> Beliefs:
     last = refreshes[-1]
     return Beliefs(
         tuple(labels.round for labels in refreshes),
@@ -150,7 +151,7 @@ def beliefs_of(refreshes: Sequence[Labels], trained_as: NDArray[np.int64] | None
 
 def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | None:
     """The label that each image is trained with, where the folder has a run's checkpoint."""
-    checkpoint = RunFolder(folder).load_checkpoint()
+    checkpoint = load_checkpoint(folder)
     state = checkpoint.clients.get(client) if checkpoint else None
     if state is None or state.selection is None or (state.selection.index >= images).any():
         return None
@@ -159,7 +160,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
     return trained
 
 
-def _images(folder: Path, held: Held) -> Sequence[Image.Image]:
+def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
         return ImageFiles([Path(file) for file in held.files])
     data = load(folder / "settings.toml").data

@@ -18,23 +18,23 @@ from ..local_page.access import Guard, Keys, read_form
 from ..local_page.rendering import file_routes, page
 from .cards import card, detail, words_of
 from .corrections import answers_csv
-from .expert_answers import Answer, Given, Kind
+from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .order import ANSWERED, ORDERS, SAMPLE, Numbers
-from .page_state import Place, whole_number
-from .pictures import SIDES, Pictures
-from .sample_survey import Survey
+from .page_state import Position, whole_number
+from .pictures import SIDES, ShownPictures
+from .sample_survey import SampleSurvey
 
 PER_PAGE = 48
-WITHOUT_CLASS: Mapping[str, Kind] = {"none": "none", "unclear": "unclear"}
+WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}
 OPTIONS = 8  # classes named when a search fits several
 
 
 class ReviewPage:
     """The answers to all requests of one review."""
 
-    def __init__(self, survey: Survey, keys: Keys):
+    def __init__(self, survey: SampleSurvey, keys: Keys):
         self.survey, self.keys = survey, keys
-        self.pictures = Pictures(survey.gallery)
+        self.pictures = ShownPictures(survey.gallery)
 
     def app(self) -> ASGIApp:
         routes = [
@@ -49,10 +49,10 @@ class ReviewPage:
         return Guard(app, self.keys, writes=True)
 
     def show(self, request: Request) -> Response:
-        place = Place.read(request.query_params, len(self.survey.gallery.classes))
+        place = Position.read(request.query_params, len(self.survey.gallery.classes))
         return self._page(place, did=whole_number(request.query_params.get("did")))
 
-    def _page(self, place: Place, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
+    def _page(self, place: Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
         current = self.survey.answers.current()
         numbers = self._numbers(place, current)
         at = min(self._to_do(place, current) if place.at is None else place.at, max(len(numbers) - 1, 0))
@@ -82,14 +82,14 @@ class ReviewPage:
             version=self.keys.form_key[:8],
         )
 
-    def _numbers(self, place: Place, current: Mapping[str, Answer]) -> Numbers:
+    def _numbers(self, place: Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
         if place.order != ANSWERED:
             return self.survey.views.numbers(place.order, place.label)
         number_of, label = self.survey.number_of, self.survey.gallery.beliefs.label
         known = [number_of[name] for name in reversed(list(current)) if name in number_of]
         return np.array([n for n in known if place.label in (None, label[n])], np.int64)
 
-    def _to_do(self, place: Place, current: Mapping[str, Answer]) -> int:
+    def _to_do(self, place: Position, current: Mapping[str, ExpertAnswer]) -> int:
         """The first image of the sample that has no answer yet; in other orders the first one."""
         return sum(1 for _ in self.survey.sample(current)) if place.order == SAMPLE else 0
 
@@ -121,7 +121,7 @@ class ReviewPage:
 
     def _answer(self, fields: Mapping[str, str]) -> Response:
         gallery = self.survey.gallery
-        place, number = Place.read(fields, len(gallery.classes)), whole_number(fields.get("number"))
+        place, number = Position.read(fields, len(gallery.classes)), whole_number(fields.get("number"))
         if number is None or number >= len(gallery.names):
             return self._page(place, trouble="There is no such image.", status=422)
         meant = meaning(fields, gallery.classes)
@@ -140,18 +140,18 @@ class ReviewPage:
         )
         return self._record(given, place)
 
-    def _record(self, given: Given, place: Place) -> Response:
+    def _record(self, given: Given, place: Position) -> Response:
         number = self.survey.answers.add(given)
         following = None if place.order == SAMPLE or place.at is None else place.at + 1
         return RedirectResponse(f"{place.link(at=following)}&did={number}", 303)
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
-        place = Place.read(fields, len(self.survey.gallery.classes))
+        place = Position.read(fields, len(self.survey.gallery.classes))
         taken = self.survey.answers.undo(place.tab)
         return RedirectResponse(f"/?{taken[1]}" if taken else place.link(), 303)
 
 
-def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[Kind, str | None] | str:
+def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
     """What a form says: a class by its number, a class by its name, none of them, cannot tell; or what is wrong."""
     word = fields.get("say", "")
     if word in WITHOUT_CLASS:

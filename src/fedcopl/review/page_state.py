@@ -13,7 +13,7 @@ MOST_DIGITS = 9  # of a number in an address
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """An order, the class it is narrowed down to, and the position in it."""
 
     order: str = SAMPLE
@@ -22,7 +22,7 @@ class Place:
     tab: str = ""
 
     @classmethod
-    def read(cls, fields: Mapping[str, str], classes: int) -> "Place":
+    def read(cls, fields: Mapping[str, str], classes: int) -> "Position":
         """From an address or a form; what makes no sense is left out."""
         order = fields.get("order", SAMPLE)
         order = order if order in ORDERS else SAMPLE

@@ -16,22 +16,22 @@ MEMORY = 64_000_000  # bytes of pictures kept
 AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
 
 
-class Picture(NamedTuple):
+class ShownPicture(NamedTuple):
     content: bytes
     media_type: str
     broken: bool = False
 
 
-class Pictures:
-    """Pictures of a gallery by number and size."""
+class ShownPictures:
+    """ShownPictures of a gallery by number and size."""
 
     def __init__(self, gallery: Gallery, memory: int = MEMORY):
         self._gallery, self._memory = gallery, memory
-        self._kept: OrderedDict[tuple[int, str], Picture] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, str], ShownPicture] = OrderedDict()
         self._bytes = 0
         self._lock, self._decoding = threading.Lock(), threading.Semaphore(AT_ONCE)
 
-    def get(self, number: int, size: str) -> Picture:
+    def get(self, number: int, size: str) -> ShownPicture:
         key = (number, size)
         with self._lock:
             if key in self._kept:
@@ -42,13 +42,13 @@ class Pictures:
         self._keep(key, picture)
         return picture
 
-    def _make(self, number: int, side: int) -> Picture:
+    def _make(self, number: int, side: int) -> ShownPicture:
         try:
             return encoded(self._gallery.image(number), side)
         except BadImage:
-            return Picture(_png(_crossed_out()), "image/png", broken=True)
+            return ShownPicture(_png(_crossed_out()), "image/png", broken=True)
 
-    def _keep(self, key: tuple[int, str], picture: Picture) -> None:
+    def _keep(self, key: tuple[int, str], picture: ShownPicture) -> None:
         with self._lock:
             if key in self._kept:
                 return
@@ -58,19 +58,19 @@ class Pictures:
                 self._bytes -= len(self._kept.popitem(last=False)[1].content)
 
 
-def encoded(image: Image.Image, side: int) -> Picture:
+def encoded(image: Image.Image, side: int) -> ShownPicture:
     """An image at most `side` dots wide and high; a tiny one is enlarged without blurring its dots."""
     plain = on_white(image)
     longest = max(plain.size)
     if longest <= TINY:
         factor = max(1, side // longest)
-        return Picture(
+        return ShownPicture(
             _png(plain.resize((plain.width * factor, plain.height * factor), Image.Resampling.NEAREST)), "image/png"
         )
     plain.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     plain.save(file, "JPEG", quality=88)
-    return Picture(file.getvalue(), "image/jpeg")
+    return ShownPicture(file.getvalue(), "image/jpeg")
 
 
 def on_white(image: Image.Image) -> Image.Image:

@@ -11,8 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.accuracy_from_sample import Estimate, estimate_share, images_needed
-from .expert_answers import Answer, Answers
+from ..algorithm.accuracy_from_sample import AccuracyEstimate, estimate_share, images_needed
+from .expert_answers import Answers, ExpertAnswer
 from .image_source import Gallery
 from .order import SAMPLE, Views
 
@@ -25,14 +25,14 @@ class ClassShare:
 
     name: str
     images: int
-    estimate: Estimate
+    estimate: AccuracyEstimate
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SampleOutcome:
     """What is known by now."""
 
-    estimate: Estimate
+    estimate: AccuracyEstimate
     classes: Sequence[ClassShare]
     unclear: int  # of the sample, the expert could not tell
     answered: int
@@ -50,7 +50,7 @@ class Outcome:
         return max(0, images_needed(share, self.images, HALF_WIDTH) - self.estimate.looked_at)
 
 
-class Survey:
+class SampleSurvey:
     """One client's images with the answers about them."""
 
     def __init__(self, gallery: Gallery, answers: Answers):
@@ -61,7 +61,7 @@ class Survey:
     def number_of(self) -> Mapping[str, int]:
         return {name: number for number, name in enumerate(self.gallery.names)}
 
-    def sample(self, current: Mapping[str, Answer]) -> Iterator[tuple[int, Answer]]:
+    def sample(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
         """The images of the random sample that count, with their answers."""
         for number in self.views.numbers(SAMPLE):
             answer = current.get(self.gallery.names[number])
@@ -69,16 +69,16 @@ class Survey:
                 return
             yield int(number), answer
 
-    def is_right(self, number: int, answer: Answer) -> bool:
+    def is_right(self, number: int, answer: ExpertAnswer) -> bool:
         """Whether the image's label of today is what the expert said."""
         return answer.kind == "class" and self.gallery.classes[self.gallery.beliefs.label[number]] == answer.label
 
-    def outcome(self, current: Mapping[str, Answer]) -> Outcome:
+    def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
         sampled = list(self.sample(current))
         told = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
         looked_at = np.array([number for number, _ in told], np.int64)
         right = np.array([is_right for _, is_right in told], np.bool_)
-        return Outcome(
+        return SampleOutcome(
             estimate=estimate_share(self.views.strata, looked_at, right),
             classes=list(self._by_class(looked_at, right)),
             unclear=len(sampled) - len(told),
@@ -87,7 +87,7 @@ class Survey:
             images=len(self.gallery.names),
         )
 
-    def _decided(self, current: Mapping[str, Answer]) -> Iterator[tuple[int, Answer]]:
+    def _decided(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
         """The answers that say something, about images that are still there."""
         for answer in current.values():
             if answer.kind != "unclear" and answer.image in self.number_of:

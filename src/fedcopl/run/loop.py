@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Protocol
 
+from ..algorithm.metrics import Score
 from ..config import RunConfig
 from ..federation.client import ClientState
 from ..federation.seam import Clients, RoundReport
-from ..federation.server import Score, ServerState, run, zero_shot_scores
+from ..federation.server import ServerState, run, zero_shot_scores
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder

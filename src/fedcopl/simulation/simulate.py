@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from ..algorithm.metrics import Score
 from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..federation.client import Client, ClientState
 from ..federation.seam import RoundReport
-from ..federation.server import Score, ServerState
+from ..federation.server import ServerState
 from ..messages import Ask, Estimate, Reply
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery

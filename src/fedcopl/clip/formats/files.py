@@ -16,7 +16,7 @@ from torch import Tensor
 from ...errors import ModelError
 from .torchscript import is_torchscript, read_torchscript
 
-Number = TypeVar("Number", int, float)
+WholeOrFloat = TypeVar("WholeOrFloat", int, float)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def positive(kind: type[Number], value: Any, name: str, file: Path) -> Number:
+def positive(kind: type[WholeOrFloat], value: Any, name: str, file: Path) -> WholeOrFloat:
     """A setting that must be a number above zero."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
         raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")

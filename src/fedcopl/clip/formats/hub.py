@@ -25,7 +25,7 @@ class Original:
 
 
 @dataclass(frozen=True)
-class Release:
+class WeightsRelease:
     """A model on the Hugging Face hub, down to the commit."""
 
     repository: str
@@ -40,28 +40,28 @@ class Release:
         return hub_cache() / f"models--{self.repository.replace('/', '--')}" / "snapshots" / self.revision
 
 
-VIT_B_32 = Release(
+VIT_B_32 = WeightsRelease(
     "openai/clip-vit-base-patch32",
     "3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268",
     "pytorch_model.bin",
     "a63082132ba4f97a80bea76823f544493bffa8082296d62d71581a4feff1576f",
     original=Original("ViT-B-32.pt", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af"),
 )
-VIT_B_16 = Release(
+VIT_B_16 = WeightsRelease(
     "openai/clip-vit-base-patch16",
     "57c216476eefef5ab752ec549e440a49ae4ae5f3",
     "pytorch_model.bin",
     None,
     original=Original("ViT-B-16.pt", "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"),
 )
-VIT_L_14 = Release(
+VIT_L_14 = WeightsRelease(
     "openai/clip-vit-large-patch14",
     "32bd64288804d66eefd0ccbe215aa642df71cc41",
     "model.safetensors",
     "a2bf730a0c7debf160f7a6b50b3aaf3703e7e88ac73de7a314903141db026dcb",
     original=Original("ViT-L-14.pt", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836"),
 )
-RN50 = Release(
+RN50 = WeightsRelease(
     "timm/resnet50_clip.openai",
     "ec3d92cf63a5f9d591f0d611b736895966c73076",
     "open_clip_model.safetensors",
@@ -69,7 +69,7 @@ RN50 = Release(
     OPEN_CLIP_FILES,
     original=Original("RN50.pt", "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762"),
 )
-LAION_B_32 = Release(
+LAION_B_32 = WeightsRelease(
     "laion/CLIP-ViT-B-32-laion2B-s34B-b79K",
     "1a25a446712ba5ee05982a381eed697ef9b435cf",
     "open_clip_model.safetensors",
@@ -121,7 +121,7 @@ def _user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 
 
-def _fetch(name: str, release: Release) -> Path:
+def _fetch(name: str, release: WeightsRelease) -> Path:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError as error:
@@ -150,7 +150,7 @@ def has_network() -> bool:
         return False
 
 
-def _by_hand(name: str, release: Release) -> str:
+def _by_hand(name: str, release: WeightsRelease) -> str:
     """One line that says which files to put where."""
     source = f"https://huggingface.co/{release.repository}/tree/{release.revision}"
     files = ", ".join((*release.beside, release.weights))

@@ -20,7 +20,7 @@ from ..towers import Activation, TextTower, TowerShape, VisionTower
 from .files import Weights
 
 Tower = TypeVar("Tower", bound=nn.Module)
-Named = Mapping[str, tuple[str, ...]]
+WeightsByName = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class TowerNames:
     A weight with several names is kept there in parts; one below the other, they make ours.
     """
 
-    outside: Named
+    outside: WeightsByName
     block: str
-    inside: Named
+    inside: WeightsByName
     turned: frozenset[str] = frozenset()  # ours, kept there as the transpose
 
     def of(self, ours: str) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from flwr.superlink.cli import flower_superlink
 from sqlalchemy import update
 
 from ..child_process import end_with
-from ..wire.addresses import Number, is_this_machine, own_numbers
+from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,7 +32,7 @@ FOR_SITES = "/v1/fleet/"
 class OnlySitesFromOutside:
     """Lets a request through if it is a site's or comes from this machine."""
 
-    def __init__(self, app: App, own: Collection[Number] = ()):
+    def __init__(self, app: App, own: Collection[AddressNumber] = ()):
         self.app, self.own = app, own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,7 +43,7 @@ class OnlySitesFromOutside:
         await send({"type": "http.response.body", "body": b""})
 
 
-def is_let_in(scope: Scope, own: Collection[Number] = ()) -> bool:
+def is_let_in(scope: Scope, own: Collection[AddressNumber] = ()) -> bool:
     path = str(scope["path"])
     if path.startswith(FOR_SITES) and ".." not in path:
         return True

@@ -101,7 +101,7 @@ class GridClients:
         return {site: replies[site] for site in questions if site in replies}
 
     def take_dropped(self) -> dict[str, str]:
-        """Site -> why its answer was not used, since this was last asked."""
+        """RunningSite -> why its answer was not used, since this was last asked."""
         taken, self._dropped = self._dropped | self.roster.notes, {}
         self.roster.notes = {}
         return taken

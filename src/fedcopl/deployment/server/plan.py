@@ -12,7 +12,7 @@ from .grid_clients import Patience
 
 
 @dataclass(frozen=True)
-class Plan:
+class ServerPlan:
     """All that a server needs to know before it begins."""
 
     config: RunConfig
@@ -22,7 +22,7 @@ class Plan:
     resume: bool = False
 
 
-def read_run_settings(flat: Mapping[str, Any]) -> Plan:
+def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
     """`settings` is a file, or pairs as on the command line of `fedcopl run`, or a file and then pairs."""
     words = shlex.split(str(flat.get("settings", "")))
     file = words.pop(0) if words and "=" not in words[0] else None
@@ -31,7 +31,7 @@ def read_run_settings(flat: Mapping[str, Any]) -> Plan:
     if not out:
         raise ConfigError("out: name the folder for the results, as in --run-config 'out=\"runs/flower\"'")
     classes = str(flat.get("classes", ""))
-    return Plan(
+    return ServerPlan(
         RunConfig.from_mapping(settings, file or "settings"),
         Path(classes) if classes else None,
         Path(out),

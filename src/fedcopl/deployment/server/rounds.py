@@ -15,6 +15,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
+from ...algorithm.metrics import Score
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
 from ...data.classes import clean_all, read_classes
@@ -22,7 +23,7 @@ from ...data.records import TEMPLATE
 from ...errors import ConfigError, NoClientAnswered, RunFolderError
 from ...federation.client import ClientState
 from ...federation.seam import RoundReport
-from ...federation.server import Score, ServerState, refuse_privacy
+from ...federation.server import ServerState, refuse_privacy
 from ...files import write_text
 from ...methods import choose_method
 from ...privacy.accountant import require_accounting
@@ -34,7 +35,7 @@ from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord
 from ...run.watcher import Watcher
 from ..wire.terms import terms_of
 from .grid_clients import GridClients
-from .plan import Plan
+from .plan import ServerPlan
 from .roster import Known
 
 
@@ -74,13 +75,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 class PreparedServer:
     """A plan with everything in it looked at and loaded, before anybody is let in."""
 
-    plan: Plan
+    plan: ServerPlan
     config: RunConfig
     classes: tuple[str, ...]
     clip: Clip
 
     @classmethod
-    def prepare(cls, plan: Plan) -> "PreparedServer":
+    def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Every mistake that can be found beforehand is found here."""
         classes, config = server_classes(plan), server_config(plan)
         require_accounting(config)
@@ -125,13 +126,13 @@ def _why_it_ends(place: RunFolder) -> Iterator[None]:
         raise
 
 
-def server_classes(plan: Plan) -> tuple[str, ...]:
+def server_classes(plan: ServerPlan) -> tuple[str, ...]:
     if plan.classes_file is None:
         raise ConfigError("classes: name the file with the class names, one a line; the sites need the same one")
     return clean_all(read_classes(plan.classes_file), plan.classes_file)
 
 
-def server_config(plan: Plan) -> RunConfig:
+def server_config(plan: ServerPlan) -> RunConfig:
     """The settings with the sentence written out: sites must not choose their own."""
     model = plan.config.model.model_copy(update={"template": plan.config.model.template or TEMPLATE})
     return plan.config.model_copy(update={"model": model})

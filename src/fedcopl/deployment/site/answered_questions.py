@@ -42,13 +42,13 @@ from ...privacy.disclosure import Secrets
 from ..wire.packing import Packed, pack, unpack
 from ..wire.terms import Refused
 
-Answer = Callable[[ClientState], tuple[Reply, ClientState]]
+Work = Callable[[ClientState], tuple[Reply, ClientState]]
 NOW, SEED = "now.json", "seed"
 STEP, SECRETS = ".safetensors", ".secrets"
 
 
 @dataclass(frozen=True)
-class Place:
+class SiteStep:
     """Where a site stands in a run. Steps are named by the digest of the round's questions up to them."""
 
     attempt: int = 0  # of the server
@@ -62,7 +62,7 @@ class Place:
     def last(self) -> str:
         return step_name(self.path) if self.path else self.base
 
-    def at(self, attempt: int, round: int) -> "Place":
+    def at(self, attempt: int, round: int) -> "SiteStep":
         """Where a question of this attempt and round finds the site; an older one finds nobody."""
         if round < self.round or attempt < self.attempt:
             raise Refused(
@@ -70,7 +70,7 @@ class Place:
                 f"this site is at round {self.round + 1} and start {self.attempt}"
             )
         if round > self.round:
-            return Place(attempt, round, base=self.last, latest=self.latest)
+            return SiteStep(attempt, round, base=self.last, latest=self.latest)
         return self if attempt == self.attempt else replace(self, attempt=attempt, path=())
 
 
@@ -87,9 +87,9 @@ class SiteState:
     def seed(self, state: ClientState) -> None:
         """Begin with a state that was kept elsewhere."""
         self._write(SEED, state, Evaluated(0, 0))
-        self._move_to(Place(base=SEED, latest=SEED))
+        self._move_to(SiteStep(base=SEED, latest=SEED))
 
-    def answer(self, ask: Ask, attempt: int, answer: Answer) -> Reply:
+    def answer(self, ask: Ask, attempt: int, answer: Work) -> Reply:
         """The reply to a question: from disk if it was answered before, else worked out and written down first."""
         place, question = self.place().at(attempt, ask.round), digest(ask)
         if question in place.path:
@@ -105,22 +105,22 @@ class SiteState:
         self._move_to(replace(place, path=path))
         return reply
 
-    def place(self) -> Place:
+    def place(self) -> SiteStep:
         if not (self.folder / NOW).exists():
-            return Place()
+            return SiteStep()
         try:
             kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
-            return Place(**kept | {name: tuple(kept[name]) for name in ("path", "steps")})
+            return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error
 
-    def state(self, place: Place | None = None) -> ClientState:
+    def state(self, place: SiteStep | None = None) -> ClientState:
         """What this site keeps to itself, as of its last answer."""
         place = place or self.place()
         state = self._read(place.last)[0] if place.last else ClientState()
         return taken_back(state, ClientState(secrets=self._secrets(place.latest))) if place.latest else state
 
-    def _move_to(self, place: Place) -> None:
+    def _move_to(self, place: SiteStep) -> None:
         make_private_folder(self.folder)
         write_private(self.folder / NOW, json.dumps(asdict(place)).encode())
         needed = {f"{step}{STEP}" for step in (place.base, *place.steps)} | {f"{place.latest}{SECRETS}"}

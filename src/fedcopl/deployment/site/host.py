@@ -18,13 +18,13 @@ from ..wire.records import is_refusal
 from ..working_folder import should_stop, working
 from .replies import reply_to
 from .server_probe import Server, knock
-from .site import Site
+from .site import RunningSite
 
 POLL = 0.2  # seconds between two looks for a question
 AGAIN = 2.0  # seconds between two knocks at the server's door
 
 
-def host(site: Site, server: Server, watcher: Watcher) -> None:
+def host(site: RunningSite, server: Server, watcher: Watcher) -> None:
     """Serve until stopped."""
     about = {"role": "site", "name": site.name, "server": server.address, "conditions": str(site.home.consent)}
     with working(site.home.folder, about):
@@ -44,7 +44,7 @@ def host(site: Site, server: Server, watcher: Watcher) -> None:
 
 
 def _serve(
-    site: Site, node: subprocess.Popen[bytes], runtime: Runtime, watcher: Watcher, listening: "Listening"
+    site: RunningSite, node: subprocess.Popen[bytes], runtime: Runtime, watcher: Watcher, listening: "Listening"
 ) -> None:
     client = runtime.client()
     try:
@@ -60,7 +60,7 @@ def _serve(
         client.close()
 
 
-def _reply(message: Message, site: Site, watcher: Watcher) -> Message:
+def _reply(message: Message, site: RunningSite, watcher: Watcher) -> Message:
     began = time.monotonic()
     reply = reply_to(message, lambda: site)
     what = f"round {message.metadata.group_id}: {message.metadata.message_type.removeprefix('query.')}"
@@ -72,7 +72,7 @@ def _reply(message: Message, site: Site, watcher: Watcher) -> Message:
 
 
 @contextmanager
-def _node(site: Site, server: Server, log_file: Path) -> Iterator[tuple[subprocess.Popen[bytes], Runtime]]:
+def _node(site: RunningSite, server: Server, log_file: Path) -> Iterator[tuple[subprocess.Popen[bytes], Runtime]]:
     port = _free_port()
     secret_file, secret = fresh_secret(log_file.parent)
     private, _ = site_key(site.home.folder, site.name)

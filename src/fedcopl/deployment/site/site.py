@@ -33,7 +33,7 @@ from .consent import Consent
 
 
 @dataclass(frozen=True)
-class Home:
+class SiteHome:
     """What a site says about itself when it joins."""
 
     name: str
@@ -55,10 +55,10 @@ class Home:
         return RunConfig.from_mapping({"model": dict(self.model)}, "settings").model
 
 
-class Site:
+class RunningSite:
     """Images and model loaded and checked. What it keeps between two questions is on disk."""
 
-    def __init__(self, home: Home, watcher: Watcher | None = None):
+    def __init__(self, home: SiteHome, watcher: Watcher | None = None):
         self.home, self.own = home, home.own_model()
         self.prepared, self.clip, self.images = _load(home, self.own, watcher or SilentWatcher())
         train = self.prepared.dataset.train
@@ -146,7 +146,7 @@ class Site:
         return config.model_copy(update={"model": config.model.model_copy(update=own)})
 
 
-def _load(home: Home, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
+def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
     """Images and model, and a digest of the images to train on."""
     watcher.preparing("listing the images")
     dataset = load_dataset(home.data())

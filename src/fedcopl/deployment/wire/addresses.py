@@ -4,7 +4,7 @@ import socket
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-Number = IPv4Address | IPv6Address
+AddressNumber = IPv4Address | IPv6Address
 
 
 def own_address(host: str) -> str:
@@ -19,7 +19,7 @@ def with_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def own_numbers(host: str) -> frozenset[Number]:
+def own_numbers(host: str) -> frozenset[AddressNumber]:
     """What a server that listens on `host` alone takes for its own machine beside loopback.
 
     Nobody else can call from the very address that is listened on. For a server that listens everywhere that is not
@@ -32,13 +32,13 @@ def own_numbers(host: str) -> frozenset[Number]:
     return frozenset(number for number in map(_number, found) if number is not None)
 
 
-def is_this_machine(client: str, own: Collection[Number]) -> bool:
+def is_this_machine(client: str, own: Collection[AddressNumber]) -> bool:
     """Whether a caller with this address is on this machine."""
     number = _number(client)
     return number is not None and (number.is_loopback or number in own)
 
 
-def _number(text: str) -> Number | None:
+def _number(text: str) -> AddressNumber | None:
     """None for a name; an IPv4 address in IPv6 clothes is what it is."""
     try:
         number = ip_address(text)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...messages import REPLY_TO, Ask, Reply
 
-Array = NDArray[Any]
+PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
 DEEPEST = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
 
@@ -30,16 +30,16 @@ class Packed(NamedTuple):
 
     kind: str
     tree: str  # JSON of the fields; {"array": 3} and {"bytes": 3} point into `arrays`
-    arrays: tuple[Array, ...]
+    arrays: tuple[PackedArray, ...]
 
 
 def pack(message: Ask | Reply) -> Packed:
-    arrays: list[Array] = []
+    arrays: list[PackedArray] = []
     tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
 
 
-def _tree(value: Any, arrays: list[Array]) -> Any:
+def _tree(value: Any, arrays: list[PackedArray]) -> Any:
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -55,7 +55,7 @@ def _tree(value: Any, arrays: list[Array]) -> Any:
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
 
 
-def _octets(value: bytes) -> Array:
+def _octets(value: bytes) -> PackedArray:
     return np.frombuffer(value, np.uint8)
 
 
@@ -84,7 +84,7 @@ def _types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _value(tree: Any, arrays: tuple[Array, ...], deepest: int) -> Any:
+def _value(tree: Any, arrays: tuple[PackedArray, ...], deepest: int) -> Any:
     if not isinstance(tree, dict):
         if isinstance(tree, list):
             raise Unreadable("a list stands where a value should be")
@@ -102,7 +102,7 @@ def _value(tree: Any, arrays: tuple[Array, ...], deepest: int) -> Any:
     raise Unreadable(f"there is no kind of value called {_shown(kind)}")
 
 
-def _pointed_at(place: Any, arrays: tuple[Array, ...]) -> Array:
+def _pointed_at(place: Any, arrays: tuple[PackedArray, ...]) -> PackedArray:
     if type(place) is not int or not 0 <= place < len(arrays):
         raise Unreadable(f"there is no array {_shown(place)}")
     return arrays[place]
@@ -128,7 +128,7 @@ def _fit_tuple(value: tuple[Any, ...], inside: tuple[Any, ...]) -> bool:
     return len(value) == len(inside) and all(map(_fits, value, inside))
 
 
-def _fits_dtype(value: Array, wanted: Any) -> bool:
+def _fits_dtype(value: PackedArray, wanted: Any) -> bool:
     [kind] = get_args(wanted) or (Any,)
     return kind is Any or value.dtype == np.dtype(kind)
 
