@@ -21,7 +21,7 @@ from fedcopl.deployment.server.rounds import first_server, serve
 from fedcopl.deployment.site.answered_questions import SiteState
 from fedcopl.deployment.site.consent import Consent
 from fedcopl.deployment.site.replies import reply_to
-from fedcopl.deployment.site.site import SiteHome, RunningSite
+from fedcopl.deployment.site.site import RunningSite, SiteHome
 from fedcopl.deployment.site.what_leaves import ALSO, leaving
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, NoClientAnswered, RunFolderError

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import START, FakeLearner, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.site.answered_questions import SiteStep, SiteState
+from fedcopl.deployment.site.answered_questions import SiteState, SiteStep
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client, ClientState

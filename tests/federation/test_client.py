@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.algorithm.corrections import Corrections
+from fedcopl.algorithm.select import Corrections
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client, ClientState, NoExam, cpl_levels
 from fedcopl.messages import (

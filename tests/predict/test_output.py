@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.predict import answer_file as output
-from fedcopl.predict.answer_file import AnswerFile
-from fedcopl.predict.answer_rows import FORMULA, CsvRows, JsonRows, choose_rows
-from fedcopl.predict.answers import Answer, Named
+from fedcopl.predict.answer_file import FORMULA, AnswerFile, CsvRows, JsonRows, choose_rows
+from fedcopl.predict.label_images import Answer, Named
 
 BATCH = 4
 ASKED = {"classifier": "x", "top": 1}

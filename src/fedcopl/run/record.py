@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
+from ..algorithm.metrics import Score, accuracy
 from ..federation.seam import Labelling
 from ..privacy.accountant import PrivacyStatement, Release
 
@@ -359,3 +360,12 @@ def _recalls(outcome: Outcome) -> Iterator[tuple[str, tuple[float | None, ...] |
 def finite(number: float) -> float | None:
     """None for what JSON has no number for."""
     return number if math.isfinite(number) else None
+
+
+def measured(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Measured:
+    """The three accuracies, and each client's own; nothing where nobody has a labelled test image."""
+    if not any(examples for _, examples in own):
+        return Measured()
+    mean = accuracy(own, whole)
+    clients = tuple(correct / examples if examples else None for correct, examples in own)
+    return Measured(macro=mean.macro, weighted=mean.weighted, everywhere=mean.global_, clients=clients)

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..local_page.access import Guard, Keys
-from ..local_page.rendering import environment, file_routes, page
+from ..local_page.serving import environment, file_routes, page
 from ..report.charts import BarChart, Bars, Line, LineChart, bar_chart, line_chart
 from ..report.numbers import count, loss, marks
 from .feed import Feed, Refresh, Round, Snapshot

@@ -30,8 +30,7 @@ from ...privacy.accountant import require_accounting
 from ...run.build import backbone_name, build_clip, first_state
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import Play, round_record, versions
-from ...run.measuring import measured
-from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord
+from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord, measured
 from ...run.watcher import Watcher
 from ..wire.terms import terms_of
 from .grid_clients import GridClients
