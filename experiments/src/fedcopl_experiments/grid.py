@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from fedcopl.config import RunConfig
-from fedcopl.data.cache import workers as cores
+from fedcopl.data.parallel import workers as cores
 from fedcopl.errors import ConfigError, Interrupted
 
 from .folders import drop_checkpoint, whole_results

@@ -84,7 +84,7 @@ def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
 
 def _export(survey: "SampleSurvey", path: Path) -> None:
     from ..files import write_text
-    from ..review.expert_answers import answers_csv
+    from ..review.corrections import answers_csv
 
     answers = survey.answers.current().values()
     write_text(path, answers_csv(answers))
@@ -92,7 +92,7 @@ def _export(survey: "SampleSurvey", path: Path) -> None:
 
 
 def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
-    from ..review.expert_answers import write_manifest
+    from ..review.corrections import write_manifest
 
     tested, classes = write_manifest(survey, path)
     print(f"{path}: {tested:,} labelled test images; try them with:")

@@ -11,14 +11,12 @@ import math
 import os
 import shutil
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import PIL
@@ -30,32 +28,7 @@ from ..errors import DataError
 from . import digests as hashing
 from .dataset import ImageSet
 from .images import BadImage, ImageFiles, StoredImages, quiet
-
-T = TypeVar("T")
-AHEAD = 4  # results per thread that may wait to be taken: bounds the memory
-
-
-def workers() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
-    """work(0), work(1), ... done at once, handed over one after the other."""
-    threads = workers()
-    waiting: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for place in range(count):
-                waiting.append(pool.submit(work, place))
-                if len(waiting) > AHEAD * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-
+from .parallel import in_order
 
 FORMAT = 1  # of the entries: another number makes all older ones unknown
 RESERVE = 32_000_000  # bytes left free for others

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
-from .cache import in_order
 from .images import ImageFiles, StoredImages
+from .parallel import in_order
 
 Traits = list[int]
 Index = dict[str, tuple[Traits, str]]

@@ -1,21 +1,22 @@
 """A look at a whole data set before anybody works with it: counts, broken images, and two pictures."""
 
-import warnings
+import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import fill
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from ..errors import DataError
-from .cache import Progress, in_order
+from ..errors import DataError, RunFolderError
+from ..files import write_bytes
+from .cache import Progress
 from .dataset import Dataset, ImageSet, Skipped
 from .digests import UNREADABLE, digest
 from .images import BadImage, StoredImages, quiet
+from .parallel import in_order
 from .prepare import repeats
 
 
@@ -101,48 +102,63 @@ def _small_clients(dataset: Dataset) -> list[str]:
     ]
 
 
-DPI = 110
 PER_ROW = 10
 SIDE, GAP = 72, 4  # dots of one image on the sheet, and between two
+CELL = 28  # dots of a client and class
+LONGEST = 30  # letters of a name
+FONT = ImageFont.load_default(12)
 UNLABELLED = 200  # images shown where there are no classes to choose by
 
 
 def contact_sheet(dataset: Dataset, file: Path) -> None:
     """A row of training images for each class; without labels, the first ones as they come."""
-    rows = _rows(dataset)
-    step = SIDE + GAP
-    canvas = np.full((len(rows) * step, PER_ROW * step, 3), 255, np.uint8)
-    for row, (_, places) in enumerate(rows):
-        for column, place in enumerate(places):
-            top, left = row * step, column * step
-            canvas[top : top + SIDE, left : left + SIDE] = _thumbnail(dataset.train, place)
-    names = [fill(name, 24) for name, _ in rows]
-    figure = _figure(width=2 + canvas.shape[1] / DPI, height=canvas.shape[0] / DPI)
-    axes = figure.add_axes((2 * DPI / (2 * DPI + canvas.shape[1]), 0, canvas.shape[1] / (2 * DPI + canvas.shape[1]), 1))
-    axes.imshow(canvas, interpolation="none", aspect="auto")
-    axes.set_yticks([row * step + SIDE / 2 for row in range(len(rows))], names, fontsize=8, parse_math=False)
-    axes.tick_params(length=0, bottom=False, labelbottom=False)
-    axes.spines[:].set_visible(False)
-    _save(figure, file)
+    rows, step = _rows(dataset), SIDE + GAP
+    margin = _widest([name for name, _ in rows]) + 2 * GAP
+    sheet = Image.new("RGB", (margin + PER_ROW * step, max(len(rows) * step, 1)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, (name, places) in enumerate(rows):
+        draw.text((margin - GAP, row * step + SIDE / 2), _line(name), "black", FONT, anchor="rm")
+        for column, number in enumerate(places):
+            sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
+    _save(sheet, file)
 
 
 def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str], file: Path) -> None:
     """Clients by classes, (K, C): the area of a circle is the number of images, as the paper draws it."""
-    figure = _figure(width=2.6 + 0.38 * len(clients), height=1.6 + 0.26 * len(classes))
-    figure.set_layout_engine("constrained")
-    axes = figure.subplots()
-    client, label = np.nonzero(counts)
-    held = counts[client, label]
-    dots = axes.scatter(client, label, s=220 * held / max(int(counts.max(initial=0)), 1), c=held, cmap="viridis_r")
-    axes.set_xticks(range(len(clients)), clients, rotation=90, fontsize=7, parse_math=False)
-    axes.set_yticks(range(len(classes)), classes, fontsize=7, parse_math=False)
-    axes.set(xlim=(-0.6, len(clients) - 0.4), ylim=(len(classes) - 0.4, -0.6), xlabel="client", ylabel="class")
-    axes.tick_params(top=True, labeltop=True)  # with many classes the lower end is far away
-    axes.grid(linewidth=0.3)
-    axes.set_axisbelow(True)
-    if len(held):
-        figure.colorbar(dots, ax=axes, label="training images", fraction=0.05)
-    _save(figure, file)
+    left, top = _widest(classes) + 2 * GAP, _widest(clients) + 2 * GAP
+    picture = Image.new("RGB", (left + len(clients) * CELL + GAP, top + len(classes) * CELL + GAP), "white")
+    draw = ImageDraw.Draw(picture)
+    for row, name in enumerate(classes):
+        draw.text((left - GAP, top + (row + 0.5) * CELL), _line(name), "black", FONT, anchor="rm")
+    for column, name in enumerate(clients):
+        picture.paste(_upright(name, top - GAP), (left + column * CELL, 0))
+    for client, label in np.argwhere(counts):
+        middle = left + (client + 0.5) * CELL, top + (label + 0.5) * CELL
+        share = counts[client, label] / counts.max()
+        draw.circle(middle, max(0.5 * CELL * share**0.5, 1), _shade(float(share)))
+    _save(picture, file)
+
+
+def _line(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+
+
+def _widest(names: Sequence[str]) -> int:
+    return math.ceil(max((FONT.getlength(_line(name)) for name in names), default=0))
+
+
+def _upright(name: str, height: int) -> Image.Image:
+    """A name that reads from below to above, as narrow as a cell."""
+    strip = Image.new("RGB", (height, CELL), "white")
+    ImageDraw.Draw(strip).text((0, CELL / 2), _line(name), "black", FONT, anchor="lm")
+    return strip.rotate(90, expand=True)
+
+
+def _shade(share: float) -> tuple[int, int, int]:
+    """From light to dark blue."""
+    light, dark = np.array([158, 202, 225]), np.array([8, 48, 107])
+    red, green, blue = (light + share * (dark - light)).astype(int).tolist()
+    return red, green, blue
 
 
 def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
@@ -156,28 +172,19 @@ def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
     ]
 
 
-def _thumbnail(images: ImageSet, place: int) -> NDArray[np.uint8]:
+def _thumbnail(images: ImageSet, number: int) -> Image.Image:
     """A square of the image; a broken one is grey."""
     try:
-        picture = images.images[place].convert("RGB")
+        picture = images.images[number].convert("RGB")
     except (BadImage, OSError):
         picture = Image.new("RGB", (SIDE, SIDE), "grey")
-    return np.asarray(ImageOps.fit(picture, (SIDE, SIDE)))
+    return ImageOps.fit(picture, (SIDE, SIDE))
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure  # half a second: only when a picture is asked for
-
-    return Figure(figsize=(width, height), dpi=DPI)
-
-
-def _save(figure: Any, file: Path) -> None:
-    temporary = file.with_name(f".{file.name}.part")
+def _save(picture: Image.Image, file: Path) -> None:
+    content = io.BytesIO()
+    picture.save(content, "PNG")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Glyph")  # a name in a script its font lacks: boxes will do
-            figure.savefig(temporary, format="png")
-        temporary.replace(file)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be written: {error.strerror or error}") from error
+        write_bytes(file, content.getvalue())
+    except RunFolderError as error:
+        raise DataError(str(error)) from error

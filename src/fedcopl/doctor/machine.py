@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ..clip.device import choose_arithmetic
 from ..config import Model
-from ..data.cache import default_folder, workers
+from ..data.cache import default_folder
+from ..data.parallel import workers
 from ..errors import ConfigError, FedCoPLError
 from .findings import Finding, note, ok, problem
 

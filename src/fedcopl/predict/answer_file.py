@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import ConfigError, RunFolderError
 from ..files import write_text
-from .label_images import Answer, NamedImages
+from .answers import Answer, NamedImages
 from .predictor import BATCH
 
 DIGITS = 6  # of a probability; the last bits may differ between machines

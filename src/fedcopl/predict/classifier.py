@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ..data.dataset import Skipped
 from ..data.handed_over import Images, LabelsOfImages, class_numbers, files_below, gather
 from ..errors import DataError
+from .answers import Answer, AnswerBatch, NamedImages, answers, batches
 from .confidence import SHARE, Confidence
-from .label_images import Answer, AnswerBatch, NamedImages, answers, batches
 from .predictor import Predictor
 from .recipe import Recipe
 

@@ -18,7 +18,8 @@ from ..local_page.access import Guard, Keys, read_form
 from ..local_page.serving import file_routes, page
 from .browsing import ANSWERED, ORDERS, SAMPLE, Numbers, Position, whole_number
 from .cards import card, detail, words_of
-from .expert_answers import AnswerKind, ExpertAnswer, Given, answers_csv
+from .corrections import answers_csv
+from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .images import SIDES, ShownPictures
 from .sample_survey import SampleSurvey
 
