@@ -1,88 +1,71 @@
-"""Progress in a notebook, on a terminal and in a file."""
+"""Progress on a terminal, in a notebook and in a file."""
 
 import io
-import sys
-from types import ModuleType, SimpleNamespace
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from fedcopl import RunConfig
-from fedcopl.api.progress import LinesScreen, NotebookScreen, ScreenWatcher, TerminalScreen, choose_screen, watcher_for
+from fedcopl.api import progress
+from fedcopl.api.progress import BarWatcher, LineWatcher, watching
 from fedcopl.messages import Train
+from fedcopl.run.record import RoundRecord
 from fedcopl.run.watcher import SilentWatcher
 
 
-class Shown:
-    """What IPython.display does, as far as it is used."""
-
-    def __init__(self):
-        self.pages = []
-
-    def HTML(self, text):
-        return text
-
-    def display(self, page, display_id):
-        assert display_id
-        self.pages.append(page)
-        return SimpleNamespace(update=self.pages.append)
-
-
-def play(screen):
-    watcher = ScreenWatcher(screen)
+def play(watcher):
     watcher.preparing("loading the model")
+    watcher.prepared(1, 2)
     watcher.noticed("a <b> note")
     watcher.started(RunConfig(rounds=2), 3, 0)
     watcher.answered("north", Train(0, {}))
-    watcher.round_done({"round": 0, "macro": 0.5, "loss": 0.25})
-    watcher.round_done({"round": 1, "macro": None, "loss": None})
-
-
-def test_a_notebook_has_one_output_that_is_replaced():
-    shown = Shown()
-    play(NotebookScreen(shown))
-    assert '<progress value="2" max="2"></progress> 2 / 2 nothing to train on' in shown.pages[-1]
-    assert "a &lt;b&gt; note" in shown.pages[-1]
-    assert any("accuracy 50.0 %, loss 0.250" in page for page in shown.pages)
+    watcher.round_done(RoundRecord(round=0, macro=0.5, loss=0.25))
+    watcher.round_done(RoundRecord(round=1))
 
 
 def test_lines_where_nothing_can_be_written_over():
     stream = io.StringIO()
-    play(LinesScreen(stream))
+    play(LineWatcher(Console(file=stream, width=200), 2))
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "note: a <b> note"
-    assert lines[1].startswith("round 1/2: accuracy 50.0 %, loss 0.250, about ")
-    assert len(lines) == 3 and "\r" not in stream.getvalue()
+    assert lines[:3] == ["loading the model", "note: a <b> note", "3 clients, 2 rounds"]
+    assert lines[3].startswith("round 1/2, accuracy 50.0 %, loss 0.250, about ")
+    assert lines[4].startswith("round 2/2, about 0 s left")
 
 
-def test_one_line_on_a_terminal():
+def test_a_bar_on_a_terminal():
     stream = io.StringIO()
-    play(TerminalScreen(stream))
-    assert "[##########          ] 1/2 accuracy 50.0 %, loss 0.250" in stream.getvalue()
-    assert stream.getvalue().endswith("\n")
+    console = Console(file=stream, width=200, force_terminal=True)
+    with Progress(console=console, auto_refresh=False) as bar:
+        play(BarWatcher(bar, 2))
+    assert "note: a <b> note" in stream.getvalue()
+    assert "round 1/2, accuracy 50.0 %, loss 0.250" in stream.getvalue()
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+class FakeConsole:
+    def __init__(self, is_terminal, is_jupyter):
+        self.is_terminal, self.is_jupyter = is_terminal, is_jupyter
 
 
-def pretend_ipython(monkeypatch, shell):
-    module, display = ModuleType("IPython"), Shown()
-    module.get_ipython = lambda: shell
-    monkeypatch.setitem(sys.modules, "IPython", module)
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-
-
-def test_the_screen_suits_the_place(monkeypatch):
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert isinstance(choose_screen(io.StringIO()), LinesScreen)
-    assert isinstance(choose_screen(Terminal()), TerminalScreen)
-    pretend_ipython(monkeypatch, SimpleNamespace(kernel=1))
-    assert isinstance(choose_screen(Terminal()), NotebookScreen)
-    pretend_ipython(monkeypatch, SimpleNamespace())  # IPython in a terminal
-    assert isinstance(choose_screen(Terminal()), TerminalScreen)
+@pytest.mark.parametrize(
+    ("terminal", "notebook", "widgets", "kind"),
+    [
+        (False, False, True, LineWatcher),
+        (True, False, False, BarWatcher),
+        (True, True, True, BarWatcher),
+        (True, True, False, LineWatcher),  # a notebook without widgets can replace nothing
+    ],
+)
+def test_the_watcher_suits_where_it_is_shown(monkeypatch, terminal, notebook, widgets, kind):
+    monkeypatch.setattr(progress, "Console", lambda stderr: FakeConsole(terminal, notebook))
+    monkeypatch.setattr(progress, "find_spec", lambda name: widgets or None)
+    monkeypatch.setattr(progress, "Progress", lambda *_, **__: Progress(console=Console(file=io.StringIO())))
+    with watching(True, 2) as watcher:
+        assert isinstance(watcher, kind)
 
 
 @pytest.mark.parametrize("given", [False, SilentWatcher()])
 def test_silence_or_somebody_elses_watcher(given):
-    assert isinstance(watcher_for(given), SilentWatcher)
+    with watching(given, 2) as watcher:
+        assert isinstance(watcher, SilentWatcher)
+        assert given is False or watcher is given
