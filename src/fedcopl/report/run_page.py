@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from ..data.records import printable
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
 from ..run.reading import read_so_far
@@ -67,7 +68,7 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 
 def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> None:
     """Write the whole report as one file that needs nothing beside it."""
-    write_text(path, render(outcome, examples))
+    write_text(path, printable(render(outcome, examples)))
 
 
 def render(outcome: Outcome, examples: Sequence[Example]) -> str:
