@@ -55,6 +55,7 @@ SECTIONS = {
     "gallery": "Gallery",
     "repeat": "Repeat",
 }
+FILTERS = ("change", "count", "duration", "loss", "percent", "points", "ratio", "several", "shortened", "size")
 OF_REFRESHES = ("labels", "balance", "who")  # sections that only a run has that labelled something
 
 
@@ -124,27 +125,9 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(words, name)
-        for name in (
-            "change",
-            "count",
-            "duration",
-            "loss",
-            "percent",
-            "points",
-            "ratio",
-            "several",
-            "shortened",
-            "size",
-        )
-    }
-    environment.globals |= {
-        "LONG_NAME": LONG_NAME,
-        "SHOWN": SHOWN,
-        "SIDE_BY_SIDE": SIDE_BY_SIDE,
-        "UNNAMED": UNNAMED,
-    }
+    environment.filters |= {name: getattr(words, name) for name in FILTERS}
+    limits = {"LONG_NAME": LONG_NAME, "SHOWN": SHOWN, "SIDE_BY_SIDE": SIDE_BY_SIDE, "UNNAMED": UNNAMED}
+    environment.globals |= limits
     return environment.get_template(name)
 
 
