@@ -89,6 +89,11 @@ def test_a_report_lies_beside_its_outcome_or_where_it_is_wanted(tmp_path):
     assert (tmp_path / "mine.html").read_bytes() == (folder / "report.html").read_bytes()
 
 
+def test_a_name_that_is_no_text_is_shown_as_it_can(tmp_path):
+    folder = write_run(tmp_path / "run", sample_results(name="caf\udce9"))
+    assert "caf\\udce9" in write_report(folder).read_text(encoding="utf-8")
+
+
 def test_a_report_of_the_rounds_so_far(tmp_path):
     folder = write_run(tmp_path / "run", so_far(sample_results(), 3), "progress.json")
     assert "Not finished" in write_report(folder).read_text(encoding="utf-8")

@@ -25,10 +25,10 @@ from ..data.handed_over import (
     gather_labelled,
 )
 from ..errors import ConfigError, DataError
+from ..progress import watching
 from ..report.run_page import write_report
 from ..run.watcher import Watcher
 from ..simulation.simulate import simulate as run_simulation
-from .progress import watching
 from .result import Result
 
 Settings = str | int | float | bool | Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from ..api.progress import percent
 from ..privacy.accountant import PrivacyStatement
+from ..progress import percent
 from ..run.record import Accuracies, Outcome
 
 if TYPE_CHECKING:

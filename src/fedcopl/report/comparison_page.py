@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.records import printable
 from ..files import write_text
 from ..run.record import Outcome
 from . import curves
@@ -45,7 +46,7 @@ SECTIONS = {
 
 def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
     """Write the comparison as one file that needs nothing beside it."""
-    write_text(path, render_comparison(runs))
+    write_text(path, printable(render_comparison(runs)))
 
 
 def render_comparison(runs: Sequence[ComparedRun]) -> str:

@@ -105,7 +105,7 @@ def unchanged_share(record: RoundRecord) -> float | None:
 
 
 def _share(part: int, whole: int) -> float | None:
-    return min(1.0, part / whole) if whole else None
+    return max(0, min(part, whole)) / whole if whole > 0 else None
 
 
 @dataclass(frozen=True)

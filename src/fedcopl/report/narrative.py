@@ -94,9 +94,9 @@ def lead(outcome: Outcome) -> str:
     images = "their own images" if held is None else words.several(held, "image", "images")
     classes = words.several(len(outcome.classes), "class", "classes")
     clients = words.several(len(outcome.clients), "client", "clients")
-    if outcome.setting("method") == "zeroshot":
+    if not outcome.trains:
         return f"Nothing was trained: these are plain CLIP's answers for {classes}, at {clients} with {images}."
-    if outcome.setting("method") == "central":
+    if outcome.pools:
         return _pooled(images, classes, label_story(outcome))
     return (
         f"{clients} learned to tell {classes} apart from {images} without using a single label: "

@@ -10,6 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from ..data.records import printable
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
 from ..run.reading import read_so_far
@@ -54,6 +55,7 @@ SECTIONS = {
     "gallery": "Gallery",
     "repeat": "Repeat",
 }
+FILTERS = ("change", "count", "duration", "loss", "percent", "points", "ratio", "several", "shortened", "size")
 OF_REFRESHES = ("labels", "balance", "who")  # sections that only a run has that labelled something
 
 
@@ -67,7 +69,7 @@ def write_report(folder: Path, page: Path | None = None) -> Path:
 
 def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> None:
     """Write the whole report as one file that needs nothing beside it."""
-    write_text(path, render(outcome, examples))
+    write_text(path, printable(render(outcome, examples)))
 
 
 def render(outcome: Outcome, examples: Sequence[Example]) -> str:
@@ -123,27 +125,9 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(words, name)
-        for name in (
-            "change",
-            "count",
-            "duration",
-            "loss",
-            "percent",
-            "points",
-            "ratio",
-            "several",
-            "shortened",
-            "size",
-        )
-    }
-    environment.globals |= {
-        "LONG_NAME": LONG_NAME,
-        "SHOWN": SHOWN,
-        "SIDE_BY_SIDE": SIDE_BY_SIDE,
-        "UNNAMED": UNNAMED,
-    }
+    environment.filters |= {name: getattr(words, name) for name in FILTERS}
+    limits = {"LONG_NAME": LONG_NAME, "SHOWN": SHOWN, "SIDE_BY_SIDE": SIDE_BY_SIDE, "UNNAMED": UNNAMED}
+    environment.globals |= limits
     return environment.get_template(name)
 
 

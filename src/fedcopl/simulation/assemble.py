@@ -91,6 +91,8 @@ class Simulation:
             name=self.config.name,
             seed=self.config.seed,
             method=self.method.title,
+            trains=self.method.trains,
+            pools=self.method.pools,
             shared=tuple(self.server.shared),
             averaged=self.method.averaged(),
             classes=self.dataset.classes,

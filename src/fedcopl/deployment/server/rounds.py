@@ -161,6 +161,7 @@ class ServerBooks:
             name=self.config.name,
             seed=self.config.seed,
             method=method.title,
+            trains=method.trains,
             shared=self.shared,
             averaged=method.averaged(),
             sites=known,

@@ -6,10 +6,9 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from fedcopl import RunConfig
-from fedcopl.api import progress
-from fedcopl.api.progress import BarWatcher, LineWatcher, watching
+from fedcopl import RunConfig, progress
 from fedcopl.messages import Train
+from fedcopl.progress import BarWatcher, LineWatcher, watching
 from fedcopl.run.record import RoundRecord
 from fedcopl.run.watcher import SilentWatcher
 
