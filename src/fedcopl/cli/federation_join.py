@@ -95,7 +95,7 @@ def _tell(site: Any, server: str) -> None:
         ("site", site.name),
         ("images", f"{len(dataset.train):,}, {len(dataset.skipped)} left out"),
         ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
-        ("told by an expert", f"{len(site.told.index)} images" if len(site.told.index) else "nothing"),
+        ("told by an expert", f"{len(site.said.index)} images" if len(site.said.index) else "nothing"),
         ("classes", site.classes),
         ("model", site.model),
         ("key for the server", str(site.home.folder / "site.pub")),
