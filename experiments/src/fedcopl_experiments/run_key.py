@@ -5,6 +5,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import fedcopl
 from fedcopl.config import RunConfig
@@ -30,13 +31,17 @@ def code_version() -> str:
 
 
 def run_key(config: RunConfig) -> str:
-    """A short name of everything that can change the result.
+    """A short name of everything that can change the result."""
+    return sha256(json.dumps([deciding_settings(config), code_version()], sort_keys=True).encode()).hexdigest()[:LENGTH]
 
-    Not in it: the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
+
+def deciding_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that can change a result.
+
+    Not among them: the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
     bits; and `model.threads`, which may turn a last bit but asks no other question: a grid goes on whatever --jobs is.
     """
-    settings = config.model_dump(exclude={"name": True, "model": {"memory", "threads"}})
-    return sha256(json.dumps([settings, code_version()], sort_keys=True).encode()).hexdigest()[:LENGTH]
+    return config.model_dump(exclude={"name": True, "model": {"memory", "threads"}})
 
 
 def _deciding_files() -> list[Path]:
