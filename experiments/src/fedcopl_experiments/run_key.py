@@ -14,8 +14,9 @@ PACKAGE = Path(fedcopl.__file__).parent
 # All of the package decides results but for what keeps, shows or names them: a new part counts until it stands here.
 DECIDES_NOTHING = {
     *("api", "cli", "doctor", "errors", "files", "local_page", "predict", "report", "review", "watch"),
-    *("run/folder", "run/record", "run/watcher"),
-    *("deployment", "flower_app"),  # Flower carries the same questions; a grid is played in one process
+    *("run/folder", "run/reading", "run/watcher"),
+    # Flower carries the same questions; a grid is played in one process.
+    *("deployment", "flower_app", "simulation/on_flower", "simulation/simulated_sites"),
 }
 LENGTH = 16  # hex digits: two of a million runs share a key once in forty million grids
 
