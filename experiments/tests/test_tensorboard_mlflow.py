@@ -140,7 +140,9 @@ def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
     for module in [name for name in sys.modules if name.split(".")[0] == extra]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, extra, None)
-    with pytest.raises(ConfigError, match=rf"writing for {extra} needs its package: pip install 'fedcopl\[{extra}\]'"):
+    with pytest.raises(
+        ConfigError, match=rf"writing for {extra} needs its package: pip install 'fedcopl-experiments\[{extra}\]'"
+    ):
         write(RUNS, tmp_path / "out")
 
 

@@ -110,7 +110,9 @@ def _import(extra: str, modules: Sequence[str]) -> list[Any]:
     try:
         return [import_module(module) for module in modules]
     except ImportError as error:
-        raise ConfigError(f"writing for {extra} needs its package: pip install 'fedcopl[{extra}]' ({error})") from error
+        raise ConfigError(
+            f"writing for {extra} needs its package: pip install 'fedcopl-experiments[{extra}]' ({error})"
+        ) from error
 
 
 def _experiment(client: Any, folder: Path) -> str:
