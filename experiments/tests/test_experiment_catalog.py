@@ -142,11 +142,16 @@ class Pooled(Method):
     title, pools = "AllInOne", True
 
 
+class Untrained(Method):
+    title, trains = "Nothing", False
+
+
 def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
     before = [method.title for method in grid_methods()]
     monkeypatch.setitem(METHODS, "fedbias", Biased)
     monkeypatch.setitem(METHODS, "fed-bias", Biased)  # another spelling
     monkeypatch.setitem(METHODS, "pooled", Pooled)
+    monkeypatch.setitem(METHODS, "untrained", Untrained)
     rows = list(dict.fromkeys(cell.row[0] for cell in EXPERIMENTS["grid"].cells(DEMO)))
     assert rows == [*before[:-2], "FedBias", *before[-2:], "AllInOne", "Central, true labels", "zero-shot CLIP"]
     mine = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("FedBias",)]

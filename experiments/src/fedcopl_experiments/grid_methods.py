@@ -1,7 +1,6 @@
 """The methods of our own grid, as they declare themselves: a new one is in it without being named here."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
@@ -19,34 +18,27 @@ class GridMethod:
 
 
 def grid_methods() -> list[GridMethod]:
-    """Every method that trains on pseudo labels, once, by its first name; what is no federation stands last."""
-    from fedcopl.methods import METHODS  # brings torch
+    """Every method that trains anything, once, by its first name; what is no federation stands last."""
+    from fedcopl.methods import METHODS, choose_method  # brings torch
 
     first_names: dict[object, str] = {}
     for name, build in METHODS.items():
         first_names.setdefault(build, name)
-    methods = [_declared(name) for name in first_names.values() if _trains_on_labels(name)]
-    return sorted(methods, key=lambda method: (method.pools, not method.averages))
+    methods = {name: choose_method(RunConfig(method=name)) for name in first_names.values()}
+    declared = [
+        GridMethod(name, method.title, bool(method.shared()), method.pools, _can_know_truth(name))
+        for name, method in methods.items()
+        if method.trains
+    ]
+    return sorted(declared, key=lambda method: (method.pools, not method.averages))
 
 
-def _declared(name: str) -> GridMethod:
-    from fedcopl.methods import choose_method
-
-    method = choose_method(RunConfig(method=name))
-    truth = _accepts(name, options={"labels": "truth"})
-    return GridMethod(name, method.title, bool(method.shared()), method.pools, truth)
-
-
-def _trains_on_labels(name: str) -> bool:
-    """A method to which the labeler makes no difference refuses to be given one."""
-    return _accepts(name, labeler="fpl")
-
-
-def _accepts(name: str, **settings: Any) -> bool:
+def _can_know_truth(name: str) -> bool:
+    """A method without this option refuses it."""
     from fedcopl.methods import choose_method
 
     try:
-        choose_method(RunConfig(method=name, **settings))
+        choose_method(RunConfig(method=name, options={"labels": "truth"}))
     except ConfigError:
         return False
     return True
