@@ -131,7 +131,7 @@ def children(process):
 
 
 def test_kill_9_of_anybody_at_any_moment_changes_no_result(tmp_path):
-    from fedcopl import simulate
+    from fedcopl.simulation.simulate import simulate
 
     folder, key = tmp_path / "disturbed", run_key(real_config())
     grid = start(folder)
