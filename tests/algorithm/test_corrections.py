@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from fedcopl.algorithm.corrections import NO_CORRECTIONS, Corrections, with_corrections
-from fedcopl.algorithm.select import Selection
+from fedcopl.algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
 
 CHOSEN = Selection(np.array([4, 2, 7]), np.array([0, 0, 1]))
 TOLD = Corrections(np.array([2, 5]), np.array([1, 0]))

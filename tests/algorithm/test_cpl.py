@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.cpl import (
+from fedcopl.algorithm.fpl_and_cpl import (
     _likely_for_the_class,
     _likely_for_the_image,
     _quantile,

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.fpl import grown_capacity, select_top
+from fedcopl.algorithm.fpl_and_cpl import grown_capacity, select_top
 
 # The worked numbers were made with the authors' program (baselines.md, section 5).
 WORKED = np.array(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.fpl import select_top
+from fedcopl.algorithm.fpl_and_cpl import select_top
 from fedcopl.algorithm.image_memory import Memory, build_memory, memory_logits, spatial_logits
 from fedcopl.algorithm.select import Selection
 

@@ -70,7 +70,7 @@ def test_the_outcome(result):
     assert 0 < result.zero_shot <= 1
     assert result.report.exists()
     images, labels = digits("test", 0, 30)
-    assert result["north"].score(images, labels) == result.accuracy == result.results["clients"][0]["final"]
+    assert result["north"].score(images, labels) == result.accuracy == result.outcome.clients[0].final
     with pytest.raises(KeyError):
         result["west"]
 
@@ -111,7 +111,7 @@ def test_simulate_shares_arrays_out():
     (images, labels), test = array("train", 0, 80), array("test", 0, 40)
     outcome = simulate(images, labels, classes=CLASSES, test=test, clients=2, beta=5.0, progress=False, **QUICK)
     assert list(outcome) == ["client-0", "client-1"]
-    assert sum(client["train"] for client in outcome.results["clients"]) == 80
+    assert sum(client.train for client in outcome.outcome.clients) == 80
 
 
 @pytest.mark.slow
@@ -120,8 +120,8 @@ def test_simulate_a_known_data_set_equals_the_engine(tmp_path):
     config = RunConfig.from_mapping(
         {"rounds": 1, "train": {"epochs": 1}, "model": {"threads": 1}, "data": {"clients": 2}}, "test"
     )
-    plain = simulate(config, tmp_path / "b")
-    assert plain["final"] == outcome.results["final"]
+    plain = run_simulation(config, tmp_path / "b")
+    assert plain.final.macro == outcome.accuracy
 
 
 MISTAKES = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcopl import RunConfig
-from fedcopl.api.keyword_settings import settings_of
+from fedcopl.api.federation import settings_of
 from fedcopl.errors import ConfigError
 
 

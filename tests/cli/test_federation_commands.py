@@ -13,7 +13,7 @@ import pytest
 from deployment.deployment import free_port
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
-from fedcopl.cli.federation_show import print_outcome, print_status
+from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.rounds import outcome_of
 from fedcopl.deployment.status import status_of

@@ -12,9 +12,9 @@ import pytest
 from fedcopl.cli import main
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
+from fedcopl.review.browsing import SAMPLE
 from fedcopl.review.expert_answers import Answers, Given
-from fedcopl.review.image_source import open_gallery
-from fedcopl.review.order import SAMPLE
+from fedcopl.review.images import open_gallery
 from fedcopl.review.sample_survey import Survey
 from local_page.run_folder import make_run
 

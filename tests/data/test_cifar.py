@@ -10,8 +10,7 @@ import pytest
 
 from data.pictures import load, put
 from fedcopl.config import Data
-from fedcopl.data.cifar import HUNDRED, TEN, read_cifar10, read_cifar100
-from fedcopl.data.pickles import load_plain
+from fedcopl.data.cifar import HUNDRED, TEN, load_plain, read_cifar10, read_cifar100
 from fedcopl.errors import DataError
 
 SIZES = (4, 3)  # images in each file, instead of 10,000

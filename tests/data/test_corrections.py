@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedcopl.data.corrections import read_corrections, told_of
+from fedcopl.data.corrections import corrections_of, read_corrections
 from fedcopl.data.digests import digest
 from fedcopl.data.digits import load_digits
 from fedcopl.errors import DataError
@@ -25,9 +25,9 @@ def test_places_and_classes(tmp_path):
 
 
 def test_each_client_gets_its_own():
-    told = told_of([9, 1, 3], {3: 9, 9: 3, 100: 1})
+    told = corrections_of([9, 1, 3], {3: 9, 9: 3, 100: 1})
     assert (told.index.tolist(), told.label.tolist()) == ([0, 2], [3, 9])
-    assert len(told_of([1, 2], {3: 9}).index) == 0
+    assert len(corrections_of([1, 2], {3: 9}).index) == 0
 
 
 def test_a_file_of_something_else(tmp_path):

@@ -14,7 +14,7 @@ from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import ImageArrays
-from fedcopl.data.survey import survey
+from fedcopl.data.overview import survey
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

@@ -6,8 +6,7 @@ from PIL import Image
 from data.pictures import encoded, load, noise, plant, put
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.digits import load_digits
-from fedcopl.data.sheets import contact_sheet, heat_map
-from fedcopl.data.survey import survey
+from fedcopl.data.overview import contact_sheet, heat_map, survey
 
 
 def test_counts_and_broken_images(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.algorithm.corrections import Corrections
+from fedcopl.algorithm.select import Corrections
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client, ClientState, NoExam, cpl_levels
 from fedcopl.messages import (
@@ -269,7 +269,7 @@ def test_experts_are_kept_at_home_and_never_sent():
 
 def test_what_the_expert_said_is_trained_on_and_not_counted():
     told = Corrections(np.array([3]), np.array([2]))  # image 3 looks like class 0, and is of class 2
-    client = replace(client_with(), told=told)
+    client = replace(client_with(), said=told)
     reply, state = estimated(client)
     assert reply.counts.tolist() == [1, 1, 0]
     _, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)

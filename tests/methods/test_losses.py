@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from fedcopl.algorithm.select import Selection
-from fedcopl.methods.losses import label_loss
+from fedcopl.methods.training import label_loss
 
 P = torch.tensor([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
 SETS = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]], bool)

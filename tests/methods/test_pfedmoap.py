@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcopl.algorithm.neighbours import nearest
+from fedcopl.algorithm.aggregate import nearest
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.pfedmoap import EXPERTS, GATE, gate_name, mixture, stride

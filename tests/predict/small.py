@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedcopl.config import RunConfig
 from fedcopl.data.digits import CLASSES, load_digits
-from fedcopl.data.handed_over import Holding, Pictures, dataset_of_sites
+from fedcopl.data.handed_over import GivenPictures, SiteHolding, dataset_of_sites
 from fedcopl.simulation.simulate import simulate
 
 SITES = ("north", "south/../[1]")  # a name that must stay a name
@@ -24,18 +24,18 @@ def digits(split: str, start: int, stop: int) -> tuple[list[Image.Image], np.nda
     return list(images.images[start:stop]), images.labels[start:stop]
 
 
-def holdings() -> list[Holding]:
+def holdings() -> list[SiteHolding]:
     return [holding(name, 40 * number) for number, name in enumerate(SITES)]
 
 
-def holding(name: str, start: int) -> Holding:
+def holding(name: str, start: int) -> SiteHolding:
     train, _ = digits("train", start, start + 40)
     test, truth = digits("test", start, start + 30)
-    return Holding(name, pictures(train), pictures(test), truth)
+    return SiteHolding(name, pictures(train), pictures(test), truth)
 
 
-def pictures(images) -> Pictures:
-    return Pictures(images, [str(place) for place in range(len(images))])
+def pictures(images) -> GivenPictures:
+    return GivenPictures(images, [str(place) for place in range(len(images))])
 
 
 def small_dataset():

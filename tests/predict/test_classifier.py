@@ -10,8 +10,7 @@ from fedcopl.data.digits import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS
 from fedcopl.predict import Classifier
-from fedcopl.predict.loading import Run
-from fedcopl.predict.thresholds import OwnImages
+from fedcopl.predict.loading import OwnImages, Run
 from predict.small import SITES, digits, holdings, small_dataset, small_run
 
 

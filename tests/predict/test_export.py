@@ -11,8 +11,7 @@ import yaml
 
 from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
 from fedcopl.predict import Classifier
-from fedcopl.predict.export import export
-from fedcopl.predict.model_card import write_card
+from fedcopl.predict.export import export, write_card
 from fedcopl.predict.onnx_export import export_onnx
 from predict.small import digits, small_run
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.predict import answer_file as output
-from fedcopl.predict.answer_file import AnswerFile
-from fedcopl.predict.answer_rows import FORMULA, CsvRows, JsonRows, choose_rows
-from fedcopl.predict.answers import Answer, Named
+from fedcopl.predict.answer_file import FORMULA, AnswerFile, CsvRows, JsonRows, choose_rows
+from fedcopl.predict.answers import Answer, NamedImages
 
 BATCH = 4
 ASKED = {"classifier": "x", "top": 1}
@@ -35,7 +34,7 @@ def all_at_once(rows, names):
 def work(path, rows, names, stop_after=None):
     """What `label_to_file` does, stopped after some batches."""
     file = AnswerFile(path, rows, ASKED)
-    pictures = iter([Named(name, path) for name in names])
+    pictures = iter([NamedImages(name, path) for name in names])
     with file.held():
         file.open(overwrite=False)
         file.skip_answered(pictures)

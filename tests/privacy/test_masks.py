@@ -8,11 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from fedcopl.privacy.mask_crypto import WordStream, agreed, public_of, seal, unseal
-from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, Session
-from fedcopl.privacy.mask_threshold import needed
-from fedcopl.privacy.masking import introduce, mask, own_name, public_keys, share_out, spending, thirds, unmask
-from fedcopl.privacy.shamir import SHARE
+from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, Session, needed
+from fedcopl.privacy.masking import (
+    WordStream,
+    agreed,
+    introduce,
+    mask,
+    own_name,
+    public_keys,
+    public_of,
+    seal,
+    share_out,
+    spending,
+    thirds,
+    unmask,
+    unseal,
+)
 from fedcopl.privacy.unmasking import CannotUnmask, MaskedSum
 from fedcopl.rng import stream
 

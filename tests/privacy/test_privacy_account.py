@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from fedcopl.config import RunConfig
-from fedcopl.privacy.accountant import epsilon_of, noise_for, planned_releases, statement
+from fedcopl.privacy.accountant import PrivacyStatement, Release, epsilon_of, noise_for, planned_releases, statement
 
 
 def exact_epsilon(noises, delta):
@@ -65,23 +65,22 @@ def test_prompts_in_each_round_and_counts_at_each_refresh(settings, releases):
 
 
 def release(noise, *clients):
-    return {"of": "prompts", "noise": noise, "clients": list(clients)}
+    return Release("prompts", noise, clients)
 
 
 def test_the_statement_is_of_the_site_that_gave_most():
     config = config_of(privacy={"noise": 1.0})
-    rounds = [{"releases": [release(1.0, "a", "b")]}, {"releases": [release(1.0, "a")]}, {}]
-    said = statement(config, rounds)
-    assert said["epsilon"] == epsilon_of([1.0, 1.0], 1e-5)
-    assert (said["releases"], said["delta"], said["unit"]) == (2, 1e-5, "one site")
+    said = statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
+    assert said.epsilon == epsilon_of([1.0, 1.0], 1e-5)
+    assert (said.releases, said.delta, said.unit) == (2, 1e-5, "one site")
 
 
 def test_lost_parts_of_the_noise_are_in_the_statement():
     config = config_of(privacy={"noise": 2.0, "secure_sums": True})
-    assert statement(config, [{"releases": [release(1.0, "a")]}])["epsilon"] == epsilon_of([1.0], 1e-5)
+    assert statement(config, [release(1.0, "a")]).epsilon == epsilon_of([1.0], 1e-5)
 
 
 def test_without_noise_there_is_no_epsilon():
     assert statement(config_of(), []) is None
-    assert statement(config_of(privacy={"secure_sums": True}), [{}]) == {"secure_sums": True, "epsilon": None}
-    assert statement(config_of(privacy={"noise": 1.0}), [])["epsilon"] == 0
+    assert statement(config_of(privacy={"secure_sums": True}), []) == PrivacyStatement(secure_sums=True)
+    assert statement(config_of(privacy={"noise": 1.0}), []).epsilon == 0

@@ -13,8 +13,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.server import play_round, run
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
-from fedcopl.privacy.mask_session import KEYS, SEALED
-from fedcopl.privacy.shamir import SHARE
+from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
 from fedcopl.simulation.local import LocalClients
 

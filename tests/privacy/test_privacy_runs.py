@@ -10,7 +10,8 @@ from fedcopl.cli import app
 from fedcopl.cli.show import facts
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError
-from fedcopl.privacy.accountant import epsilon_of, noise_for
+from fedcopl.privacy.accountant import PrivacyStatement, epsilon_of, noise_for
+from fedcopl.run.record import to_plain
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 
@@ -41,25 +42,25 @@ def noised(tmp_path_factory):
 def test_secure_sums_change_nothing_but_what_is_seen(plain, tmp_path):
     one, folder = plain
     other = simulate(config_of("rounds=1", "secure_sums=true"), tmp_path / "run")
-    assert other["refreshes"] == one["refreshes"]  # every count and every pseudo label
+    assert other.refreshes == one.refreshes  # every count and every pseudo label
     assert prompts(tmp_path / "run")["visual"] == pytest.approx(prompts(folder)["visual"], rel=2**-22, abs=2**-33)
-    [before], [after] = one["rounds"], other["rounds"]
-    assert after["loss"] == pytest.approx(before["loss"], abs=2**-32)
-    assert after["examples"] == before["examples"] > 0
-    assert "visual" not in after["drift"]  # nobody sees how far single clients pull apart
-    assert (one["privacy"], other["privacy"]) == (None, {"secure_sums": True, "epsilon": None})
+    [before], [after] = one.rounds, other.rounds
+    assert after.loss == pytest.approx(before.loss, abs=2**-32)
+    assert after.examples == before.examples > 0
+    assert "visual" not in after.drift  # nobody sees how far single clients pull apart
+    assert (one.privacy, other.privacy) == (None, PrivacyStatement(secure_sums=True))
 
 
 def test_the_outcome_states_what_was_given_away(noised):
     results, folder = noised
-    stated = results["privacy"]
-    assert stated["epsilon"] == epsilon_of([0.5] * 3, 1e-5)  # prompts in two rounds, counts in one
-    assert (stated["delta"], stated["unit"], stated["releases"]) == (1e-5, "one site", 3)
-    assert json.loads((folder / "results.json").read_text()) == results
+    stated = results.privacy
+    assert stated.epsilon == epsilon_of([0.5] * 3, 1e-5)  # prompts in two rounds, counts in one
+    assert (stated.delta, stated.unit, stated.releases) == (1e-5, "one site", 3)
+    assert json.loads((folder / "results.json").read_text()) == to_plain(results)
     told = dict(facts(results))
     assert told["the server saw"] == "sums over the clients only, with noise"
-    assert told["privacy"] == f"epsilon {stated['epsilon']:.3g}, delta 1e-05 for one site, 3 releases"
-    assert all(record["loss"] is None for record in results["rounds"])
+    assert told.privacy == f"epsilon {stated.epsilon:.3g}, delta 1e-05 for one site, 3 releases"
+    assert all(record.loss is None for record in results.rounds)
 
 
 class StopAfterOne(SilentWatcher):
@@ -73,7 +74,7 @@ def test_noise_is_the_same_after_a_stop(noised, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         simulate(config_of(*BOTH), tmp_path / "run", watcher=StopAfterOne())
     resumed = simulate(config_of(*BOTH), tmp_path / "run", resume=True)
-    assert resumed["privacy"] == results["privacy"]
+    assert resumed.privacy == results.privacy
     assert (prompts(tmp_path / "run")["visual"] == prompts(folder)["visual"]).all()
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.privacy.mask_threshold import needed
-from fedcopl.privacy.shamir import PRIME, SECRET, SHARE, combine, split
+from fedcopl.privacy.mask_session import PRIME, SECRET, SHARE, combine, needed, split
 from fedcopl.rng import stream
 
 

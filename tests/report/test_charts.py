@@ -5,12 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcopl.report import numbers as words
-from fedcopl.report.charts import Bars, Line, bar_chart, line_chart, ticks, whole_ticks
+from fedcopl.report.charts import Bars, ChartLine, Unit, bar_chart, line_chart, ticks, whole_ticks
+
+PLAIN = Unit(str)
 
 
 def chart(values, rounds=None, **options):
     rounds = range(len(values)) if rounds is None else rounds
-    return line_chart("c", rounds, [Line("macro", "macro", values)], str, bounds=(0, 100), **options)
+    return line_chart("c", rounds, [ChartLine("macro", "macro", values)], Unit(str, bounds=(0, 100)), **options)
 
 
 def test_ticks_by_hand():
@@ -41,18 +43,18 @@ def test_every_measurement_has_its_place_in_the_picture(values):
     if not measured:
         assert drawn is None
         return
-    places = drawn.lines[0].places
-    assert len(places) == len(measured)
+    spots = drawn.lines[0].spots
+    assert len(spots) == len(measured)
     assert len(drawn.strips) == len(values)
-    assert all(drawn.left <= x <= drawn.right and drawn.top - 0.1 <= y <= drawn.bottom + 0.1 for x, y in places)
-    assert [x for x, _ in places] == sorted(x for x, _ in places)
-    for (_, y1), (_, y2), a, b in zip(places, places[1:], measured, measured[1:], strict=False):
+    assert all(drawn.left <= x <= drawn.right and drawn.top - 0.1 <= y <= drawn.bottom + 0.1 for x, y in spots)
+    assert [x for x, _ in spots] == sorted(x for x, _ in spots)
+    for (_, y1), (_, y2), a, b in zip(spots, spots[1:], measured, measured[1:], strict=False):
         assert (y1 >= y2) if a <= b else (y1 <= y2)  # higher is further up
 
 
 def test_level_and_refreshes_stand_where_their_values_stand():
     drawn = chart([10.0, 20.0, 30.0], level=20.0, refreshed=[0, 2])
-    (x0, _), (_, y1), (x2, _) = drawn.lines[0].places
+    (x0, _), (_, y1), (x2, _) = drawn.lines[0].spots
     assert drawn.level.at == y1
     assert drawn.refreshes == [x0, x2]
     assert [strip.text for strip in drawn.strips] == [
@@ -63,8 +65,8 @@ def test_level_and_refreshes_stand_where_their_values_stand():
 
 
 def test_a_chart_says_in_words_where_its_lines_go():
-    lines = [Line("up", "s1", [1.0, None, 3.0]), Line("down", "s2", [9.0, 8.0, None])]
-    drawn = line_chart("Both", [1, 2, 3], lines, str)
+    lines = [ChartLine("up", "s1", [1.0, None, 3.0]), ChartLine("down", "s2", [9.0, 8.0, None])]
+    drawn = line_chart("Both", [1, 2, 3], lines, PLAIN)
     assert drawn.label == "Both: up from 1.0 to 3.0; down from 9.0 to 8.0"
 
 
@@ -73,9 +75,9 @@ def corners(line):
 
 
 def test_a_band_reaches_one_deviation_up_and_down():
-    line = Line("mean", "s1", [10.0, 20.0], [10.0, 5.0])
-    drawn = line_chart("c", [1, 2], [line], str)  # the axis reaches from 0 to 25
-    (x1, y1), (x2, y2) = drawn.lines[0].places
+    line = ChartLine("mean", "s1", [10.0, 20.0], [10.0, 5.0])
+    drawn = line_chart("c", [1, 2], [line], PLAIN)  # the axis reaches from 0 to 25
+    (x1, y1), (x2, y2) = drawn.lines[0].spots
     height = drawn.bottom - drawn.top
     assert [tick.text for tick in drawn.up] == ["0", "5", "10", "15", "20", "25"]
     over1, over2, under2, under1 = corners(drawn.lines[0])
@@ -87,7 +89,7 @@ def test_a_band_reaches_one_deviation_up_and_down():
 
 
 def test_a_band_stays_within_what_can_be():
-    drawn = line_chart("c", [1, 2], [Line("mean", "s1", [99.0, 95.0], [5.0, 1.0])], str, bounds=(0, 100))
+    drawn = line_chart("c", [1, 2], [ChartLine("mean", "s1", [99.0, 95.0], [5.0, 1.0])], Unit(str, bounds=(0, 100)))
     assert drawn.up[-1].text == "100"
     assert min(y for _, y in corners(drawn.lines[0])) == drawn.top
 
@@ -97,27 +99,29 @@ def test_a_line_of_a_single_run_has_no_band():
 
 
 def test_powers_of_ten_are_evenly_spaced():
-    drawn = line_chart("c", [1, 2, 3], [Line("x", "s1", [1.0, 10.0, 100.0])], str, ticked=words.powers, bend=math.log10)
+    drawn = line_chart(
+        "c", [1, 2, 3], [ChartLine("x", "s1", [1.0, 10.0, 100.0])], Unit(str, words.powers, bend=math.log10)
+    )
     assert [tick.text for tick in drawn.up] == ["1", "3.2", "10", "32", "100"]
-    (_, low), (_, middle), (_, high) = drawn.lines[0].places
+    (_, low), (_, middle), (_, high) = drawn.lines[0].spots
     assert middle == pytest.approx((low + high) / 2, abs=0.15)
 
 
 def test_a_chart_that_includes_zero_begins_there():
-    steady = line_chart("c", [1, 2], [Line("x", "s1", [76_800.0] * 2)], str, include=(0,), ticked=words.sizes)
+    steady = line_chart("c", [1, 2], [ChartLine("x", "s1", [76_800.0] * 2)], Unit(str, words.sizes, include=(0,)))
     assert [tick.text.replace(words.SPACE, " ") for tick in steady.up] == ["0 kB", "20 kB", "40 kB", "60 kB", "80 kB"]
-    place = steady.bottom - (steady.bottom - steady.top) * 76.8 / 80
-    assert [y for _, y in steady.lines[0].places] == pytest.approx([place] * 2, abs=0.06)
+    height = steady.bottom - (steady.bottom - steady.top) * 76.8 / 80
+    assert [y for _, y in steady.lines[0].spots] == pytest.approx([height] * 2, abs=0.06)
 
 
 def test_nothing_but_zero_still_has_an_axis():
-    nothing = line_chart("c", [1, 2], [Line("x", "s1", [0.0, 0.0])], str)
-    assert {y for _, y in nothing.lines[0].places} == {nothing.bottom}
+    nothing = line_chart("c", [1, 2], [ChartLine("x", "s1", [0.0, 0.0])], PLAIN)
+    assert {y for _, y in nothing.lines[0].spots} == {nothing.bottom}
 
 
 def test_bars_are_as_high_as_their_numbers():
     series = [Bars("had", "a", [50, 0]), Bars("got", "b", [25, 100])]
-    drawn = bar_chart("b", ["x", "y"], series, str, level=("half", 50))
+    drawn = bar_chart("b", ["x", "y"], series, PLAIN, level=("half", 50))
     had, got = drawn.groups[0].bars
     none, full = drawn.groups[1].bars
     assert (had.height, got.height, none.height) == pytest.approx((full.height / 2, full.height / 4, 0), abs=0.1)
@@ -126,7 +130,7 @@ def test_bars_are_as_high_as_their_numbers():
 
 
 def test_where_nothing_is_known_there_is_no_bar():
-    drawn = bar_chart("b", ["x", "y"], [Bars("had", "a", [None, 5]), Bars("got", "b", [4, 5])], str)
+    drawn = bar_chart("b", ["x", "y"], [Bars("had", "a", [None, 5]), Bars("got", "b", [4, 5])], PLAIN)
     assert [[bar.kind for bar in group.bars] for group in drawn.groups] == [["b"], ["a", "b"]]
     assert drawn.groups[0].text == f"x\nhad {words.NOTHING}\ngot 4"
     assert drawn.level is None

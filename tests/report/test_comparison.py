@@ -7,30 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from fedcopl.report.compared_runs import Spread, differing, grouped, short_folders, spread
+from fedcopl.report.compared_runs import ComparedRun, Spread, differing, grouped, short_folders, spread
 from fedcopl.report.comparison_page import render_comparison, write_comparison
 from fedcopl.report.numbers import NOTHING, SPACE
-from fedcopl.report.reading import Run
-from fedcopl.report.shape import completed
 from report.parsed_page import parse
-from report.sample_results import sample_results, so_far
+from report.sample_results import outcome_of, sample_results, so_far
 
 MINUS = "\N{MINUS SIGN}"
 CLASSES = ("cat", "dog")
 
 
 def run(folder, results):
-    return Run(Path(folder), completed(results), [])
+    return ComparedRun(Path(folder), outcome_of(results))
 
 
 def outcome(*, macro=0.8, zero_shot=0.7, name="demo", seed=1, up=1000, seconds=10.0, **settings):
     """A run whose last round is this good."""
     results = sample_results(clients=2, classes=CLASSES, rounds=2, every=1, name=name, seed=seed, settings=settings)
-    last = {"macro": macro, "weighted": macro, "global": None}
-    results["rounds"][-1] |= last
-    results["final"] |= last
+    first, last = results["rounds"]
+    first["bytes_up"] = 0
+    last |= {"macro": macro, "weighted": macro, "global": None, "bytes_up": up}
     results["zero_shot"] |= {"macro": zero_shot}
-    return results | {"bytes_up": up, "seconds": seconds}
+    return results | {"seconds": seconds}
 
 
 def pair():
@@ -117,7 +115,7 @@ def test_a_run_that_is_repeated_is_no_second_trial():
 def test_half_a_run_is_not_averaged_with_a_whole_one_nor_ranked():
     whole = outcome(macro=0.80)
     half = so_far(outcome(macro=0.99, seed=2), 1)
-    half["rounds"][0]["macro"] = half["final"]["macro"] = 0.95
+    half["rounds"][0]["macro"] = 0.95
     tree = page([run("whole", whole), run("half", half), run("other", outcome(macro=0.7, method="fedvpt"))])
     assert column(tree, "macro") == ["80.0 % (best)", "95.0 %", "70.0 %"]
     assert column(tree, "rounds", "experiments") == ["2", "1 of 2, not finished", "2"]
@@ -143,7 +141,7 @@ def test_of_two_only_the_better_is_marked_and_less_is_better_for_cost():
     assert column(tree, "zero-shot macro") == ["70.0 %", "70.0 %"]
 
 
-def test_who_was_told_the_labels_does_not_win():
+def test_who_was_given_the_labels_does_not_win():
     runs = [
         *pair(),
         run("told", outcome(macro=0.99, name="told", method="central", options={"labels": "truth"})),

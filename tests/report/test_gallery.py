@@ -1,5 +1,6 @@
 import base64
 import io
+import json
 
 import numpy as np
 import pytest
@@ -7,7 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedcopl.report.gallery import PER_CLASS, SIDE, Example, gallery, thumbnail
+from fedcopl.errors import RunFolderError
+from fedcopl.report.gallery import (
+    PER_CLASS,
+    SIDE,
+    ChosenImages,
+    Example,
+    as_plain,
+    examples_from,
+    gallery,
+    read_examples,
+    thumbnail,
+)
+
+EXAMPLE = Example("data:image/png;base64,AAAA", 8, 8, 1, "dog", 0.9, None, None, "north", 3)
 
 
 def pictures(number, size=(8, 8)):
@@ -15,7 +29,8 @@ def pictures(number, size=(8, 8)):
 
 
 def holding(client, index, label, probability):
-    return client, np.array(index, np.int64), np.array(label, np.int64), np.log(np.array(probability, float))
+    log_probability = np.log(np.array(probability, float))
+    return ChosenImages(client, np.array(index, np.int64), np.array(label, np.int64), log_probability)
 
 
 def opened(uri):
@@ -77,9 +92,9 @@ def test_only_the_images_shown_are_opened():
     class Counted(list):
         opened = 0
 
-        def __getitem__(self, place):
+        def __getitem__(self, index):
             self.opened += 1
-            return super().__getitem__(place)
+            return super().__getitem__(index)
 
     images = Counted(pictures(500))
     gallery(images, None, ("only",), [holding("a", range(500), [0] * 500, np.linspace(0.1, 1, 500))])
@@ -91,7 +106,7 @@ def test_only_the_images_shown_are_opened():
 def test_every_class_shows_its_extremes_in_order(chosen, clients):
     labels, log_probs = np.array([c for c, _ in chosen], np.int64), np.array([p for _, p in chosen], float)
     parts = [np.arange(len(chosen))[start::clients] for start in range(clients)]
-    holdings = [(f"c{n}", part, labels[part], log_probs[part]) for n, part in enumerate(parts)]
+    holdings = [ChosenImages(f"c{n}", part, labels[part], log_probs[part]) for n, part in enumerate(parts)]
     shown = gallery(pictures(len(chosen)), labels, "abcd", holdings)
     for c in range(4):
         mine, all_of_it = [e for e in shown if e.label == c], np.exp(log_probs[labels == c])
@@ -137,3 +152,27 @@ def test_transparent_is_white():
 def test_deep_grey_is_stretched():
     uri, *_ = thumbnail(Image.fromarray(np.array([[1000, 2000], [3000, 1000]], np.uint16)))
     assert np.asarray(opened(uri)).tolist() == [[0, 128], [255, 0]]
+
+
+def test_examples_come_back_as_they_went(tmp_path):
+    assert examples_from(json.loads(json.dumps(as_plain([EXAMPLE]))), 2) == [EXAMPLE]
+    assert read_examples(tmp_path, 2) == []
+    (tmp_path / "examples.json").write_text(json.dumps(as_plain([EXAMPLE])))
+    assert read_examples(tmp_path, 2) == [EXAMPLE]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        [3],
+        [as_plain([EXAMPLE])[0] | {"label": 2}],
+        [as_plain([EXAMPLE])[0] | {"label": "1"}],
+        [as_plain([EXAMPLE])[0] | {"image": "https://example.org/spy.png"}],
+        [{"label": 1}],
+    ],
+)
+def test_damaged_examples_are_named(tmp_path, broken):
+    (tmp_path / "examples.json").write_text(json.dumps(broken))
+    with pytest.raises(RunFolderError, match=r"examples\.json: is damaged: .*; without this file there is no gallery"):
+        read_examples(tmp_path, 2)

@@ -9,12 +9,11 @@ import pytest
 from PIL import Image
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
+from fedcopl.report.compared_runs import ComparedRun
 from fedcopl.report.comparison_page import write_comparison
-from fedcopl.report.gallery import gallery
-from fedcopl.report.reading import Run
+from fedcopl.report.gallery import ChosenImages, gallery
 from fedcopl.report.run_page import write_page
-from fedcopl.report.shape import completed
-from report.sample_results import DIGITS, sample_results, so_far
+from report.sample_results import DIGITS, outcome_of, sample_results, so_far
 
 pytestmark = pytest.mark.browser
 
@@ -46,7 +45,7 @@ def pictures(classes, clients):
         images,
         index % classes,
         [str(c) for c in range(classes)],
-        [(clients[0]["name"], index, index % classes, -index / 99)],
+        [ChosenImages(clients[0]["name"], index, index % classes, -index / 99)],
     )
 
 
@@ -61,13 +60,13 @@ def crowded(name="crowded", **settings):
 
 def one_page(folder, results):
     path = folder / f"{len(results['classes'])}.html"
-    write_page(path, results, pictures(len(results["classes"]), results["clients"]))
+    write_page(path, outcome_of(results), pictures(len(results["classes"]), results["clients"]))
     return path
 
 
 def comparison_page(folder, name, outcomes):
     path = folder / f"{name}.html"
-    write_comparison(path, [Run(Path(f"runs/{n}"), completed(results), []) for n, results in enumerate(outcomes)])
+    write_comparison(path, [ComparedRun(Path(f"runs/{n}"), outcome_of(results)) for n, results in enumerate(outcomes)])
     return path
 
 
@@ -76,7 +75,7 @@ def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     few = [sample_results(seed=seed, settings={"method": method}) for method in METHODS for seed in (1, 2)]
     for results in few:
-        results["final"]["macro"] += METHODS.index(results["settings"]["method"]) / 100
+        results["rounds"][-1]["macro"] += METHODS.index(results["settings"]["method"]) / 100
     many = [crowded(name, data={"beta": n, "clients": 50}) for n, name in enumerate(HOSTILE[2:], start=1)]
     many[2] = so_far(many[2], 7)
     return {
@@ -211,11 +210,11 @@ def test_the_keyboard_reaches_everything_that_scrolls_or_opens(visit, usual):  #
     reached = set()
     for _ in range(wanted + 5):
         page.keyboard.press("Tab")
-        place = page.evaluate(
+        focused = page.evaluate(
             "[...document.querySelectorAll('nav a, .scroll, summary, pre')].indexOf(document.activeElement)"
         )
-        if place >= 0:
-            reached.add(place)
+        if focused >= 0:
+            reached.add(focused)
             ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
             assert ring == "solid"
     assert len(reached) == wanted

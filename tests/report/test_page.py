@@ -1,15 +1,32 @@
 import itertools
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
-from fedcopl.report.gallery import Example, gallery
+from fedcopl.report.compared_runs import ComparedRun
+from fedcopl.report.comparison_page import render_comparison
+from fedcopl.report.gallery import ChosenImages, Example, as_plain, gallery
 from fedcopl.report.numbers import NOTHING
-from fedcopl.report.run_page import render, write_page
+from fedcopl.report.run_page import render, write_page, write_report
+from fedcopl.run.record import read_outcome
 from report.parsed_page import parse
-from report.sample_results import DIGITS, KINDS, of_sites, sample_results, so_far
+from report.sample_results import (
+    DIGITS,
+    KINDS,
+    of_sites,
+    outcome_of,
+    sample_outcome,
+    sample_results,
+    so_far,
+    write_run,
+)
+from run.test_record import GARBAGE, paths, put
 
 NASTY = "<script>alert(1)</script>"
 
@@ -31,7 +48,7 @@ def example(**changes):
 
 
 def page(results, examples=()):
-    return parse(render(results, list(examples)))
+    return parse(render(outcome_of(results), list(examples)))
 
 
 def percent(share):
@@ -55,16 +72,49 @@ def tiles(tree):
 
 
 def test_the_file_holds_the_page(tmp_path):
-    results = sample_results()
-    write_page(tmp_path / "deep" / "report.html", results, [example()])
+    outcome = sample_outcome()
+    write_page(tmp_path / "deep" / "report.html", outcome, [example()])
     text = (tmp_path / "deep" / "report.html").read_text(encoding="utf-8")
-    assert text == render(results, [example()])
+    assert text == render(outcome, [example()])
     assert text.startswith("<!DOCTYPE html>")
     assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html"]
 
 
+def test_a_report_lies_beside_its_outcome_or_where_it_is_wanted(tmp_path):
+    folder = write_run(tmp_path / "run", sample_results())
+    (folder / "examples.json").write_text(json.dumps(as_plain([example()])))
+    assert write_report(folder) == folder / "report.html"
+    assert (folder / "report.html").read_text(encoding="utf-8") == render(sample_outcome(), [example()])
+    assert write_report(folder, tmp_path / "mine.html") == tmp_path / "mine.html"
+    assert (tmp_path / "mine.html").read_bytes() == (folder / "report.html").read_bytes()
+
+
+def test_a_name_that_is_no_text_is_shown_as_it_can(tmp_path):
+    folder = write_run(tmp_path / "run", sample_results(name="caf\udce9"))
+    assert "caf\\udce9" in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_a_report_of_the_rounds_so_far(tmp_path):
+    folder = write_run(tmp_path / "run", so_far(sample_results(), 3), "progress.json")
+    assert "Not finished" in write_report(folder).read_text(encoding="utf-8")
+
+
+SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)
+
+
+@given(st.sampled_from(list(paths(SMALL))), st.sampled_from(GARBAGE))
+def test_what_is_broken_is_shown_or_refused(path, value):
+    reading = read_outcome(put(SMALL, path, value))
+    outcome = reading.outcome
+    if reading.complaints or not (outcome.rounds and outcome.classes and outcome.settings):
+        return  # refused by `read_so_far`
+    assert "</html>" in render(outcome, [])
+    pair = [ComparedRun(Path("a"), outcome_of(SMALL)), ComparedRun(Path("b"), outcome)]
+    assert "</html>" in render_comparison(pair)
+
+
 def test_the_same_results_give_the_same_page():
-    assert render(sample_results(), [example()]) == render(sample_results(), [example()])
+    assert render(sample_outcome(), [example()]) == render(sample_outcome(), [example()])
 
 
 def test_names_and_language():
@@ -90,19 +140,17 @@ def test_headline_numbers(kind):
 
 def test_a_loss_is_shown_as_a_loss():
     results = sample_results()
-    results["final"]["macro"] = results["zero_shot"]["macro"] - 0.021
+    results["rounds"][-1]["macro"] = results["zero_shot"]["macro"] - 0.021
     tree = page(results)
     assert "\N{MINUS SIGN}2.1 points against" in tiles(tree)["Accuracy, macro"]
     assert tree.all("b")[0].attributes["class"] == "bad"
 
 
 def test_the_other_tiles():
-    results = sample_results() | {
-        "bytes_up": 1_920_000,
-        "bytes_down": 3_844_000,
-        "seconds": 205.3,
-        "images_used": 711,
-    }
+    results = sample_results() | {"seconds": 205.3}
+    results["refreshes"][-1]["images"] = 711
+    assert sum(record["bytes_up"] for record in results["rounds"]) == 1_920_000
+    assert sum(record["bytes_down"] for record in results["rounds"]) == 3_844_000
     shown = tiles(page(results))
     assert shown["Images used"] == "Images used 711 of 1,420, at the last refresh"
     assert shown["Traffic, all clients"] == "Traffic, all clients 1.9 MB up 3.8 MB down"
@@ -169,7 +217,7 @@ def test_rounds_that_were_not_evaluated_have_no_point():
 
 def test_without_the_global_accuracy():
     results = sample_results()
-    for record in (results["final"], results["best"], results["zero_shot"], *results["rounds"]):
+    for record in (results["zero_shot"], *results["rounds"]):
         record["global"] = None
     tree = page(results)
     assert "not measured" in tiles(tree)["Accuracy, global"]
@@ -413,7 +461,6 @@ def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
     first = results["rounds"][0]
     for record in results["rounds"][1:]:
         record |= dict.fromkeys(KINDS) | {"clients": [], "recall": None}
-    results |= {"final": dict.fromkeys(KINDS) | {"round": 3}, "best": {kind: first[kind] for kind in (*KINDS, "round")}}
     for client in results["clients"]:
         client["final"] = None
     tree = page(results)
@@ -428,8 +475,8 @@ def test_a_server_of_real_sites_knows_less():
     assert percent(results["final"]["macro"]) in shown["Accuracy, macro"]
     assert "not measured" in shown["Accuracy, global"]
     assert not tree.all("section", id="labels") + tree.all("section", id="balance") + tree.all("section", id="who")
-    told = {"Accuracy", "Training loss", "What refreshes changed", "Bytes per round", "Time per round"}
-    assert set(charts(tree)) == told
+    known = {"Accuracy", "Training loss", "What refreshes changed", "Bytes per round", "Time per round"}
+    assert set(charts(tree)) == known
     assert "apart from their own images" in words_of(tree.one("p", class_="lead"))
     sites = words_of(tree.one("section", id="clients").all("p")[0])
     assert sites.startswith("client-0, client-1, client-2, client-3, client-4. How many images each of them holds")
@@ -564,7 +611,7 @@ def test_names_are_text_and_never_markup():
     for row in results["refreshes"][-1]["selected"]:
         row[0] = 0
     shown = [example(label=0, pseudo=NASTY, truth=NASTY, right=False, client=NASTY)]
-    html = render(results, shown)
+    html = render(outcome_of(results), shown)
     tree = parse(html)
     assert "<script" not in html.lower()
     assert not tree.all("script")
@@ -575,7 +622,7 @@ def test_names_are_text_and_never_markup():
 
 
 def test_nothing_is_loaded_from_anywhere():
-    html = render(sample_results(), [example()])
+    html = render(sample_outcome(), [example()])
     tree = parse(html)
     assert not re.search(r"https?:|@import|(?<!['\"])//", html)
     assert set(re.findall(r"url\(([^)]*)\)", html)) == {"#hatch"}
@@ -624,8 +671,8 @@ def test_a_thousand_clients_and_two_hundred_classes():
     results = sample_results(clients=1000, classes=classes, rounds=3)
     images = [Image.effect_noise((200, 200), 80)] * 2000
     index = np.arange(2000)
-    shown = gallery(images, None, classes, [("client-7", index, index % 200, -index / 2000)])
-    html = render(results, shown)
+    shown = gallery(images, None, classes, [ChosenImages("client-7", index, index % 200, -index / 2000)])
+    html = render(outcome_of(results), shown)
     assert len(html) < 6_000_000
     tree = parse(html)
     head, *body, others, total = rows(heat_maps(tree)["Estimated"])

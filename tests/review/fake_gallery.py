@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.data.images import BadImage
-from fedcopl.review.image_source import beliefs_of
+from fedcopl.review.images import beliefs_of
 from fedcopl.rng import stream
 from fedcopl.run.folder import Labels
 

@@ -9,7 +9,7 @@ from fedcopl import RunConfig, simulate
 from fedcopl.config import override
 from fedcopl.data.digits import load_digits
 from fedcopl.errors import DataError, RunFolderError
-from fedcopl.review.image_source import NOT_TRAINED, open_gallery
+from fedcopl.review.images import NOT_TRAINED, open_gallery
 from fedcopl.run.build import share_out
 from fedcopl.run.folder import RunFolder, read_images, read_labels, write_labels
 from local_page.run_folder import CLASSES, log_probs, make_run

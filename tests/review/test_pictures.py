@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcopl.review.pictures import ShownPictures, encoded
+from fedcopl.review.images import ShownPictures, encoded
 from review.fake_gallery import FakeGallery
 
 

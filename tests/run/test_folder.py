@@ -14,7 +14,9 @@ from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import ClientState
 from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, write_bytes, write_private
-from fedcopl.run.folder import Checkpoint, RunFolder, file_name
+from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedcopl.run.folder import RunFolder, file_name
+from fedcopl.run.record import Outcome, RoundRecord
 
 SHARED = {"visual": np.arange(6, dtype=np.float32).reshape(2, 3)}
 FULL = ClientState(
@@ -28,10 +30,13 @@ FULL = ClientState(
 )
 
 
+ROUNDS = tuple(RoundRecord(round=number, macro=0.1 + 0.2) for number in range(3))
+
+
 def checkpoint_of(round=3):
     uploads = {"../b": SHARED, "a": {"visual": SHARED["visual"] + 1}}
     server = ServerState(round, SHARED, 2, ("a", "b"), True, 4, uploads, {"c": "spoilt a sum"})
-    return Checkpoint(server, {"a": FULL, "b": ClientState()}, {"rounds": [{"round": 0, "macro": 0.1 + 0.2}]})
+    return Checkpoint(server, {"a": FULL, "b": ClientState()}, Outcome(rounds=ROUNDS))
 
 
 def assert_same_state(one, other):
@@ -41,9 +46,8 @@ def assert_same_state(one, other):
 
 
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
-    with RunFolder(tmp_path / "run") as folder:
-        folder.save_checkpoint(checkpoint_of())
-        back = folder.load_checkpoint()
+    save_checkpoint(tmp_path / "run", checkpoint_of())
+    back = load_checkpoint(tmp_path / "run")
     assert back.server.round == 3
     assert back.server.members == ("a", "b")
     assert back.server.shared["visual"].tobytes() == SHARED["visual"].tobytes()
@@ -54,7 +58,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.clients["a"].selection.index.tolist() == [3, 0]
     assert back.clients["b"] == ClientState()
     assert list(back.clients) == ["a", "b"]
-    assert back.records == checkpoint_of().records
+    assert back.outcome == checkpoint_of().outcome
 
 
 def test_a_new_folder_gets_its_settings(tmp_path):
@@ -93,12 +97,17 @@ def test_resume_before_the_first_checkpoint_starts_anew(tmp_path):
 
 @pytest.mark.parametrize("keep", [0, 5, 100])
 def test_a_damaged_checkpoint_is_named(tmp_path, keep):
-    with RunFolder(tmp_path) as folder:
-        folder.save_checkpoint(checkpoint_of())
-        path = tmp_path / "checkpoint.safetensors"
-        path.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors: is damaged"):
-            folder.load_checkpoint()
+    save_checkpoint(tmp_path, checkpoint_of())
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(RunFolderError, match=r"checkpoint\.safetensors: is damaged"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_that_tells_of_other_rounds_is_damaged(tmp_path):
+    save_checkpoint(tmp_path, checkpoint_of(round=2))
+    with pytest.raises(RunFolderError, match="it tells of 3 rounds, and is after round 2"):
+        load_checkpoint(tmp_path)
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path):
@@ -220,7 +229,6 @@ def test_any_name_of_a_client_makes_a_file(tmp_path, name):
 
 
 def test_records_may_be_longer_than_a_header(tmp_path):
-    long = {"rounds": ["x" * 1000] * 120_000}
-    with RunFolder(tmp_path) as folder:
-        folder.save_checkpoint(Checkpoint(ServerState(1, SHARED, 2), {}, long))
-        assert folder.load_checkpoint().records == long
+    long = Outcome(name="x" * 120_000_000)
+    save_checkpoint(tmp_path, Checkpoint(ServerState(0, SHARED, 2), {}, long))
+    assert load_checkpoint(tmp_path).outcome == long

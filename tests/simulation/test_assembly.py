@@ -6,11 +6,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from data.pictures import encoded, noise, plant, put
-from fedcopl import RunConfig, simulate
-from fedcopl.config import Data
+from fedcopl.config import Data, RunConfig
 from fedcopl.data.digits import load_digits
+from fedcopl.data.sharing_out import client_names
 from fedcopl.errors import ConfigError, DataError
-from fedcopl.run.build import client_names
+from fedcopl.report.run_page import write_report
+from fedcopl.simulation.simulate import simulate
 
 
 def test_names_of_clients_sort_as_they_count():
@@ -32,13 +33,13 @@ def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatc
     put(photos, "classes.txt", "zero\none\n")
     put(photos, "broken.png", b"not an image")
     results = run_on(photos, tmp_path / "run", partition="iid", clients=2)
-    assert results["final"] == {"macro": None, "weighted": None, "global": None, "round": 0}
-    assert results["pseudo_label_accuracy"] == [None]
-    assert results["images_left_out"] == 1
-    assert results["images_used"] > 0
+    assert (results.final.macro, results.final.weighted, results.final.everywhere) == (None, None, None)
+    assert results.pseudo_label_accuracy == (None,)
+    assert results.images_left_out == 1
+    assert results.images_used > 0
     [skipped] = (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
     assert json.loads(skipped)["name"] == "broken.png"
-    assert (tmp_path / "run" / "report.html").exists()
+    assert write_report(tmp_path / "run").exists()
 
 
 def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_path, monkeypatch):
@@ -50,8 +51,8 @@ def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_p
         rows.append(f"{i}.png,{label},{split},{'server' if i < 10 else '../up'}")
     manifest = put(tmp_path / "photos", "list.csv", "\n".join(rows))
     results = run_on(manifest, tmp_path / "run", source="manifest", partition="natural")
-    assert sorted(client["name"] for client in results["clients"]) == ["../up", "server"]
-    assert results["final"]["macro"] is not None
+    assert sorted(client.name for client in results.clients) == ["../up", "server"]
+    assert results.final.macro is not None
     written = sorted(path.name for path in (tmp_path / "run" / "prompts" / "clients").iterdir())
     assert written == ["%2E.%2Fup.safetensors", "server.safetensors"]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == {"visual"}

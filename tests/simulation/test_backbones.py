@@ -7,9 +7,10 @@ from safetensors.numpy import load_file
 
 from clip.test_resnet import TINY, openai_weights, plain_resnet
 from clip.tiny_clip import save_folder, tiny_model
-from fedcopl import RunConfig, simulate
+from fedcopl.config import RunConfig
 from fedcopl.data.digits import load_digits
-from fedcopl.run import build as assembly
+from fedcopl.simulation import assemble
+from fedcopl.simulation.simulate import simulate
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def few_digits(monkeypatch):
     """Random weights learn nothing: a few images show as much as all."""
     digits = load_digits()
     few = digits.without(range(60, len(digits.train)), range(30, len(digits.test)), ())
-    monkeypatch.setattr(assembly, "load_dataset", lambda data: few)
+    monkeypatch.setattr(assemble, "load_dataset", lambda data: few)
 
 
 def run_with(backbone, folder):
@@ -32,7 +33,7 @@ def test_a_checkpoint_of_transformers(tmp_path):
     results, visual = run_with(save_folder(tmp_path / "model", model), tmp_path / "run")
     vision = model.config.vision_config
     assert visual.shape == (vision.num_hidden_layers - 1, 5, vision.hidden_size)
-    assert results["final"]["macro"] is not None
+    assert results.final.macro is not None
 
 
 @pytest.mark.usefixtures("few_digits")
@@ -41,4 +42,4 @@ def test_a_resnet_gets_its_prompt_in_the_attention_pool(tmp_path):
     results, visual = run_with(tmp_path / "RN.pt", tmp_path / "run")
     assert visual.shape[:2] == (1, 5)
     assert np.isfinite(visual).all()
-    assert results["rounds"][0]["loss"] > 0
+    assert results.rounds[0].loss > 0

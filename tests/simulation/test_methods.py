@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedcopl import RunConfig, simulate
-from fedcopl.config import override
+from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS
+from fedcopl.run.record import to_plain
+from fedcopl.simulation.simulate import simulate
 
 QUICK = ["rounds=2", "clients=3", "refresh_every=1", "epochs=1", "threads=1", "everywhere=false"]
 
@@ -27,27 +28,27 @@ def prompts_of(folder):
 @pytest.mark.slow
 def test_every_method_with_every_labeler(tmp_path, method, labeler):
     results = run(tmp_path / "run", f"method={method}", f"labeler={labeler}")
-    assert results["final"]["macro"] > 0.2  # chance is 0.1
-    assert len(results["pseudo_label_accuracy"]) == 2
-    last = results["refreshes"][-1]
-    assert (last["coverage"] is not None) == (labeler == "cpl")
+    assert results.final.macro > 0.2  # chance is 0.1
+    assert len(results.pseudo_label_accuracy) == 2
+    last = results.refreshes[-1]
+    assert (last.coverage is not None) == (labeler == "cpl")
     if labeler == "cpl":
-        assert last["coverage"] >= last["pseudo_label_accuracy"]
-        assert last["mean_set_size"] >= 1
-    assert 0 < last["distribution_similarity"] <= 1
-    json.dumps(results, allow_nan=False)
+        assert last.coverage >= last.pseudo_label_accuracy
+        assert last.mean_set_size >= 1
+    assert 0 < last.distribution_similarity <= 1
+    json.dumps(to_plain(results), allow_nan=False)
 
 
 def test_zero_shot_stays_zero_shot(tmp_path):
     results = run(tmp_path / "run", "method=zeroshot")
-    assert results["final"]["macro"] == results["zero_shot"]["macro"]
-    assert results["rounds"][0]["recall"] == results["rounds"][1]["recall"]
+    assert results.final.macro == results.zero_shot.macro
+    assert results.rounds[0].recall == results.rounds[1].recall
 
 
 @pytest.mark.slow
 def test_fedopt_is_fedotp(tmp_path):
     one, other = (run(tmp_path / name, f"method={name}", "rounds=1") for name in ("fedotp", "fedopt"))
-    assert one["final"] == other["final"]
+    assert one.final.macro == other.final.macro
 
 
 @pytest.mark.slow
@@ -67,40 +68,40 @@ def test_one_client_is_central_training(tmp_path):
 def test_the_truth_is_an_upper_bound_and_uses_every_image(tmp_path):
     told = run(tmp_path / "told", "method=central", "options.labels=truth")
     pseudo = run(tmp_path / "pseudo", "method=central")
-    assert told["pseudo_label_accuracy"] == [1.0, 1.0]
-    assert told["images_used"] == told["clients"][0]["train"] == 1198
-    assert told["final"]["weighted"] > pseudo["final"]["weighted"]
-    assert pseudo["clients"][0]["test"] == 599
+    assert told.pseudo_label_accuracy == (1.0, 1.0)
+    assert told.images_used == told.clients[0].train == 1198
+    assert told.final.weighted > pseudo.final.weighted
+    assert pseudo.clients[0].test == 599
 
 
 @pytest.mark.slow
 def test_central_is_measured_on_the_clients_own_parts(tmp_path):
     central = run(tmp_path / "central", "method=central", "rounds=1")
     federated = run(tmp_path / "federated", "rounds=1")
-    assert central["zero_shot"] == federated["zero_shot"]
-    assert len(central["rounds"][0]["clients"]) == 3
+    assert central.zero_shot == federated.zero_shot
+    assert len(central.rounds[0].clients) == 3
 
 
 def test_drift_is_told_of_what_is_shared_and_what_stays(tmp_path):
     results = run(tmp_path / "run")
-    first, second = (record["drift"] for record in results["rounds"])
+    first, second = (record.drift for record in results.rounds)
     assert set(first) == {"visual"}  # the text prompts have no past yet
     assert set(second) == {"visual", "text"}
     for name in ("visual", "text"):
-        assert second[name]["diversity"] >= 1 / 3 - 1e-9  # equal moves are the least
-        assert 0 <= second[name]["cosine"] <= 2
+        assert second[name].diversity >= 1 / 3 - 1e-9  # equal moves are the least
+        assert 0 <= second[name].cosine <= 2
 
 
 def test_recall_is_of_the_classes(finished_recall):
     results = finished_recall
-    recall = np.array(results["rounds"][-1]["recall"], float)
+    recall = np.array(results.rounds[-1].recall, float)
     assert recall.shape == (10,)
     assert ((recall >= 0) & (recall <= 1)).all()
     # Weighted by how often each class is tested, recall is accuracy.
     from fedcopl.data.digits import load_digits
 
     present = np.bincount(load_digits().test.labels)
-    assert (recall * present).sum() / present.sum() == pytest.approx(results["final"]["weighted"])
+    assert (recall * present).sum() / present.sum() == pytest.approx(results.final.weighted)
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_method_with_a_memory_resumes_to_the_same_bits(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         simulate(config, tmp_path / "stopped", watcher=Stop())
     resumed = simulate(config, tmp_path / "stopped", resume=True)
-    assert resumed["final"] == whole["final"]
+    assert resumed.final.macro == whole.final.macro
     for name, arrays in prompts_of(tmp_path / "whole").items():
         for key, value in arrays.items():
             assert (prompts_of(tmp_path / "stopped")[name][key] == value).all(), (name, key)
@@ -138,4 +139,4 @@ def test_a_wrong_option_is_refused_before_any_work(tmp_path):
 def test_a_memory_that_changes_its_size_is_no_prompt(tmp_path):
     # At each refresh the memory is another size; drift is told of prompts alone.
     results = run(tmp_path / "run", "method=pfedprompt", "clients=5", "participation=0.2", "rounds=4")
-    assert {name for record in results["rounds"] for name in record["drift"]} == {"text"}
+    assert {name for record in results.rounds for name in record.drift} == {"text"}

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedcopl import RunConfig, simulate
-from fedcopl.config import override
+from fedcopl.config import RunConfig, override
 from fedcopl.data.digits import load_digits
+from fedcopl.data.sharing_out import share_out
 from fedcopl.errors import DataError, RunFolderError
 from fedcopl.methods.learner import ClipLearner
-from fedcopl.run.build import share_out
+from fedcopl.run.record import round_to_plain, to_plain
 from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.simulate import simulate
 
 QUICK = ["rounds=3", "clients=4", "refresh_every=2", "epochs=1", "threads=1"]
 
@@ -36,7 +37,7 @@ def finished(tmp_path_factory):
 def without_times(results):
     """What must be equal between two runs: everything but the clock."""
     return json.loads(
-        json.dumps(results, default=str),
+        json.dumps(results if isinstance(results, dict) else to_plain(results)),
         object_hook=lambda d: {k: v for k, v in d.items() if not k.startswith("seconds")},
     )
 
@@ -47,40 +48,40 @@ def prompt_bytes(folder):
 
 def test_results_say_what_was_promised(finished):
     results, folder = finished
-    for key in ("zero_shot", "final", "best"):
-        assert all(0 < results[key][kind] <= 1 for kind in ("macro", "weighted", "global"))
-    assert results["final"]["round"] == 2
-    assert results["best"]["macro"] == max(record["macro"] for record in results["rounds"])
-    assert len(results["pseudo_label_accuracy"]) == 2
-    assert [record["round"] for record in results["rounds"]] == [0, 1, 2]
-    assert all(record["loss"] > 0 for record in results["rounds"])
-    assert len(results["clients"]) == 4
-    assert results["settings"]["data"]["clients"] == 4
-    assert {"python", "torch", "fedcopl"} <= set(results["versions"])
-    assert json.loads((folder / "results.json").read_text()) == results
+    for measured in (results.zero_shot, results.final, results.best):
+        assert all(0 < share <= 1 for share in (measured.macro, measured.weighted, measured.everywhere))
+    assert results.final.round == 2
+    assert results.best.macro == max(record.macro for record in results.rounds)
+    assert len(results.pseudo_label_accuracy) == 2
+    assert [record.round for record in results.rounds] == [0, 1, 2]
+    assert all(record.loss > 0 for record in results.rounds)
+    assert len(results.clients) == 4
+    assert results.setting("data", "clients") == 4
+    assert {"python", "torch", "fedcopl"} <= set(results.versions)
+    assert json.loads((folder / "results.json").read_text()) == to_plain(results)
 
 
 def test_the_account_adds_up(finished):
     results, _ = finished
     digits = load_digits()
-    assert sum(client["train"] for client in results["clients"]) == len(digits.train)
-    assert sum(client["test"] for client in results["clients"]) == len(digits.test)
-    assert np.sum([client["true_counts"] for client in results["clients"]]) == len(digits.train)
-    for refresh in results["refreshes"]:
-        selected, allocated = np.array(refresh["selected"]), np.array(refresh["allocated"])
+    assert sum(client.train for client in results.clients) == len(digits.train)
+    assert sum(client.test for client in results.clients) == len(digits.test)
+    assert np.sum([client.true_counts for client in results.clients]) == len(digits.train)
+    for refresh in results.refreshes:
+        selected, allocated = np.array(refresh.selected), np.array(refresh.allocated)
         assert (selected <= allocated).all()
-        assert selected.sum() == refresh["images"]
-    tested = [client for client in results["clients"] if client["test"]]
-    macro = np.mean([client["final"] for client in tested])
-    weighted = np.average([client["final"] for client in tested], weights=[client["test"] for client in tested])
-    assert results["final"]["macro"] == pytest.approx(macro)
-    assert results["final"]["weighted"] == pytest.approx(weighted)
+        assert selected.sum() == refresh.images
+    tested = [client for client in results.clients if client.test]
+    macro = np.mean([client.final for client in tested])
+    weighted = np.average([client.final for client in tested], weights=[client.test for client in tested])
+    assert results.final.macro == pytest.approx(macro)
+    assert results.final.weighted == pytest.approx(weighted)
 
 
 def test_zero_shot_is_the_same_everywhere_and_weighted(finished):
     # One model for all: the whole test set is the sum of the parts.
     results, _ = finished
-    assert results["zero_shot"]["global"] == pytest.approx(results["zero_shot"]["weighted"])
+    assert results.zero_shot.everywhere == pytest.approx(results.zero_shot.weighted)
 
 
 def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
@@ -94,7 +95,7 @@ def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
         truth = digits.train.labels[part][checkpoint[f"client/{number}/index"]]
         right += (truth == checkpoint[f"client/{number}/label"]).sum()
         chosen += len(truth)
-    assert results["pseudo_label_accuracy"][-1] == pytest.approx(right / chosen)
+    assert results.pseudo_label_accuracy[-1] == pytest.approx(right / chosen)
 
 
 def test_the_folder_holds_everything(finished):
@@ -108,12 +109,11 @@ def test_the_folder_holds_everything(finished):
         "rounds.jsonl",
         "checkpoint.safetensors",
         "prompts",
-        "report.html",
     }
     assert set(load_file(folder / "prompts" / "server.safetensors")) == {"visual"}
     assert set(load_file(folder / "prompts" / "clients" / "client-3.safetensors")) == {"text"}
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    assert lines == results["rounds"]
+    assert lines == [round_to_plain(record) for record in results.rounds]
     assert RunConfig.from_mapping(tomllib.loads((folder / "settings.toml").read_text()), "test") == config_of()
 
 
@@ -123,7 +123,7 @@ def test_same_seed_same_bits_other_seed_other_split(finished, tmp_path):
     assert without_times(again) == without_times(results)
     assert prompt_bytes(tmp_path / "again") == prompt_bytes(folder)
     other = simulate(config_of("seed=2", "rounds=1"), tmp_path / "other")
-    assert [c["train"] for c in other["clients"]] != [c["train"] for c in results["clients"]]
+    assert [c.train for c in other.clients] != [c.train for c in results.clients]
 
 
 class StopAfter(SilentWatcher):
@@ -195,7 +195,7 @@ def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
     results = simulate(config_of("rounds=2", f"aggregate={aggregate}"), tmp_path / "run")
     shared = {"text": {"text"}, "both": {"text", "visual"}, "none": set()}[aggregate]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == shared
-    assert results["final"]["global"] is not None
+    assert results.final.everywhere is not None
 
 
 @pytest.mark.slow
@@ -213,7 +213,7 @@ def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
 )
 def test_the_switches_run(tmp_path, pairs):
     results = simulate(config_of("rounds=2", *pairs), tmp_path / "run")
-    assert results["final"]["macro"] > 0.3
+    assert results.final.macro > 0.3
 
 
 @pytest.mark.slow
@@ -222,17 +222,17 @@ def test_without_global_allocation_no_counts_are_sent(tmp_path):
         simulate(config_of("rounds=1", f"global_allocation={flag}"), tmp_path / flag) for flag in ("true", "false")
     )
     # one count of eight bytes for each of ten classes, from each of four clients
-    assert on["rounds"][0]["bytes_up"] - off["rounds"][0]["bytes_up"] == 4 * 10 * 8
-    refresh = off["refreshes"][0]
-    assert refresh["allocated"] == refresh["estimated"]
+    assert on.rounds[0].bytes_up - off.rounds[0].bytes_up == 4 * 10 * 8
+    refresh = off.refreshes[0]
+    assert refresh.allocated == refresh.estimated
 
 
 @pytest.mark.slow
 def test_a_thousand_clients(tmp_path):
     results = simulate(config_of("rounds=2", "clients=1000", "participation=0.05"), tmp_path / "run")
-    assert len(results["clients"]) == 1000
-    assert min(client["train"] for client in results["clients"]) == 1  # 1,198 images: one each is all that can be asked
-    assert results["rounds"][1]["participants"] == 50
+    assert len(results.clients) == 1000
+    assert min(client.train for client in results.clients) == 1  # 1,198 images: one each is all that can be asked
+    assert results.rounds[1].participants == 50
 
 
 def test_a_data_set_without_labels_cannot_be_shared_out_by_class():

@@ -5,20 +5,23 @@ import os
 import shutil
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedcopl.config import RunConfig
-from fedcopl.watch.feed import LONGER, PATIENCE, Feed, Round, Snapshot, read_round
+from fedcopl.report.curves import chosen_share, unchanged_share
+from fedcopl.run.record import Outcome, RoundRecord
+from fedcopl.watch.feed import LONGER, PATIENCE, Feed, Snapshot
+from fedcopl.watch.page import render
 from local_page.run_folder import progress, round_line, write_rounds
 
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "run"
-    place.mkdir()
-    (place / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
-    return place
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
+    return folder
 
 
 def test_before_the_first_round(folder):
@@ -34,9 +37,9 @@ def test_rounds_come_in(folder):
     snapshot = feed.look()
     assert snapshot.done == 2
     assert snapshot.state(snapshot.changed + 1) == "running"
-    [first, second] = snapshot.rounds
+    [first, second] = snapshot.outcome.rounds
     assert (first.number, first.refreshed, first.examples, first.loss) == (1, True, 40, 1.0)
-    assert second.accuracy == {"macro": 0.51, "weighted": 0.5, "global": None}
+    assert (second.macro, second.weighted, second.everywhere) == (0.51, 0.5, None)
     assert snapshot.seconds_per_round == 3.0
 
 
@@ -69,7 +72,7 @@ def test_a_simulation_tells_of_counts_and_clients(folder):
     assert (refresh.estimated, refresh.allocated, refresh.selected) == ((12, 12), (10, 12), (9, 11))
     assert snapshot.clients == ("north", "south")
     assert snapshot.zero_shot == 0.45
-    assert snapshot.rounds[0].trained == ("north", "south")  # both of two took part
+    assert snapshot.outcome.rounds[0].sites == ("north", "south")  # both of two took part
 
 
 def test_a_real_federation_tells_names_and_sums(folder):
@@ -78,8 +81,8 @@ def test_a_real_federation_tells_names_and_sums(folder):
     (folder / "server.json").write_text(json.dumps({"run": "x", "starts": 2, "sites": {"a": 0, "b": 1, "c": 2}}))
     snapshot = Feed(folder).look()
     assert snapshot.clients == ("a", "b", "c")
-    assert [one.trained for one in snapshot.rounds] == [("a", "b"), ("b",)]
-    assert snapshot.rounds[1].dropped == {"a": "no answer in time"}
+    assert [record.sites for record in snapshot.outcome.rounds] == [("a", "b"), ("b",)]
+    assert snapshot.outcome.rounds[1].dropped == {"a": "no answer in time"}
     assert [(refresh.round, refresh.estimated, refresh.allocated) for refresh in snapshot.refreshes] == [
         (1, (5, 7), ())
     ]
@@ -126,7 +129,7 @@ def test_a_restarted_run_that_plays_a_round_again(folder):
     write_rounds(folder, [round_line(0), round_line(1), round_line(2)])
     feed.look()
     write_rounds(folder, [round_line(0), round_line(1, loss=0.125)])
-    assert [one.loss for one in feed.look().rounds] == [1.0, 0.125]
+    assert [record.loss for record in feed.look().outcome.rounds] == [1.0, 0.125]
 
 
 def test_a_half_written_line_is_left_out(folder):
@@ -153,20 +156,56 @@ anything = st.recursive(
 KEYS = [*round_line(0), "sites", "totals", "pseudo_label_accuracy"]
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), anything))
-def test_a_round_of_anything_is_read(line):
-    one = read_round(line)
-    assert one.number >= 1
-    assert all(share is None or 0 <= share <= 1 for share in (*one.accuracy.values(), *one.clients))
-    assert one.loss is None or abs(one.loss) < 1e15
+def shown(folder):
+    """What the page makes of it, which must be fit to be sent."""
+    snapshot = Feed(folder).look()
+    for part in render(snapshot, snapshot.state(snapshot.changed)).values():
+        part.encode()
+    return snapshot
 
 
-def at(*seconds):
-    return tuple(Round(number, seconds=second) for number, second in enumerate(seconds, 1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.sampled_from(KEYS), anything), st.integers(0, 10**6))
+def test_a_round_of_anything_is_read(folder, line, number):
+    write_rounds(folder, [{**line, "round": number}])
+    [record] = shown(folder).outcome.rounds
+    assert record.number == number + 1
+    shares = (record.macro, record.weighted, record.everywhere, record.pseudo_label_accuracy, *record.clients)
+    assert all(share is None or 0 <= share <= 1 for share in shares)
+    assert record.loss is None or abs(record.loss) < 1e15
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.sampled_from(["rounds", *progress([])]), anything))
+def test_an_outcome_of_anything_is_read(folder, plain):
+    (folder / "progress.json").write_text(json.dumps(plain))
+    assert shown(folder).done >= 0
+
+
+@pytest.mark.parametrize("broken", [{"images": 9, "chosen": 10**400}, {"images": -1, "chosen": 2}])
+def test_shares_of_labels_stay_shares(folder, broken):
+    write_rounds(folder, [round_line(0, labelling={"compared": 3, "unchanged": -1, **broken})])
+    [record] = shown(folder).outcome.rounds
+    assert chosen_share(record) in (None, 1.0)
+    assert unchanged_share(record) in (None, 0.0)
+
+
+def test_names_that_are_no_text_are_shown_as_they_can(folder):
+    line = round_line(0, sites=["\udcff"], dropped={"b\udcff": "late"})
+    write_rounds(folder, [line])
+    (folder / "progress.json").write_text(json.dumps(progress([line], classes=("cat", "\udc80"))))
+    snapshot = shown(folder)
+    assert snapshot.clients == ("north", "south", "\\udcff", "b\\udcff")
+    assert snapshot.outcome.classes == ("cat", "\\udc80")
+
+
+def after(*seconds):
+    rounds = tuple(RoundRecord(round=number, seconds=second) for number, second in enumerate(seconds))
+    return Snapshot(Outcome(name="x", rounds=rounds))
 
 
 def test_silence_is_measured_by_the_usual_round():
-    quick, slow = Snapshot("x", rounds=at(1, 2, 3)), Snapshot("x", rounds=at(100, 200, 300))
+    quick, slow = after(1, 2, 3), after(100, 200, 300)
     assert quick.state(PATIENCE - 1) == "running"
     assert quick.state(PATIENCE + 1) == "silent"
     assert slow.state(LONGER * 100 - 1) == "running"

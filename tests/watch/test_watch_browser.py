@@ -19,20 +19,20 @@ NASTY = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "run"
-    begin(place)
-    return place
+    folder = tmp_path / "run"
+    begin(folder)
+    return folder
 
 
-def begin(place, name="try"):
-    place.mkdir()
-    (place / "settings.toml").write_text(RunConfig(name=name, rounds=4).to_toml())
+def begin(folder, name="try"):
+    folder.mkdir()
+    (folder / "settings.toml").write_text(RunConfig(name=name, rounds=4).to_toml())
 
 
-def go_on(place, rounds):
+def go_on(folder, rounds):
     lines = [round_line(number) for number in range(rounds)]
-    (place / "progress.json").write_text(json.dumps(progress(lines)))
-    write_rounds(place, lines)
+    (folder / "progress.json").write_text(json.dumps(progress(lines)))
+    write_rounds(folder, lines)
 
 
 def watched(folder, **more):

@@ -7,8 +7,10 @@ from starlette.testclient import TestClient
 
 from fedcopl.config import RunConfig
 from fedcopl.local_page.access import Keys
-from fedcopl.watch.feed import Feed, Round, Snapshot
-from fedcopl.watch.page import MOST_CLIENTS, WatchPage, client_rows, log_lines, render, seconds_left
+from fedcopl.report.curves import chosen_share, unchanged_share
+from fedcopl.run.record import Outcome, RoundRecord
+from fedcopl.watch.feed import Feed, Snapshot
+from fedcopl.watch.page import MOST_CLIENTS, WatchPage, log_lines, render, seconds_left, watched_clients
 from local_page.run_folder import progress, round_line, write_rounds
 
 KEYS = Keys("secret-token", 8000)
@@ -18,10 +20,10 @@ NASTY = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def folder(tmp_path):
-    place = tmp_path / "run"
-    place.mkdir()
-    (place / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
-    return place
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
+    return folder
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_news_only_when_there_are_some(browser, folder):
     assert news.json()["version"] != first["version"]
 
 
-def test_a_folder_that_is_gone_is_told(browser, folder):
+def test_a_folder_that_is_gone_is_said_to_be(browser, folder):
     write_rounds(folder, [round_line(0)])
     browser.get("/")
     folder.rename(folder.with_name("away"))
@@ -91,16 +93,21 @@ def test_nasty_names_are_only_text(browser, folder):
 
 
 def snapshot(*rounds, clients=("a", "b", "c"), **more):
-    return Snapshot("x", planned=10, rounds=rounds, clients=clients, **more)
+    return Snapshot(Outcome(name="x", rounds=rounds), clients, planned=10, **more)
+
+
+def played(number, **more):
+    """The record of a round, counted from 1."""
+    return RoundRecord(round=number - 1, **more)
 
 
 def test_who_is_here_and_who_is_late():
     rounds = (
-        Round(1, trained=("a", "b", "c")),
-        Round(2, trained=("a", "b"), dropped={"c": "no answer in time"}),
-        Round(3, trained=("a",), dropped={"c": "no answer in time"}, clients=(0.5, None, 0.25)),
+        played(1, sites=("a", "b", "c")),
+        played(2, sites=("a", "b"), dropped={"c": "no answer in time"}),
+        played(3, sites=("a",), dropped={"c": "no answer in time"}, clients=(0.5, None, 0.25)),
     )
-    rows = {row.name: row for row in client_rows(snapshot(*rounds))}
+    rows = {row.name: row for row in watched_clients(snapshot(*rounds))}
     assert list(rows) == ["c", "b", "a"]  # those with troubles first
     assert [(row.state, row.last, row.taken, row.dropped) for row in rows.values()] == [
         ("dropped", 1, 1, 2),
@@ -112,18 +119,18 @@ def test_who_is_here_and_who_is_late():
 
 
 def test_where_nobody_tells_who_took_part():
-    [row, *_] = client_rows(snapshot(Round(1, participants=2, clients=(0.5,))))
+    [row, *_] = watched_clients(snapshot(played(1, participants=2, clients=(0.5,))))
     assert (row.state, row.accuracy) == ("", None)  # one number for three clients says nothing about any of them
-    assert client_rows(snapshot()) != []
+    assert watched_clients(snapshot()) != []
 
 
 def test_the_log_is_the_last_first():
-    lines = list(log_lines((Round(1, dropped={"a": "late"}), Round(2, kept_old_prompt=True), Round(3))))
+    lines = list(log_lines((played(1, dropped={"a": "late"}), played(2, kept_old_prompt=True), played(3))))
     assert [(round, who) for round, who, _ in lines] == [(2, "server"), (1, "a")]
     assert lines[1][2] == "its answer was not used: late"
 
 
-def test_why_a_federation_ended_is_told_at_once(folder):
+def test_why_a_federation_ended_is_said_at_once(folder):
     write_rounds(folder, [round_line(0)])
     (folder / "ended.txt").write_text("round 3, step Unmask: <b>clinic</b> refused\n")
     seen = Feed(folder).look()
@@ -135,38 +142,39 @@ def test_why_a_federation_ended_is_told_at_once(folder):
 
 
 def test_how_long_it_still_takes():
-    rounds = (Round(1, seconds=4.0), Round(2, seconds=10.0))
+    rounds = (played(1, seconds=4.0), played(2, seconds=10.0))
     assert seconds_left(snapshot(*rounds)) == 8 * 5.0  # eight rounds of the median of 4 and 6 seconds
     assert seconds_left(snapshot()) is None
 
 
 def test_what_refreshes_did_is_shown_without_any_truth(folder):
-    told = {"images": 100, "chosen": 20, "compared": 50, "unchanged": 45}
+    counts = {"images": 100, "chosen": 20, "compared": 50, "unchanged": 45}
     write_rounds(
-        folder, [round_line(0, labelling={**told, "compared": 0}), round_line(1), round_line(2, labelling=told)]
+        folder, [round_line(0, labelling={**counts, "compared": 0}), round_line(1), round_line(2, labelling=counts)]
     )
     seen = Feed(folder).look()
-    assert [one.chosen for one in seen.rounds] == [0.2, None, 0.2]
-    assert [one.unchanged for one in seen.rounds] == [None, None, 0.9]
+    rounds = seen.outcome.rounds
+    assert [chosen_share(record) for record in rounds] == [0.2, None, 0.2]
+    assert [unchanged_share(record) for record in rounds] == [None, None, 0.9]
     parts = render(seen, "running")
     assert "20.0\u00a0% of all images" in parts["tiles"].replace("\u202f", "\u00a0")
     assert "Labels as before" in parts["tiles"]
     assert "What refreshes changed" in parts["curves"]
-    assert "Labels as before" not in render(snapshot(*seen.rounds[:2]), "running")["tiles"]
+    assert "Labels as before" not in render(snapshot(*rounds[:2]), "running")["tiles"]
 
 
 def test_a_thousand_clients_and_rounds_are_shown_in_part():
     names = tuple(f"client-{n:04}" for n in range(1000))
-    rounds = tuple(Round(n + 1, trained=names, loss=1.0, seconds=float(n)) for n in range(1000))
+    rounds = tuple(played(n + 1, sites=names, loss=1.0, seconds=float(n)) for n in range(1000))
     parts = render(snapshot(*rounds, clients=names), "running")
     assert parts["clients"].count("<tr>") == MOST_CLIENTS + 1
     assert "and 800 more" in parts["clients"]
 
 
 def test_every_state_has_its_words():
-    told = {
-        state: render(snapshot(Round(1)), state)["head"]
+    heads = {
+        state: render(snapshot(played(1)), state)["head"]
         for state in ("finished", "gone", "waiting", "silent", "running")
     }
-    assert len(set(told.values())) == 5
-    assert "Is the run still going?" in told["silent"]
+    assert len(set(heads.values())) == 5
+    assert "Is the run still going?" in heads["silent"]

@@ -1,10 +1,12 @@
-"""Step 5, on the server: average what the clients trained."""
+"""Step 5, on the server: average what the clients trained. And for pFedMoAP, whose prompts are most like one's own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from . import FloatArray
 
 NamedArrays = Mapping[str, NDArray[Any]]
 
@@ -38,3 +40,23 @@ def _require_same_layout(parts: Sequence[NamedArrays]) -> None:
 
 def _layout(part: NamedArrays) -> dict[str, tuple[tuple[int, ...], str]]:
     return {name: (array.shape, array.dtype.str) for name, array in part.items()}
+
+
+NamedPrompts = Mapping[str, NDArray[np.float32]]
+
+
+def nearest(client: str, uploads: Mapping[str, NamedPrompts], count: int) -> list[str]:
+    """The `count` other clients whose last prompts are nearest (L2) to this client's last one, nearest first.
+
+    Nobody for a client that has not sent any prompt yet. On a tie, who comes first in `uploads`.
+    """
+    if client not in uploads:
+        return []
+    own = _flat(uploads[client])
+    others = [other for other in uploads if other != client]
+    distances = [float(np.linalg.norm(_flat(uploads[other]) - own)) for other in others]
+    return [others[place] for place in np.argsort(distances, kind="stable")[:count]]
+
+
+def _flat(prompts: NamedPrompts) -> FloatArray:
+    return np.concatenate([np.ravel(prompts[name]).astype(np.float64) for name in sorted(prompts)])

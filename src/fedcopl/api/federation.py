@@ -1,17 +1,23 @@
-"""A federation in a few lines of Python, all sites in this process."""
+"""Sites, and a federation of them, in a few lines of Python; all in this process."""
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from ..config import RunConfig
+import numpy as np
+
+from ..config import RunConfig, override
 from ..data.classes import clean_all, read_classes
 from ..data.dataset import Dataset
 from ..data.handed_over import (
     SITES,
     Images,
     LabelsOfImages,
+    SiteHolding,
     class_numbers,
     dataset_of_images,
     dataset_of_sites,
@@ -19,13 +25,68 @@ from ..data.handed_over import (
     gather_labelled,
 )
 from ..errors import ConfigError, DataError
+from ..progress import watching
 from ..report.run_page import write_report
 from ..run.watcher import Watcher
 from ..simulation.simulate import simulate as run_simulation
-from .keyword_settings import Settings, settings_of
-from .progress import watching
 from .result import Result
-from .site import Site
+
+Settings = str | int | float | bool | Path
+
+
+def settings_of(
+    given: Mapping[str, Settings], config: RunConfig | None = None, fixed: Mapping[str, Any] | None = None
+) -> RunConfig:
+    """The settings of a run: a whole set to begin with, single ones on top, and those that follow from the call."""
+    begin = {} if config is None else config.model_dump()
+    taken = override(begin, [f"{name.replace('__', '.')}={_written(name, value)}" for name, value in given.items()])
+    for key, value in (fixed or {}).items():
+        taken.setdefault("data", {})[key] = value
+    return RunConfig.from_mapping(taken, "settings")
+
+
+def _written(name: str, value: Any) -> str:
+    """As a settings file would have it; JSON's scalars are TOML's."""
+    plain = value.item() if hasattr(value, "item") else str(value) if isinstance(value, Path) else value
+    if not isinstance(plain, str | int | float | bool):
+        raise ConfigError(f"{name}: should be a text, a number or true or false, not {value!r}")
+    return json.dumps(plain)
+
+
+@dataclass(frozen=True, repr=False)
+class Site:
+    """A name, unlabelled images, and test images with labels where there are any.
+
+    Images are a folder, a list of paths, Pillow images or arrays, or a uint8 array (n, height, width, 3). `test` is
+    `(images, labels)`, or a folder with a sub-folder for each class: to measure accuracy, and for nothing else.
+    """
+
+    name: str
+    images: Images
+    test: Images | tuple[Images, LabelsOfImages] | None = None
+
+    def holding(self, classes: Sequence[str]) -> SiteHolding:
+        """All of it, listed and checked."""
+        what = f"site {self.name}"
+        train = gather(self.images, what)
+        if not len(train):
+            why = f"; {train.skipped[0][0]}: {train.skipped[0][1]}" if train.skipped else ""
+            raise DataError(f"{what}: has no images{why}")
+        if self.test is None:
+            return SiteHolding(self.name, train)
+        images, labels = self.test if isinstance(self.test, tuple) else (self.test, None)
+        return SiteHolding(self.name, train, *gather_labelled(images, labels, classes, f"{what}, test"))
+
+    def __repr__(self) -> str:
+        measured = "" if self.test is None else ", with test images"
+        return f"<Site {self.name}: {_short(self.images)}{measured}>"
+
+
+def _short(images: Images) -> str:
+    if isinstance(images, np.ndarray):
+        return f"{len(images)} images in memory"
+    return str(images) if isinstance(images, str) or not isinstance(images, Sequence) else f"{len(images)} images"
+
 
 DECIDED = ("source", "path", "clients", "partition")  # settings that the sites themselves answer
 

@@ -10,8 +10,7 @@ from typing import Any
 from ..data.dataset import Dataset
 from ..errors import FedCoPLError
 from ..predict.classifier import Classifier
-from ..predict.loading import FinishedRun
-from ..predict.thresholds import OwnImages
+from ..predict.loading import FinishedRun, OwnImages
 from ..run.record import ClientRecord, Outcome, round_to_plain
 
 

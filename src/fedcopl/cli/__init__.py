@@ -7,19 +7,15 @@ import typer
 
 from ..errors import FedCoPLError
 from . import cache, data
-from .doctor import doctor
-from .export import export
+from .classifier import export, predict
 from .federation import server, status, stop
 from .federation_join import join
 from .installed import add_commands
-from .methods import methods
-from .new import new
-from .predict import predict
-from .privacy import privacy
+from .local_pages import review, watch
+from .methods import methods, privacy
 from .report import report
-from .review import review
 from .run import run
-from .watch import watch
+from .study import doctor, new
 
 app = typer.Typer(
     help="Unsupervised federated classification with CLIP.",

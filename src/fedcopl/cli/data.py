@@ -23,8 +23,8 @@ from ..algorithm.partition import counts_by_client
 from ..config import RunConfig, override
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import Dataset
+from ..data.overview import DatasetSurvey, survey
 from ..data.sharing_out import client_names, share_out
-from ..data.survey import DatasetSurvey, survey
 
 MOST_LISTED = 20  # images left out that are named one by one; --json names all
 
@@ -75,7 +75,7 @@ def show(
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pictures"),
 ) -> None:
     """Write a contact sheet, and who holds how many images of each class, as pictures."""
-    from ..data.sheets import contact_sheet, heat_map
+    from ..data.overview import contact_sheet, heat_map
 
     config = _config(name, folder, settings)
     dataset = load_dataset(config.data)

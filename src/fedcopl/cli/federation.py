@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..api.progress import watch
 from ..config import RunConfig, override, read_settings
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
+from ..progress import watch
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
-from .federation_show import print_outcome, print_status
 from .run import RUNS, flower
+from .show import print_outcome, print_status
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ..api.progress import watch
 from ..config import override
 from ..errors import ConfigError, Interrupted
+from ..progress import watch
 from .run import flower
 
 LONGEST_NAME = 60

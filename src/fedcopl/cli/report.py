@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ..report.reading import Run
+    from ..report.compared_runs import ComparedRun
 
 COMPARISON = Path("comparison.html")
 
@@ -37,20 +37,21 @@ def report(
         _open(page)
 
 
-def _read(folders: list[Path]) -> "list[Run]":
+def _read(folders: list[Path]) -> "list[ComparedRun]":
     """All runs that were named, each once; of those only found in a folder some may have nothing to tell yet."""
-    from ..report.reading import NothingYet, find_runs, read_run
+    from ..report.compared_runs import ComparedRun
+    from ..run.reading import NothingYet, find_runs, read_so_far
 
     named = {folder.resolve() for folder in folders}
     found: dict[Path, Path] = {}
     for path in (path for folder in folders for path in find_runs(folder)):
         found.setdefault(path.resolve(), path)
     runs, empty = [], []
-    for place, path in found.items():
+    for resolved, path in found.items():
         try:
-            runs.append(read_run(path))
+            runs.append(ComparedRun(path, read_so_far(path)))
         except NothingYet as error:
-            if place in named:
+            if resolved in named:
                 raise
             empty.append(error)
     if not runs:
@@ -60,17 +61,14 @@ def _read(folders: list[Path]) -> "list[Run]":
     return runs
 
 
-def _write(runs: "list[Run]", out: Path | None) -> Path:
+def _write(runs: "list[ComparedRun]", out: Path | None) -> Path:
     from ..report.comparison_page import write_comparison
-    from ..report.run_page import write_page
+    from ..report.run_page import write_report
 
-    if len(runs) > 1:
-        page = out or COMPARISON
-        write_comparison(page, runs)
-    else:
-        [run] = runs
-        page = out or run.folder / "report.html"
-        write_page(page, run.results, run.examples)
+    if len(runs) == 1:
+        return write_report(runs[0].folder, out)
+    page = out or COMPARISON
+    write_comparison(page, runs)
     return page
 
 

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from ..api.progress import watch
 from ..config import RunConfig, override, read_settings
 from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
+from ..progress import watch
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .show import print_results

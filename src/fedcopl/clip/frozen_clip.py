@@ -1,6 +1,7 @@
 """A frozen CLIP, loaded from whatever form it comes in."""
 
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -111,3 +112,14 @@ def _read(path: Path, activation: Activation | None) -> Parts:
         f"{path}: is no model's folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
         f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}"
     )
+
+
+def fingerprint(clip: Clip) -> str:
+    """A digest of all weights and of what else decides the features. Reads every weight once."""
+    found = (getattr(module, "activate", None) for module in clip.modules())
+    activations = sorted({str(getattr(activate, "__name__", activate)) for activate in found if activate is not None})
+    whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
+    for name, weight in sorted(clip.state_dict().items()):
+        whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+        whole.update(weight.detach().cpu().contiguous().numpy().data)
+    return whole.hexdigest()[:16]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.corrections import Corrections
+from ..algorithm.select import Corrections
 from ..errors import DataError
 from .classes import clean
 from .dataset import ImageSet

@@ -14,9 +14,9 @@ from PIL import Image, ImageOps
 from ..errors import DataError
 from .classes import clean
 from .dataset import Dataset, ImageSet, Skipped
+from .folder import folders_in, images_below
 from .images import BadImage, ImageFiles, StoredImages, decode
 from .records import TEMPLATE, by_name, printable
-from .walk import folders_in, images_below
 
 GivenPicture = Path | Image.Image | NDArray[np.uint8]
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]

@@ -11,8 +11,8 @@ from typing import Any
 from ..config import Data
 from ..errors import DataError
 from .dataset import Dataset
+from .folder import folders_in, require_folder
 from .records import FileRecord, Split, build, by_name
-from .walk import folders_in, require_folder
 
 
 @dataclass(frozen=True)

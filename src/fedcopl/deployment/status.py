@@ -9,10 +9,9 @@ import httpx
 
 from ..config import RunConfig, read_settings
 from ..errors import FederationError
-from ..federation.seam import Labelling
 from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
-from ..run.record import RoundRecord, parse_json, read_rounds
+from ..run.record import LabelCounts, RoundRecord, parse_json, read_rounds
 from .certificates import read_site_keys
 from .flower_internals.connections import Control
 from .processes import FolderProcess, process_of
@@ -66,7 +65,7 @@ def _privacy(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | N
     return statement(config, (release for record in rounds for release in record.releases))
 
 
-def _about_labels(seen: Labelling) -> dict[str, str]:
+def _about_labels(seen: LabelCounts) -> dict[str, str]:
     """What can be seen of pseudo labels where nobody knows the truth."""
     share = 100 * seen.chosen / max(seen.images, 1)
     facts = {"images chosen": f"{seen.chosen:,} of {seen.images:,} ({share:.0f} %)"}

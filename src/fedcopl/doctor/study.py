@@ -6,17 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ..clip.fingerprint import fingerprint
 from ..clip.formats.hub import BUILT_IN, RELEASES, check_sum, find_or_fetch, openai_cache
-from ..clip.frozen_clip import load_clip
+from ..clip.frozen_clip import fingerprint, load_clip
 from ..config import RunConfig
 from ..data.cache import Progress
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset
 from ..data.digests import UNREADABLE, digests
 from ..data.images import StoredImages
+from ..data.overview import survey
 from ..data.sharing_out import refuse_partition
-from ..data.survey import survey
 from ..errors import FedCoPLError
 from .findings import Finding, note, ok, problem
 

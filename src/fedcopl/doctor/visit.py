@@ -7,8 +7,7 @@ from ..config import RunConfig, load
 from ..data.cache import Progress
 from ..errors import ConfigError
 from .findings import Finding, ok, problem
-from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python
-from .network import check_server
+from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python, check_server
 from .study import check_data, check_model
 
 SETTINGS = "settings.toml"

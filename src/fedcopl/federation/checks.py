@@ -23,9 +23,8 @@ from ..messages import (
     Unmask,
     Unmasked,
 )
-from ..privacy.mask_session import KEYS, SEALED
+from ..privacy.mask_session import KEYS, SEALED, SHARE
 from ..privacy.masked_layout import LARGEST_PROMPT, training_size
-from ..privacy.shamir import SHARE
 
 MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
 LONGEST = 300  # letters of a reason: names in it are somebody else's
@@ -76,7 +75,7 @@ def _wrong_keys(ask: Ask, reply: Reply) -> str | None:
 
 
 def _wrong_public(keys: bytes) -> str | None:
-    from ..privacy.mask_crypto import are_public  # brings cryptography, which is an extra
+    from ..privacy.masking import are_public  # brings cryptography, which is an extra
 
     return None if len(keys) == KEYS and are_public(keys) else "its keys are not three public keys"
 

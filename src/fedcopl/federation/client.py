@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.allocate import quota
-from ..algorithm.corrections import NO_CORRECTIONS, Corrections, with_corrections
-from ..algorithm.cpl import select_candidates, with_soft_targets
 from ..algorithm.estimate import estimate
-from ..algorithm.fpl import grown_capacity, select_top
-from ..algorithm.select import Selection, select
+from ..algorithm.fpl_and_cpl import grown_capacity, select_candidates, select_top, with_soft_targets
+from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, select, with_corrections
 from ..config import RunConfig
 from ..errors import CannotAnswer
 from ..messages import (

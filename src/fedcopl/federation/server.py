@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
+from ..algorithm.aggregate import nearest
 from ..algorithm.metrics import Score
-from ..algorithm.neighbours import nearest
 from ..config import RunConfig
 from ..errors import ConfigError
 from ..messages import Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
@@ -15,11 +15,10 @@ from ..privacy import require_cryptography
 from ..privacy.masked_layout import TrainingSum
 from ..rng import stream
 from .checks import what_is_wrong as what_is_wrong
-from .plain_sums import PlainSums, Totals
 from .seam import Asking, Labelling
 from .seam import Clients as Clients
 from .seam import RoundReport as RoundReport
-from .secure_sums import SecureSums
+from .sums import PlainSums, SecureSums, Totals
 
 
 @dataclass(frozen=True)

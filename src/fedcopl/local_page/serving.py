@@ -1,4 +1,4 @@
-"""A page on this machine: a free port, an address with a token, and an end by Ctrl-C."""
+"""A page on this machine: a free port, an address with a token, an end by Ctrl-C; and pages made from templates."""
 
 import hmac
 import os
@@ -7,14 +7,22 @@ import socket
 import webbrowser
 from collections.abc import Callable
 from contextlib import closing, suppress
+from functools import cache
 from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..data.images import quiet
 from ..errors import ConfigError
+from ..report import numbers as words
 from .access import Keys
 
 HOST = "127.0.0.1"
@@ -74,3 +82,42 @@ def lasting_token(key_file: Path, purpose: str) -> str:
         if len(key) == 32:
             return hmac.new(key, purpose.encode("utf-8", "surrogateescape"), sha256).hexdigest()[:32]
     return new_token()
+
+
+FILES = {
+    "icon.svg": "image/svg+xml",
+    "pages.css": "text/css",
+    "review.js": "text/javascript",
+    "watch.js": "text/javascript",
+}
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=ChoiceLoader([PackageLoader("fedcopl.local_page", "templates"), PackageLoader("fedcopl.report", "")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {name: getattr(words, name) for name in ("count", "duration", "loss", "percent", "several", "size")}
+    return made
+
+
+def page(name: str, status: int = 200, **values: Any) -> HTMLResponse:
+    return HTMLResponse(environment().get_template(name).render(values), status)
+
+
+def file_routes(*names: str) -> list[Route]:
+    """One route for each file; there is no other way to a file."""
+    return [_file_route(name) for name in names]
+
+
+def _file_route(name: str) -> Route:
+    content = (files("fedcopl.local_page") / "static" / name).read_bytes()
+
+    def give(request: Request) -> Response:
+        return Response(content, media_type=FILES[name], headers={"cache-control": "no-cache"})
+
+    return Route(f"/static/{name}", give)

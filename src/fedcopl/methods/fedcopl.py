@@ -53,6 +53,7 @@ class ZeroShot(FrozenImages):
     """Nothing is trained."""
 
     title = "CLIP"
+    trains = False
     of_classes = ()
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:

@@ -7,8 +7,7 @@ from typing import Any, TextIO
 
 from ..data.dataset import Skipped
 from ..errors import DataError
-from .answer_file import AnswerFile
-from .answer_rows import AnswerRows
+from .answer_file import AnswerFile, AnswerRows
 from .answers import Answer, NamedImages
 from .classifier import Classifier, named_below
 

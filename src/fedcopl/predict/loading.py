@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from ..clip.fingerprint import fingerprint
 from ..clip.formats.hub import BUILT_IN, RELEASES
+from ..clip.frozen_clip import fingerprint
 from ..config import RunConfig
 from ..config import load as load_config
+from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
 from ..methods.prompted_model import PromptedModel
-from ..run.build import BuiltModel, build_clip, build_model
+from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import file_name
 from ..run.reading import read_finished
 from ..run.record import ClientRecord
+from ..run.watcher import SilentWatcher
 from .classifier import Classifier
+from .confidence import SHARE, Confidence
 from .predictor import Predictor
 from .recipe import ARRAYS, BACKBONE, CONFIG, Recipe, TrainedOn, is_exported, read_recipe
 
@@ -174,3 +178,20 @@ def _training(config: RunConfig, clients: Sequence[str], own: ClientRecord) -> I
 
 def _accuracy(own: ClientRecord) -> dict[str, Any] | None:
     return None if own.final is None else {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}
+
+
+class OwnImages:
+    """Every client's own images of a run; `dataset` stands in for the one its settings name."""
+
+    def __init__(self, run: FinishedRun, dataset: Dataset | None = None):
+        self.run = run
+        transform = run.model.encoder.clip.preprocess
+        self._pixels, self._places = images_of_clients(run.config, transform, SilentWatcher(), dataset)
+
+    def classifier(self, client: str, share: float = SHARE) -> Classifier:
+        """A client's classifier that knows how sure it is of its own images; one without images knows nothing."""
+        plain, own = self.run.classifier(client), self._places[client]
+        if not len(own):
+            return plain
+        confidence = Confidence.of(plain.predictor.log_probabilities(self._pixels, own))
+        return Classifier(plain.predictor, replace(plain.recipe, confidence=confidence, share=share))

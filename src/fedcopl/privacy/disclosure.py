@@ -28,8 +28,7 @@ from ..messages import (
     Unmasked,
     digest,
 )
-from .mask_session import Session
-from .mask_threshold import needed
+from .mask_session import Session, needed
 from .masked_layout import COUNT_BITS, PROMPT_BITS, Training, Values, Words, count_words, flat, shaped, training_words
 from .noise import noised
 
@@ -148,7 +147,7 @@ class Teller:
 
     def _noised(self, values: Values, clip: float, bits: int, ask: Estimate | Train, secrets: Secrets) -> Values:
         """Clipped values with noise; in a secure sum each of the clients adds its part of it."""
-        from .mask_crypto import WordStream, derived  # brings cryptography, which is an extra
+        from .masking import WordStream, derived  # brings cryptography, which is an extra
 
         if len(self.secret) < SHORTEST_SECRET:
             raise CannotAnswer("noise is switched on, but this client has no secret to draw it from")

@@ -1,11 +1,42 @@
-"""What a client keeps from one step of a secure sum to the next. Never sent."""
+"""What a secure sum is made of before any key: secrets in shares, how many clients it takes, and what it keeps."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from fractions import Fraction
 from hashlib import sha256
 
-from .shamir import SHARE
+PRIME = 2**256 + 297  # the first prime above all secrets of 32 bytes
+SECRET, SHARE = 32, 33  # bytes
+Random = Callable[[int], bytes]
+
+
+def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes]:
+    """The values at 1, 2, ... of a random polynomial of degree needed - 1 that is the secret at 0."""
+    higher = [int.from_bytes(random(SECRET + 16)) % PRIME for _ in range(needed - 1)]  # 128 bits more: no bias
+    coefficients = [int.from_bytes(secret), *higher]
+    return [_value(coefficients, place).to_bytes(SHARE) for place in range(1, shares + 1)]
+
+
+def _value(coefficients: list[int], place: int) -> int:
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % PRIME
+    return value
+
+
+def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
+    """The value at 0, which is the secret, or elsewhere, of the polynomial through these shares, by place."""
+    total = 0
+    for place, share in shares.items():
+        above = below = 1
+        for other in shares:
+            if other != place:
+                above, below = above * (at - other) % PRIME, below * (place - other) % PRIME
+        total += int.from_bytes(share) * above * pow(below, -1, PRIME)
+    return total % PRIME
+
 
 KEY = 32  # bytes of a private key, of a public one, and of everything derived
 KEYS = 3 * KEY
@@ -43,3 +74,12 @@ def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:
     """What all who take part have to agree on before masks are made; other keys, other masks."""
     listed = [(client, roster[client].hex()) for client in sorted(roster)]
     return sha256(json.dumps([name.hex(), listed]).encode()).hexdigest()
+
+
+def needed(clients: int, share: float) -> int:
+    """This share of the clients, but more than half: two separate groups must never both be enough.
+
+    >>> needed(5, 0.6), needed(4, 0.5), needed(2, 0.6)
+    (3, 3, 2)
+    """
+    return max(math.ceil(Fraction(str(share)) * clients), clients // 2 + 1)

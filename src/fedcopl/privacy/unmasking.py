@@ -6,11 +6,9 @@ from itertools import chain, combinations, islice
 
 import numpy as np
 
-from .mask_crypto import public_of
-from .mask_session import KEY, transcript
+from .mask_session import KEY, SECRET, combine, transcript
 from .masked_layout import Words
-from .masking import own_mask, pair_mask, thirds
-from .shamir import SECRET, combine
+from .masking import own_mask, pair_mask, public_of, thirds
 
 PAIR, OWN = 1, 2  # which of a client's three keys
 TRIES = 1000  # of sets of shares, where some are wrong

@@ -13,14 +13,29 @@ Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
+class Unit:
+    """How the numbers of a chart are written, and how far its axis reaches.
+
+    The axis reaches over all values and those to `include`, within `bounds`. It is even in what `bend` makes of the
+    values; `ticked` writes its bent marks.
+    """
+
+    write: Callable[[float], str]
+    ticked: Callable[[Sequence[float]], list[str]] = marks
+    bounds: Bounds = (0, math.inf)
+    include: tuple[float, ...] = ()
+    bend: Callable[[float], float] = float
+
+
+@dataclass(frozen=True)
 class Tick:
     at: float
     text: str
 
 
 @dataclass(frozen=True)
-class Scale:
-    """From a value to its place in the picture."""
+class AxisScale:
+    """From a value to where it stands in the picture."""
 
     low: float
     high: float
@@ -35,7 +50,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A row of measurements, one per round; None where nothing was measured."""
 
     name: str
@@ -50,16 +65,16 @@ class DrawnLine:
     kind: str
     first: str
     last: str
-    places: list[tuple[float, float]]
+    spots: list[tuple[float, float]]
     band: str = ""  # corners of the area from one standard deviation below to one above
 
     @property
     def points(self) -> str:
-        return " ".join(f"{x},{y}" for x, y in self.places)
+        return " ".join(f"{x},{y}" for x, y in self.spots)
 
     @property
     def marks(self) -> list[tuple[float, float]]:
-        return self.places if len(self.places) <= MARKED else []
+        return self.spots if len(self.spots) <= MARKED else []
 
 
 @dataclass(frozen=True)
@@ -99,50 +114,42 @@ class LineChart:
 def line_chart(
     title: str,
     rounds: Sequence[int],
-    lines: Sequence[Line],
-    write: Callable[[float], str],
+    lines: Sequence[ChartLine],
+    unit: Unit,
     *,
-    bounds: Bounds = (0, math.inf),
-    include: Sequence[float] = (),
-    ticked: Callable[[Sequence[float]], list[str]] = marks,
-    bend: Callable[[float], float] = float,
     level: float | None = None,
     refreshed: Sequence[int] = (),
 ) -> LineChart | None:
-    """Lines over the rounds, with a horizontal one at `level`; None when there is nothing to draw.
-
-    The upright axis reaches over all values and those to `include`, within `bounds`. It is even in what `bend` makes
-    of the values; `ticked` writes its bent marks.
-    """
+    """Lines over the rounds, with a horizontal one at `level`; None when there is nothing to draw."""
     lines = [line for line in lines if any(value is not None for value in line.values)]
     if not lines:
         return None
-    values = [*_reach(lines, bounds), *include, *([] if level is None else [level])]
-    steps = ticks(*_room([bend(value) for value in values]))
-    up = Scale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, bend)
+    values = [*_reach(lines, unit.bounds), *unit.include, *([] if level is None else [level])]
+    steps = ticks(*_room([unit.bend(value) for value in values]))
+    up = AxisScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, unit.bend)
     even = replace(up, bend=float)
     pad = min(14.0, (WIDTH - LEFT - RIGHT) / (2 * len(rounds)))
-    across = Scale(rounds[0], rounds[-1], LEFT + pad, WIDTH - RIGHT - pad)
+    across = AxisScale(rounds[0], rounds[-1], LEFT + pad, WIDTH - RIGHT - pad)
     return LineChart(
         title=title,
         across=[Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1])],
-        up=[Tick(even(value), text) for value, text in zip(steps, ticked(steps), strict=True)],
-        lines=[_drawn(line, rounds, across, up, write) for line in lines],
-        level=None if level is None else Tick(up(level), write(level)),
+        up=[Tick(even(value), text) for value, text in zip(steps, unit.ticked(steps), strict=True)],
+        lines=[_drawn(line, rounds, across, up, unit) for line in lines],
+        level=None if level is None else Tick(up(level), unit.write(level)),
         refreshes=[across(value) for value in refreshed],
-        strips=_strips(rounds, lines, across, write, set(refreshed)),
+        strips=_strips(rounds, lines, across, unit, set(refreshed)),
     )
 
 
-def _reach(lines: Sequence[Line], bounds: Bounds) -> list[float]:
+def _reach(lines: Sequence[ChartLine], bounds: Bounds) -> list[float]:
     """All values, and the edges of their bands, as far as values can go."""
     values = [value for line in lines for value in line.values if value is not None]
     edges = [edge for line in lines for _, low, high in _edges(line) for edge in (low, high)]
     return [min(max(value, bounds[0]), bounds[1]) for value in (*values, *edges)]
 
 
-def _edges(line: Line) -> list[tuple[int, float, float]]:
-    """Place, lower and upper edge of a line's band, where it has one."""
+def _edges(line: ChartLine) -> list[tuple[int, float, float]]:
+    """Position, lower and upper edge of a line's band, where it has one."""
     pairs = enumerate(zip(line.values, line.spread, strict=False))
     return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
 
@@ -155,14 +162,14 @@ def _room(values: Sequence[float]) -> Bounds:
     return (low - 1, high + 1) if low else (0.0, 1.0)
 
 
-def _drawn(line: Line, rounds: Sequence[int], across: Scale, up: Scale, write: Callable[[float], str]) -> DrawnLine:
+def _drawn(line: ChartLine, rounds: Sequence[int], across: AxisScale, up: AxisScale, unit: Unit) -> DrawnLine:
     measured = [(r, value) for r, value in zip(rounds, line.values, strict=True) if value is not None]
-    places = [(across(r), up(value)) for r, value in measured]
-    first, last = write(measured[0][1]), write(measured[-1][1])
-    return DrawnLine(line.name, line.kind, first, last, places, _band(line, rounds, across, up))
+    spots = [(across(r), up(value)) for r, value in measured]
+    first, last = unit.write(measured[0][1]), unit.write(measured[-1][1])
+    return DrawnLine(line.name, line.kind, first, last, spots, _band(line, rounds, across, up))
 
 
-def _band(line: Line, rounds: Sequence[int], across: Scale, up: Scale) -> str:
+def _band(line: ChartLine, rounds: Sequence[int], across: AxisScale, up: AxisScale) -> str:
     edges = _edges(line)
     over = [(across(rounds[n]), up(high)) for n, _, high in edges]
     under = [(across(rounds[n]), up(low)) for n, low, _ in edges]
@@ -170,16 +177,12 @@ def _band(line: Line, rounds: Sequence[int], across: Scale, up: Scale) -> str:
 
 
 def _strips(
-    rounds: Sequence[int],
-    lines: Sequence[Line],
-    across: Scale,
-    write: Callable[[float], str],
-    refreshed: set[int],
+    rounds: Sequence[int], lines: Sequence[ChartLine], across: AxisScale, unit: Unit, refreshed: set[int]
 ) -> list[Strip]:
     width = round((WIDTH - LEFT - RIGHT) / len(rounds), 1)
     strips = []
-    for place, r in enumerate(rounds):
-        values = [_cell(line, place, write) for line in lines]
+    for position, r in enumerate(rounds):
+        values = [_cell(line, position, unit) for line in lines]
         texts = [f"{line.name} {value}" for line, value in zip(lines, values, strict=True)]
         refresh = ["pseudo labels refreshed"] if r in refreshed else []
         text = "\n".join([f"round {r}", *texts, *refresh])
@@ -187,10 +190,12 @@ def _strips(
     return strips
 
 
-def _cell(line: Line, place: int, write: Callable[[float], str]) -> str:
-    value = line.values[place]
-    std = line.spread[place] if line.spread else None
-    return NOTHING if value is None else write(value) if std is None else f"{write(value)} ± {write(std)}"
+def _cell(line: ChartLine, position: int, unit: Unit) -> str:
+    value = line.values[position]
+    std = line.spread[position] if line.spread else None
+    if value is None:
+        return NOTHING
+    return unit.write(value) if std is None else f"{unit.write(value)} ± {unit.write(std)}"
 
 
 def ticks(low: float, high: float, most: int = 6) -> list[float]:
@@ -223,7 +228,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Group:
+class BarGroup:
     """The bars of one class, side by side."""
 
     middle: float
@@ -248,7 +253,7 @@ class BarChart:
     slot: float
     bar: float
     up: list[Tick]
-    groups: list[Group]
+    groups: list[BarGroup]
     series: Sequence[Bars]
     level: Tick | None
     upright: bool  # the names do not fit side by side
@@ -262,10 +267,9 @@ def bar_chart(
     label: str,
     names: Sequence[str],
     series: Sequence[Bars],
-    write: Callable[[float], str],
+    unit: Unit,
     *,
     level: tuple[str, float] | None = None,
-    ticked: Callable[[Sequence[float]], list[str]] = marks,
 ) -> BarChart:
     """For each name one bar of each series, and a line with a name at `level`."""
     slot = min(max(900 / len(names), 36.0), 104.0)
@@ -273,14 +277,14 @@ def bar_chart(
     bottom = HEIGHT - BOTTOM
     numbers = [float(number) for one in series for number in one.numbers if number is not None]
     steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
-    up = Scale(steps[0], steps[-1], bottom, TOP)
+    up = AxisScale(steps[0], steps[-1], bottom, TOP)
     return BarChart(
         label=label,
         width=round(LEFT + slot * len(names) + RIGHT, 1),
         slot=slot,
         bar=round(slot * 0.78 / len(series) - 2, 1),
-        up=[Tick(up(value), text) for value, text in zip(steps, ticked(steps), strict=True)],
-        groups=[_group(place, name, series, slot, up, write) for place, name in enumerate(names)],
+        up=[Tick(up(value), text) for value, text in zip(steps, unit.ticked(steps), strict=True)],
+        groups=[_group(position, name, series, slot, up, unit) for position, name in enumerate(names)],
         series=series,
         level=None if level is None else Tick(up(level[1]), level[0]),
         upright=upright,
@@ -289,16 +293,14 @@ def bar_chart(
     )
 
 
-def _group(
-    place: int, name: str, series: Sequence[Bars], slot: float, up: Scale, write: Callable[[float], str]
-) -> Group:
-    start, wide = LEFT + slot * place, slot * 0.78 / len(series)
+def _group(position: int, name: str, series: Sequence[Bars], slot: float, up: AxisScale, unit: Unit) -> BarGroup:
+    start, wide = LEFT + slot * position, slot * 0.78 / len(series)
     bars = []
     for n, one in enumerate(series):
-        number = one.numbers[place]
+        number = one.numbers[position]
         if number is not None:
             at = round(start + slot * 0.11 + wide * n, 1)
             bars.append(Bar(at, up(number), round(up(0) - up(number), 1), one.kind))
-    numbers = [(one.name, one.numbers[place]) for one in series]
-    said = [f"{title} {NOTHING if number is None else write(number)}" for title, number in numbers]
-    return Group(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *said]), bars)
+    numbers = [(one.name, one.numbers[position]) for one in series]
+    said = [f"{title} {NOTHING if number is None else unit.write(number)}" for title, number in numbers]
+    return BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *said]), bars)

@@ -8,14 +8,23 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..run.record import Outcome
 from . import numbers as words
-from .curves import KINDS, hundred
-from .narrative import Results, labelling, setting
-from .reading import Run
+from .curves import ACCURACIES, BYTES, COUNT, PERCENT, AccuracyKind, hundred
+from .narrative import label_story
+from .tables import last_recall
 
 APART = {"name", "seed"}  # settings that do not make another experiment
 SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
 LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """The outcome of a run, or what there is of it so far, and the folder it lies in."""
+
+    folder: Path
+    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -49,56 +58,48 @@ class Measure:
     """A headline number: what it is, how it is written, and which way is better."""
 
     name: str
-    of: Callable[[Results], float | None]
+    of: Callable[[Outcome], float | None]
     write: Callable[[float], str]
     better: int = 0  # +1: the higher; -1: the lower; 0: neither
 
 
-def _final(kind: str) -> Callable[[Results], float | None]:
-    return lambda results: hundred(results["final"][kind])
+def _final(kind: AccuracyKind) -> Callable[[Outcome], float | None]:
+    return lambda outcome: hundred(kind.of(outcome.final))
 
 
-def _right(results: Results) -> float | None:
-    return hundred(results["refreshes"][-1]["pseudo_label_accuracy"]) if results["refreshes"] else None
+def _right(outcome: Outcome) -> float | None:
+    return hundred(outcome.refreshes[-1].pseudo_label_accuracy) if outcome.refreshes else None
 
 
-def _gain(results: Results) -> float | None:
-    return words.difference(results["final"]["macro"], results["zero_shot"]["macro"])
-
-
-def _percent(value: float) -> str:
-    return words.percent(value / 100)
-
-
-def _size(value: float) -> str:
-    return words.size(round(value))
+def _gain(outcome: Outcome) -> float | None:
+    return words.difference(outcome.final.macro, outcome.zero_shot.macro)
 
 
 MEASURES = (
-    *(Measure(kind, _final(kind), _percent, 1) for kind in KINDS),
-    Measure("zero-shot macro", lambda results: hundred(results["zero_shot"]["macro"]), _percent),
+    *(Measure(kind.name, _final(kind), PERCENT.write, 1) for kind in ACCURACIES),
+    Measure("zero-shot macro", lambda outcome: hundred(outcome.zero_shot.macro), PERCENT.write),
     Measure("gain in points", _gain, words.points, 1),
-    Measure("pseudo labels right", _right, _percent, 1),
-    Measure("images used", lambda results: results["images_used"], lambda value: words.count(round(value))),
-    Measure("sent up", lambda results: results["bytes_up"], _size, -1),
-    Measure("sent down", lambda results: results["bytes_down"], _size, -1),
-    Measure("time", lambda results: results["seconds"], words.duration, -1),
+    Measure("pseudo labels right", _right, PERCENT.write, 1),
+    Measure("images used", lambda outcome: outcome.images_used, COUNT.write),
+    Measure("sent up", lambda outcome: outcome.bytes_up, BYTES.write, -1),
+    Measure("sent down", lambda outcome: outcome.bytes_down, BYTES.write, -1),
+    Measure("time", lambda outcome: outcome.seconds, words.duration, -1),
 )
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs that differ by nothing but their seed."""
 
     label: str
-    runs: Sequence[Run]
+    runs: Sequence[ComparedRun]
     settings: Mapping[str, Any]  # as in the file, by full name
     planned: int
     done: int
 
     @property
     def seeds(self) -> str:
-        return ", ".join(str(run.results["seed"]) for run in self.runs)
+        return ", ".join(str(run.outcome.seed) for run in self.runs)
 
     @property
     def finished(self) -> bool:
@@ -106,7 +107,7 @@ class Group:
 
     @property
     def supervised(self) -> bool:
-        return labelling(self.runs[0].results).supervised
+        return label_story(self.runs[0].outcome).supervised
 
     @property
     def ranked(self) -> bool:
@@ -115,7 +116,7 @@ class Group:
 
     @cached_property
     def numbers(self) -> dict[str, Spread | None]:
-        return {measure.name: spread([measure.of(run.results) for run in self.runs]) for measure in MEASURES}
+        return {measure.name: spread([measure.of(run.outcome) for run in self.runs]) for measure in MEASURES}
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,19 +127,19 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
+def differing(runs: Sequence[ComparedRun]) -> list[str]:
     """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
-    settings = [flat(run.results["settings"]) for run in runs]
+    settings = [flat(run.outcome.settings) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one if name not in APART)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
-def once_each(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def once_each(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tuple[ComparedRun, ComparedRun]]]:
     """The runs without those that repeat another's settings and seed, which are no second trial; and these with it."""
-    kept: list[Run] = []
-    repeats: list[tuple[Run, Run]] = []
+    kept: list[ComparedRun] = []
+    repeats: list[tuple[ComparedRun, ComparedRun]] = []
     for run in runs:
-        same = (other for other in kept if (_key(other), other.results["seed"]) == (_key(run), run.results["seed"]))
+        same = (other for other in kept if (_key(other), other.outcome.seed) == (_key(run), run.outcome.seed))
         first = next(same, None)
         if first is None:
             kept.append(run)
@@ -147,7 +148,7 @@ def once_each(runs: Sequence[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     return kept, repeats
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def grouped(runs: Sequence[ComparedRun]) -> list[RunGroup]:
     """The runs by what they did, in the order in which each experiment comes first."""
     keys = [_key(run) for run in runs]
     order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
@@ -156,21 +157,21 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     return [_group(label, members) for label, members in zip(names, together, strict=True)]
 
 
-def _key(run: Run) -> tuple[dict[str, Any], list[str], int]:
+def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
-    settings = {name: value for name, value in flat(run.results["settings"]).items() if name not in APART}
-    return settings, run.results["classes"], len(run.results["rounds"])
+    settings = {name: value for name, value in flat(run.outcome.settings).items() if name not in APART}
+    return settings, run.outcome.classes, len(run.outcome.rounds)
 
 
-def _group(label: str, runs: Sequence[Run]) -> Group:
-    results = runs[0].results
-    done, planned = len(results["rounds"]), setting(results, "rounds")
-    return Group(label, runs, flat(results["settings"]), planned if isinstance(planned, int) else done, done)
+def _group(label: str, runs: Sequence[ComparedRun]) -> RunGroup:
+    outcome = runs[0].outcome
+    done, planned = len(outcome.rounds), outcome.setting("rounds")
+    return RunGroup(label, runs, flat(outcome.settings), planned if isinstance(planned, int) else done, done)
 
 
-def labels(groups: Sequence[Sequence[Run]], differ: Sequence[str]) -> list[str]:
+def labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:
     """What each group is called: as its runs are named, else by what is special about it, else after its folder."""
-    names = [[str(runs[0].results["name"]) for runs in groups]]
+    names = [[runs[0].outcome.name for runs in groups]]
     if differ:
         names.append([_by_settings(runs[0], differ) for runs in groups])
     for candidate in names:
@@ -179,8 +180,8 @@ def labels(groups: Sequence[Sequence[Run]], differ: Sequence[str]) -> list[str]:
     return short_folders([runs[0].folder for runs in groups])
 
 
-def _by_settings(run: Run, differ: Sequence[str]) -> str:
-    settings = flat(run.results["settings"])
+def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
+    settings = flat(run.outcome.settings)
     named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ]
     return ", ".join(str(value) if name in SPEAKING else f"{name} {value}" for name, value in named)
 
@@ -195,34 +196,36 @@ def short_folders(folders: Sequence[Path]) -> list[str]:
     return [str(folder) for folder in folders]
 
 
-def common_zero_shot(groups: Sequence[Group]) -> float | None:
+def common_zero_shot(groups: Sequence[RunGroup]) -> float | None:
     """The zero-shot accuracy that all runs began with, if it is the same."""
-    known = {run.results["zero_shot"]["macro"] for group in groups for run in group.runs}
+    known = {run.outcome.zero_shot.macro for group in groups for run in group.runs}
     return hundred(known.pop()) if len(known) == 1 else None
 
 
 @dataclass(frozen=True)
-class Cell:
+class RankedCell:
     """One number of the table of results."""
 
     text: str
     rank: int = 0  # 1: the best, 2: the second best
 
 
-def ranked(groups: Sequence[Group]) -> list[list[Cell]]:
+def ranked(groups: Sequence[RunGroup]) -> list[list[RankedCell]]:
     """For each group one cell per measure; the best and the second best of those that can win are marked."""
     columns = [list(_column(groups, measure)) for measure in MEASURES]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _column(groups: Sequence[Group], measure: Measure) -> Iterator[Cell]:
+def _column(groups: Sequence[RunGroup], measure: Measure) -> Iterator[RankedCell]:
     ranks = _ranks([group.numbers[measure.name] for group in groups if group.ranked], measure)
     for group in groups:
         number = group.numbers[measure.name]
         if number is None:
-            yield Cell(words.NOTHING)
+            yield RankedCell(words.NOTHING)
         else:
-            yield Cell(number.written(measure.write), ranks.get(measure.write(number.mean), 0) if group.ranked else 0)
+            yield RankedCell(
+                number.written(measure.write), ranks.get(measure.write(number.mean), 0) if group.ranked else 0
+            )
 
 
 def _ranks(numbers: Sequence[Spread | None], measure: Measure) -> dict[str, int]:
@@ -239,47 +242,42 @@ class RecallTable:
     """The recall of each class, zero-shot first, then each group."""
 
     heads: list[str]
-    rows: list[tuple[str, list[Cell]]]
+    rows: list[tuple[str, list[RankedCell]]]
 
 
-def recall_table(groups: Sequence[Group]) -> RecallTable | None:
+def recall_table(groups: Sequence[RunGroup]) -> RecallTable | None:
     """None where nothing was measured or the classes are not the same."""
     if not same_classes(groups):
         return None
-    last = {group.label: _mean_row([_last_recall(run.results) for run in group.runs]) for group in groups}
+    last = {group.label: _mean_row([last_recall(run.outcome) for run in group.runs]) for group in groups}
     columns = {label: row for label, row in (_zero_shot_columns(groups) | last).items() if row}
     if not any(last.values()):
         return None
-    classes = groups[0].runs[0].results["classes"]
+    classes = groups[0].runs[0].outcome.classes
     rows = [(name, [_recall_cell(column[n]) for column in columns.values()]) for n, name in enumerate(classes)]
     return RecallTable(list(columns), rows)
 
 
-def _zero_shot_columns(groups: Sequence[Group]) -> dict[str, list[Spread | None]]:
+def _zero_shot_columns(groups: Sequence[RunGroup]) -> dict[str, list[Spread | None]]:
     """One column, or one for each group where they do not begin with the same model."""
-    each = {group.label: [run.results["zero_shot"].get("recall") for run in group.runs] for group in groups}
+    each = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}
     known = [row for rows in each.values() for row in rows if row]
     if all(row == known[0] for row in known):
         return {"zero-shot": _mean_row(known[:1])}
     return {f"zero-shot, {label}": _mean_row(rows) for label, rows in each.items()}
 
 
-def same_classes(groups: Sequence[Group]) -> bool:
-    return len({tuple(run.results["classes"]) for group in groups for run in group.runs}) == 1
+def same_classes(groups: Sequence[RunGroup]) -> bool:
+    return len({run.outcome.classes for group in groups for run in group.runs}) == 1
 
 
-def _last_recall(results: Results) -> list[float | None] | None:
-    measured: list[list[float | None]] = [record["recall"] for record in results["rounds"] if record["recall"]]
-    return measured[-1] if measured else None
-
-
-def _mean_row(rows: Sequence[list[float | None] | None]) -> list[Spread | None]:
+def _mean_row(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
     known = [row for row in rows if row]
     return [spread([hundred(value) for value in column]) for column in zip(*known, strict=True)] if known else []
 
 
-def _recall_cell(number: Spread | None) -> Cell:
+def _recall_cell(number: Spread | None) -> RankedCell:
     """The rank is its shade, from 1 for nothing to 9 for all."""
     if number is None:
-        return Cell(words.NOTHING)
-    return Cell(number.written(_percent), 1 + round(8 * number.mean / 100))
+        return RankedCell(words.NOTHING)
+    return RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))

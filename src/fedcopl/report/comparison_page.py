@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..data.records import printable
 from ..files import write_text
+from ..run.record import Outcome
 from . import curves
 from . import numbers as words
-from .charts import Line, LineChart, line_chart
+from .charts import ChartLine, LineChart, Unit, line_chart
 from .compared_runs import (
     APART,
     MEASURES,
-    Group,
+    ComparedRun,
     Measure,
+    RunGroup,
     Spread,
     common_zero_shot,
     differing,
@@ -26,10 +29,8 @@ from .compared_runs import (
     short_folders,
     spread,
 )
-from .curves import SERIES, Unit, unit_for
-from .narrative import Results
-from .reading import Run
-from .run_page import by_section, from_one, template, written
+from .curves import SERIES, ByRound, drift_unit
+from .run_page import by_section, template, written
 
 LONG_TITLE = 60
 OVERLAID = len(SERIES)  # groups in one chart; more could not be told apart
@@ -43,43 +44,43 @@ SECTIONS = {
 }
 
 
-def write_comparison(path: Path, runs: Sequence[Run]) -> None:
+def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
     """Write the comparison as one file that needs nothing beside it."""
-    write_text(path, render_comparison(runs))
+    write_text(path, printable(render_comparison(runs)))
 
 
-def render_comparison(runs: Sequence[Run]) -> str:
-    runs, repeats = once_each([Run(run.folder, from_one(run.results), run.examples) for run in runs])
-    groups, recall = grouped(runs), recall_table(grouped(runs))
-    shown = foremost(groups)
+def render_comparison(runs: Sequence[ComparedRun]) -> str:
+    runs, repeats = once_each(runs)
+    groups = grouped(runs)
+    recall, shown, differ = recall_table(groups), foremost(groups), differing(runs)
     return template("comparison.html.jinja").render(
         titles=titles(groups),
         runs=runs,
         repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
         groups=groups,
-        differ=differing(runs),
+        differ=differ,
         measures=MEASURES,
         cells=ranked(groups),
         comparable=same_classes(groups),
         charts=charts(shown),
         left_out=len(groups) - len(shown),
         recall=recall,
-        values=[[_value(group, name) for name in differing(runs)] for group in groups],
+        values=[[_value(group, name) for name in differ] for group in groups],
         rows=rows(groups),
         versions=versions(runs),
         common=common(runs),
-        sections=[(place, name) for place, name in SECTIONS.items() if place != "classes" or recall],
+        sections=[(anchor, title) for anchor, title in SECTIONS.items() if anchor != "classes" or recall],
     )
 
 
-def titles(groups: Sequence[Group]) -> list[str]:
+def titles(groups: Sequence[RunGroup]) -> list[str]:
     """The names of the groups, if all of them fit above the page."""
     names = [group.label for group in groups]
     whole = " · ".join(names)
     return names if len(whole) <= LONG_TITLE else [words.several(len(names), "experiment", "experiments")]
 
 
-def foremost(groups: Sequence[Group]) -> list[Group]:
+def foremost(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """As many as one chart can hold, those with the best accuracy, in the order of the table."""
     numbers = [group.numbers["macro"] for group in groups]
     by_accuracy = sorted(range(len(groups)), key=lambda n: -(_mean(numbers[n]) or 0))
@@ -90,80 +91,70 @@ def _mean(number: Spread | None) -> float | None:
     return None if number is None else number.mean
 
 
-def _value(group: Group, name: str) -> str:
+def _value(group: RunGroup, name: str) -> str:
     value = group.settings.get(name, words.NOTHING)
     return value if isinstance(value, str) and value else written(value)
 
 
 @dataclass(frozen=True)
-class Curve:
+class ComparedCurve:
     """One number over the rounds, for any run."""
 
     title: str
     unit: Unit | None  # None: by the values
-    values: Callable[[Results], dict[int, float]]
+    values: Callable[[Outcome], ByRound]
     level: float | None = None
 
 
-def charts(groups: Sequence[Group]) -> list[LineChart]:
+def charts(groups: Sequence[RunGroup]) -> list[LineChart]:
     """Every number that is measured round by round, all groups on top of each other."""
     levels = {"macro": common_zero_shot(groups)}
-    plain = [
-        *(
-            Curve(f"Accuracy, {kind}", curves.PERCENT, curves.accuracy_by_round(kind), levels.get(kind))
-            for kind in curves.KINDS
-        ),
-        Curve("Training loss", curves.LOSS, curves.loss_by_round),
-        Curve("Pseudo labels that are right", curves.PERCENT, curves.right_by_refresh),
+    accuracy = [
+        ComparedCurve(f"Accuracy, {kind.name}", curves.PERCENT, curves.accuracy_by_round(kind), levels.get(kind.name))
+        for kind in curves.ACCURACIES
+    ]
+    training = [
+        ComparedCurve("Training loss", curves.LOSS, curves.loss_by_round),
+        ComparedCurve("Pseudo labels that are right", curves.PERCENT, curves.right_by_refresh),
     ]
     drift = [
-        Curve(f"{title}, {name}", None, curves.drift_by_round(name, measure))
+        ComparedCurve(f"{measure.title}, {name}", None, curves.drift_by_round(name, measure))
         for name in trained_by_several(groups)
-        for measure, title in curves.DRIFT.items()
+        for measure in curves.DRIFT
     ]
     cost = [
-        Curve("Bytes sent up per round", curves.BYTES, curves.bytes_by_round("bytes_up")),
-        Curve("Time per round", curves.SECONDS, curves.seconds_by_round),
+        ComparedCurve("Bytes sent up per round", curves.BYTES, curves.bytes_up_by_round),
+        ComparedCurve("Time per round", curves.SECONDS, curves.seconds_by_round),
     ]
-    drawn = [overlaid(groups, curve) for curve in (*plain, *drift, *cost)]
+    drawn = [overlaid(groups, curve) for curve in (*accuracy, *training, *drift, *cost)]
     return [chart for chart in drawn if chart]
 
 
-def trained_by_several(groups: Sequence[Group]) -> list[str]:
+def trained_by_several(groups: Sequence[RunGroup]) -> list[str]:
     """What more than one of the groups trains; the drift of the rest is on the page of its run."""
-    trained = [set(curves.drifting(group.runs[0].results)) for group in groups]
-    names = dict.fromkeys(name for group in groups for name in curves.drifting(group.runs[0].results))
+    trained = [curves.drifting(group.runs[0].outcome) for group in groups]
+    names = dict.fromkeys(name for one in trained for name in one)
     return [name for name in names if sum(name in one for one in trained) > 1 or len(groups) == 1]
 
 
-def overlaid(groups: Sequence[Group], curve: Curve) -> LineChart | None:
+def overlaid(groups: Sequence[RunGroup], curve: ComparedCurve) -> LineChart | None:
     """One line per group, the mean over its runs, with a band of one standard deviation."""
-    by_group = [mean_by_round([curve.values(run.results) for run in group.runs]) for group in groups]
+    by_group = [mean_by_round([curve.values(run.outcome) for run in group.runs]) for group in groups]
     rounds = sorted({r for numbers in by_group for r in numbers})
     lines = [
-        Line(
+        ChartLine(
             group.label,
-            SERIES[place],
+            SERIES[n],
             [numbers[r].mean if r in numbers else None for r in rounds],
             [numbers[r].std if r in numbers else None for r in rounds] if len(group.runs) > 1 else (),
         )
-        for place, (group, numbers) in enumerate(zip(groups, by_group, strict=True))
+        for n, (group, numbers) in enumerate(zip(groups, by_group, strict=True))
     ]
-    unit = curve.unit or unit_for(number.mean for numbers in by_group for number in numbers.values())
-    return line_chart(
-        curve.title,
-        rounds,
-        lines,
-        unit.write,
-        bounds=unit.bounds,
-        include=unit.include,
-        ticked=unit.ticked,
-        bend=unit.bend,
-        level=curve.level,
-    )
+    unit = curve.unit or drift_unit(number.mean for numbers in by_group for number in numbers.values())
+    return line_chart(curve.title, rounds, lines, unit, level=curve.level)
 
 
-def mean_by_round(runs: Sequence[dict[int, float]]) -> dict[int, Spread]:
+def mean_by_round(runs: Sequence[ByRound]) -> dict[int, Spread]:
     """Over those runs that measured it in that round."""
     rounds = sorted({r for values in runs for r in values})
     numbers = {r: spread([values.get(r) for values in runs]) for r in rounds}
@@ -171,42 +162,42 @@ def mean_by_round(runs: Sequence[dict[int, float]]) -> dict[int, Spread]:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One run by itself."""
 
     folder: str
-    group: Group
+    group: RunGroup
     seed: int
     numbers: list[str]  # one for each measure
 
 
-def rows(groups: Sequence[Group]) -> list[Row]:
+def rows(groups: Sequence[RunGroup]) -> list[ComparisonRow]:
     """Every run, experiment by experiment."""
     members = [(group, run) for group in groups for run in group.runs]
     folders = short_folders([run.folder for _, run in members])
     return [
-        Row(folder, group, run.results["seed"], [_written(measure, run.results) for measure in MEASURES])
+        ComparisonRow(folder, group, run.outcome.seed, [_written(measure, run.outcome) for measure in MEASURES])
         for folder, (group, run) in zip(folders, members, strict=True)
     ]
 
 
-def _written(measure: Measure, results: Results) -> str:
-    number = measure.of(results)
+def _written(measure: Measure, outcome: Outcome) -> str:
+    number = measure.of(outcome)
     return words.NOTHING if number is None else measure.write(number)
 
 
-def versions(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+def versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     """Each program with the versions the runs used."""
-    each = [run.results["versions"] for run in runs]
+    each = [run.outcome.versions for run in runs]
     names = dict.fromkeys(name for one in each for name in one)
-    return [(name, list(dict.fromkeys(str(one[name]) for one in each if name in one))) for name in names]
+    return [(name, list(dict.fromkeys(one[name] for one in each if name in one))) for name in names]
 
 
-def common(runs: Sequence[Run]) -> list[tuple[str, list[tuple[str, str]]]]:
+def common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
     """The settings that are the same in all runs, by section."""
     apart = {*differing(runs), *APART}
     kept: dict[str, Any] = {}
-    for name, value in flat(runs[0].results["settings"]).items():
+    for name, value in flat(runs[0].outcome.settings).items():
         section, dot, leaf = name.partition(".")
         if name in apart:
             continue

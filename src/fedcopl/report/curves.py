@@ -4,37 +4,43 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
+from ..run.record import Accuracies, Drift, Outcome, RoundRecord
 from . import numbers as words
-from .charts import Bounds, Line, LineChart, line_chart
-from .narrative import Results
-
-KINDS = {
-    "macro": "the mean of the clients' accuracies, each on its own test images",
-    "weighted": "the same mean, weighted by each client's number of test images",
-    "global": "every client's model on all test images, averaged",
-}
-SERIES = tuple(f"s{number}" for number in range(1, 9))  # looks of lines: colour, dash and mark
-Record = Mapping[str, Any]
+from .charts import ChartLine, LineChart, Unit, line_chart
 
 
 @dataclass(frozen=True)
-class Unit:
-    """How the numbers of a chart are written, and how far its axis reaches."""
+class AccuracyKind:
+    """One of the three accuracies: its name, also that of its look, what it means, and where the record has it."""
 
-    write: Callable[[float], str]
-    ticked: Callable[[Sequence[float]], list[str]] = words.marks
-    bounds: Bounds = (0, math.inf)
-    include: tuple[float, ...] = ()
-    bend: Callable[[float], float] = float
+    name: str
+    meaning: str
+    of: Callable[[Accuracies], float | None]
 
+
+ACCURACIES = (
+    AccuracyKind(
+        "macro", "the mean of the clients' accuracies, each on its own test images", lambda scores: scores.macro
+    ),
+    AccuracyKind(
+        "weighted",
+        "the same mean, weighted by each client's number of test images",
+        lambda scores: scores.weighted,
+    ),
+    AccuracyKind("global", "every client's model on all test images, averaged", lambda scores: scores.everywhere),
+)
+SERIES = tuple(f"s{number}" for number in range(1, 9))  # looks of lines: colour, dash and mark
+LOOKS = tuple(kind.name for kind in ACCURACIES)  # the same for at most three
+ByRound = Mapping[int, float]
+"""A number of those rounds that have it, counted from 1."""
 
 PERCENT = Unit(lambda value: words.percent(value / 100), lambda values: words.marks(values, "%"), (0, 100))
 LOSS = Unit(words.loss)
 BYTES = Unit(lambda value: words.size(round(value)), words.sizes, include=(0,))
 SECONDS = Unit(words.duration, lambda values: words.marks(values, "s"), include=(0,))
 RATIO = Unit(words.ratio, include=(0,))
+COUNT = Unit(lambda value: words.count(round(value)))
 ENDLESS = 1e12
 TINIEST = 1e-4  # what is smaller stands at the foot of a logarithmic axis
 POWERS = Unit(
@@ -45,145 +51,163 @@ POWERS = Unit(
 )
 
 
-def by_round(records: Sequence[Record], value: Callable[[Record], float | None]) -> dict[int, float]:
-    measured = ((record["round"], value(record)) for record in records)
-    return {r: float(number) for r, number in measured if number is not None}
-
-
-def accuracy_by_round(kind: str) -> Callable[[Results], dict[int, float]]:
-    return lambda results: by_round(results["rounds"], lambda record: hundred(record[kind]))
-
-
-def loss_by_round(results: Results) -> dict[int, float]:
-    return by_round(results["rounds"], lambda record: record["loss"])
-
-
-def right_by_refresh(results: Results) -> dict[int, float]:
-    return by_round(results["refreshes"], lambda refresh: hundred(refresh["pseudo_label_accuracy"]))
-
-
-def bytes_by_round(way: str) -> Callable[[Results], dict[int, float]]:
-    return lambda results: by_round(results["rounds"], lambda record: record[way])
-
-
-def seconds_by_round(results: Results) -> dict[int, float]:
-    """How long each round took; the records hold the time since the start."""
-    since = [0.0, *(record["seconds"] for record in results["rounds"])]
-    taken = [max(0.0, after - before) for before, after in pairwise(since)]
-    return {record["round"]: seconds for record, seconds in zip(results["rounds"], taken, strict=True)}
-
-
-def drift_by_round(name: str, measure: str) -> Callable[[Results], dict[int, float]]:
-    """Updates that all but cancel out drift infinitely: there is no place for that on an axis."""
-
-    def drift(record: Record) -> float | None:
-        value: float | None = (record["drift"] or {}).get(name, {}).get(measure)
-        return None if value is None or value > ENDLESS else value
-
-    return lambda results: by_round(results["rounds"], drift)
-
-
-def drifting(results: Results) -> list[str]:
-    """The names of what was trained, as far as its drift was measured."""
-    return list(dict.fromkeys(name for record in results["rounds"] for name in record["drift"] or {}))
-
-
 def hundred(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def chart(
-    title: str,
-    unit: Unit,
-    named: Mapping[str, dict[int, float]],
-    looks: Sequence[str] = SERIES,
-    *,
-    over: Sequence[Record] = (),
-    level: float | None = None,
-) -> LineChart | None:
-    """One line for each name, over all rounds given or else those measured; None when there is nothing to draw."""
-    rounds = sorted({r for values in named.values() for r in values} | {record["round"] for record in over})
-    kinds = (looks[n % len(looks)] for n in range(len(named)))
-    lines = [
-        Line(name, kind, [values.get(r) for r in rounds])
-        for (name, values), kind in zip(named.items(), kinds, strict=True)
-    ]
-    return line_chart(
-        title,
-        rounds,
-        lines,
-        unit.write,
-        bounds=unit.bounds,
-        include=unit.include,
-        ticked=unit.ticked,
-        bend=unit.bend,
-        level=level,
-        refreshed=[record["round"] for record in over if record["refreshed"]],
-    )
+def by_round(outcome: Outcome, value: Callable[[RoundRecord], float | None]) -> ByRound:
+    measured = ((record.number, value(record)) for record in outcome.rounds)
+    return {number: float(found) for number, found in measured if found is not None}
 
 
-def accuracy_chart(results: Results) -> LineChart | None:
-    named = {kind: accuracy_by_round(kind)(results) for kind in KINDS}
-    level = hundred(results["zero_shot"]["macro"])
-    return chart("Accuracy", PERCENT, named, tuple(KINDS), over=results["rounds"], level=level)
+def accuracy_by_round(kind: AccuracyKind) -> Callable[[Outcome], ByRound]:
+    return lambda outcome: by_round(outcome, lambda record: hundred(kind.of(record)))
 
 
-def loss_chart(results: Results) -> LineChart | None:
-    return chart("Training loss", LOSS, {"loss": loss_by_round(results)}, ("macro",), over=results["rounds"])
+def loss_by_round(outcome: Outcome) -> ByRound:
+    return by_round(outcome, lambda record: record.loss)
 
 
-def share_by_refresh(part: str, whole: str) -> Callable[[Results], dict[int, float]]:
-    """What the clients told of their labels at each refresh, in percent; nothing where there was nothing to tell of."""
-
-    def share(record: Record) -> float | None:
-        told = record["labelling"]
-        return 100 * min(1.0, told[part] / told[whole]) if told and told[whole] else None
-
-    return lambda results: by_round(results["rounds"], share)
+def right_by_refresh(outcome: Outcome) -> ByRound:
+    return _of_refreshes(outcome, outcome.pseudo_label_accuracy)
 
 
-def labelling_chart(results: Results) -> LineChart | None:
-    """What can be seen of the pseudo labels without any truth; one refresh is no curve."""
-    named = {
-        "images trained on": share_by_refresh("chosen", "images")(results),
-        "labels as at the last refresh": share_by_refresh("unchanged", "compared")(results),
-    }
-    told = {name: values for name, values in named.items() if values}
-    return chart("What refreshes changed", PERCENT, told) if len(told) == len(named) else None
+def _of_refreshes(outcome: Outcome, shares: Iterable[float | None]) -> ByRound:
+    numbered = zip(outcome.refreshes, shares, strict=True)
+    return {refresh.round + 1: 100 * share for refresh, share in numbered if share is not None}
 
 
-def labels_chart(results: Results) -> LineChart | None:
-    """How much of the pseudo labels is right, refresh by refresh; of candidate sets also how many hold the truth."""
-    covered = by_round(results["refreshes"], lambda refresh: hundred(refresh["coverage"]))
-    named = {"pseudo labels right": right_by_refresh(results)} | (
-        {"sets that hold the truth": covered} if covered else {}
-    )
-    return chart("Pseudo labels that are right", PERCENT, named, ("macro", "weighted"))
+def bytes_up_by_round(outcome: Outcome) -> ByRound:
+    return by_round(outcome, lambda record: record.bytes_up)
 
 
-DRIFT = {"diversity": "Drift diversity", "cosine": "Cosine distance"}
+def bytes_down_by_round(outcome: Outcome) -> ByRound:
+    return by_round(outcome, lambda record: record.bytes_down)
 
 
-def unit_for(values: Iterable[float]) -> Unit:
+def seconds_by_round(outcome: Outcome) -> ByRound:
+    """How long each round took; the records hold the time since the start."""
+    since = [0.0, *(record.seconds for record in outcome.rounds)]
+    taken = (max(0.0, after - before) for before, after in pairwise(since))
+    return {record.number: seconds for record, seconds in zip(outcome.rounds, taken, strict=True)}
+
+
+def chosen_share(record: RoundRecord) -> float | None:
+    """Of all images, those trained on from this refresh on."""
+    labelling = record.labelling
+    return None if labelling is None else _share(labelling.chosen, labelling.images)
+
+
+def unchanged_share(record: RoundRecord) -> float | None:
+    """Of the labels of this refresh, those of the refresh before."""
+    labelling = record.labelling
+    return None if labelling is None else _share(labelling.unchanged, labelling.compared)
+
+
+def _share(part: int, whole: int) -> float | None:
+    return max(0, min(part, whole)) / whole if whole > 0 else None
+
+
+@dataclass(frozen=True)
+class DriftMeasure:
+    title: str
+    of: Callable[[Drift], float | None]
+
+
+DRIFT = (
+    DriftMeasure("Drift diversity", lambda drift: drift.diversity),
+    DriftMeasure("Cosine distance", lambda drift: drift.cosine),
+)
+
+
+def drift_by_round(name: str, measure: DriftMeasure) -> Callable[[Outcome], ByRound]:
+    """Updates that all but cancel out drift infinitely: no axis reaches there."""
+
+    def drift(record: RoundRecord) -> float | None:
+        value = measure.of((record.drift or {}).get(name, Drift()))
+        return None if value is None or value > ENDLESS else value
+
+    return lambda outcome: by_round(outcome, drift)
+
+
+def drifting(outcome: Outcome) -> list[str]:
+    """The names of what was trained, as far as its drift was measured."""
+    return list(dict.fromkeys(name for record in outcome.rounds for name in record.drift or {}))
+
+
+def drift_unit(values: Iterable[float]) -> Unit:
     """What is shared and what stays drift by very different amounts; then the axis needs powers of ten."""
     above_zero = [value for value in values if value > 0]
     return POWERS if above_zero and max(above_zero) > 10 * min(above_zero) and max(above_zero) > 2 else RATIO
 
 
-def drift_charts(results: Results) -> list[LineChart]:
-    drawn = []
-    for measure, title in DRIFT.items():
-        named = {name: drift_by_round(name, measure)(results) for name in drifting(results)}
-        unit = unit_for(value for values in named.values() for value in values.values())
-        drawn.append(chart(title, unit, named, over=results["rounds"]))
+def chart(
+    title: str,
+    unit: Unit,
+    named: Mapping[str, ByRound],
+    looks: Sequence[str] = SERIES,
+    *,
+    over: Sequence[RoundRecord] = (),
+    level: float | None = None,
+) -> LineChart | None:
+    """One line for each name, over all rounds given or else those measured; None when there is nothing to draw."""
+    rounds = sorted({r for values in named.values() for r in values} | {record.number for record in over})
+    lines = [
+        ChartLine(name, looks[n % len(looks)], [values.get(r) for r in rounds])
+        for n, (name, values) in enumerate(named.items())
+    ]
+    refreshed = [record.number for record in over if record.refreshed]
+    return line_chart(title, rounds, lines, unit, level=level, refreshed=refreshed)
+
+
+def accuracy_chart(outcome: Outcome) -> LineChart | None:
+    named = {kind.name: accuracy_by_round(kind)(outcome) for kind in ACCURACIES}
+    return chart("Accuracy", PERCENT, named, LOOKS, over=outcome.rounds, level=hundred(outcome.zero_shot.macro))
+
+
+def loss_chart(outcome: Outcome) -> LineChart | None:
+    return chart("Training loss", LOSS, {"loss": loss_by_round(outcome)}, LOOKS, over=outcome.rounds)
+
+
+def labelling_by_round(outcome: Outcome) -> dict[str, ByRound]:
+    """What can be seen of the pseudo labels without any truth."""
+    return {
+        "images trained on": by_round(outcome, lambda record: hundred(chosen_share(record))),
+        "labels as at the last refresh": by_round(outcome, lambda record: hundred(unchanged_share(record))),
+    }
+
+
+def labelling_chart(outcome: Outcome) -> LineChart | None:
+    """One refresh is no curve."""
+    named = labelling_by_round(outcome)
+    return chart("What refreshes changed", PERCENT, named) if all(named.values()) else None
+
+
+def labels_chart(outcome: Outcome) -> LineChart | None:
+    """How much of the pseudo labels is right, refresh by refresh; of candidate sets also how many hold the truth."""
+    covered = _of_refreshes(outcome, (refresh.coverage for refresh in outcome.refreshes))
+    named = {"pseudo labels right": right_by_refresh(outcome)}
+    if covered:
+        named["sets that hold the truth"] = covered
+    return chart("Pseudo labels that are right", PERCENT, named, LOOKS)
+
+
+def drift_charts(outcome: Outcome) -> list[LineChart]:
+    drawn = (_drift_chart(outcome, measure) for measure in DRIFT)
     return [one for one in drawn if one]
 
 
-def cost_charts(results: Results) -> list[LineChart]:
-    sent = {"up": bytes_by_round("bytes_up")(results), "down": bytes_by_round("bytes_down")(results)}
+def _drift_chart(outcome: Outcome, measure: DriftMeasure) -> LineChart | None:
+    named = {name: drift_by_round(name, measure)(outcome) for name in drifting(outcome)}
+    unit = drift_unit(value for values in named.values() for value in values.values())
+    return chart(measure.title, unit, named, over=outcome.rounds)
+
+
+def cost_charts(outcome: Outcome) -> list[LineChart]:
+    sent = {"up": bytes_up_by_round(outcome), "down": bytes_down_by_round(outcome)}
     drawn = [
-        chart("Bytes per round", BYTES, sent, ("macro", "weighted"), over=results["rounds"]),
-        chart("Time per round", SECONDS, {"time": seconds_by_round(results)}, ("macro",), over=results["rounds"]),
+        chart("Bytes per round", BYTES, sent, LOOKS, over=outcome.rounds),
+        chart("Time per round", SECONDS, {"time": seconds_by_round(outcome)}, LOOKS, over=outcome.rounds),
     ]
     return [one for one in drawn if one]
 
@@ -200,13 +224,11 @@ class Step:
 STEPS = {"estimate": "labelling", "select": "choosing", "train": "training", "evaluate": "evaluating"}
 
 
-def time_by_step(results: Results) -> list[Step]:
+def time_by_step(outcome: Outcome) -> list[Step]:
     """Where the time went, as far as it was taken; the rest is loading, averaging and writing."""
-    taken = [record["seconds_of"] for record in results["rounds"]]
-    sums = {name: sum(seconds.get(key) or 0.0 for seconds in taken) for key, name in STEPS.items()}
-    whole = results["seconds"]
+    sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
     known = {name: seconds for name, seconds in sums.items() if seconds}
-    if not known or not whole:
+    if not known or not outcome.seconds:
         return []
-    rest = max(0.0, whole - sum(known.values()))
-    return [Step(name, seconds, seconds / whole) for name, seconds in (known | {"all else": rest}).items()]
+    rest = max(0.0, outcome.seconds - sum(known.values()))
+    return [Step(name, seconds, seconds / outcome.seconds) for name, seconds in (known | {"all else": rest}).items()]

@@ -3,12 +3,17 @@
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from ..errors import RunFolderError
+from ..run.folder import EXAMPLES
+from ..run.record import parse_json
 
 PER_CLASS = 8  # images shown of a class
 IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
@@ -21,7 +26,7 @@ class ChosenImages:
     """What one client chose to train on."""
 
     client: str
-    index: NDArray[np.int64]  # of each image: its place in the data set
+    index: NDArray[np.int64]  # of each image: its position in the data set
     label: NDArray[np.int64]  # its pseudo label
     confidence: NDArray[np.float64]  # the log-probability of that label
 
@@ -39,14 +44,14 @@ class Example:
     truth: str | None  # the true class name, where somebody knows it
     right: bool | None
     client: str
-    index: int  # the image's place in the data set
+    index: int  # the image's position in the data set
 
     @property
     def tiny(self) -> bool:
         return max(self.width, self.height) <= TINY
 
 
-KINDS: dict[str, type | tuple[type, ...]] = {
+FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "image": str,
     "width": int,
     "height": int,
@@ -65,20 +70,34 @@ def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
     return [asdict(example) for example in examples]
 
 
-def examples_from(plain: Any, classes: int) -> list[Example]:
+def read_examples(folder: Path, classes: int) -> list[Example]:
+    """Those that were kept with a run; none where there is no such file."""
+    file = folder / EXAMPLES
+    if not file.is_file():
+        return []
+    try:
+        return examples_from(parse_json(file.read_bytes()), classes)
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RunFolderError(
+            f"{file}: is damaged: {error}; without this file there is no gallery, but the rest"
+        ) from error
+
+
+def examples_from(plain: object, classes: int) -> list[Example]:
     """The same examples again; ValueError says what is wrong."""
     if not isinstance(plain, list):
         raise ValueError("it is no list of examples")
     return [_example_from(one, classes, n) for n, one in enumerate(plain)]
 
 
-def _example_from(plain: Any, classes: int, place: int) -> Example:
-    names = [field.name for field in fields(Example)]
-    if not isinstance(plain, dict) or not all(isinstance(plain.get(name), KINDS[name]) for name in names):
-        raise ValueError(f"example {place} is not complete")
+def _example_from(plain: object, classes: int, number: int) -> Example:
+    if not isinstance(plain, dict) or not all(isinstance(plain.get(key), kind) for key, kind in FIELD_TYPES.items()):
+        raise ValueError(f"example {number} is not complete")
     if not plain["image"].startswith("data:image/") or not 0 <= plain["label"] < classes:
-        raise ValueError(f"example {place} is no image of one of the {classes} classes")
-    return Example(**{name: plain[name] for name in names})
+        raise ValueError(f"example {number} is no image of one of the {classes} classes")
+    return Example(**{key: plain[key] for key in FIELD_TYPES})
 
 
 def gallery(
@@ -94,14 +113,12 @@ def gallery(
     """
     owner, index, label, confidence = _together(chosen)
     shown = _shown(len(classes))
-    places = [
-        place
-        for c in range(len(classes))
-        for place in _spread(_ranked(np.flatnonzero(label == c), index, confidence), shown)
+    seen = [
+        i for c in range(len(classes)) for i in _spread(_ranked(np.flatnonzero(label == c), index, confidence), shown)
     ]
     return [
         _example(images, labels, classes, chosen[owner[i]].client, int(index[i]), int(label[i]), confidence[i])
-        for i in places
+        for i in seen
     ]
 
 
@@ -121,15 +138,15 @@ def _together(
     return owner, index, label, confidence
 
 
-def _ranked(places: NDArray[np.int64], index: NDArray[np.int64], confidence: NDArray[np.float64]) -> NDArray[np.int64]:
+def _ranked(members: NDArray[np.int64], index: NDArray[np.int64], confidence: NDArray[np.float64]) -> NDArray[np.int64]:
     """The surest first; of equals the one that comes first in the data set."""
-    return places[np.lexsort((index[places], -confidence[places]))]
+    return members[np.lexsort((index[members], -confidence[members]))]
 
 
 def _spread(ranked: NDArray[np.int64], most: int) -> list[int]:
     """At most so many, evenly spaced, with both ends."""
     if len(ranked) <= most:
-        return [int(place) for place in ranked]
+        return [int(i) for i in ranked]
     return [int(ranked[rank * (len(ranked) - 1) // (most - 1)]) for rank in range(most)]
 
 

@@ -1,27 +1,20 @@
 """What was done, in words that are true for every method and labeler."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ..run.record import Outcome
 from . import numbers as words
 
-Results = Mapping[str, Any]
-"""The outcome of a run as results.json holds it."""
-
-AVERAGED = {  # what the server averages, by the names the methods give it
+OLD_NAMES = {  # of what is averaged, in folders of version 0.1, which know the arrays but no words for them
     "visual": "visual prompts",
     "text": "text prompts",
     "global text": "global text prompts",
-    "down": "adapters",
-    "down bias": "adapters",
-    "up": "adapters",
-    "up bias": "adapters",
+    **dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters"),
 }
 
 
 @dataclass(frozen=True)
-class Labelling:
+class LabelStory:
     """Where the labels came from, and what the three counts of a refresh mean."""
 
     title: str  # of the part about the classes
@@ -42,7 +35,7 @@ ANEW = (
 )
 EVERY_CLASS = "Images per class"
 
-TRUTH = Labelling(
+TRUTH = LabelStory(
     title=EVERY_CLASS,
     account="The true labels were used, all of them: nothing was estimated and nothing shared out.",
     labelled="The labels are the true ones, so all of them are right.",
@@ -51,7 +44,7 @@ TRUTH = Labelling(
     selected="Images that were used.",
     supervised=True,
 )
-SURE_ONES = Labelling(
+SURE_ONES = LabelStory(
     title=EVERY_CLASS,
     account="FPL shares nothing out: every client may take the same number of its surest images of each class.",
     labelled=ANEW,
@@ -59,7 +52,7 @@ SURE_ONES = Labelling(
     allocated="The most a client may take of each class: the same for all.",
     selected=USED,
 )
-CANDIDATES = Labelling(
+CANDIDATES = LabelStory(
     title=EVERY_CLASS,
     account="CPL shares nothing out: every client may take the same number of images of each class.",
     labelled=f"{ANEW} An image trains with all its candidate labels; the class it was given to is its label here.",
@@ -69,92 +62,80 @@ CANDIDATES = Labelling(
 )
 
 
-def labelling(results: Results) -> Labelling:
-    if setting(results, "method") == "central" and setting(results, "options", "labels") == "truth":
+def label_story(outcome: Outcome) -> LabelStory:
+    if outcome.setting("options", "labels") == "truth":
         return TRUTH
-    match setting(results, "labeler"):
+    match outcome.setting("labeler"):
         case "fpl":
             return SURE_ONES
         case "cpl":
             return CANDIDATES
-    return _cooperative(results)
+    return _own_or_balanced(outcome)
 
 
-def _cooperative(results: Results) -> Labelling:
-    filtered = any(setting(results, "labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
-    shared_out = setting(results, "labels", "global_allocation") is not False
-    return Labelling(
-        title="Balance: who gave, who got" if shared_out else EVERY_CLASS,
-        account=""
-        if shared_out
-        else "Global allocation was switched off: every client was allowed what it had counted itself.",
+def _own_or_balanced(outcome: Outcome) -> LabelStory:
+    filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
+    balanced = outcome.setting("labels", "global_allocation") is not False
+    off = "Global allocation was switched off: every client was allowed what it had counted itself."
+    return LabelStory(
+        title="Balance: who gave, who got" if balanced else EVERY_CLASS,
+        account="" if balanced else off,
         labelled=ANEW,
         estimated=SURE if filtered else COUNTED,
-        allocated="Pseudo labels a client may use of each class" + ("." if shared_out else ": what it counted."),
+        allocated="Pseudo labels a client may use of each class" + ("." if balanced else ": what it counted."),
         selected=USED,
-        cooperative=shared_out,
+        cooperative=balanced,
     )
 
 
-def setting(results: Results, *place: str) -> Any:
-    """A setting, or None where this run knows no such setting."""
-    value: Any = results["settings"]
-    for key in place:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def images_held(results: Results) -> int | None:
-    """How many training images there are in all; a server of real sites is not told."""
-    held = [client["train"] for client in results["clients"]]
-    return None if None in held else sum(held)
-
-
-def lead(results: Results) -> str:
+def lead(outcome: Outcome) -> str:
     """The run in one sentence."""
-    held = images_held(results)
+    held = outcome.images_held
     images = "their own images" if held is None else words.several(held, "image", "images")
-    classes = words.several(len(results["classes"]), "class", "classes")
-    clients = words.several(len(results["clients"]), "client", "clients")
-    how = labelling(results)
-    match setting(results, "method"):
-        case "zeroshot":
-            return f"Nothing was trained: these are plain CLIP's answers for {classes}, at {clients} with {images}."
-        case "central" if how.supervised:
-            return (
-                f"One place with all {images} and their true labels learned to tell {classes} apart: "
-                "supervised learning, an upper bound for what a federation can do."
-            )
-        case "central":
-            return (
-                f"One place with all {images} learned to tell {classes} apart without using a single label. "
-                "No federation can do this: it is there to be compared with."
-            )
+    classes = words.several(len(outcome.classes), "class", "classes")
+    clients = words.several(len(outcome.clients), "client", "clients")
+    if not outcome.trains:
+        return f"Nothing was trained: these are plain CLIP's answers for {classes}, at {clients} with {images}."
+    if outcome.pools:
+        return _pooled(images, classes, label_story(outcome))
     return (
         f"{clients} learned to tell {classes} apart from {images} without using a single label: "
-        f"{_what_clients_do(results)}, {_what_the_server_does(results)}, and no image leaves its client."
+        f"{_what_clients_do(outcome)}, {_what_the_server_does(outcome)}, and no image leaves its client."
     )
 
 
-def _what_clients_do(results: Results) -> str:
-    match setting(results, "labeler"):
+def _pooled(images: str, classes: str, how: LabelStory) -> str:
+    if how.supervised:
+        return (
+            f"One place with all {images} and their true labels learned to tell {classes} apart: "
+            "supervised learning, an upper bound for what a federation can do."
+        )
+    return (
+        f"One place with all {images} learned to tell {classes} apart without using a single label. "
+        "No federation can do this: it is there to be compared with."
+    )
+
+
+def _what_clients_do(outcome: Outcome) -> str:
+    match outcome.setting("labeler"):
         case "fpl":
             return "each client trains on its surest images of each class"
         case "cpl":
             return "each client trains on its own images with a set of candidate labels for each"
-    alone = "" if labelling(results).cooperative else " and trains on as many as it is sure of"
+    alone = "" if label_story(outcome).cooperative else " and trains on as many as it is sure of"
     return f"each client pseudo-labels its own images{alone}"
 
 
-def _what_the_server_does(results: Results) -> str:
-    balances = "balances how many of each class are trained on and " if labelling(results).cooperative else ""
-    return f"the server {balances}{averages(results)}"
+def _what_the_server_does(outcome: Outcome) -> str:
+    balances = "balances how many of each class are trained on and " if label_story(outcome).cooperative else ""
+    return f"the server {balances}{averages(outcome)}"
 
 
-def averages(results: Results) -> str:
+def averages(outcome: Outcome) -> str:
     """What the server does with the prompts of the clients."""
-    names = results.get("shared")
+    if outcome.averaged is None and outcome.shared is None:
+        return f"averages what {outcome.method or outcome.setting('method') or 'the method'} shares"
+    names = outcome.averaged
     if names is None:
-        return f"averages what {setting(results, 'method') or 'the method'} shares"
-    several = list(dict.fromkeys(AVERAGED.get(name, name) for name in names))
-    return f"averages their {' and '.join(several)}" if several else "averages nothing"
+        names = tuple(dict.fromkeys(OLD_NAMES.get(name, name) for name in outcome.shared or ()))
+    return f"averages their {' and '.join(names)}" if names else "averages nothing"

@@ -10,26 +10,31 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from ..data.records import printable
 from ..files import write_text
+from ..run.folder import REPORT, ROUNDS
+from ..run.reading import read_so_far
+from ..run.record import Outcome, RoundRecord
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
-from .gallery import Example
-from .narrative import SURE, Labelling, Results, images_held, labelling, lead, setting
-from .shape import completed
+from .gallery import Example, read_examples
+from .narrative import SURE, LabelStory, label_story, lead
 from .tables import (
     SHOWN,
     ClassRow,
-    ClientRow,
     Counted,
+    HeatTable,
     RecallRow,
+    ReportedClient,
     class_rows,
-    client_rows,
     counted,
-    heat_maps,
+    heat_tables,
     recall_rows,
     refresh_rows,
+    reported_clients,
     verdict,
+    with_clients,
 )
 
 SIDE_BY_SIDE = 12  # heat maps with more classes stand below each other
@@ -50,89 +55,65 @@ SECTIONS = {
     "gallery": "Gallery",
     "repeat": "Repeat",
 }
+FILTERS = ("change", "count", "duration", "loss", "percent", "points", "ratio", "several", "shortened", "size")
+OF_REFRESHES = ("labels", "balance", "who")  # sections that only a run has that labelled something
 
 
-def write_page(path: Path, results: Results, examples: Sequence[Example]) -> None:
+def write_report(folder: Path, page: Path | None = None) -> Path:
+    """Write the report of a run, finished or not, beside its outcome or where else it is wanted."""
+    outcome = read_so_far(folder)
+    page = page or folder / REPORT
+    write_page(page, outcome, read_examples(folder, len(outcome.classes)))
+    return page
+
+
+def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> None:
     """Write the whole report as one file that needs nothing beside it."""
-    write_text(path, render(results, examples))
+    write_text(path, printable(render(outcome, examples)))
 
 
-def render(results: Results, examples: Sequence[Example]) -> str:
-    results = from_one(completed(results))
-    how, numbers = labelling(results), counted(results)
-    clients = client_rows(results, numbers)
-    parts = {
-        "recall": recall(recall_rows(results)),
-        "drift": curves.drift_charts(results),
-        "refreshes": refresh_rows(results),
-        **(about_classes(results, numbers, how, clients) if numbers else {"unlabelled": [], "heat_maps": []}),
-    }
+def render(outcome: Outcome, examples: Sequence[Example]) -> str:
+    outcome = with_clients(outcome)
+    how, numbers = label_story(outcome), counted(outcome)
+    clients, recall, drift = reported_clients(outcome, numbers), class_recall(outcome), curves.drift_charts(outcome)
+    shown = {"classes": bool(recall.rows), "drift": bool(drift)} | dict.fromkeys(OF_REFRESHES, numbers is not None)
     return template("report.html.jinja").render(
-        results=results,
+        outcome=outcome,
         how=how,
         sure=how.estimated == SURE,
-        lead=lead(results),
-        unfinished=unfinished(results),
-        trained_on=images_held(results),
-        tiles=tiles(results),
-        accuracy=curves.accuracy_chart(results),
-        loss=curves.loss_chart(results),
-        labels=curves.labels_chart(results),
-        labelling=curves.labelling_chart(results),
-        cost=curves.cost_charts(results),
-        seconds=curves.seconds_by_round(results),
-        steps=curves.time_by_step(results),
+        lead=lead(outcome),
+        unfinished=unfinished(outcome),
+        tiles=tiles(outcome),
+        accuracy=curves.accuracy_chart(outcome),
+        loss=curves.loss_chart(outcome),
+        labels=curves.labels_chart(outcome),
+        labelling=curves.labelling_chart(outcome),
+        refreshes=refresh_rows(outcome),
+        by_class=None if numbers is None else last_refresh(outcome, numbers, how, clients),
         clients=clients,
         verdict=verdict(clients),
+        recall=recall,
+        drift=drift,
+        cost=curves.cost_charts(outcome),
+        seconds=curves.seconds_by_round(outcome),
+        steps=curves.time_by_step(outcome),
         groups=groups(examples),
-        chosen=by_section(results["settings"]),
-        troubles=troubles(results["rounds"]),
-        sections=sections(parts, how),
-        **parts,
+        chosen=by_section(outcome.settings),
+        troubles=troubles(outcome.rounds),
+        sections=[(anchor, title) for anchor, title in section_titles(how).items() if shown.get(anchor, True)],
     )
 
 
-def about_classes(results: Results, numbers: Counted, how: Labelling, clients: Sequence[ClientRow]) -> dict[str, Any]:
-    """The parts that show what the last refresh did to each class."""
-    classes = class_rows(results, numbers)
-    return {
-        "classes": classes,
-        "heat_maps": heat_maps(results, numbers, how),
-        "balance": balance(classes, clients),
-        "bars": balance_chart(classes, how),
-        "unlabelled": [row.name for row in classes if not row.selected],
-    }
+def section_titles(how: LabelStory) -> dict[str, str]:
+    balance = SECTIONS["balance"] if how.cooperative else "Images"
+    labels = "Labels" if how.supervised else SECTIONS["labels"]
+    return SECTIONS | {"balance": balance, "labels": labels}
 
 
-def sections(parts: Mapping[str, Any], how: Labelling) -> list[tuple[str, str]]:
-    """Those sections that have something to show."""
-    names = (
-        SECTIONS | ({} if how.cooperative else {"balance": "Images"}) | ({"labels": "Labels"} if how.supervised else {})
-    )
-    missing = {
-        "labels": not parts["refreshes"],
-        "balance": not parts["refreshes"],
-        "who": not parts["refreshes"],
-        "classes": not parts["recall"].rows,
-        "drift": not parts["drift"],
-    }
-    return [(place, name) for place, name in names.items() if not missing.get(place)]
-
-
-def from_one(results: Results) -> dict[str, Any]:
-    """The same with rounds counted from 1, as people do; the files count from 0, as the algorithm does."""
-    renumbered = dict(results)
-    for key in ("final", "best"):
-        renumbered[key] = {**results[key], "round": results[key]["round"] + 1}
-    for key in ("rounds", "refreshes"):
-        renumbered[key] = [{**record, "round": record["round"] + 1} for record in results[key]]
-    return renumbered
-
-
-def unfinished(results: Results) -> int | None:
+def unfinished(outcome: Outcome) -> int | None:
     """How many rounds it was to have, if they are not all done."""
-    planned = setting(results, "rounds")
-    return planned if isinstance(planned, int) and len(results["rounds"]) < planned else None
+    planned = outcome.setting("rounds")
+    return planned if isinstance(planned, int) and len(outcome.rounds) < planned else None
 
 
 @cache
@@ -144,27 +125,9 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        name: getattr(words, name)
-        for name in (
-            "change",
-            "count",
-            "duration",
-            "loss",
-            "percent",
-            "points",
-            "ratio",
-            "several",
-            "shortened",
-            "size",
-        )
-    }
-    environment.globals |= {
-        "LONG_NAME": LONG_NAME,
-        "SHOWN": SHOWN,
-        "SIDE_BY_SIDE": SIDE_BY_SIDE,
-        "UNNAMED": UNNAMED,
-    }
+    environment.filters |= {name: getattr(words, name) for name in FILTERS}
+    limits = {"LONG_NAME": LONG_NAME, "SHOWN": SHOWN, "SIDE_BY_SIDE": SIDE_BY_SIDE, "UNNAMED": UNNAMED}
+    environment.globals |= limits
     return environment.get_template(name)
 
 
@@ -183,12 +146,12 @@ class Tile:
         return words.difference(self.last, self.zero_shot)
 
 
-def tiles(results: Results) -> list[Tile]:
-    last, zero_shot, best = results["final"], results["zero_shot"], results["best"]
-    return [Tile(kind, meaning, last[kind], zero_shot[kind], best[kind]) for kind, meaning in curves.KINDS.items()]
+def tiles(outcome: Outcome) -> list[Tile]:
+    moments = (outcome.final, outcome.zero_shot, outcome.best)
+    return [Tile(kind.name, kind.meaning, *map(kind.of, moments)) for kind in curves.ACCURACIES]
 
 
-Moved = ClassRow | ClientRow
+Moved = ClassRow | ReportedClient
 
 
 @dataclass(frozen=True)
@@ -202,7 +165,7 @@ class Balance:
     getters: Sequence[Moved]
 
 
-def balance(classes: Sequence[ClassRow], clients: Sequence[ClientRow]) -> Balance:
+def balance(classes: Sequence[ClassRow], clients: Sequence[ReportedClient]) -> Balance:
     return Balance(_share(classes), *_ends(classes), *_ends(clients if len(clients) > 1 else []))
 
 
@@ -217,7 +180,7 @@ def _share(classes: Sequence[ClassRow]) -> float:
     return sum(row.estimated for row in classes) / len(classes)
 
 
-def balance_chart(classes: Sequence[ClassRow], how: Labelling) -> BarChart:
+def balance_chart(classes: Sequence[ClassRow], how: LabelStory) -> BarChart:
     series = [
         Bars("estimated", "estimated", [row.estimated for row in classes]),
         Bars("allocated", "allocated", [row.allocated for row in classes]),
@@ -225,9 +188,26 @@ def balance_chart(classes: Sequence[ClassRow], how: Labelling) -> BarChart:
     ]
     level = ("equal share", _share(classes)) if how.cooperative else None
     names = [row.name for row in classes]
-    return bar_chart(
-        "Images per class, all clients together", names, series, lambda value: words.count(round(value)), level=level
-    )
+    return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
+
+
+@dataclass(frozen=True)
+class LastRefresh:
+    """What the last refresh did to each class."""
+
+    rows: Sequence[ClassRow]
+    heat_tables: Sequence[HeatTable]
+    balance: Balance
+    bars: BarChart
+
+    @property
+    def unlabelled(self) -> list[str]:
+        return [row.name for row in self.rows if not row.selected]
+
+
+def last_refresh(outcome: Outcome, numbers: Counted, how: LabelStory, clients: Sequence[ReportedClient]) -> LastRefresh:
+    rows = class_rows(outcome, numbers)
+    return LastRefresh(rows, heat_tables(outcome, numbers, how), balance(rows, clients), balance_chart(rows, how))
 
 
 @dataclass(frozen=True)
@@ -240,7 +220,8 @@ class Recall:
     chart: BarChart | None = None
 
 
-def recall(rows: Sequence[RecallRow]) -> Recall:
+def class_recall(outcome: Outcome) -> Recall:
+    rows = recall_rows(outcome)
     if not rows:
         return Recall(rows)
     known = sorted((row.points, n) for n, row in enumerate(rows) if row.points is not None)
@@ -251,8 +232,7 @@ def recall(rows: Sequence[RecallRow]) -> Recall:
         Bars("last round", "selected", [curves.hundred(row.last) for row in rows]),
     ]
     known_series = [one for one in series if any(number is not None for number in one.numbers)]
-    names, unit = [row.name for row in rows], curves.PERCENT
-    chart = bar_chart("Recall of each class", names, known_series, unit.write, ticked=unit.ticked)
+    chart = bar_chart("Recall of each class", [row.name for row in rows], known_series, curves.PERCENT)
     return Recall(rows, gained[:GIVERS], lost[:GIVERS], chart)
 
 
@@ -273,15 +253,15 @@ def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def troubles(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
+def troubles(rounds: Sequence[RoundRecord]) -> list[str]:
     """Replies that were not used and rounds that taught nothing."""
     lines = [line for record in rounds for line in _troubles(record)]
     more = len(lines) - TROUBLES
-    return lines if more <= 0 else [*lines[:TROUBLES], f"and {words.count(more)} more of this kind: see rounds.jsonl"]
+    return lines if more <= 0 else [*lines[:TROUBLES], f"and {words.count(more)} more of this kind: see {ROUNDS}"]
 
 
-def _troubles(record: Mapping[str, Any]) -> list[str]:
-    dropped = [f"round {record['round']}, {client}: {why}; not used" for client, why in record["dropped"].items()]
-    if record["kept_old_prompt"]:
-        dropped.append(f"round {record['round']}: there was nothing to average; the prompts stayed as they were")
-    return dropped
+def _troubles(record: RoundRecord) -> list[str]:
+    lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
+    if record.kept_old_prompt:
+        lines.append(f"round {record.number}: there was nothing to average; the prompts stayed as they were")
+    return lines

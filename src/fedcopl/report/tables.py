@@ -2,26 +2,35 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .narrative import Labelling, Results
+from ..run.record import ClientRecord, Counts, Outcome, RefreshRecord
+from .narrative import LabelStory
 from .numbers import difference
 
 SHOWN = 30  # clients in a table; the others are summed up
 LEVELS = 9  # shades of a heat map, beside the one of zero
 CHANGES = 5  # shades of a change, for more and for less
 
-Counts = NDArray[np.int64]
+
+def with_clients(outcome: Outcome) -> Outcome:
+    """The outcome with all that it says of its clients: old servers name only sites, runs that go on have no scores."""
+    clients = outcome.clients or tuple(ClientRecord(name=name) for name in outcome.sites or ())
+    scores = outcome.final.clients
+    whose = outcome.sites is None and len(scores) == len(clients)  # real sites come and go: whose score is which?
+    if whose and all(client.final is None for client in clients):
+        clients = tuple(replace(client, final=score) for client, score in zip(clients, scores, strict=True))
+    return replace(outcome, clients=clients)
 
 
 @dataclass(frozen=True)
-class Table:
+class CountTable:
     """Counts by client and class. A client that did not answer has a row of zeros and is not `present`."""
 
-    counts: Counts
+    counts: NDArray[np.int64]
     present: NDArray[np.bool_]
 
     @property
@@ -33,33 +42,31 @@ class Table:
         return [int(number) for number in self.counts.sum(axis=1)]
 
 
-def table(rows: Sequence[Sequence[int] | None], classes: int) -> Table:
+def count_table(rows: Sequence[Counts | None], classes: int) -> CountTable:
     """From one row per client; a client without an answer has None or an empty one."""
-    full = [list(row) if row else [0] * classes for row in rows]
-    return Table(np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows]))
+    full = [row or (0,) * classes for row in rows]
+    return CountTable(np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows]))
 
 
 @dataclass(frozen=True)
 class Counted:
     """How many images of each class each client has, at the last refresh; `true` where somebody knows it."""
 
-    true: Table | None
-    estimated: Table
-    allocated: Table
-    selected: Table
+    true: CountTable | None
+    estimated: CountTable
+    allocated: CountTable
+    selected: CountTable
 
 
-def counted(results: Results) -> Counted | None:
+def counted(outcome: Outcome) -> Counted | None:
     """None for a run that never labelled anything."""
-    if not results["refreshes"]:
+    if not outcome.refreshes:
         return None
-    classes, last = len(results["classes"]), results["refreshes"][-1]
-    true = [client["true_counts"] for client in results["clients"]]
+    classes, last = len(outcome.classes), outcome.refreshes[-1]
+    true = [client.true_counts for client in outcome.clients]
     return Counted(
-        table(true, classes) if any(row is not None for row in true) else None,
-        table(last["estimated"], classes),
-        table(last["allocated"], classes),
-        table(last["selected"], classes),
+        count_table(true, classes) if any(row is not None for row in true) else None,
+        *(count_table(rows, classes) for rows in (last.estimated, last.allocated, last.selected)),
     )
 
 
@@ -70,7 +77,7 @@ class HeatRow:
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class HeatTable:
     title: str
     note: str
     rows: list[HeatRow]
@@ -79,46 +86,46 @@ class HeatMap:
     signed: bool = False
 
 
-def heat_maps(results: Results, numbers: Counted, how: Labelling) -> list[HeatMap]:
+def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[HeatTable]:
     """The tables with one common scale of shades, and what changed where the classes were shared out."""
+    used = "What there is; these labels were used."
     titled = [
-        ("True", "What the clients really hold; never used in training.", numbers.true),
+        ("True", used if how.supervised else "What the clients really hold; never used in training.", numbers.true),
         ("Estimated", how.estimated, numbers.estimated),
         ("Allocated", how.allocated, numbers.allocated),
         ("Selected", how.selected, numbers.selected),
     ]
-    if how.supervised:
-        titled[0] = ("True", "What there is; these labels were used.", numbers.true)
     known = [(title, note, one) for title, note, one in titled if one is not None]
     largest = max(int(one.counts.max(initial=0)) for _, _, one in known)
-    maps = [_heat_map(results, title, note, one, largest) for title, note, one in known]
-    return [*maps, _changes(results, numbers)] if how.cooperative else maps
+    tables = [_heat_table(outcome, title, note, one, largest) for title, note, one in known]
+    return [*tables, _changes(outcome, numbers)] if how.cooperative else tables
 
 
-def _heat_map(results: Results, title: str, note: str, one: Table, largest: int, signed: bool = False) -> HeatMap:
-    names = [client["name"] for client in results["clients"]]
-    shown = largest_clients(results)
-    rest = np.setdiff1d(np.arange(len(names)), shown)
+def _heat_table(
+    outcome: Outcome, title: str, note: str, one: CountTable, largest: int, signed: bool = False
+) -> HeatTable:
+    shown = largest_clients(outcome)
+    rest = np.setdiff1d(np.arange(len(outcome.clients)), shown)
     others = [int(number) for number in one.counts[rest].sum(axis=0)] if len(rest) else None
-    rows = [HeatRow(names[place], _cells(one, place, largest, signed)) for place in shown]
-    return HeatMap(title, note, rows, others, one.totals, signed)
+    rows = [HeatRow(outcome.clients[k].name, _cells(one, k, largest, signed)) for k in shown]
+    return HeatTable(title, note, rows, others, one.totals, signed)
 
 
-def _changes(results: Results, numbers: Counted) -> HeatMap:
+def _changes(outcome: Outcome, numbers: Counted) -> HeatTable:
     """Who gave and who got: allocated minus estimated."""
     estimated, allocated = numbers.estimated, numbers.allocated
     both = estimated.present & allocated.present
-    change = Table(np.where(both[:, None], allocated.counts - estimated.counts, 0), both)
+    change = CountTable(np.where(both[:, None], allocated.counts - estimated.counts, 0), both)
     largest = int(np.abs(change.counts).max(initial=0))
     note = "Allocated minus estimated: below zero the client gave, above zero it got."
-    return _heat_map(results, "Given and got", note, change, largest, signed=True)
+    return _heat_table(outcome, "Given and got", note, change, largest, signed=True)
 
 
-def _cells(one: Table, place: int, largest: int, signed: bool) -> list[tuple[int, str]]:
-    if not one.present[place]:
+def _cells(one: CountTable, client: int, largest: int, signed: bool) -> list[tuple[int, str]]:
+    if not one.present[client]:
         return []
     look = change_look if signed else level_look
-    return [(int(number), look(int(number), largest)) for number in one.counts[place]]
+    return [(int(number), look(int(number), largest)) for number in one.counts[client]]
 
 
 def level_look(number: int, largest: int) -> str:
@@ -135,12 +142,12 @@ def shade(number: int, largest: int, levels: int) -> int:
     return math.ceil(levels * math.sqrt(number / largest)) if number else 0
 
 
-def largest_clients(results: Results) -> list[int]:
+def largest_clients(outcome: Outcome) -> list[int]:
     """All clients as they come, or of many those with the most training images, the largest first."""
-    sizes = np.array([client["train"] or 0 for client in results["clients"]])
+    sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
-    return [int(place) for place in np.argsort(-sizes, kind="stable")[:SHOWN]]
+    return [int(k) for k in np.argsort(-sizes, kind="stable")[:SHOWN]]
 
 
 @dataclass(frozen=True)
@@ -158,44 +165,41 @@ class ClassRow:
         return self.allocated - self.estimated
 
 
-def class_rows(results: Results, numbers: Counted) -> list[ClassRow]:
-    classes = results["classes"]
-    true: Sequence[int | None] = numbers.true.totals if numbers.true else [None] * len(classes)
+def class_rows(outcome: Outcome, numbers: Counted) -> list[ClassRow]:
+    true: Sequence[int | None] = numbers.true.totals if numbers.true else [None] * len(outcome.classes)
     others = (numbers.estimated.totals, numbers.allocated.totals, numbers.selected.totals)
-    return [ClassRow(*row) for row in zip(classes, true, *others, strict=True)]
+    return [ClassRow(*row) for row in zip(outcome.classes, true, *others, strict=True)]
 
 
 @dataclass(frozen=True)
-class ClientRow:
-    name: str
-    train: int | None
-    test: int | None
-    zero_shot: float | None
-    final: float | None
-    estimated: int
-    allocated: int
-    selected: int
+class ReportedClient:
+    """A client, and how many images it counted, was allowed and took at the last refresh."""
+
+    client: ClientRecord
+    estimated: int = 0
+    allocated: int = 0
+    selected: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.client.name
 
     @property
     def points(self) -> float | None:
-        return difference(self.final, self.zero_shot)
+        return difference(self.client.final, self.client.zero_shot)
 
     @property
     def change(self) -> int:
         return self.allocated - self.estimated
 
 
-def client_rows(results: Results, numbers: Counted | None) -> list[ClientRow]:
+def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[ReportedClient]:
     """Every client; of many, the largest first."""
-    nothing = [0] * len(results["clients"])
-    tables = (numbers.estimated, numbers.allocated, numbers.selected) if numbers else ()
-    sums = [one.by_client for one in tables] or [nothing] * 3
-    keys = ("name", "train", "test", "zero_shot", "final")
-    rows = [
-        ClientRow(*(client[key] for key in keys), *(column[place] for column in sums))
-        for place, client in enumerate(results["clients"])
-    ]
-    return rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: -(row.train or 0))
+    rows = [ReportedClient(client) for client in outcome.clients]
+    if numbers:
+        sums = (one.by_client for one in (numbers.estimated, numbers.allocated, numbers.selected))
+        rows = [ReportedClient(*row) for row in zip(outcome.clients, *sums, strict=True)]
+    return rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: -(row.client.train or 0))
 
 
 @dataclass(frozen=True)
@@ -207,7 +211,7 @@ class Verdict:
     same: int
 
 
-def verdict(rows: Sequence[ClientRow]) -> Verdict | None:
+def verdict(rows: Sequence[ReportedClient]) -> Verdict | None:
     measured = [row.points for row in rows if row.points is not None]
     if not measured:
         return None
@@ -217,33 +221,22 @@ def verdict(rows: Sequence[ClientRow]) -> Verdict | None:
 
 @dataclass(frozen=True)
 class RefreshRow:
-    round: int
+    """A refresh, and its counts over all clients and classes."""
+
+    refresh: RefreshRecord
+    number: int  # of its round, as people count
     estimated: int
     allocated: int
-    selected: int
-    accuracy: float | None
-    similarity: float | None  # of chosen and true label counts
-    coverage: float | None  # candidate sets that hold the truth
-    set_size: float | None
 
 
-def refresh_rows(results: Results) -> list[RefreshRow]:
+def refresh_rows(outcome: Outcome) -> list[RefreshRow]:
     return [
-        RefreshRow(
-            refresh["round"],
-            _sum(refresh["estimated"]),
-            _sum(refresh["allocated"]),
-            refresh["images"],
-            refresh["pseudo_label_accuracy"],
-            refresh["distribution_similarity"],
-            refresh["coverage"],
-            refresh["mean_set_size"],
-        )
-        for refresh in results["refreshes"]
+        RefreshRow(refresh, refresh.round + 1, _sum(refresh.estimated), _sum(refresh.allocated))
+        for refresh in outcome.refreshes
     ]
 
 
-def _sum(rows: Sequence[Sequence[int]]) -> int:
+def _sum(rows: Sequence[Counts]) -> int:
     return sum(map(sum, rows))
 
 
@@ -260,11 +253,13 @@ class RecallRow:
         return difference(self.last, self.zero_shot)
 
 
-def recall_rows(results: Results) -> list[RecallRow]:
+def recall_rows(outcome: Outcome) -> list[RecallRow]:
     """One row per class; none at all where no test image has a label."""
-    nothing: list[float | None] = [None] * len(results["classes"])
-    measured = [record["recall"] for record in results["rounds"] if record["recall"]]
-    if not measured:
-        return []
-    zero_shot = results["zero_shot"].get("recall") or nothing
-    return [RecallRow(*row) for row in zip(results["classes"], zero_shot, measured[-1], strict=True)]
+    last = last_recall(outcome)
+    zero_shot = outcome.zero_shot.recall or (None,) * len(outcome.classes)
+    return [RecallRow(*row) for row in zip(outcome.classes, zero_shot, last, strict=True)] if last else []
+
+
+def last_recall(outcome: Outcome) -> tuple[float | None, ...]:
+    """Of each class, as it was measured last; nothing where it never was."""
+    return next((record.recall for record in reversed(outcome.rounds) if record.recall), ())

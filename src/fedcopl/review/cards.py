@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .expert_answers import ExpertAnswer
-from .image_source import NOT_TRAINED, Gallery
+from .images import NOT_TRAINED, Gallery
 from .sample_survey import SampleSurvey
 
 HISTORY = 12  # refreshes shown of an image

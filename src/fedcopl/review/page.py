@@ -15,13 +15,12 @@ from starlette.types import ASGIApp
 from ..data.classes import clean
 from ..errors import RunFolderError
 from ..local_page.access import Guard, Keys, read_form
-from ..local_page.rendering import file_routes, page
+from ..local_page.serving import file_routes, page
+from .browsing import ANSWERED, ORDERS, SAMPLE, Numbers, Position, whole_number
 from .cards import card, detail, words_of
 from .corrections import answers_csv
 from .expert_answers import AnswerKind, ExpertAnswer, Given
-from .order import ANSWERED, ORDERS, SAMPLE, Numbers
-from .page_state import Position, whole_number
-from .pictures import SIDES, ShownPictures
+from .images import SIDES, ShownPictures
 from .sample_survey import SampleSurvey
 
 PER_PAGE = 48

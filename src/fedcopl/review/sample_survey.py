@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.accuracy_from_sample import AccuracyEstimate, estimate_share, images_needed
+from .browsing import SAMPLE, Views
 from .expert_answers import Answers, ExpertAnswer
-from .image_source import Gallery
-from .order import SAMPLE, Views
+from .images import Gallery
 
 HALF_WIDTH = 0.05  # of an interval that most would call good enough
 

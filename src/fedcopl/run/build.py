@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.corrections import NO_CORRECTIONS, Corrections
+from ..algorithm.select import NO_CORRECTIONS, Corrections
 from ..clip.device import choose_arithmetic, keep_freed_memory, use_threads
 from ..clip.encoder import Encoder
-from ..clip.fingerprint import fingerprint
-from ..clip.frozen_clip import Clip, load_clip
+from ..clip.frozen_clip import Clip, fingerprint, load_clip
 from ..clip.image_tokens import ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
 from ..config import Model, RunConfig

@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from ..federation.server import ServerState, run, zero_shot_scores
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder
-from .record import Measured, Outcome, RefreshRecord, RoundRecord, finite
+from .record import LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite
 from .watcher import Watcher
 
 
@@ -87,7 +87,7 @@ def round_record(report: RoundReport, measured: Measured) -> RoundRecord:
         participants=len(report.participants),
         sites=report.participants,
         totals=None if report.totals is None else tuple(report.totals.tolist()),
-        labelling=report.labelling,
+        labelling=None if report.labelling is None else LabelCounts(**asdict(report.labelling)),
         examples=report.examples,
         loss=finite(report.loss),
         bytes_up=report.bytes_up,

@@ -61,7 +61,7 @@ def read_file(file: Path) -> Outcome:
     """An outcome that is whole; RunFolderError says what is wrong with it."""
     try:
         reading = read_outcome(parse_json(file.read_text(encoding="utf-8")))
-        complaints = [*reading.complaints, *_gaps(reading.outcome)]
+        complaints = [*_gaps(reading.outcome), *reading.complaints]
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:

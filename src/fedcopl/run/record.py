@@ -7,13 +7,13 @@ how many images there are. What is not known is None, or empty.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
-from ..federation.seam import Labelling
+from ..algorithm.metrics import Score, accuracy
 from ..privacy.accountant import PrivacyStatement, Release
 
 SCHEMA = 1
@@ -60,6 +60,19 @@ class Drift:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelCounts:
+    """What a refresh did at all clients together: what can be watched where nobody knows the truth."""
+
+    images: Count
+    chosen: Count
+    """of these images, to train on"""
+    compared: Count = 0
+    """images of clients that had labelled before"""
+    unchanged: Count = 0
+    """of these, labelled as before"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundRecord(Measured):
     """One line of rounds.jsonl.
 
@@ -75,7 +88,7 @@ class RoundRecord(Measured):
     """who took part"""
     totals: Counts | None = None
     """T_c, sure images of each class over all clients, at a refresh"""
-    labelling: Labelling | None = None
+    labelling: LabelCounts | None = None
     """what can be watched of a refresh without labels"""
     examples: Count = 0
     """images trained on; 0 where the clients do not tell"""
@@ -111,6 +124,7 @@ class RefreshRecord:
     """One refresh of the pseudo labels, in rows of clients and columns of classes; simulation only."""
 
     round: Count
+    """counted from 0"""
     images: Count = 0
     estimated: tuple[Counts, ...] = ()
     allocated: tuple[Counts, ...] = ()
@@ -119,6 +133,11 @@ class RefreshRecord:
     distribution_similarity: Number | None = None
     coverage: Share | None = None
     mean_set_size: Number | None = None
+
+    @property
+    def number(self) -> int:
+        """As people count."""
+        return self.round + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +171,10 @@ class Outcome:
     template: Text = ""
     method: Text = ""
     """as tables call it"""
+    trains: Flag = True
+    """False: plain CLIP, and whatever is made of its answers"""
+    pools: Flag = False
+    """all images were in one place: no federation, but what one is measured against"""
     shared: tuple[Text, ...] | None = None
     """the arrays that the server averages; None where an old folder does not say"""
     averaged: tuple[Text, ...] | None = None
@@ -254,8 +277,15 @@ class Reading:
 def read_outcome(plain: object) -> Reading:
     """The outcome in plain data of any version: what is missing is unknown, what is damaged is left out and named."""
     found, complaints = _read(Outcome, plain)
-    outcome = found or Outcome()
+    outcome = _with_clients(found or Outcome())
     return Reading(outcome, (*complaints, *_misfits(outcome)))
+
+
+def _with_clients(outcome: Outcome) -> Outcome:
+    """A server of version 0.1 wrote the names of its sites only."""
+    if outcome.clients or not outcome.sites:
+        return outcome
+    return replace(outcome, clients=tuple(ClientRecord(name=name) for name in outcome.sites))
 
 
 def read_rounds(lines: Sequence[object]) -> tuple[RoundRecord, ...]:
@@ -359,3 +389,12 @@ def _recalls(outcome: Outcome) -> Iterator[tuple[str, tuple[float | None, ...] |
 def finite(number: float) -> float | None:
     """None for what JSON has no number for."""
     return number if math.isfinite(number) else None
+
+
+def measured(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Measured:
+    """The three accuracies, and each client's own; nothing where nobody has a labelled test image."""
+    if not any(examples for _, examples in own):
+        return Measured()
+    mean = accuracy(own, whole)
+    clients = tuple(correct / examples if examples else None for correct, examples in own)
+    return Measured(macro=mean.macro, weighted=mean.weighted, everywhere=mean.global_, clients=clients)

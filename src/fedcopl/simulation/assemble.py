@@ -1,4 +1,4 @@
-"""A simulated federation put together: every client with its part of the images, and the audit that knows the truth."""
+"""A simulated federation put together: clients with their images, the audit that knows the truth, central bounds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.corrections import Corrections
 from ..algorithm.partition import Partition, counts_by_client
+from ..algorithm.select import Corrections, Selection
 from ..config import RunConfig
 from ..data.catalog import load_dataset
 from ..data.corrections import corrections_of
@@ -15,7 +15,7 @@ from ..data.dataset import Dataset, ImageSet
 from ..data.prepare import Prepared
 from ..data.sharing_out import client_names, refuse_partition, share_out
 from ..errors import ConfigError, DataError
-from ..federation.client import NO_EXAM, Client
+from ..federation.client import NO_EXAM, Client, Exam, Learner, Prompts
 from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.base import Method
@@ -26,7 +26,46 @@ from ..run.loop import versions
 from ..run.record import ClientRecord, Outcome
 from ..run.watcher import Watcher
 from .audit import Audit
-from .central import PooledExam, supervised
+
+
+@dataclass(frozen=True)
+class PooledExam:
+    """All clients' exams as one."""
+
+    exams: Mapping[str, Exam]
+
+    def score(self, prompts: Prompts | None) -> tuple[int, int]:
+        scores = [exam.score(prompts) for exam in self.exams.values()]
+        return sum(correct for correct, _ in scores), sum(examples for _, examples in scores)
+
+
+@dataclass(frozen=True)
+class ToldTheTruth:
+    """A learner whose labels are the true ones: supervised learning, the upper bound. No federation contains this."""
+
+    learner: Learner
+    truth: NDArray[np.int64]
+    classes: int
+
+    def initial(self) -> Prompts:
+        return self.learner.initial()
+
+    def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
+        certain = np.full((len(self.truth), self.classes), -np.inf)
+        certain[np.arange(len(self.truth)), self.truth] = 0.0
+        return certain
+
+    def remember(self, selection: Selection) -> Prompts:
+        return self.learner.remember(selection)
+
+    def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
+        return self.learner.train(prompts, selection, round)
+
+
+def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, exam: Exam) -> Client:
+    """One client that trains on all its images with their true labels."""
+    every_image = config.labels.model_copy(update={"global_allocation": False})
+    return Client(ToldTheTruth(learner, truth, classes), config.model_copy(update={"labels": every_image}), exam)
 
 
 @dataclass(frozen=True)
@@ -52,6 +91,8 @@ class Simulation:
             name=self.config.name,
             seed=self.config.seed,
             method=self.method.title,
+            trains=self.method.trains,
+            pools=self.method.pools,
             shared=tuple(self.server.shared),
             averaged=self.method.averaged(),
             classes=self.dataset.classes,

@@ -23,8 +23,7 @@ from ..federation.server import ServerState
 from ..messages import Shared
 from ..methods.learner import ClipExam, score_everywhere
 from ..run.loop import round_record
-from ..run.measuring import measured
-from ..run.record import Drift, Measured, RefreshRecord, RoundRecord, finite
+from ..run.record import Drift, Measured, RefreshRecord, RoundRecord, finite, measured
 
 States = Mapping[str, ClientState]
 

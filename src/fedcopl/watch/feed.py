@@ -3,80 +3,75 @@
 All files are optional, and may be of another version or half written: what cannot be read as meant is left out.
 """
 
-import json
-import math
 import os
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..data.records import printable
-from ..run.folder import ENDED
+from ..run.folder import ENDED, PROGRESS, RESULTS, ROUNDS, SETTINGS
+from ..run.record import Counts, Outcome, RoundRecord, parse_json, read_outcome, read_rounds
 
-FILES = ("settings.toml", "rounds.jsonl", "progress.json", "results.json", "server.json", ENDED)
+SERVER = "server.json"  # of a server of real sites: everybody who ever joined
+FILES = (SETTINGS, ROUNDS, PROGRESS, RESULTS, SERVER, ENDED)
 LARGEST = 256_000_000  # bytes of one of them
 PATIENCE = 60.0  # seconds without news that are nothing unusual
 LONGER = 4  # times the usual round that are
+MOST_ROUNDS = 10**9  # more are no plan
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round, counted from 1; None where the folder does not say."""
-
-    number: int
-    refreshed: bool = False
-    participants: int | None = None
-    trained: tuple[str, ...] | None = None  # who took part
-    examples: int | None = None
-    loss: float | None = None
-    accuracy: Mapping[str, float | None] = field(default_factory=dict)  # macro, weighted, global
-    clients: tuple[float | None, ...] = ()  # each client's own accuracy
-    pseudo: float | None = None  # share of right pseudo labels, at a refresh in a simulation
-    totals: tuple[int, ...] | None = None  # sure images of each class, all clients together, at a refresh
-    chosen: float | None = None  # share of all images that are trained on from this refresh on
-    unchanged: float | None = None  # share of the labels that are those of the refresh before
-    dropped: Mapping[str, str] = field(default_factory=dict)  # whose answers could not be used, and why
-    kept_old_prompt: bool = False
-    seconds: float | None = None  # since the run began
-
-
-@dataclass(frozen=True)
-class Refresh:
+class RefreshTotals:
     """Images of each class, all clients together: sure before, allowed after the allocation, chosen."""
 
-    round: int
-    estimated: tuple[int, ...]
-    allocated: tuple[int, ...] = ()
-    selected: tuple[int, ...] = ()
+    round: int  # counted from 1
+    estimated: Counts
+    allocated: Counts = ()
+    selected: Counts = ()
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """All that is known of a run at one moment."""
 
-    name: str
+    outcome: Outcome
+    clients: tuple[str, ...] = ()  # everybody who is known to belong to it
     planned: int | None = None  # rounds
-    rounds: tuple[Round, ...] = ()
-    refreshes: tuple[Refresh, ...] = ()
-    clients: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
-    zero_shot: float | None = None
     finished: bool = False
     ended: str = ""  # why it could not go on
     changed: float = 0.0  # when a file was last written, in seconds since 1970
     there: bool = True  # False: the folder is gone, and this is what was last seen
 
     @property
+    def name(self) -> str:
+        return self.outcome.name
+
+    @property
+    def zero_shot(self) -> float | None:
+        return self.outcome.zero_shot.macro
+
+    @property
     def done(self) -> int:
-        return self.rounds[-1].number if self.rounds else 0
+        return self.outcome.rounds[-1].number if self.outcome.rounds else 0
+
+    @property
+    def refreshes(self) -> tuple[RefreshTotals, ...]:
+        """A simulation knows all counts of all clients; a server of a real federation only the sums before."""
+        if not self.outcome.refreshes:
+            rounds = self.outcome.rounds
+            return tuple(RefreshTotals(one.number, one.totals) for one in rounds if one.totals is not None)
+        return tuple(
+            RefreshTotals(one.round + 1, *map(_summed, (one.estimated, one.allocated, one.selected)))
+            for one in self.outcome.refreshes
+        )
 
     @property
     def seconds_per_round(self) -> float | None:
-        ends = [r.seconds for r in self.rounds if r.seconds is not None]
+        ends = [record.seconds for record in self.outcome.rounds if record.seconds]
         steps = [later - earlier for earlier, later in zip([0.0, *ends], ends, strict=False) if later >= earlier]
         return statistics.median(steps) if steps else None
 
@@ -91,7 +86,13 @@ class Snapshot:
         usual = max(PATIENCE, LONGER * (self.seconds_per_round or 0.0))
         if now - self.changed > usual:
             return "silent"
-        return "running" if self.rounds else "waiting"
+        return "running" if self.outcome.rounds else "waiting"
+
+
+def _summed(rows: Sequence[Counts]) -> Counts:
+    """Over all clients that answered; nothing where their rows do not fit together."""
+    answered = [row for row in rows if row]
+    return tuple(map(sum, zip(*answered, strict=True))) if len(set(map(len, answered))) == 1 else ()
 
 
 class Feed:
@@ -100,13 +101,13 @@ class Feed:
     def __init__(self, folder: Path):
         self.folder = folder
         self._seen: Signature | None = None
-        self._last = Snapshot(printable(folder.resolve().name))
+        self._last = Snapshot(Outcome(name=_folder_name(folder)))
 
     def look(self) -> Snapshot:
         signature, changed = self._signature()
         if not any(signature):  # gone, or replaced by one that is still empty
             self._seen = None
-            empty = Snapshot(self._last.name, changed=_changed(self.folder))
+            empty = Snapshot(Outcome(name=self._last.name), changed=_changed(self.folder))
             gone = self._last if not self._last.there else replace(self._last, there=False)
             self._last = empty if empty.changed else gone
         elif signature != self._seen:
@@ -134,85 +135,41 @@ def _traits(path: Path) -> tuple[int, int, int] | None:
 
 
 def read(folder: Path) -> Snapshot:
-    settings, results = _toml(folder / "settings.toml"), _object(folder / "results.json")
-    told = results or _object(folder / "progress.json")
-    lines = _lines(folder / "rounds.jsonl") or [_mapping(line) for line in _list(told.get("rounds"))]
-    by_number = {one.number: one for one in (read_round(line) for line in lines if "round" in line)}
-    rounds = tuple(by_number[number] for number in sorted(by_number))
-    held = [_mapping(client) for client in _list(told.get("clients"))]
-    clients = _clients(folder, held, told, rounds)
-    planned = _whole(settings.get("rounds"))
-    return Snapshot(
-        name=_text(settings.get("name")) or printable(folder.resolve().name),
-        planned=planned,
-        rounds=tuple(_with_everybody(one, clients) for one in rounds),
-        refreshes=_refreshes(told, rounds),
-        clients=clients,
-        classes=_texts(told.get("classes")),
-        zero_shot=_share(_mapping(told.get("zero_shot")).get("macro")),
-        ended=printable(_content(folder / ENDED).decode(errors="replace").strip()),
-        finished=bool(results) and planned is not None and bool(rounds) and rounds[-1].number >= planned,
+    settings, results = _toml(folder / SETTINGS), _mapping(_json(_content(folder / RESULTS)))
+    outcome = read_outcome(results or _mapping(_json(_content(folder / PROGRESS)))).outcome
+    rounds = read_rounds([_json(line) for line in _content(folder / ROUNDS).splitlines()]) or outcome.rounds
+    clients = _clients(folder, outcome, rounds)
+    name = settings.get("name")
+    known = replace(
+        outcome,
+        name=printable(name) if name and isinstance(name, str) else _folder_name(folder),
+        rounds=tuple(_with_everybody(record, clients) for record in rounds),
     )
+    seen = Snapshot(known, clients, _planned(settings), ended=_content(folder / ENDED).decode(errors="replace").strip())
+    return replace(seen, finished=bool(results) and seen.planned is not None and seen.done >= max(seen.planned, 1))
 
 
-def read_round(line: Mapping[str, Any]) -> Round:
-    return Round(
-        number=(_whole(line.get("round")) or 0) + 1,
-        refreshed=line.get("refreshed") is True,
-        participants=_whole(line.get("participants")),
-        trained=_texts(line["sites"]) if isinstance(line.get("sites"), list) else None,
-        examples=_whole(line.get("examples")),
-        loss=_number(line.get("loss")),
-        accuracy={kind: _share(line.get(kind)) for kind in ("macro", "weighted", "global")},
-        clients=tuple(_share(value) for value in _list(line.get("clients"))),
-        pseudo=_share(line.get("pseudo_label_accuracy")),
-        totals=_counts(line["totals"]) if isinstance(line.get("totals"), list) else None,
-        chosen=_part(line.get("labelling"), "chosen", "images"),
-        unchanged=_part(line.get("labelling"), "unchanged", "compared"),
-        dropped={printable(str(who)): _text(why) or "" for who, why in _mapping(line.get("dropped")).items()},
-        kept_old_prompt=line.get("kept_old_prompt") is True,
-        seconds=_number(line.get("seconds")),
-    )
+def _planned(settings: Mapping[str, Any]) -> int | None:
+    rounds = settings.get("rounds")
+    return rounds if type(rounds) is int and 0 <= rounds < MOST_ROUNDS else None  # True is an int to Python
 
 
-def _part(told: Any, part: str, whole: str) -> float | None:
-    some, of = (_whole(_mapping(told).get(key)) for key in (part, whole))
-    return None if some is None or not of else min(1.0, some / of)
+def _folder_name(folder: Path) -> str:
+    return printable(folder.resolve().name)
 
 
-def _with_everybody(one: Round, clients: tuple[str, ...]) -> Round:
-    """Where as many took part as there are, their names need not be told."""
-    everybody = one.trained is None and clients and one.participants == len(clients)
-    return replace(one, trained=clients) if everybody else one
-
-
-def _refreshes(told: Mapping[str, Any], rounds: Sequence[Round]) -> tuple[Refresh, ...]:
-    """A simulation knows all counts of all clients; a server of a real federation only the sums before."""
-    found = [_mapping(refresh) for refresh in _list(told.get("refreshes"))]
-    if found:
-        return tuple(
-            Refresh(
-                (_whole(refresh.get("round")) or 0) + 1,
-                *(_summed(refresh.get(kind)) for kind in ("estimated", "allocated", "selected")),
-            )
-            for refresh in found
-        )
-    return tuple(Refresh(one.number, one.totals) for one in rounds if one.totals is not None)
-
-
-def _clients(
-    folder: Path, held: Sequence[Mapping[str, Any]], told: Mapping[str, Any], rounds: Sequence[Round]
-) -> tuple[str, ...]:
+def _clients(folder: Path, outcome: Outcome, rounds: Sequence[RoundRecord]) -> tuple[str, ...]:
     """Everybody who is known to belong to the run, in the order they are known."""
-    known = [_text(client.get("name")) or "?" for client in held] or _texts(told.get("sites"))
-    listed = _mapping(_object(folder / "server.json").get("sites"))
-    seen = [name for one in rounds for name in (*(one.trained or ()), *one.dropped)]
-    return tuple(dict.fromkeys([*known, *(printable(str(name)) for name in listed), *seen]))
+    known = [client.name for client in outcome.clients] or outcome.sites or ()
+    joined = _mapping(_mapping(_json(_content(folder / SERVER))).get("sites"))
+    seen = [name for record in rounds for name in (*(record.sites or ()), *record.dropped)]
+    return tuple(dict.fromkeys([*known, *joined, *seen]))
 
 
-def _summed(rows: Any) -> tuple[int, ...]:
-    counts = [row for row in (_counts(row) for row in _list(rows)) if row]
-    return tuple(map(sum, zip(*counts, strict=True))) if len({len(row) for row in counts}) == 1 else ()
+def _with_everybody(record: RoundRecord, clients: tuple[str, ...]) -> RoundRecord:
+    """Where as many took part as there are, their names need not be said."""
+    everybody = record.sites is None and clients and record.participants == len(clients)
+    return replace(record, sites=clients) if everybody else record
 
 
 def _content(path: Path) -> bytes:
@@ -226,54 +183,27 @@ def _content(path: Path) -> bytes:
 def _toml(path: Path) -> Mapping[str, Any]:
     try:
         return tomllib.loads(_content(path).decode())
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    return _mapping(_json(_content(path)))
-
-
-def _lines(path: Path) -> list[Mapping[str, Any]]:
-    return [line for line in (_mapping(_json(text)) for text in _content(path).splitlines()) if line]
 
 
 def _json(text: bytes) -> Any:
     try:
-        return json.loads(text)
+        return _printable(parse_json(text))
     except (ValueError, RecursionError):
         return None
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _printable(plain: Any) -> Any:
+    """All texts fit for a page: names of files and sites may hold bytes that are no text."""
+    if isinstance(plain, str):
+        return printable(plain)
+    if isinstance(plain, list):
+        return [_printable(one) for one in plain]
+    if isinstance(plain, dict):
+        return {printable(key): _printable(value) for key, value in plain.items()}
+    return plain
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str | None:
-    return printable(value) if isinstance(value, str) else None
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(printable(text) for text in _list(value) if isinstance(text, str))
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
-    return float(value) if is_number and math.isfinite(value) else None
-
-
-def _share(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and 0 <= number <= 1 else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15 else None
-
-
-def _counts(value: Any) -> tuple[int, ...]:
-    return tuple(_whole(number) or 0 for number in _list(value))

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -13,18 +13,31 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ..local_page.access import Guard, Keys
-from ..local_page.rendering import environment, file_routes, page
-from ..report.charts import BarChart, Bars, Line, LineChart, bar_chart, line_chart
-from ..report.numbers import count, loss, marks
-from .feed import Feed, Refresh, Round, Snapshot
+from ..local_page.serving import environment, file_routes, page
+from ..report import curves
+from ..report.charts import BarChart, Bars, LineChart, Unit, bar_chart
+from ..run.record import Outcome, RoundRecord
+from .feed import Feed, RefreshTotals, Snapshot
 
-KINDS = ("macro", "weighted", "global")
 PARTS = ("head", "tiles", "curves", "counts", "clients", "log")
 MOST_CLIENTS, MOST_LINES, MOST_CLASSES = 200, 200, 60  # shown
 
 
 @dataclass(frozen=True)
-class ClientRow:
+class WatchedRound:
+    """One round as the tiles show it; None where the folder does not say."""
+
+    accuracy: Mapping[str, float | None]  # macro, weighted, global
+    loss: float | None
+    participants: int
+    examples: int | None
+    chosen: float | None  # share of all images that are trained on from this refresh on
+    unchanged: float | None  # share of the labels that are those of the refresh before
+    seconds: float | None  # since the run began
+
+
+@dataclass(frozen=True)
+class WatchedClient:
     """One client, as far as the folder tells."""
 
     name: str
@@ -77,27 +90,41 @@ class WatchPage:
 
 def render(snapshot: Snapshot, state: str) -> dict[str, str]:
     """The parts of the page, each by itself, so that only what changed has to be replaced."""
+    rounds, refreshes = snapshot.outcome.rounds, snapshot.refreshes
+    refreshed = next((record for record in reversed(rounds) if record.refreshed), None)
     made = (
         environment()
         .get_template("watch-parts.html.jinja")
         .make_module(
             {
                 "snapshot": snapshot,
-                "last": snapshot.rounds[-1] if snapshot.rounds else None,
+                "last": watched_round(rounds[-1]) if rounds else None,
                 "state": state,
                 "left": seconds_left(snapshot),
-                "refreshed": next((one for one in reversed(snapshot.rounds) if one.refreshed), None),
-                "charts": list(charts(snapshot.rounds, snapshot.zero_shot)),
-                "refresh": snapshot.refreshes[-1] if snapshot.refreshes else None,
-                "bars": counts_chart(snapshot),
-                "rows": client_rows(snapshot),
-                "troubles": list(log_lines(snapshot.rounds)),
+                "refreshed": watched_round(refreshed) if refreshed else None,
+                "charts": charts(snapshot.outcome),
+                "refresh": refreshes[-1] if refreshes else None,
+                "bars": counts_chart(snapshot.outcome.classes, refreshes[-1]) if refreshes else None,
+                "rows": watched_clients(snapshot),
+                "troubles": list(log_lines(rounds)),
                 "most_clients": MOST_CLIENTS,
                 "most_lines": MOST_LINES,
             }
         )
     )
     return {name: str(getattr(made, name)()).strip() for name in PARTS}
+
+
+def watched_round(record: RoundRecord) -> WatchedRound:
+    return WatchedRound(
+        accuracy={kind.name: kind.of(record) for kind in curves.ACCURACIES},
+        loss=record.loss,
+        participants=record.participants,
+        examples=record.examples or None,
+        chosen=curves.chosen_share(record),
+        unchanged=curves.unchanged_share(record),
+        seconds=record.seconds or None,
+    )
 
 
 def seconds_left(snapshot: Snapshot) -> float | None:
@@ -107,40 +134,26 @@ def seconds_left(snapshot: Snapshot) -> float | None:
     return each * max(0, snapshot.planned - snapshot.done)
 
 
-def charts(rounds: Sequence[Round], zero_shot: float | None) -> Iterator[LineChart]:
-    if not rounds:
-        return
-    numbers, refreshed = [one.number for one in rounds], [one.number for one in rounds if one.refreshed]
-    accuracy = [Line(kind, kind, [_hundred(one.accuracy.get(kind)) for one in rounds]) for kind in KINDS]
-    right = [Line("right", "macro", [_hundred(one.pseudo) for one in rounds])]
-    changed = [
-        Line("images trained on", "macro", [_hundred(one.chosen) for one in rounds]),
-        Line("labels as at the last refresh", "weighted", [_hundred(one.unchanged) for one in rounds]),
-    ]
+def charts(outcome: Outcome) -> list[LineChart]:
+    right = curves.by_round(outcome, lambda record: curves.hundred(record.pseudo_label_accuracy))
+    images = curves.by_round(outcome, lambda record: record.examples or None)
     made = (
-        line_chart(
-            "Accuracy", numbers, accuracy, _percent, ticked=_percents, level=_hundred(zero_shot), refreshed=refreshed
-        ),
-        line_chart(
-            "Training loss", numbers, [Line("loss", "macro", [one.loss for one in rounds])], loss, refreshed=refreshed
-        ),
-        line_chart("Pseudo labels that are right", numbers, right, _percent, ticked=_percents, refreshed=refreshed),
-        line_chart("What refreshes changed", numbers, changed, _percent, ticked=_percents, refreshed=refreshed),
-        line_chart(
-            "Images trained on",
-            numbers,
-            [Line("images", "macro", [one.examples for one in rounds])],
-            _whole,
-            refreshed=refreshed,
-        ),
+        curves.accuracy_chart(outcome),
+        curves.loss_chart(outcome),
+        _chart(outcome, "Pseudo labels that are right", curves.PERCENT, {"right": right}),
+        _chart(outcome, "What refreshes changed", curves.PERCENT, curves.labelling_by_round(outcome)),
+        _chart(outcome, "Images trained on", curves.COUNT, {"images": images}),
     )
-    yield from (chart for chart in made if chart is not None)
+    return [chart for chart in made if chart is not None]
 
 
-def counts_chart(snapshot: Snapshot) -> BarChart | None:
+def _chart(outcome: Outcome, title: str, unit: Unit, named: Mapping[str, curves.ByRound]) -> LineChart | None:
+    return curves.chart(title, unit, named, curves.LOOKS, over=outcome.rounds)
+
+
+def counts_chart(classes: Sequence[str], refresh: RefreshTotals) -> BarChart | None:
     """Images of each class before and after the allocation, and chosen."""
-    refresh = snapshot.refreshes[-1] if snapshot.refreshes else None
-    if refresh is None or not 0 < len(refresh.estimated) <= MOST_CLASSES:
+    if not 0 < len(refresh.estimated) <= MOST_CLASSES:
         return None
     series = [
         Bars(title, kind, numbers)
@@ -151,27 +164,27 @@ def counts_chart(snapshot: Snapshot) -> BarChart | None:
         )
         if len(numbers) == len(refresh.estimated)
     ]
-    return bar_chart("Images of each class, all clients together", class_names(snapshot, refresh), series, _whole)
+    names = class_names(classes, len(refresh.estimated))
+    return bar_chart("Images of each class, all clients together", names, series, curves.COUNT)
 
 
-def class_names(snapshot: Snapshot, refresh: Refresh) -> list[str]:
+def class_names(classes: Sequence[str], many: int) -> list[str]:
     """The classes by name, or by number where the folder does not tell yet."""
-    many = len(refresh.estimated)
-    return list(snapshot.classes) if len(snapshot.classes) == many else [f"class {n + 1}" for n in range(many)]
+    return list(classes) if len(classes) == many else [f"class {n + 1}" for n in range(many)]
 
 
-def client_rows(snapshot: Snapshot) -> list[ClientRow]:
+def watched_clients(snapshot: Snapshot) -> list[WatchedClient]:
     """Those with troubles first, then in their usual order."""
-    rounds = snapshot.rounds
-    taken = Counter(name for one in rounds for name in one.trained or ())
-    dropped = Counter(name for one in rounds for name in one.dropped)
-    last_in = {name: one.number for one in rounds for name in one.trained or ()}
-    last = rounds[-1] if rounds else Round(0)
-    states = dict.fromkeys(last.trained or (), "here") | dict.fromkeys(last.dropped, "dropped")
-    unlisted = "" if last.trained is None else "away"
+    rounds = snapshot.outcome.rounds
+    taken = Counter(name for record in rounds for name in record.sites or ())
+    dropped = Counter(name for record in rounds for name in record.dropped)
+    last_in = {name: record.number for record in rounds for name in record.sites or ()}
+    last = rounds[-1] if rounds else RoundRecord(round=0)
+    states = dict.fromkeys(last.sites or (), "here") | dict.fromkeys(last.dropped, "dropped")
+    unlisted = "" if last.sites is None else "away"
     measured = last.clients if len(last.clients) == len(snapshot.clients) else (None,) * len(snapshot.clients)
     rows = [
-        ClientRow(
+        WatchedClient(
             name,
             states.get(name, unlisted),
             last.dropped.get(name, ""),
@@ -185,25 +198,9 @@ def client_rows(snapshot: Snapshot) -> list[ClientRow]:
     return sorted(rows, key=lambda row: (row.state != "dropped", row.state != "away"))
 
 
-def log_lines(rounds: Sequence[Round]) -> Iterator[tuple[int, str, str]]:
+def log_lines(rounds: Sequence[RoundRecord]) -> Iterator[tuple[int, str, str]]:
     """What did not go as it should, the last first: round, who, what."""
-    for one in reversed(rounds):
-        yield from ((one.number, who, f"its answer was not used: {why}") for who, why in one.dropped.items())
-        if one.kept_old_prompt:
-            yield one.number, "server", "there was nothing to average: the old prompts stay"
-
-
-def _hundred(share: float | None) -> float | None:
-    return None if share is None else 100 * share
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1f} %"
-
-
-def _percents(values: Sequence[float]) -> list[str]:
-    return marks(values, "%")
-
-
-def _whole(value: float) -> str:
-    return count(round(value))
+    for record in reversed(rounds):
+        yield from ((record.number, who, f"its answer was not used: {why}") for who, why in record.dropped.items())
+        if record.kept_old_prompt:
+            yield record.number, "server", "there was nothing to average: the old prompts stay"

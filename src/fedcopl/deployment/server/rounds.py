@@ -25,8 +25,7 @@ from ...methods import choose_method
 from ...run.build import backbone_name
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import Play, round_record, versions
-from ...run.measuring import measured
-from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord
+from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord, measured
 from ...run.watcher import Watcher
 from ..wire.terms import terms_of
 from .grid_clients import GridClients
@@ -122,6 +121,7 @@ class ServerBooks:
             name=self.config.name,
             seed=self.config.seed,
             method=method.title,
+            trains=method.trains,
             shared=self.shared,
             averaged=method.averaged(),
             sites=known,

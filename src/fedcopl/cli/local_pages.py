@@ -1,4 +1,4 @@
-"""`fedcopl review`: what the federation believes about a site's images, for the site's expert."""
+"""`fedcopl review` and `fedcopl watch`: local pages about a site's labels, and about a run."""
 
 import json
 import sys
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, Interrupted
+from ..errors import ConfigError, Interrupted, RunFolderError
 
 if TYPE_CHECKING:
     from ..algorithm.accuracy_from_sample import AccuracyEstimate
     from ..review.sample_survey import SampleOutcome, SampleSurvey
+
 
 WEB = "pip install 'fedcopl[web]'"
 
@@ -42,7 +43,7 @@ def review(
     The answers stay in the folder. They tell how many labels are right, with an interval.
     """
     from ..review.expert_answers import Answers
-    from ..review.image_source import open_gallery
+    from ..review.images import open_gallery
     from ..review.sample_survey import SampleSurvey
 
     gallery = open_gallery(run, client)
@@ -130,3 +131,33 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
         "corrected": outcome.corrected,
         "classes": [{"name": one.name, "images": one.images, **shares(one.estimate)} for one in outcome.classes],
     }
+
+
+def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
+    """Show how a simulation or a federation gets on, on a local page that only reads.
+
+    With a fixed --port an open page finds its way back when this command is started again.
+    """
+    if not run.is_dir():
+        raise RunFolderError(f"{run}: there is no such folder; name that of a run that has begun")
+    try:
+        from ..local_page.serving import lasting_token, serve
+        from ..watch.feed import Feed
+        from ..watch.page import WatchPage
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"fedcopl watch needs {error.name}, which is not installed: {WEB}") from error
+    from ..data.cache import default_folder
+
+    feed = Feed(run)
+    token = lasting_token(default_folder() / "watch.key", str(run.resolve()))
+    print(f"{feed.look().name}: open this address; Ctrl-C ends.", file=sys.stderr)
+    try:
+        serve(
+            lambda keys: WatchPage(feed, keys).app(),
+            port=port,
+            token=token,
+            tell=lambda address: print(address, flush=True),
+            open_it=open_it,
+        )
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped watching; the run is not touched") from error

@@ -15,10 +15,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ..config import RunConfig
-from ..messages import Ask
-from ..run.record import RoundRecord
-from ..run.watcher import SilentWatcher, Watcher
+from .config import RunConfig
+from .messages import Ask
+from .run.record import RoundRecord
+from .run.watcher import SilentWatcher, Watcher
 
 STEPS = {"Estimate": "labelling", "Select": "choosing", "Train": "training", "Evaluate": "evaluating"}
 

@@ -1,10 +1,14 @@
-"""The same sums from masked answers: four exchanges, in each of which clients may get lost."""
+"""What the server makes of all clients' numbers: plainly, or from masked answers, so that it sees the sum alone."""
 
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.aggregate import weighted_mean
 from ..config import RunConfig
 from ..errors import NoClientAnswered
 from ..messages import (
@@ -20,10 +24,42 @@ from ..messages import (
     Unmasked,
     digest,
 )
-from ..privacy.mask_threshold import needed
-from ..privacy.masked_layout import Nonsense, TrainingSum, Words, totals_of, training_sum
-from .plain_sums import PlainSums, Totals
+from ..privacy.mask_session import needed
+from ..privacy.masked_layout import Nonsense, TrainingSum, Words, batches_of, totals_of, training_sum
 from .seam import Asking
+
+Totals = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PlainSums:
+    """The server sees every client's numbers, and uses no more than the sums."""
+
+    config: RunConfig
+
+    def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
+        """Who answered, and T: the sum of their counts; None if nobody tells."""
+        estimated = server.ask(clients, lambda _: ask, Estimated)
+        told = [reply.counts for reply in estimated.values() if reply.counts is not None]
+        if not told or not self.config.is_cooperative:
+            return tuple(estimated), None
+        server.let_out("counts", estimated)
+        return tuple(estimated), np.maximum(np.sum(told, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
+
+    def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
+        """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
+        trained = server.ask(clients, ask, Trained)
+        if any(reply.shared for reply in trained.values()):
+            server.let_out("prompts", trained)
+        worked = [reply for reply in trained.values() if reply.examples]
+        mean = weighted_mean([r.shared for r in worked], [r.examples for r in worked]) if worked else None
+        told = [reply for reply in worked if not math.isnan(reply.loss)]
+        weights = [reply.examples for reply in told]
+        loss = float(np.average([reply.loss for reply in told], weights=weights)) if told else math.nan
+        batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
+        updates = {client: reply.shared for client, reply in trained.items()}
+        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, updates)
+
 
 NAME = 16  # bytes of a session's name
 Question = Callable[[tuple[str, ...]], Estimate | Train]

@@ -3,11 +3,9 @@ import json
 import pytest
 
 from fedcopl.errors import RunFolderError
-from fedcopl.report.gallery import Example, as_plain, examples_from
-from fedcopl.report.reading import NothingYet, find_runs, read_run
-from report.sample_results import sample_results, so_far, write_run
+from fedcopl.run.reading import NothingYet, find_runs, read_finished, read_so_far
+from report.sample_results import of_sites, sample_results, so_far, write_run
 
-EXAMPLE = Example("data:image/png;base64,AAAA", 8, 8, 1, "dog", 0.9, None, None, "north", 3)
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2)
 
 
@@ -36,25 +34,28 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
     ],
 )
 def test_what_is_no_run_is_named(tmp_path, prepare, why):
-    place = tmp_path / "x"
-    prepare(place)
-    with pytest.raises(RunFolderError) as told:
-        find_runs(place)
-    assert str(told.value) == f"{place}: {why}"
+    folder = tmp_path / "x"
+    prepare(folder)
+    with pytest.raises(RunFolderError) as caught:
+        find_runs(folder)
+    assert str(caught.value) == f"{folder}: {why}"
 
 
 def test_results_come_before_progress(tmp_path):
     folder = write_run(tmp_path / "run", SMALL)
     (folder / "progress.json").write_text(json.dumps(so_far(SMALL, 1)))
-    assert len(read_run(folder).results["rounds"]) == 2
+    assert len(read_so_far(folder).rounds) == 2
+    assert read_finished(folder) == read_so_far(folder)
     (folder / "results.json").unlink()
-    assert len(read_run(folder).results["rounds"]) == 1
+    assert len(read_so_far(folder).rounds) == 1
+    with pytest.raises(RunFolderError, match="the run is not finished; go on with: fedcopl run --out"):
+        read_finished(folder)
 
 
 def test_a_run_without_a_finished_round(tmp_path):
     (tmp_path / "settings.toml").touch()
     with pytest.raises(NothingYet, match="no round of this run is finished"):
-        read_run(tmp_path)
+        read_so_far(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -62,17 +63,17 @@ def test_a_run_without_a_finished_round(tmp_path):
     [
         ("", "Expecting value"),
         ('{"name": "x"', "Expecting"),
-        ("[]", "it is no object"),
-        ("{}", "name is missing"),
+        ("[]", "it is []"),
+        ("{}", "name is missing or empty"),
         ("[" * 100_000, "it is nested too deeply"),
         ("\udcff", "codec can't decode"),
     ],
 )
 def test_a_damaged_file_is_named_with_a_way_out(tmp_path, text, why):
     (tmp_path / "results.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(RunFolderError) as told:
-        read_run(tmp_path)
-    message = str(told.value)
+    with pytest.raises(RunFolderError) as caught:
+        read_so_far(tmp_path)
+    message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'results.json'}: is damaged: ")
     assert why in message
     assert "\n" not in message
@@ -83,30 +84,21 @@ def test_what_is_no_number_was_not_measured(tmp_path):
     folder = write_run(tmp_path / "run", so_far(SMALL, 2))
     text = (folder / "results.json").read_text().replace(json.dumps(SMALL["rounds"][0]["loss"]), "NaN")
     (folder / "results.json").write_text(text)
-    assert read_run(folder).results["rounds"][0]["loss"] is None
-
-
-def test_examples_come_back_as_they_went(tmp_path):
-    assert examples_from(json.loads(json.dumps(as_plain([EXAMPLE]))), 2) == [EXAMPLE]
-    folder = write_run(tmp_path / "run", SMALL)
-    assert read_run(folder).examples == []
-    (folder / "examples.json").write_text(json.dumps(as_plain([EXAMPLE])))
-    assert read_run(folder).examples == [EXAMPLE]
+    assert read_so_far(folder).rounds[0].loss is None
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("changes", "why"),
     [
-        {},
-        [3],
-        [as_plain([EXAMPLE])[0] | {"label": 2}],
-        [as_plain([EXAMPLE])[0] | {"label": "1"}],
-        [as_plain([EXAMPLE])[0] | {"image": "https://example.org/spy.png"}],
-        [{"label": 1}],
+        ({"rounds": []}, "rounds is missing or empty"),
+        ({"classes": []}, "classes is missing or empty"),
+        ({"name": ""}, "name is missing or empty"),
+        ({"settings": {}}, "settings is missing or empty"),
+        ({"seed": "x"}, "seed is 'x'"),
     ],
 )
-def test_damaged_examples_are_named(tmp_path, broken):
-    folder = write_run(tmp_path / "run", SMALL)
-    (folder / "examples.json").write_text(json.dumps(broken))
-    with pytest.raises(RunFolderError, match=r"examples\.json: is damaged: .*; without this file there is no gallery"):
-        read_run(folder)
+def test_an_outcome_that_is_not_whole_is_refused(tmp_path, changes, why):
+    folder = write_run(tmp_path / "run", of_sites(SMALL) | changes)
+    with pytest.raises(RunFolderError) as caught:
+        read_so_far(folder)
+    assert f"results.json: is damaged: {why}; " in str(caught.value)

@@ -1,4 +1,4 @@
-"""`fedcopl predict`: labels for new images, from a classifier that was exported or from a run."""
+"""`fedcopl predict` and `fedcopl export`: labels for new images, and classifiers as folders that can be handed on."""
 
 import sys
 import time
@@ -11,10 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
-from ..errors import DataError, Interrupted
+from ..errors import ConfigError, DataError, FedCoPLError, Interrupted
 
 if TYPE_CHECKING:
     from ..predict.label_images import Tally
+if TYPE_CHECKING:
+    from ..predict.classifier import Classifier
+    from ..predict.loading import FinishedRun
+
 
 EVERY = 10_000  # images between two lines, where nobody looks at a terminal
 
@@ -56,8 +60,7 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Label images. A run that was stopped goes on when the same command is given again."""
-    from ..predict.answer_file import refuse_finished
-    from ..predict.answer_rows import choose_rows
+    from ..predict.answer_file import choose_rows, refuse_finished
     from ..predict.label_images import label_to_file, label_to_stream, pictures_at
     from ..predict.loading import load
 
@@ -127,3 +130,54 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
             print(told(tally), file=sys.stderr)
 
     yield line
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.", show_default=False)],
+    client: Annotated[str | None, typer.Option(help="Whose classifier.", show_default=False)] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Every client's, each in a folder of its own.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also as ONNX, checked against torch.")] = False,
+    with_backbone: Annotated[
+        bool, typer.Option("--with-backbone", help="Put the CLIP model's files into the folder.")
+    ] = False,
+    share: Annotated[
+        float, typer.Option("--abstain-share", min=0, max=1, help="Share of the site's own images to get no label.")
+    ] = 0.05,
+    backbone: Annotated[
+        str | None, typer.Option(help="Where the CLIP model lies now, if not where the run had it.", show_default=False)
+    ] = None,
+) -> None:
+    """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
+    from ..predict.export import export as write
+    from ..predict.loading import FinishedRun
+    from ..run.folder import file_name
+
+    if everyone and client is not None:
+        raise ConfigError("--all exports every client; leave out --client")
+    opened = FinishedRun(run, backbone=backbone, device="cpu")
+    names = opened.clients if everyone else [opened.choose(client)]
+    folders = [out / file_name(name) if everyone else out for name in names]
+    classifiers = _measured(opened, names, share)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for classifier, folder in zip(classifiers, folders, strict=True):
+        written = write(classifier, folder, onnx=onnx, with_backbone=with_backbone)
+        console.print(str(written.folder))
+        if written.onnx:
+            console.print(
+                f"  ONNX agrees with torch: logits differ by at most {written.onnx.logits:.1e}, "
+                f"probabilities by {written.onnx.probabilities:.1e}"
+            )
+
+
+def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
+    """With each one's threshold, where the run's images can still be read."""
+    from ..predict.loading import OwnImages
+
+    try:
+        images = OwnImages(opened)
+    except FedCoPLError as error:
+        note = f"note: no threshold is measured, because the images of the run cannot be read: {error}"
+        Console(stderr=True).print(note, highlight=False, markup=False, soft_wrap=True)
+        return (opened.classifier(name) for name in names)
+    return (images.classifier(name, share) for name in names)

@@ -1,0 +1,190 @@
+"""A look at a whole data set before anybody works with it: counts, broken images, and two pictures."""
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from ..errors import DataError, RunFolderError
+from ..files import write_bytes
+from .cache import Progress
+from .dataset import Dataset, ImageSet, Skipped
+from .digests import UNREADABLE, digest
+from .images import BadImage, StoredImages, quiet
+from .parallel import in_order
+from .prepare import repeats
+
+
+@dataclass(frozen=True)
+class DatasetSurvey:
+    """What was found. Broken images are counted in no class."""
+
+    dataset: Dataset  # without the broken ones, which are in its `skipped`
+    notes: tuple[str, ...]
+
+    def counts(self) -> dict[str, tuple[int | None, int | None]]:
+        """Of each class: its train and test images; None where nobody knows."""
+        classes = self.dataset.classes
+        train, test = (_by_class(images, len(classes)) for images in (self.dataset.train, self.dataset.test))
+        return {
+            name: (
+                None if train is None else int(train[place]),
+                None if test is None else int(test[place]),
+            )
+            for place, name in enumerate(classes)
+        }
+
+
+def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
+    """Open every image once. Nothing is written anywhere."""
+    first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
+    train, broken_train = _open_all(dataset.train, lambda done: progress(done, total))
+    test, broken_test = _open_all(dataset.test, lambda done: progress(first + done, total))
+    skipped: list[Skipped] = [
+        *((dataset.train.names[place], reason) for place, reason in broken_train.items()),
+        *((dataset.test.names[place], reason) for place, reason in broken_test.items()),
+    ]
+    usable = dataset.without(broken_train, broken_test, skipped)
+    notes = [*repeats(train, test), *_small_clients(usable), *_empty_classes(usable)]
+    return DatasetSurvey(usable, tuple(notes))
+
+
+def _open_all(images: ImageSet, progress: Callable[[int], None]) -> tuple[list[str], dict[int, str]]:
+    """The digest of each image, and why the broken ones are."""
+    stored = images.images
+    if not isinstance(stored, StoredImages):
+        return [digest(image.mode, image.tobytes()) for image in stored], {}
+    contents, broken = [], {}
+    with quiet():
+        for place, (content, reason) in enumerate(in_order(lambda place: _open(stored, place), len(stored))):
+            contents.append(content)
+            if reason:
+                broken[place] = reason
+            progress(place + 1)
+    return contents, broken
+
+
+def _open(stored: StoredImages, place: int) -> tuple[str, str]:
+    try:
+        content = stored.content(place)
+    except OSError as error:
+        reason = f"{UNREADABLE}{error.strerror or error}"
+        return reason, reason
+    try:
+        stored.decode(content)
+    except BadImage as reason:
+        return digest(stored.kind, content), str(reason)
+    return digest(stored.kind, content), ""
+
+
+def _by_class(images: ImageSet, classes: int) -> NDArray[np.int64] | None:
+    return None if images.labels is None else np.bincount(images.labels, minlength=classes)
+
+
+def _empty_classes(dataset: Dataset) -> list[str]:
+    counts = _by_class(dataset.train, len(dataset.classes))
+    empty = [] if counts is None else [dataset.classes[place] for place in np.flatnonzero(counts == 0)]
+    return [f"no training image of {', '.join(empty)}"] if empty else []
+
+
+def _small_clients(dataset: Dataset) -> list[str]:
+    if dataset.train.clients is None:
+        return []
+    held = np.bincount(dataset.train.clients, minlength=len(dataset.clients))
+    return [
+        f"the client {dataset.clients[place]} has {held[place] or 'no'} training image"
+        for place in np.flatnonzero(held <= 1)
+    ]
+
+
+PER_ROW = 10
+SIDE, GAP = 72, 4  # dots of one image on the sheet, and between two
+CELL = 28  # dots of a client and class
+LONGEST = 30  # letters of a name
+FONT = ImageFont.load_default(12)
+UNLABELLED = 200  # images shown where there are no classes to choose by
+
+
+def contact_sheet(dataset: Dataset, file: Path) -> None:
+    """A row of training images for each class; without labels, the first ones as they come."""
+    rows, step = _rows(dataset), SIDE + GAP
+    margin = _widest([name for name, _ in rows]) + 2 * GAP
+    sheet = Image.new("RGB", (margin + PER_ROW * step, max(len(rows) * step, 1)), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, (name, places) in enumerate(rows):
+        draw.text((margin - GAP, row * step + SIDE / 2), _line(name), "black", FONT, anchor="rm")
+        for column, number in enumerate(places):
+            sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
+    _save(sheet, file)
+
+
+def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str], file: Path) -> None:
+    """Clients by classes, (K, C): the area of a circle is the number of images, as the paper draws it."""
+    left, top = _widest(classes) + 2 * GAP, _widest(clients) + 2 * GAP
+    picture = Image.new("RGB", (left + len(clients) * CELL + GAP, top + len(classes) * CELL + GAP), "white")
+    draw = ImageDraw.Draw(picture)
+    for row, name in enumerate(classes):
+        draw.text((left - GAP, top + (row + 0.5) * CELL), _line(name), "black", FONT, anchor="rm")
+    for column, name in enumerate(clients):
+        picture.paste(_upright(name, top - GAP), (left + column * CELL, 0))
+    for client, label in np.argwhere(counts):
+        middle = left + (client + 0.5) * CELL, top + (label + 0.5) * CELL
+        share = counts[client, label] / counts.max()
+        draw.circle(middle, max(0.5 * CELL * share**0.5, 1), _shade(float(share)))
+    _save(picture, file)
+
+
+def _line(name: str) -> str:
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+
+
+def _widest(names: Sequence[str]) -> int:
+    return math.ceil(max((FONT.getlength(_line(name)) for name in names), default=0))
+
+
+def _upright(name: str, height: int) -> Image.Image:
+    """A name that reads from below to above, as narrow as a cell."""
+    strip = Image.new("RGB", (height, CELL), "white")
+    ImageDraw.Draw(strip).text((0, CELL / 2), _line(name), "black", FONT, anchor="lm")
+    return strip.rotate(90, expand=True)
+
+
+def _shade(share: float) -> tuple[int, int, int]:
+    """From light to dark blue."""
+    light, dark = np.array([158, 202, 225]), np.array([8, 48, 107])
+    red, green, blue = (light + share * (dark - light)).astype(int).tolist()
+    return red, green, blue
+
+
+def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
+    labels = dataset.train.labels
+    if labels is None:
+        shown = range(min(len(dataset.train), UNLABELLED))
+        return [("", list(shown[start : start + PER_ROW])) for start in range(0, len(shown), PER_ROW)]
+    return [
+        (name, [int(place) for place in np.flatnonzero(labels == number)[:PER_ROW]])
+        for number, name in enumerate(dataset.classes)
+    ]
+
+
+def _thumbnail(images: ImageSet, number: int) -> Image.Image:
+    """A square of the image; a broken one is grey."""
+    try:
+        picture = images.images[number].convert("RGB")
+    except (BadImage, OSError):
+        picture = Image.new("RGB", (SIDE, SIDE), "grey")
+    return ImageOps.fit(picture, (SIDE, SIDE))
+
+
+def _save(picture: Image.Image, file: Path) -> None:
+    content = io.BytesIO()
+    picture.save(content, "PNG")
+    try:
+        write_bytes(file, content.getvalue())
+    except RunFolderError as error:
+        raise DataError(str(error)) from error

@@ -1,0 +1,133 @@
+"""Whatever a file holds: what is whole comes back, what is missing is unknown, what is damaged is named."""
+
+import json
+from copy import deepcopy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedcopl.run.record import ClientRecord, Outcome, parse_json, read_outcome, read_rounds, to_plain
+from report.sample_results import of_sites, outcome_of, sample_results
+
+SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)
+GARBAGE = [..., None, "x", -1, 1.5, 10**30, 1e308, True, [], {}, [None], {"a": []}]
+
+
+def paths(value, path=()):
+    """The way to everything that can be broken."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, below in inner:
+        yield (*path, key)
+        yield from paths(below, (*path, key))
+
+
+def put(results, path, value):
+    broken = deepcopy(results)
+    inside = broken
+    for key in path[:-1]:
+        inside = inside[key]
+    if value is ...:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = value
+    return broken
+
+
+def test_a_whole_outcome_stays_as_it_is():
+    plain = to_plain(outcome_of(SMALL))
+    for key, value in SMALL.items():
+        if key not in ("rounds", "refreshes", "clients", "zero_shot"):
+            assert plain[key] == value
+    for key in ("rounds", "refreshes", "clients"):
+        assert all(old.items() <= new.items() for old, new in zip(SMALL[key], plain[key], strict=True))
+    assert SMALL["zero_shot"].items() <= plain["zero_shot"].items()
+
+
+def test_an_outcome_survives_the_file():
+    outcome = outcome_of(SMALL)
+    assert outcome_of(parse_json(json.dumps(to_plain(outcome)))) == outcome
+
+
+def test_what_a_server_does_not_know_is_none_or_empty():
+    whole = outcome_of(of_sites(SMALL))
+    assert whole.refreshes == whole.clients == ()
+    assert whole.sites == ("client-0", "client-1")
+    assert whole.best.macro == max(record["macro"] for record in SMALL["rounds"])
+    assert whole.zero_shot.everywhere is whole.final.everywhere is None
+    assert all(record.drift is record.recall is None for record in whole.rounds)
+    assert ClientRecord(name="site") == ClientRecord(
+        name="site", train=None, test=None, zero_shot=None, final=None, true_counts=None
+    )
+
+
+@pytest.mark.parametrize("key", [key for key in SMALL["rounds"][0] if key != "round"])
+def test_what_an_old_round_lacks_is_unknown(key):
+    reading = read_outcome(put(SMALL, ("rounds", 1, key), ...))
+    assert reading.complaints == ()
+    assert len(reading.outcome.rounds) == 2
+
+
+@given(st.sampled_from(list(paths(SMALL))), st.sampled_from(GARBAGE))
+def test_what_is_broken_is_left_out_and_named(path, value):
+    reading = read_outcome(put(SMALL, path, value))
+    left_out = read_outcome(to_plain(reading.outcome)).complaints
+    assert set(left_out) <= set(reading.complaints)  # only lists that are not as long as they should be
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (["rounds", 0], 3, "rounds[0] is 3"),
+        (["rounds", 0, "bytes_up"], "many", "rounds[0].bytes_up is 'many'"),
+        (["rounds", 0, "round"], True, "rounds[0].round is True"),
+        (["rounds", 0, "round"], ..., "rounds[0].round is missing"),
+        (["rounds", 0, "recall"], [0.5], "rounds[0].recall is not one number for each of 2 classes"),
+        (["rounds", 0, "macro"], 1.5, "rounds[0].macro is 1.5"),
+        (["rounds", 1, "drift", "text"], 7, "rounds[1].drift.text is 7"),
+        (["rounds", 0, "dropped"], ["a"], "rounds[0].dropped is ['a']"),
+        (["classes", 0], 7, "classes[0] is 7"),
+        (["shared"], "visual", "shared is 'visual'"),
+        (["rounds", 0, "examples"], 10**30, f"rounds[0].examples is {10**30}"),
+        (["rounds", 0, "seconds"], 1e16, "rounds[0].seconds is 1e+16"),
+        (["refreshes", 0, "estimated"], [[1, 2]], "refreshes[0].estimated has 1 rows for 2 clients"),
+        (["refreshes", 0, "selected", 1, 1], -2, "refreshes[0].selected[1][1] is -2"),
+        (["refreshes", 0, "selected", 1], [1], "refreshes[0].selected is not one count for each of 2 classes"),
+        (["clients", 0, "true_counts"], [1, 2, 3], "clients[0].true_counts is not one count for each of 2 classes"),
+        (["zero_shot", "macro"], "good", "zero_shot.macro is 'good'"),
+        (["zero_shot", "recall"], [0.5], "zero_shot.recall is not one number for each of 2 classes"),
+        (["settings"], None, "settings is None"),
+    ],
+)
+def test_the_complaint_says_where(path, value, why):
+    assert read_outcome(put(SMALL, path, value)).complaints[0] == why
+
+
+@pytest.mark.parametrize("value", [None, 3, "x", [], [1]])
+def test_what_is_no_object_at_all(value):
+    reading = read_outcome(value)
+    assert reading.outcome == Outcome()
+    assert reading.complaints == (f"it is {value!r}",)
+
+
+def test_what_is_damaged_does_not_take_its_neighbours_along():
+    broken = put(put(SMALL, ("rounds", 0, "loss"), "high"), ("rounds", 1, "round"), "last")
+    reading = read_outcome(broken)
+    assert {"rounds[0].loss is 'high'", "rounds[1].round is 'last'"} <= set(reading.complaints)
+    [first] = reading.outcome.rounds
+    assert (first.loss, first.macro) == (None, SMALL["rounds"][0]["macro"])
+
+
+def test_what_is_no_number_was_not_measured():
+    assert parse_json('{"loss": NaN, "macro": Infinity}') == {"loss": None, "macro": None}
+
+
+def test_what_is_nested_too_deeply_is_no_json():
+    with pytest.raises(ValueError, match="it is nested too deeply"):
+        parse_json("[" * 100_000)
+
+
+def test_lines_of_rounds_come_in_order_and_each_round_once():
+    first, second = SMALL["rounds"]
+    lines = [second | {"loss": 1.0}, 7, first, {}, second, {"round": "x"}]
+    assert read_rounds(lines) == outcome_of(SMALL).rounds

@@ -1,0 +1,70 @@
+"""Progress on a terminal, in a notebook and in a file."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+from fedcopl import RunConfig, progress
+from fedcopl.messages import Train
+from fedcopl.progress import BarWatcher, LineWatcher, watching
+from fedcopl.run.record import RoundRecord
+from fedcopl.run.watcher import SilentWatcher
+
+
+def play(watcher):
+    watcher.preparing("loading the model")
+    watcher.prepared(1, 2)
+    watcher.noticed("a <b> note")
+    watcher.started(RunConfig(rounds=2), 3, 0)
+    watcher.answered("north", Train(0, {}))
+    watcher.round_done(RoundRecord(round=0, macro=0.5, loss=0.25))
+    watcher.round_done(RoundRecord(round=1))
+
+
+def test_lines_where_nothing_can_be_written_over():
+    stream = io.StringIO()
+    play(LineWatcher(Console(file=stream, width=200), 2))
+    lines = stream.getvalue().splitlines()
+    assert lines[:3] == ["loading the model", "note: a <b> note", "3 clients, 2 rounds"]
+    assert lines[3].startswith("round 1/2, accuracy 50.0 %, loss 0.250, about ")
+    assert lines[4].startswith("round 2/2, about 0 s left")
+
+
+def test_a_bar_on_a_terminal():
+    stream = io.StringIO()
+    console = Console(file=stream, width=200, force_terminal=True)
+    with Progress(console=console, auto_refresh=False) as bar:
+        play(BarWatcher(bar, 2))
+    assert "note: a <b> note" in stream.getvalue()
+    assert "round 1/2, accuracy 50.0 %, loss 0.250" in stream.getvalue()
+
+
+class FakeConsole:
+    def __init__(self, is_terminal, is_jupyter):
+        self.is_terminal, self.is_jupyter = is_terminal, is_jupyter
+
+
+@pytest.mark.parametrize(
+    ("terminal", "notebook", "widgets", "kind"),
+    [
+        (False, False, True, LineWatcher),
+        (True, False, False, BarWatcher),
+        (True, True, True, BarWatcher),
+        (True, True, False, LineWatcher),  # a notebook without widgets can replace nothing
+    ],
+)
+def test_the_watcher_suits_where_it_is_shown(monkeypatch, terminal, notebook, widgets, kind):
+    monkeypatch.setattr(progress, "Console", lambda stderr: FakeConsole(terminal, notebook))
+    monkeypatch.setattr(progress, "find_spec", lambda name: widgets or None)
+    monkeypatch.setattr(progress, "Progress", lambda *_, **__: Progress(console=Console(file=io.StringIO())))
+    with watching(True, 2) as watcher:
+        assert isinstance(watcher, kind)
+
+
+@pytest.mark.parametrize("given", [False, SilentWatcher()])
+def test_silence_or_somebody_elses_watcher(given):
+    with watching(given, 2) as watcher:
+        assert isinstance(watcher, SilentWatcher)
+        assert given is False or watcher is given
