@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from fedcopl.cli import main
-from fedcopl.deployment.site import replies as client_app
-from fedcopl.deployment.site import site
+from fedcopl.deployment.site import replies
+from fedcopl.deployment.site.running_site import RunningSite
 from fedcopl.messages import Train, digest
 
 NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception"]
-honest = site.RunningSite.answer
-send = client_app.answer_records
+honest = RunningSite.answer
+send = replies.answer_records
 old = {}
 
 
@@ -38,6 +38,6 @@ def records(reply, question, folder):
     return send(reply, old.pop("question", question), folder)
 
 
-site.RunningSite.answer = spoiled
-client_app.answer_records = records
+RunningSite.answer = spoiled
+replies.answer_records = records
 main()

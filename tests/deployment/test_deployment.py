@@ -14,8 +14,8 @@ from deployment.deployment import SETTINGS, Deployment
 from fakes import FlakyFederation
 from fedcopl.config import RunConfig, override
 from fedcopl.federation.server import run
-from fedcopl.run.build import assemble
 from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.assemble import assemble
 
 pytestmark = pytest.mark.slow
 BAD_SITE = Path(__file__).with_name("bad_site.py")
@@ -158,9 +158,9 @@ def test_slow_late_cut_off_and_full(deployment):
 
     rounds = deployment.rounds()
     assert len(rounds) == 8  # they went on
-    [cut, *_] = [place for place, record in enumerate(rounds) if "site-b" not in record["sites"]]
+    [cut, *_] = [number for number, record in enumerate(rounds) if "site-b" not in record["sites"]]
     assert any("site-b" in record["sites"] for record in rounds[cut:])  # and it came back
-    [full, *_] = [place for place, record in enumerate(rounds) if "RunFolderError" in str(record["dropped"])]
+    [full, *_] = [number for number, record in enumerate(rounds) if "RunFolderError" in str(record["dropped"])]
     assert any("site-c" in record["sites"] for record in rounds[full:])
     for name in deployment.names:
         assert text(deployment, name)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from fedcopl import RunConfig, simulate
-from fedcopl.config import override
-from fedcopl.deployment.server.plan import read_run_settings
+from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.flower_app.run_settings import read_run_settings
 from fedcopl.run.watcher import SilentWatcher
-from fedcopl.simulation import on_flower as simulation
+from fedcopl.simulation import on_flower
+from fedcopl.simulation.simulate import simulate
 
 CONFIG = RunConfig.from_mapping(
     override({}, ["rounds=3", "clients=3", "refresh_every=2", "epochs=1", "threads=1"]), "test"
@@ -23,8 +23,8 @@ class StopAfterOne(SilentWatcher):
 
 def outcome(folder):
     """All that must be equal: the results without the clock, and every prompt."""
-    told = json.loads((folder / "results.json").read_text(), object_hook=without_clock)
-    return told, {file.name: file.read_bytes() for file in sorted((folder / "prompts").rglob("*.safetensors"))}
+    results = json.loads((folder / "results.json").read_text(), object_hook=without_clock)
+    return results, {file.name: file.read_bytes() for file in sorted((folder / "prompts").rglob("*.safetensors"))}
 
 
 def without_clock(record):
@@ -37,16 +37,16 @@ def test_a_run_that_ray_goes_on_with_ends_with_the_bits_of_one_process(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         simulate(CONFIG, tmp_path / "ray", watcher=StopAfterOne())
     # A new refresh, training and evaluation of the last two rounds are Ray's; the states come from the checkpoint.
-    simulation.simulate_on_ray(CONFIG, tmp_path / "ray", resume=True)
+    on_flower.simulate_on_ray(CONFIG, tmp_path / "ray", resume=True)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "alone")
     assert not (tmp_path / "ray" / ".flower").exists()
     with pytest.raises(RunFolderError, match="holds a run already"):
-        simulation.simulate_on_ray(CONFIG, tmp_path / "ray")
+        on_flower.simulate_on_ray(CONFIG, tmp_path / "ray")
 
 
 def test_the_clients_are_counted_before_ray_is_started():
-    assert simulation._how_many(CONFIG) == 3
-    assert simulation._how_many(CONFIG.model_copy(update={"method": "central"})) == 1
+    assert on_flower._how_many(CONFIG) == 3
+    assert on_flower._how_many(CONFIG.model_copy(update={"method": "central"})) == 1
 
 
 def test_what_flwr_run_says_becomes_a_plan(tmp_path):

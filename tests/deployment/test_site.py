@@ -8,28 +8,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 from safetensors.numpy import load_file
 
-from deployment.toolbox import LoopGrid, Told, digit_sites
-from fedcopl import RunConfig, simulate
+from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
+from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_clients import GridClients, Patience
-from fedcopl.deployment.server.plan import ServerPlan
-from fedcopl.deployment.server.roster import Known
-from fedcopl.deployment.server.rounds import first_server, serve
-from fedcopl.deployment.site.answered_questions import SiteState
-from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
+from fedcopl.deployment.server.rounds import serve
+from fedcopl.deployment.server.site_registry import KnownSites
+from fedcopl.deployment.site.consent import ALSO, Consent, what_leaves
 from fedcopl.deployment.site.replies import reply_to
-from fedcopl.deployment.site.site import RunningSite, SiteHome
-from fedcopl.deployment.site.what_leaves import ALSO, leaving
+from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, NoClientAnswered, RunFolderError
 from fedcopl.federation.server import run
-from fedcopl.flower_app.sites import home_of
+from fedcopl.flower_app.client_app import home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.predict import load
+from fedcopl.report.run_page import write_report
+from fedcopl.run.record import read_outcome
 from fedcopl.simulation.local import LocalClients
+from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
@@ -51,8 +51,9 @@ def site(data, tmp_path_factory):
 @pytest.fixture(scope="module")
 def asked(site):
     """The first question of a run, on the right terms."""
-    server, model = first_server(CONFIG, 10)
-    return server, terms_of("run-1", 1, CONFIG, site.prepared.dataset.classes, model)
+    classes = site.prepared.dataset.classes
+    server = PreparedServer(None, CONFIG, classes, site.clip).first_state()
+    return server, terms_of("run-1", 1, CONFIG, classes, site.model)
 
 
 def test_a_site_knows_its_own(site):
@@ -138,8 +139,8 @@ def few(data, tmp_path):
     """A site with six images of its own, which it may change; made anew from the same folder at each call."""
     images = tmp_path / "images"
     images.mkdir()
-    for place in range(6):
-        shutil.copy(data / f"clients/site-a/train/{place:03}.png", images)
+    for number in range(6):
+        shutil.copy(data / f"clients/site-a/train/{number:03}.png", images)
     return lambda: RunningSite(SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}))
 
 
@@ -150,11 +151,11 @@ def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
     site.answer(Select(0, 0, None, 1), terms)
     images = site.home.images
     shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
-    grid, told = LoopGrid({"few": lambda message: reply_to(message, few)}), Told()
-    federation = GridClients(grid, terms, Known({"few": 0}), Patience(5, 0, 0.01), told)
+    grid, watcher = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingWatcher()
+    federation = GridClients(grid, terms, KnownSites({"few": 0}), Patience(5, 0, 0.01), watcher)
     assert federation.ask({"few": Train(0, server.shared)}) == {}
     words = "images: they are not those that this run began with; put them back, or wait for the next run"
-    assert told.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
+    assert watcher.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
     assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
     (images / "-new.png").unlink()
     assert few().answer(Train(0, server.shared), terms).examples > 0
@@ -209,8 +210,8 @@ def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked
     strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
     assert strict.has_exam
     settings = {**terms.settings, "privacy.secure_sums": True, "privacy.noise": 0.5}
-    told = strict.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
-    assert (told.correct, told.examples) == (0, 0)
+    reply = strict.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
+    assert (reply.correct, reply.examples) == (0, 0)
     assert str(strict.home.consent).endswith("and does not tell how many of its test images are right")
 
 
@@ -241,9 +242,9 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
         wanted = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
         written = load_file(one.home.folder / f"runs/run-1/prompts/clients/{one.name}.safetensors")
         assert written["text"].tobytes() == wanted["text"].tobytes()
-    told = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
+    results = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
     simulated = json.loads((tmp_path / "run/results.json").read_text())
-    assert told["clients"][0]["final"] == simulated["clients"][0]["final"]
+    assert results["clients"][0]["final"] == simulated["clients"][0]["final"]
     # the model lies where `fedcopl predict` looks for one
     assert load(site.home.folder / "runs/run-1").recipe.classes == site.prepared.dataset.classes
     assert (site.home.folder / "runs/run-1/labels/images.json").exists()
@@ -262,30 +263,36 @@ def two(data, tmp_path_factory):
     return {name: lambda message, site=site: reply_to(message, lambda: site) for name, site in sites.items()}
 
 
-class StopAfterOne(Told):
+class StopAfterOne(NotingWatcher):
     def round_done(self, record):
         raise Interrupted("enough")
 
 
+def served(nodes, plan, watcher=None):
+    return serve(LoopGrid(nodes), PreparedServer.prepare(plan), watcher or NotingWatcher())
+
+
 def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
     patience = Patience(60, 2, 0.01)
-    whole = serve(LoopGrid(two), ServerPlan(CONFIG, data / "classes.txt", tmp_path / "whole", patience), Told())
+    whole = served(two, ServerPlan(CONFIG, data / "classes.txt", tmp_path / "whole", patience))
     plan = ServerPlan(CONFIG, data / "classes.txt", tmp_path / "run", patience)
     with pytest.raises(Interrupted):
-        serve(LoopGrid(two), plan, StopAfterOne())
+        served(two, plan, StopAfterOne())
     progress = json.loads((tmp_path / "run/progress.json").read_text())
     assert [record["round"] for record in progress["rounds"]] == [0]
-    told = serve(LoopGrid(two), replace(plan, resume=True), Told())
+    resumed = served(two, replace(plan, resume=True))
     prompts = [tmp_path / run / "prompts/server.safetensors" for run in ("whole", "run")]
     assert prompts[0].read_bytes() == prompts[1].read_bytes()
-    for one in (whole, told):
-        assert one["sites"] == ["site-a", "site-b"] and one["shared"] == ["visual"]
-        assert [record["participants"] for record in one["rounds"]] == [2, 2]
-        assert 0 < one["final"]["macro"] <= 1  # these sites have labels
-        assert sum(one["rounds"][0]["totals"]) > 0 and one["rounds"][1]["totals"] is None
+    for outcome in (whole, resumed):
+        assert outcome.sites == ("site-a", "site-b") and outcome.shared == ("visual",)
+        assert [record.participants for record in outcome.rounds] == [2, 2]
+        assert 0 < outcome.final.macro <= 1  # these sites have labels
+        assert sum(outcome.rounds[0].totals) > 0 and outcome.rounds[1].totals is None
     kept = json.loads((tmp_path / "run/server.json").read_text())
     assert kept["starts"] == 2 and kept["sites"] == {"site-a": 0, "site-b": 1}
     assert not (tmp_path / "run/progress.json").exists()
+    assert read_outcome(json.loads((tmp_path / "run/results.json").read_text())).outcome == resumed
+    write_report(tmp_path / "run")
     assert "site-a" in (tmp_path / "run/report.html").read_text()
 
 
@@ -296,31 +303,31 @@ def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, s
 
     def broken(message):
         if message.metadata.message_type == f"query.{step}":
-            return Message(Error(ErrorCode.UNKNOWN, "out of order"), reply_to=message)
+            return failed(message, "UNKNOWN", "out of order")
         return good(message)
 
     with pytest.raises(NoClientAnswered, match="at least 2 are needed"):
-        serve(LoopGrid(two | {"site-b": broken}), plan, Told())
+        served(two | {"site-b": broken}, plan)
     assert f"step {step.capitalize()}" in (tmp_path / "run/ended.txt").read_text()
-    serve(LoopGrid(two), replace(plan, resume=True), Told())
+    served(two, replace(plan, resume=True))
     assert not (tmp_path / "run/ended.txt").exists()
 
 
 def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):
     server, terms = asked
-    told = tmp_path / "answers.csv"
-    told.write_text("file,label\ntrain/000.png,seven\n")
+    answers = tmp_path / "answers.csv"
+    answers.write_text("file,label\ntrain/000.png,seven\n")
     home = SiteHome(
-        "site-a", data / "clients/site-a", str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, str(told)
+        "site-a", data / "clients/site-a", str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, str(answers)
     )
     site = RunningSite(home)
-    assert (site.told.index.tolist(), site.told.label.tolist()) == ([0], [7])
+    assert (site.corrections.index.tolist(), site.corrections.label.tolist()) == ([0], [7])
     site.answer(Estimate(0, server.shared), terms)
     site.answer(Select(0, 0, np.zeros(10, np.int64), 1), terms)
     chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
     assert chosen.label[chosen.index.tolist().index(0)] == 7
-    told.write_text("file,label\nother.png,seven\n")
-    with pytest.raises(DataError, match="says nothing about any of the images"):
+    answers.write_text("file,label\nother.png,seven\n")
+    with pytest.raises(DataError, match="says nothing about any of these images"):
         RunningSite(home)
 
 
@@ -343,9 +350,9 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
 
 
 def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
-    named = {line.split(":")[0] for line in leaving() if "." in line.split(":")[0]}
+    named = {line.split(":")[0] for line in what_leaves() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
-    assert set(ALSO) < set(leaving())
+    assert set(ALSO) < set(what_leaves())
 
 
 def test_noise_comes_from_a_secret_of_the_sites_own(site):

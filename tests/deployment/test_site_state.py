@@ -8,7 +8,7 @@ import pytest
 
 from fakes import START, FakeLearner, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.site.answered_questions import SiteState, SiteStep
+from fedcopl.deployment.site.site_state import SiteState, SiteStep
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client, ClientState
@@ -28,12 +28,15 @@ def round_of(number, totals=TOTALS, shared=SHARED):
     return [Estimate(number, shared), Select(number, 0, totals, 2), Train(number, shared)]
 
 
-def told(states, asks, attempt=1, client=CLIENT):
-    return [states.answer(ask, attempt, lambda state, ask=ask: client.answer(ask, state)) for ask in asks]
+def answered(states, asks, attempt=1, client=CLIENT):
+    return [states.answer(ask, attempt, client) for ask in asks]
 
 
-def never(state):
-    raise AssertionError("worked out twice")
+class Never:
+    """Must not be asked."""
+
+    def answer(self, ask, state):
+        raise AssertionError("worked out twice")
 
 
 def bits(reply):
@@ -50,7 +53,7 @@ def states(tmp_path):
 
 
 def test_a_state_survives_the_disk(states):
-    *_, trained = told(states, round_of(0))
+    *_, trained = answered(states, round_of(0))
     state = ClientState()
     for ask in round_of(0):
         reply, state = CLIENT.answer(ask, state)
@@ -60,44 +63,44 @@ def test_a_state_survives_the_disk(states):
 
 
 def test_a_question_asked_again_gets_the_same_bits_and_is_not_worked_out_again(states):
-    first = told(states, round_of(0))
-    again = [SiteState(states.folder).answer(ask, 1, never) for ask in reversed(round_of(0))]
+    first = answered(states, round_of(0))
+    again = [SiteState(states.folder).answer(ask, 1, Never()) for ask in reversed(round_of(0))]
     assert [type(reply) for reply in again] == [type(reply) for reply in reversed(first)]
     assert bits(again[0]) == bits(first[2])
 
 
 def test_an_older_question_is_refused_and_changes_nothing(states):
-    told(states, [*round_of(0), Train(1, SHARED)])
+    answered(states, [*round_of(0), Train(1, SHARED)])
     before = state_bits(states.state())
     with pytest.raises(Refused, match="an old question, of round 1 and start 1"):
-        states.answer(Train(0, SHARED), 1, never)
-    told(states, [Train(1, SHARED)], attempt=2)
+        states.answer(Train(0, SHARED), 1, Never())
+    answered(states, [Train(1, SHARED)], attempt=2)
     with pytest.raises(Refused, match="start 1 of the server"):
-        states.answer(Train(1, SHARED), 1, never)
+        states.answer(Train(1, SHARED), 1, Never())
     assert state_bits(states.state()) == before
 
 
 def test_a_restarted_server_meets_the_same_steps(states):
-    first = told(states, round_of(0))
-    again = [states.answer(ask, 2, never) for ask in round_of(0)]
+    first = answered(states, round_of(0))
+    again = [states.answer(ask, 2, Never()) for ask in round_of(0)]
     assert bits(again[2]) == bits(first[2])
 
 
 def test_where_a_restarted_server_asks_otherwise_the_site_goes_back_to_that_point(states, tmp_path):
-    told(states, round_of(0))
+    answered(states, round_of(0))
     # After the restart others answered: other totals at the second question. As if it had been so from the start:
     other = np.array([9, 0, 1])
     undisturbed = SiteState(tmp_path / "other")
-    wanted = told(undisturbed, round_of(0, other))
-    got = told(states, round_of(0, other), attempt=2)
+    wanted = answered(undisturbed, round_of(0, other))
+    got = answered(states, round_of(0, other), attempt=2)
     assert bits(got[2]) == bits(wanted[2])
     assert state_bits(states.state()) == state_bits(undisturbed.state())
 
 
 def test_the_next_round_begins_where_the_last_one_ended(states, tmp_path):
-    told(states, round_of(0))
-    told(states, round_of(0), attempt=2)
-    told(states, [Train(1, SHARED)], attempt=2)
+    answered(states, round_of(0))
+    answered(states, round_of(0), attempt=2)
+    answered(states, [Train(1, SHARED)], attempt=2)
     plain = ClientState()
     for ask in [*round_of(0), Train(1, SHARED)]:
         _, plain = CLIENT.answer(ask, plain)
@@ -108,46 +111,46 @@ def test_the_next_round_begins_where_the_last_one_ended(states, tmp_path):
 
 
 def test_a_stop_before_the_last_write_makes_the_step_again_with_the_same_bits(states, monkeypatch):
-    told(states, round_of(0)[:2])
-    monkeypatch.setattr(SiteState, "_move_to", lambda self, place: 1 / 0)  # killed after the step, before now.json
+    answered(states, round_of(0)[:2])
+    monkeypatch.setattr(SiteState, "_move_to", lambda self, step: 1 / 0)  # killed after the step, before now.json
     with pytest.raises(ZeroDivisionError):
-        told(states, round_of(0)[2:])
+        answered(states, round_of(0)[2:])
     monkeypatch.undo()
-    *_, trained = told(states, round_of(0))
+    *_, trained = answered(states, round_of(0))
     fresh = SiteState(states.folder.parent / "fresh")
-    assert bits(trained) == bits(told(fresh, round_of(0))[2])
+    assert bits(trained) == bits(answered(fresh, round_of(0))[2])
 
 
 def test_a_full_disk_is_an_error_and_loses_nothing(states):
-    told(states, round_of(0)[:2])
+    answered(states, round_of(0)[:2])
     before = state_bits(states.state())
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, old[1]))
     try:
         with pytest.raises(RunFolderError, match="cannot be written"):
-            told(states, round_of(0)[2:])
+            answered(states, round_of(0)[2:])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
     assert state_bits(states.state()) == before
-    assert told(states, round_of(0)[2:])[0].examples > 0
+    assert answered(states, round_of(0)[2:])[0].examples > 0
 
 
 def test_a_damaged_file_is_named(states):
-    told(states, round_of(0))
+    answered(states, round_of(0))
     for file in states.folder.glob("*.safetensors"):
         file.write_bytes(b"rubbish")
     with pytest.raises(RunFolderError, match=r"\.safetensors: is damaged"):
         states.state()
     (states.folder / "now.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"now\.json: is damaged"):
-        states.place()
+        states.step()
 
 
 def test_a_seeded_site_begins_with_what_it_is_given(states):
     state = ClientState(own={"text": np.ones((1, 3), np.float32)})
     states.seed(state)
     assert state_bits(states.state()) == state_bits(state)
-    assert told(states, [Estimate(7, SHARED)])[0].counts is not None
+    assert answered(states, [Estimate(7, SHARED)])[0].counts is not None
 
 
 def test_what_keys_were_used_for_is_never_taken_back():
@@ -160,11 +163,11 @@ def test_what_keys_were_used_for_is_never_taken_back():
 
 
 def test_a_fork_knows_the_latest_step_of_all(states):
-    told(states, round_of(0))
-    latest = states.place().latest
-    told(states, round_of(0)[:1], attempt=2)
-    place = states.place()
-    assert place.last != latest == place.latest  # so that `taken_back` is given it
+    answered(states, round_of(0))
+    latest = states.step().latest
+    answered(states, round_of(0)[:1], attempt=2)
+    step = states.step()
+    assert step.last != latest == step.latest  # so that `taken_back` is given it
     assert SiteStep().at(1, 0).latest == ""
 
 
@@ -179,29 +182,29 @@ def other(shift):
 
 
 def test_noise_cannot_be_averaged_away_by_asking_in_other_words(states):
-    [first] = told(states, [Estimate(0, SHARED)], client=MANY)
+    [first] = answered(states, [Estimate(0, SHARED)], client=MANY)
     for attempt, shift in ((1, 1e-6), (2, 1e-6), (3, 2e-6)):
         with pytest.raises(ValueError, match="asked to Estimate in round 1, but has answered another such question"):
-            told(states, [Estimate(0, other(shift))], attempt, MANY)
-        assert told(states, [Estimate(0, SHARED)], attempt, MANY)[0].counts.tolist() == first.counts.tolist()
+            answered(states, [Estimate(0, other(shift))], attempt, MANY)
+        assert answered(states, [Estimate(0, SHARED)], attempt, MANY)[0].counts.tolist() == first.counts.tolist()
 
 
 def test_nor_by_training_on_other_labels(states):
-    *_, first = told(states, round_of(0), client=MANY)
+    *_, first = answered(states, round_of(0), client=MANY)
     # A server that was restarted may have other totals; what was let out in this round is said again.
-    *_, again = told(states, round_of(0, np.array([9, 0, 1])), 2, MANY)
+    *_, again = answered(states, round_of(0, np.array([9, 0, 1])), 2, MANY)
     assert bits(again) == bits(first)
     with pytest.raises(ValueError, match="asked to Train in round 1, but has answered another"):
-        told(states, [Train(0, other(1))], 2, MANY)
-    [later] = told(states, [Train(1, SHARED)], 2, MANY)
+        answered(states, [Train(0, other(1))], 2, MANY)
+    [later] = answered(states, [Train(1, SHARED)], 2, MANY)
     assert bits(later) != bits(first)
-    assert told(SiteState(states.folder), [Estimate(5, SHARED)], 3, MANY)[0].counts is not None
+    assert answered(SiteState(states.folder), [Estimate(5, SHARED)], 3, MANY)[0].counts is not None
 
 
 def test_a_round_that_was_left_is_played_again_with_the_same_bits_and_noise(states, tmp_path):
-    told(states, round_of(0)[:2], client=MANY)
-    *_, trained = told(states, round_of(0), 2, MANY)
-    assert bits(trained) == bits(told(SiteState(tmp_path / "whole"), round_of(0), client=MANY)[2])
+    answered(states, round_of(0)[:2], client=MANY)
+    *_, trained = answered(states, round_of(0), 2, MANY)
+    assert bits(trained) == bits(answered(SiteState(tmp_path / "whole"), round_of(0), client=MANY)[2])
 
 
 SECURE = RunConfig.from_mapping({"rounds": 1, "privacy": {"secure_sums": True}}, "test")
@@ -217,7 +220,7 @@ class Kept(LocalClients):
 
     def _ask_one(self, client, ask):
         kept = self.kept[client]
-        reply = kept.answer(ask, 1, lambda state: self._clients[client].answer(ask, state))
+        reply = kept.answer(ask, 1, self._clients[client])
         session = kept.state().secrets.session
         if session is not None:
             self.keys[client].add(session.private)
@@ -242,34 +245,34 @@ def test_no_private_key_is_left_on_disk_after_a_run(tmp_path):
 
 def test_nor_by_a_site_that_the_sum_went_on_without(states):
     client = Client(NoisyLearner(1), SECURE)
-    told(states, [Introduce(0, b"sum")], client=client)
+    answered(states, [Introduce(0, b"sum")], client=client)
     assert states.state().secrets.session is not None
-    told(states, [Evaluate(0, SHARED)], client=client)
+    answered(states, [Evaluate(0, SHARED)], client=client)
     assert states.state().secrets.session is None
     assert b"private" not in b"".join(file.read_bytes() for file in states.folder.iterdir())
 
 
 def test_nobody_else_may_read_what_a_site_keeps(states):
     states.folder.mkdir(mode=0o755)  # of an older version
-    told(states, round_of(0))
+    answered(states, round_of(0))
     assert states.folder.stat().st_mode & 0o777 == 0o700
     rights = {file.name: file.stat().st_mode & 0o777 for file in states.folder.iterdir()}
     assert len(rights) == 5 and set(rights.values()) == {0o600}  # three steps, the latest secrets, now.json
 
 
 def test_what_a_stop_left_half_written_is_removed(states):
-    told(states, round_of(0)[:1])
+    answered(states, round_of(0)[:1])
     (states.folder / ".x.secrets.part").write_bytes(b"half a key")
-    told(states, round_of(0)[1:])
+    answered(states, round_of(0)[1:])
     assert not (states.folder / ".x.secrets.part").exists()
 
 
 def test_damaged_secrets_are_named_and_not_taken_for_none(states):
-    told(states, round_of(0)[:1])
+    answered(states, round_of(0)[:1])
     [file] = states.folder.glob("*.secrets")
     file.write_bytes(b"")
     with pytest.raises(RunFolderError, match=r"\.secrets: is damaged"):
-        told(states, round_of(0)[1:])
+        answered(states, round_of(0)[1:])
     file.unlink()
     with pytest.raises(RunFolderError, match=r"\.secrets: is damaged"):
-        told(states, round_of(0)[1:])
+        answered(states, round_of(0)[1:])

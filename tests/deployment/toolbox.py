@@ -6,17 +6,17 @@ from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedcopl.data.digits import load_digits
-from fedcopl.deployment.site.answered_questions import SiteState
+from fedcopl.deployment.flower_internals.connections import act_for
 from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.client import Client, ClientState
 from fedcopl.run.watcher import SilentWatcher
 
 Node = Callable[[Message], Message | None]
-TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
+act_for(task=1, run=1, node=1)
 
 
 class FakeSite:
@@ -29,14 +29,26 @@ class FakeSite:
         self.asked = 0  # questions that were worked out, not read from disk
 
     def answer(self, ask, terms):
-        return self.states.answer(ask, terms.attempt, lambda state: self._work(ask, state))
-
-    def _work(self, ask, state: ClientState):
-        self.asked += 1
-        return self.client.answer(ask, state)
+        return self.states.answer(ask, terms.attempt, Counted(self))
 
     def __call__(self, message: Message) -> Message:
         return reply_to(message, lambda: self)
+
+
+class Counted:
+    """Counts what a site works out."""
+
+    def __init__(self, site: FakeSite):
+        self.site = site
+
+    def answer(self, ask, state: ClientState):
+        self.site.asked += 1
+        return self.site.client.answer(ask, state)
+
+
+def failed(message: Message, code: str, reason: str) -> Message:
+    """What Flower sends instead of an answer; `code` is a name in its list of error codes."""
+    return Message(Error(getattr(ErrorCode, code), reason), reply_to=message)
 
 
 class LoopGrid(Grid):
@@ -88,7 +100,7 @@ class LoopGrid(Grid):
     def _reply(self, message: Message) -> Message | None:
         name = self.name_of(message.metadata.dst_node_id)
         if name in self.offline:
-            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+            return failed(message, "NODE_UNAVAILABLE", "gone")
         reply = self.nodes[name](message)
         if reply is not None:
             reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
@@ -108,7 +120,7 @@ class LoopGrid(Grid):
         raise NotImplementedError
 
 
-class Told(SilentWatcher):
+class NotingWatcher(SilentWatcher):
     """Remembers what it was told."""
 
     def __init__(self):
@@ -134,10 +146,10 @@ def digit_sites(root, count=3, images=40, labelled=0):
     for number, name in enumerate(names):
         train = root / "clients" / name / "train"
         train.mkdir(parents=True)
-        for place in range(images):
-            digits.train.images[number * images + place].save(train / f"{place:03}.png")
-        for place in range(number * labelled, (number + 1) * labelled):
-            test = root / "clients" / name / "test" / digits.classes[digits.test.labels[place]]
+        for image in range(images):
+            digits.train.images[number * images + image].save(train / f"{image:03}.png")
+        for image in range(number * labelled, (number + 1) * labelled):
+            test = root / "clients" / name / "test" / digits.classes[digits.test.labels[image]]
             test.mkdir(parents=True, exist_ok=True)
-            digits.test.images[place].save(test / f"{place:03}.png")
+            digits.test.images[image].save(test / f"{image:03}.png")
     return names

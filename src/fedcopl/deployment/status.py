@@ -1,11 +1,9 @@
-"""How a server or a site gets on, for those who ask: no image, no label is needed to tell."""
+"""How a server or a site gets on, for those who ask: no image and no label is needed for it."""
 
-import json
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -16,8 +14,9 @@ from ..run.folder import ENDED, ROUNDS, SETTINGS
 from ..run.record import LabelCounts, RoundRecord
 from ..run.record_reader import parse_json, read_rounds
 from .certificates import read_site_keys
-from .server.registry import ONLINE, Control
-from .working_folder import who_works
+from .flower_internals.connections import Control
+from .processes import FolderProcess, process_of
+from .site.site_state import NOW, SiteState
 
 SHOWN = 10  # rounds
 
@@ -34,19 +33,19 @@ class Status:
 
 
 def status_of(folder: Path) -> Status:
-    about = who_works(folder)
-    return _server(folder, about) if about["role"] == "server" else _site(folder, about)
+    process = process_of(folder)
+    return _server(process) if process.role == "server" else _site(process)
 
 
-def _server(folder: Path, about: Mapping[str, Any]) -> Status:
-    out = Path(about["out"])
+def _server(process: FolderProcess) -> Status:
+    out = process.results
     rounds = _rounds(out)
     facts = {
-        "server": f"running on {about['address']}" if about["running"] else "not running",
+        "server": f"running on {process.about['address']}" if process.running else "not running",
         "results": str(out),
         "rounds done": str(len(rounds)),
     }
-    if (out / ENDED).exists() and not about["running"]:
+    if (out / ENDED).exists() and not process.running:
         facts["ended because"] = (out / ENDED).read_text(encoding="utf-8").strip()
     totals = next((record.totals for record in reversed(rounds) if record.totals), None)
     if totals:
@@ -55,8 +54,8 @@ def _server(folder: Path, about: Mapping[str, Any]) -> Status:
     if labelling:
         facts |= _about_labels(labelling)
     trained = {site: record.number for record in rounds for site in record.sites or ()}
-    privacy, sites = _privacy(out, rounds), _sites(folder, about, trained)
-    return Status(about["running"], facts, privacy, sites, [_row(record) for record in rounds[-SHOWN:]])
+    privacy, sites = _privacy(out, rounds), _sites(process, trained)
+    return Status(process.running, facts, privacy, sites, [_row(record) for record in rounds[-SHOWN:]])
 
 
 def _privacy(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
@@ -85,37 +84,38 @@ def _rounds(out: Path) -> tuple[RoundRecord, ...]:
 def _row(record: RoundRecord) -> list[str]:
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
     dropped = "; ".join(f"{site}: {why}" for site, why in record.dropped.items())
-    images = str(record.examples or "-")  # none are told where the run is private
+    images = str(record.examples or "-")  # unknown where the run is private
     return [str(record.number), str(record.participants), images, loss, dropped]
 
 
-def _sites(folder: Path, about: Mapping[str, Any], trained: dict[str, int]) -> list[list[str]]:
+def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
     """Of everyone who may join: whether it is connected, and the last round it trained in."""
-    now = _connected(folder, about) if about["running"] else {}
-    names = read_site_keys(folder / "sites") if (folder / "sites").is_dir() else {}
+    now, folder = _connected(process) if process.running else {}, process.folder / "sites"
+    names = read_site_keys(folder) if folder.is_dir() else {}
     return [
         [name, *now.get(name, ("not connected", "")), f"round {trained[name]}" if name in trained else "never"]
         for name in sorted(names)
     ]
 
 
-def _connected(folder: Path, about: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+def _connected(process: FolderProcess) -> dict[str, tuple[str, str]]:
+    address, ca = process.about["local"], process.about.get("ca", process.folder / "ca.pem")
     try:
-        control = Control(about["local"], Path(about.get("ca", folder / "ca.pem")))
-        nodes = control.nodes()
+        sites = Control(address, Path(ca)).sites()
     except (httpx.HTTPError, OSError, ssl.SSLError) as error:
-        raise FederationError(f"the server does not answer at {about['local']}: {error}") from error
-    return {node.name: ("connected", str(node.last_activated_at)[:19]) for node in nodes if node.status == ONLINE}
+        raise FederationError(f"the server does not answer at {address}: {error}") from error
+    return {site.name: ("connected", site.since[:19]) for site in sites if site.online}
 
 
-def _site(folder: Path, about: Mapping[str, Any]) -> Status:
+def _site(process: FolderProcess) -> Status:
+    about = process.about
     facts = {
-        "site": f"{about['name']}, {'running' if about['running'] else 'not running'}",
+        "site": f"{about['name']}, {'running' if process.running else 'not running'}",
         "server": about["server"],
         "conditions": about.get("conditions", "unknown"),
     }
-    steps = sorted((folder / "runs").glob("*/state/now.json"), key=lambda file: file.stat().st_mtime)
+    steps = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)
     if steps:
-        kept = json.loads(steps[-1].read_text(encoding="utf-8"))
-        facts |= {"last run": str(steps[-1].parent.parent), "last round": str(kept["round"] + 1)}
-    return Status(about["running"], facts)
+        state = steps[-1].parent
+        facts |= {"last run": str(state.parent), "last round": str(SiteState(state).step().round + 1)}
+    return Status(process.running, facts)

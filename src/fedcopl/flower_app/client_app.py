@@ -1,15 +1,57 @@
 """Flower's ClientApp, for `flwr run`: the node's own settings say which site answers."""
 
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
 from flwr.app import Context
 
+from ..deployment.site.consent import USUAL, Consent
 from ..deployment.site.replies import Answerer, make_client_app
+from ..deployment.site.running_site import RunningSite, SiteHome
+from ..errors import ConfigError
+from ..simulation.simulated_sites import PARTITION, SimulatedSite
+from .run_settings import read_run_settings
+
+MODEL = "model."
 
 
 def site_of(context: Context) -> Answerer:
-    """The site that the node's own settings describe: `flower-supernode --node-config 'images="..." ...'`."""
-    from .sites import answerer_of  # brings torch
+    """A simulated site where Flower numbers its nodes, else the one that the node's own settings describe."""
+    if PARTITION in context.node_config:
+        plan = read_run_settings(context.run_config)
+        return SimulatedSite(plan.config.to_toml(), plan.out, int(context.node_config[PARTITION]))
+    return _site(tuple(sorted(context.node_config.items())))
 
-    return answerer_of(context.node_config, context.run_config)
+
+@lru_cache(maxsize=1)
+def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
+    return RunningSite(home_of(dict(node)))
+
+
+def home_of(node: Mapping[str, Any]) -> SiteHome:
+    """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
+
+    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `least-sites`, `least-noise`.
+    """
+    missing = [key for key in ("name", "images", "folder") if not node.get(key)]
+    if missing:
+        raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode")
+    model = {key.removeprefix(MODEL): value for key, value in node.items() if key.startswith(MODEL)}
+    return SiteHome(
+        node["name"],
+        Path(node["images"]),
+        node.get("classes", ""),
+        Path(node["folder"]),
+        model,
+        node.get("corrections", ""),
+        Consent(
+            tuple(str(node.get("share", ",".join(USUAL))).split(",")),
+            int(node.get("least-sites", 0)),
+            float(node.get("least-noise", 0)),
+        ),
+    )
 
 
 app = make_client_app(site_of)

@@ -9,9 +9,13 @@ import threading
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..deployment.server.plan import read_run_settings
+from ..deployment.server.plan import PreparedServer
+from ..deployment.server.rounds import serve
+from ..report.run_page import write_report
 from ..run.record import RoundRecord
 from ..run.watcher import SilentWatcher
+from ..simulation.on_flower import simulate_over
+from .run_settings import read_run_settings
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -32,10 +36,6 @@ class LogWatcher(SilentWatcher):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    from ..deployment.server.rounds import PreparedServer, serve  # brings torch
-    from ..report.run_page import write_report
-    from ..simulation.on_flower import simulate_over
-
     plan, watcher = read_run_settings(context.run_config), LogWatcher()
     if plan.classes_file is None:
         over = threading.Event()

@@ -22,7 +22,7 @@ from ..config import RunConfig
 from ..data.catalog import load_dataset
 from ..data.sharing_out import client_names
 from ..deployment.server.grid_clients import GridClients, Patience
-from ..deployment.server.roster import Known
+from ..deployment.server.site_registry import KnownSites
 from ..deployment.site.replies import make_client_app
 from ..deployment.wire.terms import Terms
 from ..errors import FedCoPLError, FederationError
@@ -49,7 +49,7 @@ class OverGrid(LocalClients):
         names = {name: number for number, name in enumerate(self._clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
         patience = Patience(LONG, len(names), poll=0.05)
-        self._sites = GridClients(grid, terms, Known(names), patience, self._watcher, over.is_set)
+        self._sites = GridClients(grid, terms, KnownSites(names), patience, self._watcher, over.is_set)
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         began = time.perf_counter()

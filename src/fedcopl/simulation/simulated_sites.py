@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..config import RunConfig
-from ..deployment.site.answered_questions import SiteState
+from ..deployment.site.site_state import SiteState
 from ..deployment.wire.terms import Terms
 from ..messages import Ask, Reply
 from ..run.folder import file_name
@@ -27,8 +27,7 @@ class SimulatedSite:
         self._client, self._folder = clients[self.name], folder
 
     def answer(self, ask: Ask, terms: Terms) -> Reply:
-        states = simulated_state(self._folder, terms.run, self.name)
-        return states.answer(ask, terms.attempt, lambda state: self._client.answer(ask, state))
+        return simulated_state(self._folder, terms.run, self.name).answer(ask, terms.attempt, self._client)
 
 
 def simulated_state(folder: Path, run: str, name: str) -> SiteState:

@@ -19,14 +19,14 @@ from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
 from sqlalchemy import update
 
-from ..child_process import end_with
+from ..processes import end_with_parent
 from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-FOR_SITES = "/v1/fleet/"
+FOR_SITES = "/v1/fleet/"  # of all paths that a SuperLink serves
 
 
 class OnlySitesFromOutside:
@@ -61,12 +61,16 @@ class ForgetfulLinkState(SqlLinkState):
             session.execute(gone.values(public_key=f"unregistered {node_id}".encode()))
 
 
-def main() -> None:
-    end_with(int(sys.argv.pop(1)))
-    own = own_numbers(sys.argv.pop(1))
+def patch_superlink(own: Collection[AddressNumber]) -> None:
+    """Put both classes where a SuperLink that is about to start looks for them."""
     # The three parts of Starlette's own `Middleware`, which is all that is looked at.
     setattr(extensions, "get_middleware", lambda: ((OnlySitesFromOutside, (own,), {}),))  # noqa: B010
     setattr(linkstate_factory, "SqlLinkState", ForgetfulLinkState)  # noqa: B010
+
+
+def main() -> None:
+    end_with_parent(int(sys.argv.pop(1)))
+    patch_superlink(own_numbers(sys.argv.pop(1)))
     flower_superlink()
 
 

@@ -15,19 +15,25 @@ from flwr.supercore.retry import http_retry
 from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.cli import flower_supernode
 
-from ..child_process import HEARTBEAT, end_with
+from ..processes import end_with_parent
+from . import HEARTBEAT
 
 LONGEST_SLEEP = 0.5
 LONGEST_BACKOFF = 5
 
 
-def main() -> None:
-    end_with(int(sys.argv.pop(1)))
+def patch_supernode() -> None:
+    """Shorten the waits of a SuperNode that is about to start."""
     for module in (heartbeat, fleet_http_connection):
         setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", HEARTBEAT)  # noqa: B010
     setattr(http_retry, "MAX_RETRY_DELAY", LONGEST_BACKOFF)  # noqa: B010
     clock = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, LONGEST_SLEEP)))
     setattr(start_client_internal, "time", clock)  # noqa: B010
+
+
+def main() -> None:
+    end_with_parent(int(sys.argv.pop(1)))
+    patch_supernode()
     flower_supernode()
 
 

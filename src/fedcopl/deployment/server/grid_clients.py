@@ -5,24 +5,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from ...errors import Interrupted, NoClientAnswered
 from ...federation.seam import too_few
 from ...messages import Ask, KeyAsk, Reply, digest, payload_bytes
 from ...run.watcher import SilentWatcher, Watcher
-from ..wire.packing import Unreadable
-from ..wire.records import one_line, question_records, read_answer
+from ..flower_internals.patient_grid import is_lost
+from ..wire.message_format import Unreadable, one_line, question_records, read_answer, route
 from ..wire.terms import Terms
-from .roster import Known, Node, Roster
+from .site_registry import ConnectedSites, KnownSites, SiteNode
 
-LOST = {  # the question or its answer is gone: ask again, the site gives the same answer
-    ErrorCode.MESSAGE_UNAVAILABLE,
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
-    ErrorCode.NODE_UNAVAILABLE,
-    ErrorCode.CLIENT_APP_CRASHED,
-}
 SLACK = 1_000_000  # bytes an answer may have beyond twice its question's
 LOOK = 1.0  # seconds between two looks at who is there
 
@@ -42,7 +35,7 @@ class _Asked:
     """One question under way."""
 
     ask: Ask
-    node: Node | None = None  # where it was sent to
+    node: SiteNode | None = None  # where it was sent to
     message: str = ""  # Flower's id of it; none: it has to be sent, perhaps again
 
     @property
@@ -57,17 +50,17 @@ class GridClients:
 
     grid: Grid
     terms: Terms
-    known: Known
+    known: KnownSites
     patience: Patience = field(default_factory=Patience)
     watcher: Watcher = field(default_factory=SilentWatcher)
     should_stop: Callable[[], bool] = lambda: False
-    roster: Roster = field(init=False)
+    connected: ConnectedSites = field(init=False)
     _dropped: dict[str, str] = field(default_factory=dict)
     _said: str = ""
     _away: set[str] = field(default_factory=set)  # who is waited for and was not connected at the last look
 
     def __post_init__(self) -> None:
-        self.roster = Roster(self.grid)
+        self.connected = ConnectedSites(self.grid)
 
     @property
     def least(self) -> int:
@@ -83,7 +76,7 @@ class GridClients:
 
     def _at_least(self, wanted: int) -> tuple[str, ...]:
         while True:
-            present = self.roster.present()
+            present = self.connected.now()
             if len(present) >= wanted:
                 self.known.add(present)
                 return tuple(sorted(present, key=self.known.numbers.__getitem__))
@@ -101,9 +94,9 @@ class GridClients:
         return {site: replies[site] for site in questions if site in replies}
 
     def take_dropped(self) -> dict[str, str]:
-        """RunningSite -> why its answer was not used, since this was last asked."""
-        taken, self._dropped = self._dropped | self.roster.notes, {}
-        self.roster.notes = {}
+        """Site -> why its answer was not used, since this was last asked."""
+        taken, self._dropped = self._dropped | self.connected.notes, {}
+        self.connected.notes = {}
         return taken
 
     def _collect(self, asked: dict[str, _Asked], replies: dict[str, Reply], needed: int) -> None:
@@ -125,8 +118,8 @@ class GridClients:
 
     def _send(self, asked: Mapping[str, _Asked]) -> None:
         """Send what has to be sent to those who are there; a site that was away in between has lost its question."""
-        present = self.roster.present()
-        self._tell_who_left(asked, present)
+        present = self.connected.now()
+        self._announce_who_left(asked, present)
         messages: dict[str, Message] = {}
         for site, one in asked.items():
             node = present.get(site)
@@ -137,7 +130,7 @@ class GridClients:
         for site, message in messages.items():
             asked[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
 
-    def _tell_who_left(self, asked: Iterable[str], present: Iterable[str]) -> None:
+    def _announce_who_left(self, asked: Iterable[str], present: Iterable[str]) -> None:
         """Say once that somebody who is waited for is not connected, and once that it is back."""
         away = set(asked) - set(present)
         for site in sorted(away - self._away):
@@ -146,7 +139,7 @@ class GridClients:
             self.watcher.noticed(f"{site} is back")
         self._away = away
 
-    def _message(self, node: Node, ask: Ask, site: str) -> Message:
+    def _message(self, node: SiteNode, ask: Ask, site: str) -> Message:
         records = question_records(ask, self.terms.at(self.known.numbers[site]))
         return Message(records, node.id, route(type(ask)), ttl=self.patience.timeout, group_id=str(ask.round + 1))
 
@@ -157,7 +150,7 @@ class GridClients:
             site = sites.get(message.metadata.reply_to_message_id)
             if site is None or site not in asked:
                 continue
-            if message.has_error() and message.error.code in LOST:
+            if is_lost(message):
                 asked[site].message = ""
                 continue
             one = asked.pop(site)
@@ -205,8 +198,3 @@ def _answer_in(message: Message, one: _Asked) -> tuple[Reply, str]:
         raise
     except Exception as error:
         raise Unreadable(f"its answer cannot be read: {type(error).__name__}") from error
-
-
-def route(kind: type) -> str:
-    """Where Flower's ClientApp takes a question to."""
-    return f"query.{kind.__name__.lower()}"

@@ -1,13 +1,18 @@
-"""A run as `flwr run` describes it: a handful of flat settings, those of `[tool.flwr.app.config]`."""
+"""What a server is to do, and all of it looked at and loaded before anybody is let in."""
 
-import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ...config import RunConfig, override, read_settings
+from ...clip.frozen_clip import Clip
+from ...config import RunConfig
+from ...data.classes import clean_all, read_classes
+from ...data.records import TEMPLATE
 from ...errors import ConfigError
+from ...federation.server import ServerState, refuse_privacy
+from ...methods import choose_method
+from ...privacy.accountant import require_accounting
+from ...run.build import build_clip, first_state
+from ...run.folder import RunFolder
 from .grid_clients import Patience
 
 
@@ -21,22 +26,37 @@ class ServerPlan:
     patience: Patience
     resume: bool = False
 
+    def classes(self) -> tuple[str, ...]:
+        if self.classes_file is None:
+            raise ConfigError("classes: name the file with the class names, one a line; the sites need the same one")
+        return clean_all(read_classes(self.classes_file), self.classes_file)
 
-def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
-    """`settings` is a file, or pairs as on the command line of `fedcopl run`, or a file and then pairs."""
-    words = shlex.split(str(flat.get("settings", "")))
-    file = words.pop(0) if words and "=" not in words[0] else None
-    settings = override(read_settings(Path(file)) if file else {}, words)
-    out = str(flat.get("out", ""))
-    if not out:
-        raise ConfigError("out: name the folder for the results, as in --run-config 'out=\"runs/flower\"'")
-    classes = str(flat.get("classes", ""))
-    return ServerPlan(
-        RunConfig.from_mapping(settings, file or "settings"),
-        Path(classes) if classes else None,
-        Path(out),
-        Patience(
-            float(flat.get("timeout", 600)), int(flat.get("min-sites", 1)), start_with=int(flat.get("start-with", 0))
-        ),
-        bool(flat.get("resume", False)),
-    )
+    def whole_config(self) -> RunConfig:
+        """The settings with the sentence written out: sites must not choose their own."""
+        model = self.config.model.model_copy(update={"template": self.config.model.template or TEMPLATE})
+        return self.config.model_copy(update={"model": model})
+
+
+@dataclass(frozen=True)
+class PreparedServer:
+    """A plan with everything in it looked at and loaded."""
+
+    plan: ServerPlan
+    config: RunConfig
+    classes: tuple[str, ...]
+    clip: Clip
+
+    @classmethod
+    def prepare(cls, plan: ServerPlan) -> "PreparedServer":
+        """Every mistake that can be found beforehand is found here."""
+        classes, config = plan.classes(), plan.whole_config()
+        require_accounting(config)
+        refuse_privacy(config, choose_method(config).neighbours())
+        clip = build_clip(config.model)
+        with RunFolder(plan.out) as folder:
+            folder.open(config, resume=plan.resume)
+        return cls(plan, config, classes, clip)
+
+    def first_state(self) -> ServerState:
+        count = len(self.classes)
+        return first_state(self.config, choose_method(self.config).start(self.clip, count), count)

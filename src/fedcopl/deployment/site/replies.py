@@ -1,5 +1,6 @@
-"""Flower's ClientApp: each question has a route of its own, and all lead to the same site.
+"""What a site sends back to any message: an answer, its name, or a refusal that tells nothing of its images.
 
+`make_client_app` is for those who run Flower: each question has a route of its own, and all lead to the same site.
 Flower starts a new process for every message and forgets what an app keeps in `context.state` when its SuperNode is
 restarted; so nothing is kept there. `fedcopl join` answers by `reply_to` too, but without a new process each time.
 """
@@ -8,15 +9,20 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from ...errors import CannotAnswer, FedCoPLError
 from ...messages import REPLY_TO, Ask, Reply, digest
-from ..server.grid_clients import route
-from ..server.roster import ASK_NAME, NAME
-from ..wire.packing import Unreadable
-from ..wire.records import answer_records, read_question, refusal_records
+from ..wire.message_format import (
+    ASK_NAME,
+    Unreadable,
+    answer_records,
+    name_records,
+    read_question,
+    refusal_records,
+    route,
+)
 from ..wire.terms import Refused, Terms
 
 MOST = 10**9  # bytes of a question
@@ -52,13 +58,13 @@ def make_client_app(answerer: Callable[[Context], Answerer]) -> ClientApp:
 
 
 def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
-    """The answer to any message: an answer, a name, or a refusal. What went wrong here is told here, not there."""
+    """The answer to any message: an answer, a name, or a refusal. What went wrong here is said here, not there."""
     try:
         return Message(_answer(message, answerer()), reply_to=message)
     except Exception as error:
-        told_here = "; ".join([str(error), *getattr(error, "__notes__", ())])
+        whole_reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
         step = message.metadata.message_type.removeprefix("query.")
-        log.error("%s: %s", step, told_here, exc_info=not isinstance(error, EXPECTED))
+        log.error("%s: %s", step, whole_reason, exc_info=not isinstance(error, EXPECTED))
         return Message(refusal_records(harmless_reason(error)), reply_to=message)
 
 
@@ -69,6 +75,6 @@ def harmless_reason(error: Exception) -> str:
 
 def _answer(message: Message, answerer: Answerer) -> RecordDict:
     if message.metadata.message_type == ASK_NAME:
-        return RecordDict({NAME: ConfigRecord({NAME: answerer.name})})
+        return name_records(answerer.name)
     ask, terms = read_question(message.content, MOST)
     return answer_records(answerer.answer(ask, terms), digest(ask), answerer.folder_name)

@@ -1,6 +1,6 @@
-"""The server's door, from outside: is it the right server, and does it let this site in?
+"""Before a site joins: is it the right server, and does it let this site in?
 
-A SuperNode that is not let in ends, and starting one takes seconds of work. So a site knocks first, by itself.
+A SuperNode that is not let in ends, and starting one takes seconds of work. So a site finds out first, by itself.
 """
 
 import socket
@@ -11,25 +11,21 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from ...errors import FederationError
-from ..child_process import HEARTBEAT
+from ..flower_internals import HEARTBEAT
+from ..flower_internals.connections import visit_server
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerAddress:
     """Where the server is and how to be sure that it is the right one."""
 
     address: str
     ca: Path
 
 
-def check_server(server: Server) -> None:
+def check_server(server: ServerAddress) -> None:
     """Make sure that it is the right server, if it is there; a wrong one is an error."""
     host, _, port = server.address.rpartition(":")
     if not host or not port.isdigit():
@@ -53,25 +49,21 @@ def check_server(server: Server) -> None:
         return  # it may come later: the SuperNode keeps trying
 
 
-def knock(server: Server, private: Path) -> str | None:
-    """None if the server lets in who has this key, else why not, in words."""
+def why_not_let_in(server: ServerAddress, private: Path) -> str | None:
+    """In words, why who has this key cannot join now; None if the server lets it in."""
     key = load_ssh_private_key(private.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise FederationError(f"{private}: is not the key of a site")
-    shown = (RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, key.public_key()))
-    with FleetHttpClient.from_server_address(server.address, False, server.ca.read_bytes(), shown) as client:
-        try:
-            public = public_key_to_bytes(key.public_key())
-            node = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
-            client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))  # the place is for the SuperNode
-            return None
-        except httpx.HTTPStatusError as error:
-            return _why_not(error.response.status_code, private.with_suffix(".pub"))
-        except httpx.HTTPError:
-            return f"nobody answers at {server.address}; trying again until somebody does"
+    try:
+        visit_server(server.address, server.ca, key)
+        return None
+    except httpx.HTTPStatusError as error:
+        return _refusal(error.response.status_code, private.with_suffix(".pub"))
+    except httpx.HTTPError:
+        return f"nobody answers at {server.address}; trying again until somebody does"
 
 
-def _why_not(status: int, public: Path) -> str:
+def _refusal(status: int, public: Path) -> str:
     if status == httpx.codes.UNAUTHORIZED:
         return "the server does not believe this site's signature: is the clock of this machine right? trying again"
     return (

@@ -7,17 +7,16 @@ import time
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Error, Message
-from flwr.common.constant import ErrorCode
+from flwr.app import Array, ArrayRecord, Message
 from numpy.lib import format as npy
 
-from deployment.toolbox import FakeSite, LoopGrid, Told, terms
+from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
 from fakes import START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_clients import GridClients, Patience
-from fedcopl.deployment.server.roster import Known
+from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.replies import harmless_reason
-from fedcopl.deployment.wire.records import answer_records, read_answer
+from fedcopl.deployment.wire.message_format import answer_records, read_answer
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientAnswered
 from fedcopl.federation.server import run
@@ -34,7 +33,7 @@ def sites(tmp_path, config=CONFIG, count=3):
 
 
 def federation_of(grid, watcher=None, patience=QUICK, **more):
-    return GridClients(grid, terms(CONFIG), Known({}), patience, watcher or Told(), **more)
+    return GridClients(grid, terms(CONFIG), KnownSites({}), patience, watcher or NotingWatcher(), **more)
 
 
 def played(federation, config=CONFIG):
@@ -89,7 +88,7 @@ def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
     kept = []
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-0"}
-    known = Known({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
+    known = KnownSites({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
     federation = GridClients(grid, terms(CONFIG), known, QUICK)
     assert federation.clients() == ("client-1", "client-2")
     grid.offline = set()
@@ -111,12 +110,12 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
     nodes = sites(tmp_path)
     silent = nodes["client-1"]
     nodes["client-1"] = lambda message: None if spoiled(message, "train", 1) else silent(message)
-    told = Told()
-    federation = federation_of(LoopGrid(nodes), told)
+    watcher = NotingWatcher()
+    federation = federation_of(LoopGrid(nodes), watcher)
     bits, reports = played(federation)
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
-    assert told.notes == ["round 1, Train: client-1 is left out: gave no answer within 0 s"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: gave no answer within 0 s"]
     assert federation.take_dropped() == {"client-1": "Train: gave no answer within 0 s"}
 
 
@@ -177,7 +176,7 @@ RUBBISH = {
     "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (to(TRAIN, Trained(TRAIN.shared, "many", 0.5)), "examples of the Trained is 'many'"),
     "an exception": (
-        lambda message: Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "boom\n"), reply_to=message),
+        lambda message: failed(message, "CLIENT_APP_RAISED_EXCEPTION", "boom\n"),
         "broke while answering: boom",
     ),
 }
@@ -188,10 +187,10 @@ def test_rubbish_is_dropped_and_named(tmp_path, node, words):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: node(message) if spoiled(message, "train", 1) else good(message)
-    told = Told()
-    bits, _ = played(federation_of(LoopGrid(nodes), told))
+    watcher = NotingWatcher()
+    bits, _ = played(federation_of(LoopGrid(nodes), watcher))
     assert bits == lost("client-1", ("Train", 0))[0]
-    [note] = told.notes
+    [note] = watcher.notes
     assert note.startswith("round 1, Train: client-1 is left out: ") and words in note
 
 
@@ -225,11 +224,11 @@ def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monk
         return reply, folder
 
     monkeypatch.setattr("fedcopl.deployment.server.grid_clients.read_answer", breaks)
-    nodes, told = sites(tmp_path), Told()
+    nodes, watcher = sites(tmp_path), NotingWatcher()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
-    _, reports = played(federation_of(LoopGrid(nodes), told))
+    _, reports = played(federation_of(LoopGrid(nodes), watcher))
     assert reports[0].participants == ("client-0", "client-2")
-    assert told.notes == ["round 1, Train: client-1 is left out: its answer cannot be read: MemoryError"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: its answer cannot be read: MemoryError"]
 
 
 def test_an_answer_from_another_node_is_not_taken(tmp_path):
@@ -244,23 +243,23 @@ def test_an_answer_from_another_node_is_not_taken(tmp_path):
         return reply
 
     grid._reply = forged
-    told = Told()
-    bits, _ = played(federation_of(grid, told))
+    watcher = NotingWatcher()
+    bits, _ = played(federation_of(grid, watcher))
     assert bits == lost("client-1", ("Train", 0))[0]
-    assert told.notes == ["round 1, Train: client-1 is left out: another node answered in its place"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: another node answered in its place"]
 
 
 def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
-    told = Told()
-    federation = federation_of(grid, told)
+    watcher = NotingWatcher()
+    federation = federation_of(grid, watcher)
     federation.ask({name: Evaluate(0, None) for name in federation.clients()})
     twin = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     twin.folder_name = "another"
     grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
     assert list(federation.ask({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
-    assert told.notes == [
+    assert watcher.notes == [
         "round 2, Evaluate: client-1 is left out: answered from another folder than before: "
         "two sites use its key, or it has lost its own"
     ]
@@ -277,7 +276,7 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
     def flaky(message):
         reply = good(message)  # it works, but the answer gets lost on the way
         if spoiled(message, "train", 1) and next(fails):
-            return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+            return failed(message, "NODE_UNAVAILABLE", "gone")
         return reply
 
     grid.nodes["client-1"] = flaky
@@ -288,11 +287,11 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
 
 
 def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
-    grid, told = LoopGrid(sites(tmp_path)), Told()
-    federation = federation_of(grid, patience=Patience(90, 1, 0.01), watcher=told)
+    grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
+    federation = federation_of(grid, patience=Patience(90, 1, 0.01), watcher=watcher)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
-        federation._tell_who_left(("a", "b"), present)
-    assert told.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
+        federation._announce_who_left(("a", "b"), present)
+    assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
 
 
 def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
@@ -317,10 +316,10 @@ def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, monkeypatch):
     monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-1", "client-2"}
-    told = Told()
+    watcher = NotingWatcher()
     threading.Timer(0.2, grid.offline.clear).start()
-    assert len(federation_of(grid, told, Patience(5, 3, 0.01)).clients()) == 3
-    assert told.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
+    assert len(federation_of(grid, watcher, Patience(5, 3, 0.01)).clients()) == 3
+    assert watcher.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
 
 
 def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch):
@@ -329,11 +328,11 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch
     good, begin = nodes["client-1"], time.monotonic()
     nodes["client-1"] = lambda message: good(message) if time.monotonic() > begin + 0.6 else None
     nodes["client-2"] = lambda message: None
-    told = Told()
-    federation = federation_of(LoopGrid(nodes), told, Patience(0.1, 2, 0.01))
+    watcher = NotingWatcher()
+    federation = federation_of(LoopGrid(nodes), watcher, Patience(0.1, 2, 0.01))
     replies = federation.ask({name: Evaluate(0, None) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
-    assert "waiting: 1 of at least 2 sites have answered" in told.notes
+    assert "waiting: 1 of at least 2 sites have answered" in watcher.notes
 
 
 def altered(nodes, names, reply):
@@ -395,10 +394,10 @@ def test_what_went_wrong_at_a_site_stays_there(tmp_path):
 
 
 def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
-    told = Told()
-    federation = federation_of(LoopGrid(sites(tmp_path)), told, Patience(1, 0, 0.01))
+    watcher = NotingWatcher()
+    federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Patience(1, 0, 0.01))
     assert federation.ask({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
-    assert told.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
+    assert watcher.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
 
 
 def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
@@ -412,7 +411,7 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
 
     nodes["client-1"].answer = with_junk
     grid = LoopGrid(nodes)
-    bits, reports = played(GridClients(grid, terms(config), Known({}), QUICK, Told()), config)
+    bits, reports = played(GridClients(grid, terms(config), KnownSites({}), QUICK, NotingWatcher()), config)
     others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
     assert bits == played(LocalClients(others), config)[0]
     assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
@@ -424,7 +423,7 @@ def test_secure_sums_travel_too(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
-    federation = GridClients(grid, terms(config), Known({}), QUICK, Told())
+    federation = GridClients(grid, terms(config), KnownSites({}), QUICK, NotingWatcher())
     bits, _ = played(federation, config)
     assert bits == played(LocalClients(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_dropped() == {}

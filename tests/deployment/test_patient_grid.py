@@ -11,13 +11,13 @@ from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
+from deployment import toolbox
 from deployment.deployment import free_port
-from deployment.toolbox import TaskIdentity
-from fedcopl.deployment.flower_internals import grid as module
-from fedcopl.deployment.flower_internals.grid import PatientGrid
+from fedcopl.deployment.flower_internals import patient_grid as module
+from fedcopl.deployment.flower_internals.patient_grid import PatientGrid, is_lost
 from fedcopl.errors import FederationError, Interrupted
 
-assert TaskIdentity.run_id == 1
+assert toolbox  # messages can be made
 
 
 class FakeLink:
@@ -32,7 +32,7 @@ class FakeLink:
         answer.metadata.__dict__["_message_id"] = answer.object_id
         contents = {id: piece.deflate() for id, piece in get_all_nested_objects(answer).items()}
         self.pieces |= {
-            id: (content if place < (upto or 99) else b"") for place, (id, content) in enumerate(contents.items())
+            id: (content if number < (upto or 99) else b"") for number, (id, content) in enumerate(contents.items())
         }
         plain = message_to_proto(answer)
         self.answers.append((plain, get_object_tree(answer)))
@@ -89,7 +89,7 @@ def test_an_answer_whose_pieces_are_gone_is_lost(grid, link):
     for piece in link.push(question(), "gone"):
         del link.pieces[piece]
     [message] = grid.pull_messages(["question gone"])
-    assert message.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert message.error.code == ErrorCode.MESSAGE_UNAVAILABLE and is_lost(message)
     assert message.metadata.reply_to_message_id == "question gone"
 
 
@@ -98,7 +98,7 @@ def test_made_up_pieces_are_an_error_of_their_sender(grid, link, content):
     for piece in link.push(question(), "x"):
         link.pieces[piece] = content
     [message] = grid.pull_messages(["question x"])
-    assert message.error.code == ErrorCode.UNKNOWN
+    assert message.error.code == ErrorCode.UNKNOWN and not is_lost(message)
     assert message.error.reason.startswith("cannot be put together")
 
 

@@ -18,14 +18,20 @@ from hypothesis.extra import numpy as numbers
 
 from deployment.toolbox import terms
 from fedcopl.config import RunConfig
-from fedcopl.deployment.wire.packing import KINDS, Packed, Unreadable, pack, unpack
-from fedcopl.deployment.wire.records import (
+from fedcopl.deployment.wire.message_format import (
+    KINDS,
+    Packed,
+    Unreadable,
     answer_records,
+    name_records,
     one_line,
+    pack,
     question_records,
     read_answer,
+    read_name,
     read_question,
     refusal_records,
+    unpack,
 )
 from fedcopl.deployment.wire.terms import config_from, differences, flat_settings
 from fedcopl.errors import ConfigError
@@ -264,7 +270,7 @@ def hostile_records(draw):
     named = draw(st.just(sorted(get_type_hints(KINDS[kind]))) | st.lists(st.text(max_size=5), max_size=3))
     tree = json.dumps({name: draw(trees) for name in named})
     stored = draw(st.lists(arrays_sent, min_size=1, max_size=2))
-    arrays = {str(place): Array("float32", (1,), "numpy.ndarray", data) for place, data in enumerate(stored)}
+    arrays = {str(number): Array("float32", (1,), "numpy.ndarray", data) for number, data in enumerate(stored)}
     message = {"kind": kind, "tree": tree, "to": "q", "from": draw(st.text(max_size=5))}
     return RecordDict({"message": ConfigRecord(message), "arrays": ArrayRecord(arrays)})
 
@@ -275,6 +281,11 @@ def test_whatever_comes_is_a_message_or_unreadable(records):
     for read in (lambda: read_answer(records, "q", 10**6), lambda: read_question(records, 10**6)):
         with contextlib.suppress(Unreadable):
             read()
+
+
+def test_a_name_is_read_in_one_line_and_none_is_no_name():
+    assert read_name(name_records("site\na")) == "site a"
+    assert read_name(RecordDict()) == ""
 
 
 def test_too_large_an_answer_is_refused_before_it_is_read():

@@ -15,18 +15,17 @@ other step has any use for keys, and those of a sum that is over are gone from t
 """
 
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from ...errors import RunFolderError
-from ...federation.client import ClientState
+from ...federation.client import Client, ClientState
 from ...federation.state_arrays import (
     Tensors,
     below,
@@ -39,10 +38,9 @@ from ...federation.state_arrays import (
 from ...files import TEMPORARY, make_private_folder, write_private
 from ...messages import Ask, Evaluated, Reply, digest
 from ...privacy.disclosure import Secrets
-from ..wire.packing import Packed, pack, unpack
+from ..wire.message_format import Packed, pack, unpack
 from ..wire.terms import Refused
 
-Work = Callable[[ClientState], tuple[Reply, ClientState]]
 NOW, SEED = "now.json", "seed"
 STEP, SECRETS = ".safetensors", ".secrets"
 
@@ -89,23 +87,24 @@ class SiteState:
         self._write(SEED, state, Evaluated(0, 0))
         self._move_to(SiteStep(base=SEED, latest=SEED))
 
-    def answer(self, ask: Ask, attempt: int, answer: Work) -> Reply:
-        """The reply to a question: from disk if it was answered before, else worked out and written down first."""
-        place, question = self.place().at(attempt, ask.round), digest(ask)
-        if question in place.path:
-            return self._read(step_name(place.path[: place.path.index(question) + 1]))[1]
-        path = (*place.path, question)
+    def answer(self, ask: Ask, attempt: int, client: Client) -> Reply:
+        """The reply to a question: from disk if it was answered before, else the client's, written down first."""
+        at, question = self.step().at(attempt, ask.round), digest(ask)
+        if question in at.path:
+            return self._read(step_name(at.path[: at.path.index(question) + 1]))[1]
+        path = (*at.path, question)
         step = step_name(path)
-        if step in place.steps:
+        if step in at.steps:
             reply = self._read(step)[1]
         else:
-            reply, state = answer(self.state(place))
+            reply, state = client.answer(ask, self.state(at))
             self._write(step, state, reply)
-            place = replace(place, steps=(*place.steps, step), latest=step)
-        self._move_to(replace(place, path=path))
+            at = replace(at, steps=(*at.steps, step), latest=step)
+        self._move_to(replace(at, path=path))
         return reply
 
-    def place(self) -> SiteStep:
+    def step(self) -> SiteStep:
+        """Where the site stands."""
         if not (self.folder / NOW).exists():
             return SiteStep()
         try:
@@ -114,16 +113,16 @@ class SiteState:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error
 
-    def state(self, place: SiteStep | None = None) -> ClientState:
+    def state(self, at: SiteStep | None = None) -> ClientState:
         """What this site keeps to itself, as of its last answer."""
-        place = place or self.place()
-        state = self._read(place.last)[0] if place.last else ClientState()
-        return taken_back(state, ClientState(secrets=self._secrets(place.latest))) if place.latest else state
+        at = at or self.step()
+        state = self._read(at.last)[0] if at.last else ClientState()
+        return taken_back(state, ClientState(secrets=self._secrets(at.latest))) if at.latest else state
 
-    def _move_to(self, place: SiteStep) -> None:
+    def _move_to(self, step: SiteStep) -> None:
         make_private_folder(self.folder)
-        write_private(self.folder / NOW, json.dumps(asdict(place)).encode())
-        needed = {f"{step}{STEP}" for step in (place.base, *place.steps)} | {f"{place.latest}{SECRETS}"}
+        write_private(self.folder / NOW, json.dumps(asdict(step)).encode())
+        needed = {f"{name}{STEP}" for name in (step.base, *step.steps)} | {f"{step.latest}{SECRETS}"}
         for file in self.folder.iterdir():
             if file.suffix in {STEP, SECRETS, TEMPORARY} and file.name not in needed:
                 with suppress(OSError):  # the next step tries again
@@ -133,7 +132,7 @@ class SiteState:
         packed = pack(reply)
         without = replace(state, secrets=Secrets(history=state.secrets.history))
         tensors: Tensors = {f"state/{name}": value for name, value in state_tensors(without).items()}
-        tensors |= {f"reply/{place}": array for place, array in enumerate(packed.arrays)}
+        tensors |= {f"reply/{number}": array for number, array in enumerate(packed.arrays)}
         make_private_folder(self.folder)
         write_private(self.folder / f"{step}{SECRETS}", save(secret_tensors(state.secrets)))
         write_private(self.folder / f"{step}{STEP}", save(tensors, {"kind": packed.kind, "tree": packed.tree}))
@@ -142,7 +141,7 @@ class SiteState:
         file = self.folder / f"{step}{SECRETS}"
         try:
             return secrets_from(load(file.read_bytes()))
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise RunFolderError(f"{file}: is damaged: {error}") from error
 
     def _read(self, step: str) -> tuple[ClientState, Reply]:
@@ -153,7 +152,6 @@ class SiteState:
                 about = opened.metadata()
             arrays = below(tensors, "reply/")
             packed = Packed(about["kind"], about["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))
-            reply: Any = unpack(packed)
-            return state_from(below(tensors, "state/")), reply
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            return state_from(below(tensors, "state/")), cast(Reply, unpack(packed))
+        except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
             raise RunFolderError(f"{file}: is damaged: {error}") from error

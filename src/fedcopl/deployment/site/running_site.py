@@ -22,14 +22,14 @@ from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
 from ...methods import choose_method
 from ...run.believed_labels import write_images, write_labels
 from ...run.build import backbone_name, build_clip, build_images, build_model, expert_answers
-from ...run.folder import RESULTS, RunFolder, file_name
+from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
 from ...run.loop import versions
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ...run.watcher import SilentWatcher, Watcher
 from ..certificates import site_secret
 from ..wire.terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to, images_digest
-from .answered_questions import SiteState
 from .consent import Consent
+from .site_state import SiteState
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class RunningSite:
         self.home, self.own = home, home.own_model()
         self.prepared, self.clip, self.images = _load(home, self.own, watcher or SilentWatcher())
         train = self.prepared.dataset.train
-        self.said = corrections_of(np.arange(len(train)), expert_answers(home.corrections, self.prepared.dataset))
+        self.corrections = corrections_of(
+            np.arange(len(train)), expert_answers(home.corrections, self.prepared.dataset)
+        )
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = backbone_name(self.own.backbone, self.clip)
         self._secret = site_secret(home.folder)
@@ -92,7 +94,7 @@ class RunningSite:
         client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
         hold_to(folder / "terms.json", terms, self.images)
         states = SiteState(folder / "state")
-        reply = states.answer(ask, terms.attempt, lambda state: client.answer(ask, state))
+        reply = states.answer(ask, terms.attempt, client)
         self._write_down(folder, client.config, ask, reply, states.state())
         return reply
 
@@ -104,7 +106,7 @@ class RunningSite:
             server = ServerState(ask.round, ask.shared, len(self.prepared.dataset.classes))
             RunFolder(folder).write_prompts(server, {self.name: state})
             RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, ask.round, reply)))
-        elif not (folder / "settings.toml").exists():
+        elif not (folder / SETTINGS).exists():
             train = self.prepared.dataset.train
             write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
             RunFolder(folder).begin(config)
@@ -137,10 +139,10 @@ class RunningSite:
         exam = built.exam(built.images(self.prepared.test), labels) if tells and labels is not None else NO_EXAM
         # Bound to the run: another run with the same questions must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
-        return built.client(built.learner(built.images(self.prepared.train), number), exam, secret, self.said)
+        return built.client(built.learner(built.images(self.prepared.train), number), exam, secret, self.corrections)
 
     def _config(self, terms: Terms) -> RunConfig:
-        """The server's settings, with this site's own in their places."""
+        """The server's settings, with this site's own in their stead."""
         config = terms.config()
         own = {name: getattr(self.own, name) for name in LOCAL["model"]}
         return config.model_copy(update={"model": config.model.model_copy(update=own)})
@@ -156,5 +158,5 @@ def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip,
     # They were cut a moment ago: this only looks them up.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
     bad = {one.place for one in cut_before.bad}
-    contents = [content for place, content in enumerate(cut_before.digests) if place not in bad]
+    contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)

@@ -10,12 +10,13 @@ import httpx
 import pytest
 
 from deployment.deployment import free_port
-from deployment.toolbox import Told
+from deployment.toolbox import NotingWatcher
 from fedcopl.deployment.certificates import SiteKey, server_certificates, site_key
+from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.flower_internals.superlink import ForgetfulLinkState
-from fedcopl.deployment.server.host import ServerHome, control_of, letting_in, link_of
-from fedcopl.deployment.server.registry import Control
-from fedcopl.deployment.site.server_probe import Server, knock
+from fedcopl.deployment.server.server_process import ServerHome, control_of, superlink
+from fedcopl.deployment.server.site_registry import admit, admitting
+from fedcopl.deployment.site.server_probe import ServerAddress, why_not_let_in
 from fedcopl.deployment.wire.addresses import own_address
 
 NOT_LET_IN = "the server does not let this site in"
@@ -28,7 +29,10 @@ class FakeControlClient:
         self.there, self.refused = {}, refused
 
     def ListNodes(self, request):
-        nodes = [SimpleNamespace(name=n, public_key=k, node_id=k, status="online") for k, n in self.there.items()]
+        nodes = [
+            SimpleNamespace(name=name, public_key=key, node_id=key, status="online", last_activated_at="now")
+            for key, name in self.there.items()
+        ]
         return SimpleNamespace(nodes_info=nodes)
 
     def RegisterNode(self, request):
@@ -46,11 +50,11 @@ def control():
 
 
 def test_one_that_cannot_be_registered_stops_nobody_else(control):
-    change = control.admit([SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
+    change = admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
     assert change.new == ["a", "c"]
     assert change.refused == {"b": "Public key already in use."}
     assert control._client.there == {b"1": "a", b"3": "c"}
-    assert control.admit([SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
+    assert admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
 
 
 def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name(tmp_path):
@@ -70,10 +74,10 @@ def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name(tmp_
 @contextmanager
 def open_for_sites(root, host="127.0.0.1"):
     """A server without a run: what it was told, and where sites find it."""
-    folder, told = root / "federation", Told()
+    folder, watcher = root / "federation", NotingWatcher()
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
-    with link_of(home) as (link, _), control_of(home, link) as control, letting_in(home, control, told):
-        yield told, Server(home.local, home.certificates.ca), home
+    with superlink(home) as (link, _), control_of(home, link) as control, admitting(home.sites, control, watcher):
+        yield watcher, ServerAddress(home.local, home.certificates.ca), home
 
 
 def until(done, what):
@@ -95,29 +99,29 @@ def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
         shutil.copy(file, tmp_path / "part")
         (tmp_path / "part").rename(sites / f"{name}.pub")
 
-    with open_for_sites(tmp_path) as (told, server, _):
+    with open_for_sites(tmp_path) as (watcher, server, _):
         let_in(public, "hospital")
-        until(lambda: knock(server, private) is None, told.notes)
+        until(lambda: why_not_let_in(server, private) is None, watcher.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: (knock(server, private) or "").startswith(NOT_LET_IN), told.notes)
+        until(lambda: (why_not_let_in(server, private) or "").startswith(NOT_LET_IN), watcher.notes)
         let_in(public, "hospital")
-        until(lambda: knock(server, private) is None, told.notes)
+        until(lambda: why_not_let_in(server, private) is None, watcher.notes)
 
         site_key(tmp_path / "site", "clinic")  # the same key, another name
         let_in(public, "hospital")
-        until(lambda: "clinic may join from now on" in told.notes, told.notes)
-        until(lambda: knock(server, private) is None, told.notes)
+        until(lambda: "clinic may join from now on" in watcher.notes, watcher.notes)
+        until(lambda: why_not_let_in(server, private) is None, watcher.notes)
         let_in(other_public, "zoo")
-        until(lambda: knock(server, other) is None, told.notes)
+        until(lambda: why_not_let_in(server, other) is None, watcher.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: "clinic may not join any more" in told.notes, told.notes)
-    assert [note for note in told.notes if "cannot" in note] == []
+        until(lambda: "clinic may not join any more" in watcher.notes, watcher.notes)
+    assert [note for note in watcher.notes if "cannot" in note] == []
 
     let_in(public, "hospital")
-    with open_for_sites(tmp_path) as (told, server, _):  # and it starts again, with both
-        assert knock(server, private) is None
-        assert knock(server, other) is None
-    assert told.notes == []
+    with open_for_sites(tmp_path) as (watcher, server, _):  # and it starts again, with both
+        assert why_not_let_in(server, private) is None
+        assert why_not_let_in(server, other) is None
+    assert watcher.notes == []
 
 
 def has_ipv6():
@@ -140,6 +144,6 @@ def test_a_server_may_listen_on_one_address_or_on_ipv6(tmp_path, host):
     shutil.copy(public, tmp_path / "federation/sites")
     with open_for_sites(tmp_path, host) as (_, server, home):
         assert server.address.startswith("127.0.0.2:" if host == "127.0.0.2" else "[::1]:")
-        assert knock(server, private) is None
+        assert why_not_let_in(server, private) is None
         with pytest.raises(OSError):  # nobody at other addresses of this machine
             socket.create_connection(("127.0.0.3", home.port), timeout=5).close()

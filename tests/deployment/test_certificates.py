@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from fedcopl.deployment import certificates as keys
+from fedcopl.deployment import certificates
 from fedcopl.deployment.certificates import (
     given_certificates,
     public_line,
@@ -19,7 +19,7 @@ from fedcopl.deployment.certificates import (
     site_secret,
 )
 from fedcopl.deployment.flower_internals import superlink as link
-from fedcopl.deployment.site.server_probe import Server, check_server, knock
+from fedcopl.deployment.site.server_probe import ServerAddress, check_server, why_not_let_in
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -51,35 +51,35 @@ def listening(made):
 
 
 def test_a_site_with_the_right_certificate_is_sure_of_the_server(made, listening):
-    check_server(Server(f"127.0.0.1:{listening}", made.ca))
-    check_server(Server(f"localhost:{listening}", made.ca))
+    check_server(ServerAddress(f"127.0.0.1:{listening}", made.ca))
+    check_server(ServerAddress(f"localhost:{listening}", made.ca))
 
 
 def test_a_certificate_of_another_server_is_an_error_that_names_both(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
     with pytest.raises(FederationError, match=rf"127.0.0.1:{listening}: does not show.*ca\.pem speaks for"):
-        check_server(Server(f"127.0.0.1:{listening}", other.ca))
+        check_server(ServerAddress(f"127.0.0.1:{listening}", other.ca))
 
 
 def test_who_is_not_there_yet_is_waited_for(made, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    server = Server(f"127.0.0.1:{port}", made.ca)
+    server = ServerAddress(f"127.0.0.1:{port}", made.ca)
     check_server(server)
-    assert knock(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
+    assert why_not_let_in(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
 def test_an_address_that_is_none_is_refused(made, address):
     with pytest.raises(FederationError, match="is no address"):
-        check_server(Server(address, made.ca))
+        check_server(ServerAddress(address, made.ca))
 
 
 def test_a_file_that_is_no_certificate_is_refused(tmp_path):
     (tmp_path / "ca.pem").write_text("hello")
     for file in (tmp_path / "ca.pem", tmp_path / "nothing.pem"):
         with pytest.raises(FederationError, match=r"\.pem: is not the certificate of a server"):
-            check_server(Server("127.0.0.1:1", file))
+            check_server(ServerAddress("127.0.0.1:1", file))
 
 
 def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_path, monkeypatch):
@@ -90,15 +90,15 @@ def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_pat
     other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
     assert other.certificate.read_bytes() != before[0]
     assert other.ca.read_bytes() == before[1]  # what sites were given stays right
-    monkeypatch.setattr(keys, "VALID", timedelta(days=3))
-    keys._write_server(other, tmp_path / "ca.key", {"b.example"})
+    monkeypatch.setattr(certificates, "VALID", timedelta(days=3))
+    certificates._write_server(other, tmp_path / "ca.key", {"b.example"})
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
 
 
 def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
-    monkeypatch.setattr(keys, "own_addresses", set)
+    monkeypatch.setattr(certificates, "own_addresses", set)
     elsewhere = server_certificates(tmp_path, ["server.example"])
     with pytest.raises(FederationError, match=r"made out also to 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)

@@ -16,8 +16,6 @@ from flwr.app.message import make_message
 from flwr.common.constant import ErrorCode
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.constant import SYSTEM_MESSAGE_TYPE
-from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.inflatable.inflatable_utils import (
@@ -29,9 +27,27 @@ from flwr.superlink.grid import HttpGrid
 
 from ...errors import Interrupted
 
+LOST = {  # the question or its answer is gone: ask again, the site gives the same answer
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+}
 LARGEST = 10**9  # bytes of one answer
 TRYING = 30.0  # seconds a SuperLink may be away; it is on this machine
 LOOK = 0.5  # seconds between two looks whether to stop, while it is away
+
+
+def is_lost(message: Message) -> bool:
+    """Whether this stands for a question or an answer that got lost on its way.
+
+    >>> from flwr.app import RecordDict
+    >>> from fedcopl.deployment.flower_internals.connections import act_for
+    >>> act_for(1, 1, 1)
+    >>> is_lost(Message(RecordDict(), 7, "query.train"))
+    False
+    """
+    return message.has_error() and message.error.code in LOST
 
 
 @dataclass
@@ -78,9 +94,9 @@ class PatientGrid(HttpGrid):
         if not questions:
             return
         found = self._runtime_client.PullMessages(PullAppMessagesRequest(message_ids=questions))
-        for told, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+        for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
             pieces = [piece.object_id for piece in iterate_object_tree(tree)]
-            about = told.metadata
+            about = message.metadata
             self._arriving[about.reply_to_message_id] = _Arriving(about.message_id, about.src_node_id, pieces)
 
     def _message(self, question: str, one: _Arriving) -> Message | None:
@@ -113,11 +129,11 @@ class PatientGrid(HttpGrid):
             message_id="",
             src_node_id=one.sender,
             dst_node_id=self.node.node_id,
-            message_type=SYSTEM_MESSAGE_TYPE,
+            message_type="system",
             group_id="",
             ttl=0,
             reply_to_message_id=question,
-            created_at=now().timestamp(),
+            created_at=time.time(),
         )
         return make_message(metadata=about, error=Error(code=code, reason=reason))
 

@@ -1,0 +1,31 @@
+"""A run as `flwr run` describes it: a handful of flat settings, those of `[tool.flwr.app.config]`."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import RunConfig, override, read_settings
+from ..deployment.server.grid_clients import Patience
+from ..deployment.server.plan import ServerPlan
+from ..errors import ConfigError
+
+
+def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
+    """`settings` is a file, or pairs as on the command line of `fedcopl run`, or a file and then pairs."""
+    words = shlex.split(str(flat.get("settings", "")))
+    file = words.pop(0) if words and "=" not in words[0] else None
+    settings = override(read_settings(Path(file)) if file else {}, words)
+    out = str(flat.get("out", ""))
+    if not out:
+        raise ConfigError("out: name the folder for the results, as in --run-config 'out=\"runs/flower\"'")
+    classes = str(flat.get("classes", ""))
+    return ServerPlan(
+        RunConfig.from_mapping(settings, file or "settings"),
+        Path(classes) if classes else None,
+        Path(out),
+        Patience(
+            float(flat.get("timeout", 600)), int(flat.get("min-sites", 1)), start_with=int(flat.get("start-with", 0))
+        ),
+        bool(flat.get("resume", False)),
+    )

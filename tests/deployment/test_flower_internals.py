@@ -1,0 +1,354 @@
+"""What we use of Flower that is not public: all of it in one package, and each use as we know it.
+
+When a new Flower changes one of them, the test that fails says which; the list in `flower_internals` says what for.
+"""
+
+import ast
+import doctest
+import importlib
+import inspect
+import re
+import sys
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Message, Metadata, RecordDict
+from flwr.common import constant as common_constant
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.server.superlink.linkstate import SqlLinkState, linkstate_factory
+from flwr.supercore import constant as core_constant
+from flwr.supercore import heartbeat
+from flwr.supercore.constant import NodeStatus, TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.retry import http_retry, make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink import extensions
+from flwr.superlink.grid import HttpGrid
+from flwr.superlink.main import create_app
+from flwr.supernode import fleet_http_connection, start_client_internal
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from starlette.testclient import TestClient
+
+import fedcopl.deployment
+from fedcopl.deployment import OFFLINE, flower_internals
+from fedcopl.deployment.flower_internals import connections, patient_grid, superlink, supernode
+from fedcopl.deployment.processes import child_environment
+from fedcopl.deployment.server import server_process
+from fedcopl.deployment.site import site_process
+from fedcopl.deployment.wire import message_format
+
+ROOT = Path(__file__).parents[2]
+INTERNALS = Path(flower_internals.__file__).parent
+PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
+TESTS_OF_INTERNALS = {"toolbox.py", "test_patient_grid.py", "test_flower_internals.py"}
+SOURCES = [
+    *(ROOT / "src/fedcopl").rglob("*.py"),
+    *(ROOT / "experiments").rglob("*.py"),
+    *(ROOT / "tools").rglob("*.py"),
+    *(ROOT / "benchmarks").rglob("*.py"),
+    *(file for file in (ROOT / "tests").rglob("*.py") if file.name not in TESTS_OF_INTERNALS),
+]
+
+
+def private_imports(file: Path) -> set[tuple[str, str]]:
+    """(module, name) of all that a file takes from Flower beyond what is public."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {(alias.name, "") for alias in node.names if alias.name.split(".")[0] == "flwr"}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr" and not node.level:
+            found |= {(node.module, alias.name) for alias in node.names if node.module not in PUBLIC}
+    return found
+
+
+USED = {(file.stem, *one) for file in INTERNALS.glob("*.py") for one in private_imports(file)}
+ENTRY = re.compile(r"^(flwr[\w.]*): ([\w,\s]+) \((\w+)\)\n    why: \S.*\n    until: \S.*$", re.MULTILINE)
+
+
+def listed():
+    for module, names, file in ENTRY.findall(flower_internals.__doc__):
+        yield from ((file, module, name.strip()) for name in names.split(","))
+
+
+# All of it in one package
+
+
+def test_the_walk_finds_what_it_looks_for():
+    assert len(SOURCES) > 200 and INTERNALS / "superlink.py" in SOURCES
+    assert len(USED) > 40
+
+
+def test_nobody_else_imports_what_is_not_public():
+    others = {str(file): private_imports(file) for file in SOURCES if INTERNALS not in file.parents}
+    assert {file: found for file, found in others.items() if found} == {}
+
+
+def test_the_list_is_that_of_the_imports():
+    assert set(listed()) == USED
+    assert len(list(listed())) == len(USED)
+    assert flower_internals.__doc__.count("\nflwr.") == len(ENTRY.findall(flower_internals.__doc__))
+
+
+def test_nothing_of_flowers_is_patched_elsewhere():
+    package = Path(fedcopl.deployment.__file__).parent
+    for file in package.rglob("*.py"):
+        patches = re.findall(r"\bsetattr\(|\.__dict__\[|TaskIdentity", file.read_text())
+        assert not patches or INTERNALS in file.parents, file
+
+
+# Each use as we know it
+
+
+@pytest.mark.parametrize(("file", "module", "name"), sorted(USED), ids=lambda one: one)
+def test_it_is_there(file, module, name):
+    assert hasattr(importlib.import_module(module), name)
+
+
+CALLS = {  # of functions and classes of Flower: how they are called
+    (patient_grid, "make_message"): ((), ("metadata", "error")),
+    (patient_grid, "iterate_object_tree"): ((1,), ()),
+    (patient_grid, "make_pull_object_fn_protobuf"): ((1, 2, 3), ()),
+    (patient_grid, "inflate_object_from_contents"): ((1, 2), ()),
+    (patient_grid, "HttpGrid"): ((1, 2, 3), ("token",)),
+    (connections, "build_fab_from_files"): ((1,), ()),
+    (connections, "run_from_proto"): ((1,), ()),
+    (connections, "HeartbeatSender"): ((1,), ()),
+    (connections, "RuntimeTokenHttpInterceptor"): ((1,), ()),
+    (connections, "RuntimeVersionHttpInterceptor"): ((), ("component_name",)),
+    (connections, "SuperExecAuthHttpInterceptor"): ((), ("master_secret", "protected_methods")),
+    (connections, "NodeAuthHttpInterceptor"): ((1, 2), ()),
+    (connections, "pull_task_input"): ((1,), ()),
+    (connections, "push_message"): ((1, 2, 3), ()),
+    (connections, "push_task_output"): ((1, 2, 3, 4), ()),
+    (superlink, "uint64_to_int64"): ((1,), ()),
+    (superlink, "flower_superlink"): ((), ()),
+    (supernode, "flower_supernode"): ((), ()),
+}
+
+
+@pytest.mark.parametrize(("where", "call"), CALLS.items(), ids=lambda one: one[1] if one in CALLS else "")
+def test_it_is_called_as_we_call_it(where, call):
+    module, name = where
+    values, named = call
+    inspect.signature(getattr(module, name)).bind(*values, **dict.fromkeys(named))
+
+
+METADATA = ("run_id", "message_id", "src_node_id", "dst_node_id", "message_type", "group_id", "ttl", "created_at")
+
+
+def test_metadata_can_be_made_and_its_id_set():
+    inspect.signature(Metadata).bind(**dict.fromkeys((*METADATA, "reply_to_message_id")))
+    connections.act_for(task=1, run=5, node=1)
+    about = Message(RecordDict(), 7, "query.x").metadata
+    assert about.run_id == 5  # looked up where `act_for` writes it
+    assert "_message_id" in about.__dict__
+    about.__dict__["_message_id"] = "mine"
+    assert about.message_id == "mine"
+    connections.act_for(task=1, run=1, node=1)  # as `toolbox` has it
+
+
+CLIENTS = {
+    ControlHttpClient: ("ListNodes", "ListRuns", "RegisterNode", "StartRun", "UnregisterNode"),
+    FleetHttpClient: ("ActivateNode", "DeactivateNode"),
+    RuntimeHttpClient: (
+        *("AcquireTask", "ConfirmMessageReceived", "PullMessages", "PullObject"),
+        *("PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("client", "methods"), CLIENTS.items(), ids=lambda one: getattr(one, "__name__", ""))
+def test_a_client_can_be_asked(client, methods):
+    inspect.signature(client.from_server_address).bind(
+        server_address=1, insecure=2, root_certificates=3, interceptors=4
+    )
+    inspect.signature(client.from_server_address).bind(1, 2, 3, 4)
+    for method in methods:
+        inspect.signature(getattr(client, method)).bind(None, None)
+    assert callable(client.close) and callable(client.__enter__)
+
+
+FIELDS = {  # of what is sent and of what comes back
+    "control_pb2.ListNodesRequest": "",
+    "control_pb2.ListNodesResponse": "nodes_info",
+    "control_pb2.ListRunsRequest": "run_id",
+    "control_pb2.ListRunsResponse": "run_dict",
+    "control_pb2.RegisterNodeRequest": "public_key name",
+    "control_pb2.StartRunRequest": "fab",
+    "control_pb2.StartRunResponse": "run_id",
+    "control_pb2.UnregisterNodeRequest": "node_id",
+    "fab_pb2.Fab": "content",
+    "fleet_pb2.ActivateNodeRequest": "public_key heartbeat_interval",
+    "fleet_pb2.ActivateNodeResponse": "node_id",
+    "fleet_pb2.DeactivateNodeRequest": "node_id",
+    "message_pb2.ConfirmMessageReceivedRequest": "node run_id message_object_id",
+    "message_pb2.Metadata": "message_id src_node_id reply_to_message_id",
+    "message_pb2.ObjectTree": "object_id",
+    "node_pb2.NodeInfo": "node_id name public_key status last_activated_at",
+    "run_pb2.Run": "run_id bytes_sent bytes_recv",
+    "runtime_pb2.AcquireTaskRequest": "supported_task_types",
+    "runtime_pb2.AcquireTaskResponse": "token",
+    "runtime_pb2.PullAppMessagesRequest": "message_ids",
+    "runtime_pb2.PullAppMessagesResponse": "messages_list message_object_trees",
+    "runtime_pb2.PullTaskInputRequest": "",
+    "runtime_pb2.PullTaskInputResponse": "task_id run context",
+    "runtime_pb2.PushTaskOutputRequest": "sub_status details",
+    "runtime_pb2.SendTaskHeartbeatRequest": "",
+}
+
+
+@pytest.mark.parametrize(("message", "fields"), FIELDS.items(), ids=FIELDS)
+def test_a_message_has_the_fields_we_use(message, fields):
+    module, name = message.split(".")
+    kind = getattr(importlib.import_module(f"flwr.proto.{module}"), name)
+    assert set(fields.split()) <= {field.name for field in kind.DESCRIPTOR.fields}
+
+
+def test_no_message_is_forgotten_here():
+    sent = {f"{module.removeprefix('flwr.proto.')}.{name}" for _, module, name in USED if "_pb2" in module}
+    assert sent <= set(FIELDS)
+
+
+def test_constants_are_what_we_take_them_for():
+    codes = ("UNKNOWN", "MESSAGE_UNAVAILABLE", "REPLY_MESSAGE_UNAVAILABLE", "NODE_UNAVAILABLE", "CLIENT_APP_CRASHED")
+    assert [getattr(ErrorCode, name) for name in codes] == [0, 3, 4, 5, 8]
+    assert (SubStatus.COMPLETED, SubStatus.FAILED) == ("completed", "failed")
+    assert (NodeStatus.ONLINE, NodeStatus.UNREGISTERED) == ("online", "unregistered")
+    assert (TaskType.SERVER_APP, TaskType.CLIENT_APP) == ("flwr-serverapp", "flwr-clientapp")
+    # Ten seconds is the least a SuperLink accepts, and it counts a node as gone after twice that.
+    assert flower_internals.HEARTBEAT == common_constant.HEARTBEAT_MIN_INTERVAL
+    assert common_constant.HEARTBEAT_PATIENCE == 2
+    assert f'"{connections.ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
+
+
+def test_switches_that_keep_flower_offline_are_still_looked_at():
+    telemetry = importlib.import_module("flwr.supercore.telemetry")
+    sources = "".join(map(inspect.getsource, (common_constant, core_constant, telemetry)))
+    for switch in {*OFFLINE, *child_environment(Path("x"))}:
+        assert f'"{switch}"' in sources or not switch.startswith("FLWR_")
+
+
+OPTIONS = {
+    "flwr.superlink.cli.flower_superlink": ("_parse_args_run_superlink", server_process.superlink),
+    "flwr.supernode.cli.flower_supernode": ("_parse_args_run_supernode", site_process.supernode),
+}
+
+
+@pytest.mark.parametrize(("module", "how"), OPTIONS.items(), ids=OPTIONS)
+def test_flowers_commands_know_the_options_we_give(module, how):
+    parser, ours = how
+    known = getattr(sys.modules[module], parser)()._option_string_actions
+    given = re.findall(r'"(--[a-z-]+)"', inspect.getsource(ours))
+    assert len(given) >= 6 and set(given) <= set(known)
+
+
+def test_a_supernodes_log_says_how_the_connection_is():
+    source = inspect.getsource(start_client_internal) + inspect.getsource(http_retry)
+    for words in (*flower_internals.CONNECTED, flower_internals.NOT_CONNECTED):
+        assert f'"{words}' in source
+
+
+# The patches
+
+
+@pytest.fixture
+def unpatched(monkeypatch):
+    """Takes every patch back at the end."""
+    for module in (heartbeat, fleet_http_connection):
+        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", module.HEARTBEAT_DEFAULT_INTERVAL)
+    monkeypatch.setattr(http_retry, "MAX_RETRY_DELAY", http_retry.MAX_RETRY_DELAY)
+    monkeypatch.setattr(start_client_internal, "time", start_client_internal.time)
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    monkeypatch.setattr(linkstate_factory, "SqlLinkState", linkstate_factory.SqlLinkState)
+
+
+def longest_wait():
+    return max(islice(make_simple_http_retry_invoker().wait_gen_factory(), 20))
+
+
+def test_a_supernode_tries_again_sooner(unpatched):
+    assert longest_wait() == 20
+    supernode.patch_supernode()
+    assert longest_wait() == supernode.LONGEST_BACKOFF
+
+
+def test_a_supernode_says_sooner_that_it_is_alive(unpatched):
+    assert heartbeat.HEARTBEAT_DEFAULT_INTERVAL == fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL == 30
+    supernode.patch_supernode()
+    for module in (heartbeat, fleet_http_connection):
+        assert module.HEARTBEAT_DEFAULT_INTERVAL == flower_internals.HEARTBEAT
+        looked_up = {node.id for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Name)}
+        assert "HEARTBEAT_DEFAULT_INTERVAL" in looked_up, module
+
+
+def test_a_supernode_looks_for_questions_more_often(unpatched, monkeypatch):
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(inspect.getsource(start_client_internal)))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time"
+    }
+    assert names == {"sleep"}  # all that the clock we give it can do
+    slept = []
+    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    supernode.patch_supernode()
+    start_client_internal.time.sleep(3)
+    start_client_internal.time.sleep(0.1)
+    assert slept == [supernode.LONGEST_SLEEP, 0.1]
+
+
+def test_a_superlink_forgets_keys(unpatched, tmp_path):
+    superlink.patch_superlink(())
+    stores = SimpleNamespace(store=SimpleNamespace)
+    made = linkstate_factory.LinkStateFactory(str(tmp_path / "link.db"), SimpleNamespace(), stores).state()
+    assert isinstance(made, superlink.ForgetfulLinkState)  # what it does: test_server_process
+    inspect.signature(SqlLinkState.delete_node).bind(1, owner_aid=2, node_id=3)
+    assert {"node_id", "public_key"} <= set(superlink.Node.__table__.columns.keys())
+
+
+def answers(client, path):
+    return TestClient(create_app(None), client=(client, 5), raise_server_exceptions=False).post(path).status_code
+
+
+PATHS = {"/v1/fleet/activate-node": True, "/v1/control/list-nodes": False, "/v1/runtime/acquire-task": False}
+
+
+def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
+    paths = create_app(None).openapi()["paths"]
+    assert set(PATHS) <= set(paths)
+    # Whatever is for others than sites has another beginning.
+    fleet = {path for path, about in paths.items() if "Fleet" in str(next(iter(about.values())).get("tags"))}
+    assert fleet == {path for path in paths if path.startswith(superlink.FOR_SITES)}
+
+
+@pytest.mark.parametrize(("path", "for_sites"), PATHS.items())
+def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
+    before = answers("192.0.2.1", path)
+    assert before != 404
+    superlink.patch_superlink(())
+    assert answers("192.0.2.1", path) == (before if for_sites else 404)
+    assert answers("127.0.0.1", path) != 404
+
+
+def test_a_server_asks_its_superlink_whether_it_is_up():
+    assert TestClient(create_app(None)).get("/health").status_code == 200
+
+
+def test_the_grid_is_built_as_we_think():
+    grid = patient_grid.PatientGrid(token="t")
+    assert isinstance(HttpGrid.__dict__["_runtime_client"], property)
+    assert isinstance(HttpGrid.__dict__["run"], property)
+    assert grid._retry_invoker.max_time == patient_grid.TRYING
+    assert grid._retry_invoker.wait_function == grid._wait
+    assert "retry_invoker=self._retry_invoker" in inspect.getsource(HttpGrid._connect)
+    assert grid.node.node_id == 1
+    assert callable(grid.set_run) and callable(grid.close)
+    functions = [name for name, one in vars(patient_grid.PatientGrid).items() if inspect.isfunction(one)]
+    assert {name for name in functions if hasattr(HttpGrid, name)} == {"__init__", "pull_messages"}  # none by accident
+
+
+@pytest.mark.parametrize("module", [connections, patient_grid, message_format], ids=lambda module: module.__name__)
+def test_the_examples_in_its_docstrings_are_right(module):
+    result = doctest.testmod(module)
+    assert result.attempted > 0 and result.failed == 0
