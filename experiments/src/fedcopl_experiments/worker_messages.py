@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedcopl.run.record import Outcome, read_outcome, to_plain
+from fedcopl.run.record import Outcome, to_plain
+from fedcopl.run.record_reader import read_outcome
 
 
 @dataclass(frozen=True)
