@@ -197,7 +197,7 @@ def common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]
     """The settings that are the same in all runs, by section."""
     apart = {*differing(runs), *APART}
     kept: dict[str, Any] = {}
-    for name, value in flat(runs[0].outcome.settings).items():
+    for name, value in by_full_name(runs[0].outcome.settings).items():
         section, dot, leaf = name.partition(".")
         if name in apart:
             continue

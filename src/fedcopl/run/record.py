@@ -165,7 +165,7 @@ class Outcome:
 
     schema: Count = SCHEMA
     name: Text = ""
-    seed: Count = 0
+    seed: Annotated[int, Strict(), Field(ge=0)] = 0
     classes: tuple[Text, ...] = ()
     template: Text = ""
     method: Text = ""
