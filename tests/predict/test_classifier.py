@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcopl.data.digits import CLASSES
+from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS
 from fedcopl.predict import Classifier

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedcopl.config import RunConfig, override
-from fedcopl.data.digits import load_digits
+from fedcopl.data.catalog import load_digits
 from fedcopl.errors import DataError, RunFolderError
 from fedcopl.review.images import NOT_TRAINED, open_gallery
 from fedcopl.run.believed_labels import read_images, read_labels, write_labels

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config import by_full_name
 from ..data.records import printable
 from ..files import write_text
 from ..run.record import Outcome
@@ -20,7 +21,6 @@ from .compared_runs import (
     Spread,
     common_zero_shot,
     differing,
-    flat,
     grouped,
     once_each,
     ranked,
