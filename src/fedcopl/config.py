@@ -64,8 +64,10 @@ class Model(Section):
     """how many vision blocks get prompts, counted from the first"""
     text_prompts: int = Field(16, ge=0)
     """context vectors before the class name"""
+    start: Literal["quiet", "random"] = "quiet"
+    """first prompts that change no answers (a blank image, the template's words), or random ones as published"""
     init_std: float = Field(0.02, ge=0)
-    """standard deviation of the initial prompts"""
+    """for `random`: standard deviation of the first prompts"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to compute; auto takes a GPU when there is one"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"

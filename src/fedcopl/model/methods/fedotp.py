@@ -7,8 +7,9 @@ from torch import Tensor
 from ...config import RunConfig, Section
 from ...core.transport import transport
 from ..clip import Clip
-from ..encoder import Encoder
+from ..encoder import Array, Encoder
 from ..prompts import Shape, text_shape
+from ..quiet import words_drawn_out
 from .base import Method, Named, in_double
 
 
@@ -36,6 +37,13 @@ class FedOTP(Method):
 
     def shared(self) -> tuple[str, ...]:
         return ("global text",)
+
+    def start(self, clip: Clip) -> dict[str, Array]:
+        """Two prompts that began alike would be one: the quiet local one has its words in another order."""
+        first, model = super().start(clip), self.config.model
+        if model.start == "quiet":
+            first["local text"] = words_drawn_out(clip, model.template, text_shape(clip, model))
+        return first
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)
