@@ -70,7 +70,7 @@ class Audit:
         """The three accuracies after this round, and the recall of each class."""
         if not scores or not self.exams:
             return accuracy_record([], None) | {"recall": None}
-        models = {name: {**self.start, **state.own, **shared} for name, state in states.items()}
+        models = {name: {**self.start, **shared, **state.own} for name, state in states.items()}
         whole = score_everywhere(list(self.exams.values()), list(models.values())) if self.everywhere else None
         if self.central:
             models = dict.fromkeys(self.exams, next(iter(models.values())))

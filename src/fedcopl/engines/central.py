@@ -43,8 +43,11 @@ class ToldTheTruth:
     def remember(self, selection: Selection) -> Prompts:
         return self.learner.remember(selection)
 
-    def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
-        return self.learner.train(prompts, selection, round)
+    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.learner.examine(prompts, index)
+
+    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
+        return self.learner.train(prompts, selection, round, caution)
 
 
 def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, exam: Exam) -> Client:

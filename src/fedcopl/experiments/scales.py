@@ -7,7 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig, read_settings
+from ..config import AS_PUBLISHED, RunConfig, read_settings
 from ..data.catalog import SOURCES
 from ..errors import ConfigError
 
@@ -61,7 +61,7 @@ def scales() -> Mapping[str, Scale]:
             dataset=EMBEDDED,
         ),
         "demo": Scale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
-        "paper": Scale("paper", "the paper's models, data sets and settings", economical),
+        "paper": Scale("paper", "the paper's models, data sets and settings", {**economical, **AS_PUBLISHED}),
     }
 
 

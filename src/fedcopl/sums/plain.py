@@ -11,7 +11,7 @@ from ..config import RunConfig
 from ..core.aggregate import weighted_mean
 from ..messages import Estimate, Estimated, Train, Trained
 from .asking import Asking
-from .layout import TrainingSum, batches_of
+from .layout import TrainingSum, added_up, batches_of
 
 Totals = NDArray[np.int64]
 
@@ -43,4 +43,5 @@ class PlainSums:
         loss = float(np.average([reply.loss for reply in told], weights=weights)) if told else math.nan
         batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
         updates = {client: reply.shared for client, reply in trained.items()}
-        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, updates)
+        checks = added_up(reply.checks for reply in trained.values())
+        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, checks, updates)
