@@ -25,6 +25,7 @@ from ..model.images import ClientImages, TokenStore
 from ..model.learner import ClipExam, ClipLearner
 from ..model.methods import choose_method
 from ..model.methods.base import Method
+from ..model.movement import Movement, movement_of_all
 from ..model.prompted import PromptedModel, Prompts
 from ..protocol import ServerState, refuse_privacy
 from ..rng import stream
@@ -46,6 +47,11 @@ class Simulation:
     clients: Mapping[str, Client]
     audit: Audit
     server: ServerState  # where the server begins
+    learners: Sequence[ClipLearner] = ()
+
+    def first_movement(self) -> Movement | None:
+        """How far the first prompts, untrained, take the clients' models from plain CLIP."""
+        return movement_of_all([(learner.model, learner.images) for learner in self.learners], self.audit.start)
 
 
 def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None) -> Simulation:
@@ -73,13 +79,13 @@ def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None
     parts = share_out(prepared.dataset, config.data, config.seed)
     if config.method == CENTRAL:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
-    clients, exams = _clients(config, PromptedModel(method, encoder), prepared, parts, start)
+    clients, exams, learners = _clients(config, PromptedModel(method, encoder), prepared, parts, start)
     truth = _truth(prepared.dataset.train, parts, list(clients))
     everywhere = config.evaluation.everywhere
     audit = Audit(truth, exams, start, everywhere, len(dataset.classes), config.method == CENTRAL)
     server = first_state(method, start, len(dataset.classes))
     notes = (*prepared.notes, *_notes(config, parts))
-    return Simulation(config, prepared.dataset, notes, parts, clients, audit, server)
+    return Simulation(config, prepared.dataset, notes, parts, clients, audit, server, learners)
 
 
 def first_state(method: Method, start: Prompts, classes: int) -> ServerState:
@@ -105,7 +111,7 @@ def _prepare(dataset: Dataset, clip: Clip, watcher: Watcher) -> Prepared:
 
 def _clients(
     config: RunConfig, model: PromptedModel, prepared: Prepared, parts: Partition, start: Prompts
-) -> tuple[dict[str, Client], dict[str, ClipExam]]:
+) -> tuple[dict[str, Client], dict[str, ClipExam], list[ClipLearner]]:
     train, test = (
         TokenStore.of(model.encoder.clip, pixels, config.model.memory * GIGABYTE)
         for pixels in (prepared.train, prepared.test)
@@ -121,7 +127,7 @@ def _clients(
         ClipLearner(model, ClientImages(train, part), start, config, number) for number, part in enumerate(parts.train)
     ]
     if config.method == CENTRAL:
-        return {CENTRAL: _central(config, learners[0], PooledExam(exams), prepared.dataset)}, exams
+        return {CENTRAL: _central(config, learners[0], PooledExam(exams), prepared.dataset)}, exams, learners
     # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
     told = _told(config, prepared.dataset)
     clients = {
@@ -135,7 +141,7 @@ def _clients(
         )
         for name, learner, part in zip(names, learners, parts.train, strict=True)
     }
-    return clients, exams
+    return clients, exams, learners
 
 
 def _told(config: RunConfig, dataset: Dataset) -> Mapping[int, int]:

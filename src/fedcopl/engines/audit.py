@@ -25,6 +25,7 @@ from ..messages import Shared
 from ..model.learner import ClipExam, score_everywhere
 from ..privacy_account import release_records
 from ..protocol import RoundReport, ServerState
+from .guarding import guard_record
 
 Record = dict[str, Any]
 States = Mapping[str, ClientState]
@@ -60,6 +61,7 @@ class Audit:
             "bytes_up": report.bytes_up,
             "bytes_down": report.bytes_down,
             "kept_old_prompt": report.kept_old_prompt,
+            "guard": guard_record(report),
             "dropped": report.dropped,
             "drift": drift(tuple(self.start), before, report, states),
             "releases": release_records(report.releases),

@@ -22,6 +22,7 @@ from ..report.page import write_page
 from ..runs import Checkpoint, RunFolder, write_images, write_labels
 from .assembly import Simulation, assemble
 from .central import CENTRAL
+from .guarding import final_words, guard_words, movement_record, movement_words
 from .local import LocalFederation
 from .watcher import SilentWatcher, Watcher
 
@@ -82,7 +83,7 @@ def _play(
     states = checkpoint.clients if checkpoint else None
     federation = engine(place.path, simulation.clients, states, watcher)
     if checkpoint is None:
-        checkpoint = _first_checkpoint(simulation, federation)
+        checkpoint = _first_checkpoint(simulation, federation, watcher)
     records = dict(checkpoint.records)
     spent = records["seconds"]
     watcher.started(config, len(simulation.clients), checkpoint.server.round)
@@ -97,6 +98,8 @@ def _play(
             refresh = audit.refresh(report.round, federation.states)
             records["refreshes"] = [*records["refreshes"], refresh]
             record["pseudo_label_accuracy"] = refresh["pseudo_label_accuracy"]
+        for words in guard_words(report):
+            watcher.noticed(words)
         record |= time_spent(federation.take_seconds(), config, report)
         records["seconds"] = spent + time.monotonic() - began
         record["seconds"] = records["seconds"]
@@ -107,6 +110,8 @@ def _play(
         watcher.round_done(record)
 
     server = run(config, federation, checkpoint.server, after_round)
+    for words in final_words(federation.states):
+        watcher.noticed(words)
     return Checkpoint(server, federation.states, records)
 
 
@@ -141,9 +146,18 @@ def time_spent(seconds: Mapping[str, float], config: RunConfig, report: RoundRep
     return {"seconds_of": {kind.lower(): taken for kind, taken in seconds.items()}, "seconds_per_step": per_step}
 
 
-def _first_checkpoint(simulation: Simulation, federation: LocalFederation) -> Checkpoint:
+def _first_checkpoint(simulation: Simulation, federation: LocalFederation, watcher: Watcher) -> Checkpoint:
     zero_shot = simulation.audit.zero_shot(zero_shot_scores(federation))
-    records = {"zero_shot": zero_shot, "rounds": [], "refreshes": [], "seconds": 0.0}
+    moved = simulation.first_movement()
+    for words in movement_words(moved):
+        watcher.noticed(words)
+    records: dict[str, Any] = {
+        "zero_shot": zero_shot,
+        "first_prompts": movement_record(moved),
+        "rounds": [],
+        "refreshes": [],
+        "seconds": 0.0,
+    }
     return Checkpoint(simulation.server, federation.states, records)
 
 
@@ -180,6 +194,7 @@ def results(simulation: Simulation, records: Mapping[str, Any]) -> Results:
     return {
         "name": simulation.config.name,
         "seed": simulation.config.seed,
+        "first_prompts": records.get("first_prompts"),
         "zero_shot": _three(records["zero_shot"]) | {"recall": records["zero_shot"]["recall"]},
         "final": _three(rounds[-1]) | {"round": rounds[-1]["round"]},
         "best": _three(best) | {"round": best["round"]},

@@ -1,5 +1,6 @@
 """How far prompts take a model from plain CLIP, on images whose labels nobody knows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,17 @@ class Movement:
     images: int
     cosine: float | None  # mean over the images, of their features with and without; None where a method has others
     unchanged: float  # share of the images that get the same answer
+
+
+def movement_of_all(clients: Iterable[tuple[PromptedModel, ClientImages]], prompts: Prompts) -> Movement | None:
+    """Over several clients, each image counting alike; None where nobody has any."""
+    found = [found for model, images in clients if (found := movement(model, images, prompts)) is not None]
+    if not found:
+        return None
+    weights = [one.images for one in found]
+    cosines = [one.cosine for one in found if one.cosine is not None]
+    cosine = float(np.average(cosines, weights=weights)) if len(cosines) == len(found) else None
+    return Movement(sum(weights), cosine, float(np.average([one.unchanged for one in found], weights=weights)))
 
 
 @torch.inference_mode()

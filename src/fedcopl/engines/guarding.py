@@ -1,0 +1,45 @@
+"""What the guard found, in words for the log and as data for the report."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..client import ClientState
+from ..model.movement import Movement
+from ..protocol import RoundReport
+
+LOUD = 0.2  # of the answers changed by first prompts that nobody has trained yet: worth a word
+
+
+def guard_record(report: RoundReport) -> dict[str, Any]:
+    """For one line of rounds.jsonl."""
+    return {**report.checks._asdict(), "average_undone": report.average_undone}
+
+
+def guard_words(report: RoundReport) -> Iterator[str]:
+    """What was undone in a round."""
+    number, harmed = report.round + 1, int(report.checks.training_harmed)
+    if harmed:
+        sites = f"{harmed} site{'s' * (harmed > 1)}"
+        yield f"round {number}: {sites} took back the training, which made answers on images kept for checking worse"
+    if report.average_undone:
+        yield f"round {number}: the average made the sites' answers worse; the one before is back"
+
+
+def final_words(states: Mapping[str, ClientState]) -> Iterator[str]:
+    """Who gave up, and who goes on with another model than the average."""
+    for name, state in states.items():
+        if state.guard.gave_up:
+            yield f"{name}: gave up: its model contradicts most of its first sure answers, so it keeps the first prompts"
+        elif state.guard.arrival is not None and state.guard.arrival.harm:
+            yield f"{name}: keeps the model it had; the last average made its answers worse"
+
+
+def movement_words(moved: Movement | None) -> Iterator[str]:
+    """Said only of first prompts that are not quiet."""
+    if moved is not None and moved.unchanged < 1 - LOUD:
+        yield f"the first prompts, untrained, change {1 - moved.unchanged:.0%} of the answers; see model.start"
+
+
+def movement_record(moved: Movement | None) -> dict[str, Any] | None:
+    return None if moved is None else asdict(moved)
