@@ -112,15 +112,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--photo-clip", default="../shared/models/photo-clip")
     parser.add_argument("--cifar", default="", help="folder of CIFAR-10; without it only the digits are tried")
+    parser.add_argument("--no-digits", dest="digits", action="store_false")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="part of the name of what to try")
     parser.add_argument("settings", nargs="*", help="settings for all, as key=value")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{HEAD}\n|{'---|' * (HEAD.count('|') - 1)}", flush=True)
-    for kind in [digits, lambda seed: photographs(arguments.cifar, arguments.photo_clip, seed)][
-        : 1 + bool(arguments.cifar)
-    ]:
+    photos = [lambda seed: photographs(arguments.cifar, arguments.photo_clip, seed)] if arguments.cifar else []
+    for kind in [digits, *photos] if arguments.digits else photos:
         dataset, settings, epochs = kind(arguments.seed)
         for attempt in (attempt for attempt in ATTEMPTS if arguments.only in attempt.name):
             chosen = [pair.format(ten=10 * epochs) for pair in attempt.settings]
@@ -135,7 +135,7 @@ def digits(seed: int) -> tuple[Dataset, list[str], int]:
 def photographs(path: str, model: str, seed: int) -> tuple[Dataset, list[str], int]:
     whole, rng = load_dataset(Data(source="cifar10", path=path)), stream(seed, "some photographs")
     parts = {
-        name: some(part, count, rng) for name, part, count in (("train", whole.train, 40), ("test", whole.test, 60))
+        name: some(part, count, rng) for name, part, count in (("train", whole.train, 30), ("test", whole.test, 40))
     }
     settings = [f"model.backbone={model}", "rounds=4", "train.epochs=2", "labels.refresh_every=2", "train.batch=32"]
     return replace(whole, **parts), settings, 2

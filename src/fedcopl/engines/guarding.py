@@ -30,7 +30,7 @@ def final_words(states: Mapping[str, ClientState]) -> Iterator[str]:
     """Who gave up, and who goes on with another model than the average."""
     for name, state in states.items():
         if state.guard.gave_up:
-            yield f"{name}: gave up: its model contradicts most of its first sure answers, so it keeps the first prompts"
+            yield f"{name}: gave up: its model contradicts most of its first sure answers; it keeps the first prompts"
         elif state.guard.arrival is not None and state.guard.arrival.harm:
             yield f"{name}: keeps the model it had; the last average made its answers worse"
 
