@@ -21,10 +21,11 @@ def test_a_quiet_round_says_nothing():
 def test_what_was_undone_is_said():
     report = RoundReport(2, checks=Checks(10.0, 1.0, 2.0, 1.0, 2.0), average_undone=True)
     first, second = guard_words(report)
-    assert first.startswith("round 3: 2 sites took back the training")
-    assert second.startswith("round 3: the average")
+    assert first.startswith("2 sites took back the training")
+    assert second.startswith("the last average")
     assert guard_record(report)["training_harmed"] == 2
     assert guard_record(report)["average_undone"]
+    assert guard_record(report)["words"] == [first, second]
 
 
 def test_who_gave_up_and_who_keeps_another_model_is_said():
@@ -64,6 +65,6 @@ def test_a_run_tells_how_quiet_it_began_and_what_its_guard_found(tmp_path):
     assert results["first_prompts"]["cosine"] > 0.98
     assert results["first_prompts"]["unchanged"] > 0.8
     assert results["rounds"][0]["guard"]["training_harmed"] >= 1  # a learning rate of 100 is beyond any use
-    assert any("took back the training" in words for words in watcher.heard)
+    assert "took back the training" in results["rounds"][0]["guard"]["words"][0]
     assert results["final"]["macro"] >= results["zero_shot"]["macro"] - 0.02
     assert np.isfinite(results["final"]["macro"])

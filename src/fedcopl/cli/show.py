@@ -125,6 +125,7 @@ def round_line(record: Record, rounds: int) -> str:
         parts.append(", ".join(["new labels", *_about_labels(record)]))
     if record["kept_old_prompt"]:
         parts.append("nothing to average: the old prompts stay")
+    parts += record.get("guard", {}).get("words", [])
     parts += [f"{client} left out: {why}" for client, why in record["dropped"].items()]
     return ", ".join(parts)
 

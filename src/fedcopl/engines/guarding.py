@@ -12,18 +12,22 @@ LOUD = 0.2  # of the answers changed by first prompts that nobody has trained ye
 
 
 def guard_record(report: RoundReport) -> dict[str, Any]:
-    """For one line of rounds.jsonl."""
-    return {**report.checks._asdict(), "average_undone": report.average_undone}
+    """For one line of rounds.jsonl; the words are for log, report and watch page."""
+    return {
+        **report.checks._asdict(),
+        "average_undone": report.average_undone,
+        "words": list(guard_words(report)),
+    }
 
 
 def guard_words(report: RoundReport) -> Iterator[str]:
     """What was undone in a round."""
-    number, harmed = report.round + 1, int(report.checks.training_harmed)
+    harmed = int(report.checks.training_harmed)
     if harmed:
         sites = f"{harmed} site{'s' * (harmed > 1)}"
-        yield f"round {number}: {sites} took back the training, which made answers on images kept for checking worse"
+        yield f"{sites} took back the training, which made answers on images kept for checking worse"
     if report.average_undone:
-        yield f"round {number}: the average made the sites' answers worse; the one before is back"
+        yield "the last average made the sites' answers worse; the one before is back"
 
 
 def final_words(states: Mapping[str, ClientState]) -> Iterator[str]:

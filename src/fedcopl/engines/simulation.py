@@ -22,7 +22,7 @@ from ..report.page import write_page
 from ..runs import Checkpoint, RunFolder, write_images, write_labels
 from .assembly import Simulation, assemble
 from .central import CENTRAL
-from .guarding import final_words, guard_words, movement_record, movement_words
+from .guarding import final_words, movement_record, movement_words
 from .local import LocalFederation
 from .watcher import SilentWatcher, Watcher
 
@@ -98,8 +98,6 @@ def _play(
             refresh = audit.refresh(report.round, federation.states)
             records["refreshes"] = [*records["refreshes"], refresh]
             record["pseudo_label_accuracy"] = refresh["pseudo_label_accuracy"]
-        for words in guard_words(report):
-            watcher.noticed(words)
         record |= time_spent(federation.take_seconds(), config, report)
         records["seconds"] = spent + time.monotonic() - began
         record["seconds"] = records["seconds"]

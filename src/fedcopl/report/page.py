@@ -283,4 +283,5 @@ def _troubles(record: Mapping[str, Any]) -> list[str]:
     dropped = [f"round {record['round']}, {client}: {why}; not used" for client, why in record["dropped"].items()]
     if record["kept_old_prompt"]:
         dropped.append(f"round {record['round']}: there was nothing to average; the prompts stayed as they were")
-    return dropped
+    undone = record.get("guard", {}).get("words", [])  # runs of older versions have no guard
+    return dropped + [f"round {record['round']}: {words}" for words in undone]

@@ -41,6 +41,7 @@ class Round:
     unchanged: float | None = None  # share of the labels that are those of the refresh before
     dropped: Mapping[str, str] = field(default_factory=dict)  # whose answers could not be used, and why
     kept_old_prompt: bool = False
+    undone: tuple[str, ...] = ()  # what the guard took back, in its words
     seconds: float | None = None  # since the run began
 
 
@@ -171,6 +172,7 @@ def read_round(line: Mapping[str, Any]) -> Round:
         unchanged=_part(line.get("labelling"), "unchanged", "compared"),
         dropped={printable(str(who)): _text(why) or "" for who, why in _mapping(line.get("dropped")).items()},
         kept_old_prompt=line.get("kept_old_prompt") is True,
+        undone=_texts(_list(_mapping(line.get("guard")).get("words"))),
         seconds=_number(line.get("seconds")),
     )
 

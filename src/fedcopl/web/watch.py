@@ -191,6 +191,7 @@ def log_lines(rounds: Sequence[Round]) -> Iterator[tuple[int, str, str]]:
         yield from ((one.number, who, f"its answer was not used: {why}") for who, why in one.dropped.items())
         if one.kept_old_prompt:
             yield one.number, "server", "there was nothing to average: the old prompts stay"
+        yield from ((one.number, "guard", words) for words in one.undone)
 
 
 def _hundred(share: float | None) -> float | None:

@@ -28,6 +28,7 @@ from ...report.page import write_page
 from ...runs import ENDED, Checkpoint, RunFolder
 from ..assembly import first_state
 from ..audit import accuracy_record
+from ..guarding import guard_record
 from ..simulation import versions
 from ..watcher import Watcher
 from .federation import GridFederation
@@ -180,6 +181,7 @@ def round_record(report: RoundReport, dropped: Mapping[str, str]) -> dict[str, A
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
         "kept_old_prompt": report.kept_old_prompt,
+        "guard": guard_record(report),
         "dropped": {**dropped, **report.dropped},
         "releases": release_records(report.releases),
         **accuracy_record(list(report.scores.values()), None),
