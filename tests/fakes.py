@@ -34,7 +34,10 @@ class FakeLearner:
     def remember(self, selection):
         return {}
 
-    def train(self, prompts, selection, round):
+    def examine(self, prompts, index):
+        return self.log_probs[index]
+
+    def train(self, prompts, selection, round, caution=1.0):
         self.trained_with.append(prompts)
         return {**prompts, "visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
 
@@ -45,7 +48,7 @@ class NoisyLearner(FakeLearner):
     def __init__(self, number: int):
         super().__init__(number, images=10 + 7 * number)
 
-    def train(self, prompts, selection, round):
+    def train(self, prompts, selection, round, caution=1.0):
         noise = stream(0, "noise", self.number, round)
         moved = {name: value * 0.9 + noise.normal(size=value.shape) for name, value in prompts.items()}
         return {name: value.astype(np.float32) for name, value in moved.items()}, float(len(selection.index))
@@ -54,8 +57,8 @@ class NoisyLearner(FakeLearner):
 class EntwinedLearner(NoisyLearner):
     """As with CLIP, what the visual prompt learns depends on the text prompt."""
 
-    def train(self, prompts, selection, round):
-        moved, loss = super().train(prompts, selection, round)
+    def train(self, prompts, selection, round, caution=1.0):
+        moved, loss = super().train(prompts, selection, round, caution)
         return moved | {"visual": moved["visual"] + prompts["text"].mean()}, loss
 
 

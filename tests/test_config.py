@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from fedcopl.config import RunConfig, load, override, setting_names
+from fedcopl.config import AS_PUBLISHED, RunConfig, load, override, setting_names
 from fedcopl.errors import ConfigError
 
 
@@ -75,8 +75,9 @@ def test_a_wrong_value_of_either_kind_is_one_message_each():
         RunConfig.from_mapping({"model": {"visual_depth": "some"}}, "test")
 
 
-def test_defaults_are_the_papers():
-    config = RunConfig()
+def test_as_published_the_settings_are_the_papers():
+    pairs = [f"{key}={value}" for key, value in AS_PUBLISHED.items()]
+    config = RunConfig.from_mapping(override({}, pairs), "test")
     assert (config.rounds, config.labels.refresh_every, config.train.epochs, config.train.batch) == (
         20,
         5,
@@ -87,6 +88,8 @@ def test_defaults_are_the_papers():
     assert (config.labels.confidence_quantile, config.labels.entropy_quantile) == (0.5, 0.5)
     assert (config.model.visual_prompts, config.model.text_prompts, config.model.init_std) == (5, 16, 0.02)
     assert (config.sharing.participation, config.sharing.aggregate) == (1.0, "visual")
+    assert (config.model.start, config.train.step, config.train.decay_to) == ("random", "plain", "zero")
+    assert (config.train.clip_norm, config.train.held_out) == (0, 0)
 
 
 @given(st.integers(1, 100), st.floats(0.01, 10), st.booleans(), st.sampled_from(["all", "all-but-last", 3]))

@@ -64,8 +64,10 @@ class Model(Section):
     """how many vision blocks get prompts, counted from the first"""
     text_prompts: int = Field(16, ge=0)
     """context vectors before the class name"""
+    start: Literal["quiet", "random"] = "quiet"
+    """first prompts that change no answers (a blank image, the template's words), or random ones as published"""
     init_std: float = Field(0.02, ge=0)
-    """standard deviation of the initial prompts"""
+    """for `random`: standard deviation of the first prompts"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to compute; auto takes a GPU when there is one"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -118,16 +120,22 @@ class TrainSettings(Section):
 
     epochs: int = Field(10, ge=1)
     """local epochs per round, E"""
-    batch: int = Field(64, ge=1)
+    batch: int = Field(32, ge=1)
     """images per step"""
-    lr: float = Field(0.1, gt=0)
-    """learning rate at its highest"""
+    lr: float = Field(0.2, gt=0)
+    """learning rate at its highest; for prompts in the units of `step`"""
+    step: Literal["relative", "plain"] = "relative"
+    """of SGD on a prompt: in units of the prompt's own length, or in plain numbers as published"""
     momentum: float = Field(0.9, ge=0, lt=1)
     """of SGD; the optimiser is new for each client and round"""
     weight_decay: float = Field(0.05, ge=0)
     """of SGD, on the prompts"""
-    clip_norm: float = Field(0.0, ge=0)
-    """the gradient is made no longer than this; 0: left as it is"""
+    decay_to: Literal["start", "zero"] = "start"
+    """where weight decay pulls the prompts: where all began, or to nothing as published"""
+    clip_norm: float = Field(1.0, ge=0)
+    """the gradient, in the units of `step`, is made no longer than this; 0: left as it is, as published"""
+    held_out: float = Field(0.2, ge=0, lt=1)
+    """share of a site's images it never trains on, to notice and undo what harms; 0: no guard, as published"""
     schedule: Literal["refresh", "run"] = "refresh"
     """the cosine restarts at each refresh, or runs once over all rounds"""
 
@@ -169,8 +177,20 @@ class Privacy(Section):
     """for `noise`: the epsilon of the account holds but for this chance"""
 
 
+AS_PUBLISHED: Mapping[str, str | float] = {
+    "model.start": "random",
+    "train.batch": 64,
+    "train.lr": 0.1,
+    "train.step": "plain",
+    "train.decay_to": "zero",
+    "train.clip_norm": 0.0,
+    "train.held_out": 0.0,
+}
+"""Where the defaults differ from the paper: a start and steps that hold on any tower, and a guard."""
+
+
 class RunConfig(Section):
-    """All settings of one run. The defaults are the paper's."""
+    """All settings of one run. The defaults are the paper's but for `AS_PUBLISHED`."""
 
     name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
     """names the run's folder"""

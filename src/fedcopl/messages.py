@@ -66,7 +66,8 @@ class Trained:
     shared: Shared
     examples: int  # how many images were trained on: the weight in the average; 1 for all where there is noise
     loss: float  # mean over the last epoch; nan when there was nothing to train on, and where there is noise
-    masked: NDArray[np.uint64] | None = None  # with secure sums: all of the above under masks, and nothing else
+    masked: NDArray[np.uint64] | None = None  # with secure sums: all of these under masks, and nothing else
+    checks: tuple[float, ...] = ()  # the guard's five sums, see `Checks`; none where there is noise
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from rich.progress import (
 
 from .config import RunConfig
 from .messages import Ask
+from .run.guard_words import guard_words
 from .run.record import RoundRecord
 from .run.watcher import SilentWatcher, Watcher
 
@@ -133,6 +134,7 @@ def round_line(record: RoundRecord, rounds: int) -> str:
         parts.append(", ".join(["new labels", *_about_labels(record)]))
     if record.kept_old_prompt:
         parts.append("nothing to average: the old prompts stay")
+    parts += guard_words(record)
     parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
     return ", ".join(parts)
 

@@ -168,7 +168,7 @@ def test_what_leaves_a_client():
     assert leaves == {  # a change here is a change of what users trust us with: write a decision first
         "Estimated": ["counts", "masked"],
         "Selected": ["examples", "images", "unchanged"],
-        "Trained": ["shared", "examples", "loss", "masked"],
+        "Trained": ["shared", "examples", "loss", "masked", "checks"],
         "Evaluated": ["correct", "examples"],
         "Introduced": ["keys"],
         "SharedOut": ["sealed"],

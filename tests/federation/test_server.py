@@ -75,10 +75,10 @@ def test_clients_choose_as_the_whole_table_would_have_it():
 
 def test_the_average_is_weighted_by_the_images_chosen():
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round):
+        def train(self, prompts, selection, round, caution=1.0):
             return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
 
-    config = config_of(rounds=1)
+    config = config_of(rounds=1, train={"held_out": 0})
     federation = LocalClients(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
     last, _ = reports_of(config, federation)
     chosen = [len(state.selection.index) for state in federation.states.values()]
@@ -143,9 +143,9 @@ def test_bytes_are_those_of_the_messages():
     config = config_of(rounds=2)
     _, [first, second] = reports_of(config, LocalClients(clients(config)))
     prompt = START["visual"].nbytes
-    # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; correct, examples for Evaluated
+    # round, prompt down for Train and Evaluate; prompt, examples, loss, five checks up for Trained; two for Evaluated
     assert second.bytes_down == 3 * 2 * (8 + prompt)
-    assert second.bytes_up == 3 * (prompt + 16 + 16)
+    assert second.bytes_up == 3 * (prompt + 16 + 40 + 16)
     assert first.bytes_up - second.bytes_up == 3 * (8 * CLASSES + 16)  # counts; how many were chosen, of how many
     assert payload_bytes(Evaluated(1, 2)) == 16
 
@@ -431,3 +431,29 @@ def test_without_neighbours_no_upload_is_kept():
     config = config_of()
     state, _ = play_round(config, LocalClients(clients(config)), start())
     assert state.uploads == {}
+
+
+class Pulled(FakeLearner):
+    """How sure it is of what it sees is in its visual prompt, to which training adds 1."""
+
+    def examine(self, prompts, index):
+        logits = self.log_probs[index] * (1 + prompts["visual"][0, 0])
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def test_an_average_that_harms_all_together_is_taken_back():
+    # The clients' exams find +1 good; an average of -1 that a server made of rubbish they find harmful.
+    config = config_of(rounds=4)
+    federation = LocalClients(clients(config, Pulled))
+    state, _ = play_round(config, federation, start())
+    assert (state.shared["visual"] == 1).all()
+    assert (state.good["visual"] == 0).all()
+    spoilt = replace(state, shared={"visual": np.full((2, 3), -1, np.float32)}, good=state.shared)
+    after, report = play_round(config, federation, spoilt)
+    assert report.average_undone
+    assert report.checks.average_harmed == 2  # the third has chosen none of its exam
+    assert (after.shared["visual"] == 1).all()
+    assert after.good is None
+    after, report = play_round(config, federation, after)
+    assert not report.average_undone
+    assert (after.shared["visual"] == 2).all()

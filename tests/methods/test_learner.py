@@ -151,8 +151,8 @@ def test_client_and_round_name_the_order_of_images(encoder, images):
 
 def test_one_step_by_hand(encoder, images):
     # One batch, one epoch: p - lr * (grad + weight_decay * p), the first step of SGD with momentum.
-    config = config_of(epochs=1, batch=64, lr=0.05, weight_decay=0.1)
-    learner = learner_of(encoder, images, config=config)
+    plain = {"step": "plain", "decay_to": "zero", "clip_norm": 0}
+    learner = learner_of(encoder, images, config=config_of(epochs=1, batch=64, lr=0.05, weight_decay=0.1, **plain))
     start = {name: torch.tensor(value).requires_grad_() for name, value in learner.initial().items()}
     features = F.normalize(encoder.clip.vision(images.tokens(CHOSEN.index), tuple(start["visual"])), dim=-1)
     texts = F.normalize(encoder.clip.text(encoder.clip.sentences([f"{n}." for n in CLASSES]), start["text"]), dim=-1)
@@ -161,6 +161,51 @@ def test_one_step_by_hand(encoder, images):
     for name, value in start.items():
         expected = value - 0.05 * (value.grad + 0.1 * value)
         np.testing.assert_allclose(trained[name], expected.detach().numpy(), atol=2e-6)
+
+
+def gradients(encoder, images, prompts):
+    named = {name: torch.tensor(value).requires_grad_() for name, value in prompts.items()}
+    features = F.normalize(encoder.clip.vision(images.tokens(CHOSEN.index), tuple(named["visual"])), dim=-1)
+    texts = F.normalize(encoder.clip.text(encoder.clip.sentences([f"{n}." for n in CLASSES]), named["text"]), dim=-1)
+    F.cross_entropy(encoder.clip.logit_scale * features @ texts.T, torch.from_numpy(CHOSEN.label)).backward()
+    return {name: value.grad.numpy() for name, value in named.items()}
+
+
+def test_one_relative_step_by_hand(encoder, images):
+    # p = start + r q, r the mean length of a level's vectors: q - lr (r grad + decay q).
+    learner = learner_of(encoder, images, config=config_of(epochs=1, batch=64, lr=0.05, weight_decay=0.1, clip_norm=0))
+    start = learner.initial()
+    begin = {name: value + np.float32(0.01) for name, value in start.items()}
+    slopes = gradients(encoder, images, begin)
+    trained, _ = learner.train(begin, CHOSEN, round=0)
+    for name, value in begin.items():
+        unit = np.linalg.norm(value, axis=-1, keepdims=True).mean(axis=-2, keepdims=True)
+        expected = value - 0.05 * (unit**2 * slopes[name] + 0.1 * (value - start[name]))
+        np.testing.assert_allclose(trained[name], expected, atol=2e-6)
+
+
+def test_relative_steps_do_not_mind_how_long_a_prompt_is(encoder, images):
+    # Before a norm only the direction of a prompt counts: ten times as long, it should turn as far.
+    learner = learner_of(encoder, images, config=config_of(epochs=1, weight_decay=0))
+    start = learner.initial()
+    long = start | {"visual": 10 * start["visual"]}
+    turned, turned_long = (learner.train(prompts, CHOSEN, round=0)[0]["visual"] for prompts in (start, long))
+    moved, moved_long = turned - start["visual"], turned_long - long["visual"]
+    assert np.linalg.norm(moved_long) / np.linalg.norm(moved) == pytest.approx(10, rel=0.2)
+
+
+def test_caution_is_a_factor_on_the_learning_rate(encoder, images):
+    slow = learner_of(encoder, images, config=config_of(lr=0.1))
+    fast = learner_of(encoder, images, config=config_of(lr=0.2))
+    one, other = slow.train(slow.initial(), CHOSEN, 0), fast.train(fast.initial(), CHOSEN, 0, caution=0.5)
+    assert all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
+
+
+def test_examining_is_what_the_trained_model_says(encoder, images):
+    learner = learner_of(encoder, images)
+    index = np.array([3, 50, 7])
+    found = learner.examine(learner.initial(), index)
+    np.testing.assert_allclose(found, learner.log_probabilities(learner.initial())[index], atol=1e-5)
 
 
 def test_an_exam_counts_what_is_right(encoder, images, digits):

@@ -99,7 +99,7 @@ def test_bytes_are_those_of_the_messages():
     _, [first, second] = played(config, LocalClients(clients_of(config)))
     n, prompt, names, name = 5, START["visual"].size, 5 * len("client-0"), 16
     keys = n * KEYS + n * n * SEALED + n * n * SHARE
-    assert second.bytes_up == keys + n * (8 * (4 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
+    assert second.bytes_up == keys + n * (8 * (9 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
     assert first.bytes_up - second.bytes_up == keys + n * 8 * CLASSES
     down = n * (8 + name) + n * (8 + name + n * KEYS) + n * (8 + name + names + n * SEALED)
     assert second.bytes_down == down + n * (8 + 4 * prompt + names) + n * (8 + 4 * prompt)
@@ -124,10 +124,10 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
 @pytest.mark.parametrize("stage", ["Introduce", "ShareOut", "Train", "Unmask"])
 def test_training_goes_on_without_the_lost(stage):
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round):
+        def train(self, prompts, selection, round, caution=1.0):
             return prompts | {"visual": np.full((2, 3), 2.0**self.number, np.float32)}, float(self.number)
 
-    config = config_of(SECURE, rounds=1)
+    config = config_of(SECURE, rounds=1, train={"held_out": 0})
     federation = Lossy(clients_of(config, Constant))
     state, _ = play_round(config, federation, start())
     federation.lost = {stage: ("client-2", "client-3")}
@@ -179,7 +179,7 @@ RUBBISH = {
     ("ShareOut", "shares are missing"): SharedOut({}),
     ("Estimate", "not 3 whole numbers"): Estimated(None, np.zeros(4, np.uint64)),
     ("Estimate", "its masked answer is not"): Estimated(np.zeros(3, np.int64)),
-    ("Train", "not 10 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
+    ("Train", "not 15 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
     ("Train", "its masked answer is not"): Trained(START, 3, 0.1),
     ("Unmask", "not those that were asked for"): Unmasked({"client-0": b"short"}),
     ("Unmask", "answered Unmask with Introduced"): Introduced(bytes(KEYS)),
@@ -461,7 +461,7 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
 
 def test_all_weigh_the_same_and_changes_are_clipped():
     class Far(FakeLearner):
-        def train(self, prompts, selection, round):
+        def train(self, prompts, selection, round, caution=1.0):
             return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5
 
     config = config_of({"noise": 1e-4, "update_clip": math.sqrt(6), "count_clip": 1e6}, rounds=1)

@@ -7,7 +7,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from fedcopl.config import RunConfig, read_settings
+from fedcopl.config import AS_PUBLISHED, RunConfig, read_settings
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError
 
@@ -64,7 +64,7 @@ def scales() -> Mapping[str, ExperimentScale]:
             dataset=EMBEDDED,
         ),
         "demo": ExperimentScale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
-        "paper": ExperimentScale("paper", "the paper's models, data sets and settings", economical),
+        "paper": ExperimentScale("paper", "the paper's models, data sets and settings", {**economical, **AS_PUBLISHED}),
     }
 
 

@@ -4,13 +4,13 @@ It has no tokens before the last pooling, so that is where a visual prompt enter
 beside those of the image. The modules bear the names of OpenAI's checkpoints.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .towers import beside
+from .towers import beside, in_double
 
 EXPANSION = 4  # a bottleneck ends with this many times its inner width
 SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
@@ -127,6 +127,11 @@ class ResNetTower(nn.Module):
         """Embedded tokens -> features (B, output), not normalised."""
         features: Tensor = self.attnpool(tokens, prompts[0] if len(prompts) else None)
         return features
+
+    def blank_states(self) -> Iterator[Tensor]:
+        """The cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
+        blank = torch.zeros(1, 3, self.image, self.image, dtype=torch.float64)
+        yield in_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:
         """Every cell of the grid as the pool sees it, (B, cells, output)."""

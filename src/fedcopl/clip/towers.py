@@ -7,9 +7,10 @@ Every shortcut here is algebra, not approximation:
 * text attention is causal, so the tokens that all classes share (start, context, common words) are run once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from ..errors import ModelError
 
 Activation = Literal["quick_gelu", "gelu"]
+Part = TypeVar("Part", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,25 @@ class VisionTower(nn.Module):
         features: Tensor = self.project(self.norm_last(read[:, 0]))
         return features
 
+    def blank_states(self) -> Iterator[Tensor]:
+        """The patches of a blank image at the input of each block, (N, width), in double precision on the CPU.
+
+        One block at a time, so that no second tower is ever in memory.
+        """
+        tokens = self._blank_tokens()
+        for block in cast(Sequence[Block], self.blocks):
+            yield tokens[0, 1:]
+            precise = in_double(block)
+            tokens = precise.finish(tokens, F.scaled_dot_product_attention(*precise.queries_keys_values(tokens)))
+
+    def _blank_tokens(self) -> Tensor:
+        """Where every pixel is 0, a patch is nothing but the bias."""
+        bias = torch.zeros(self.shape.width) if self.patches.bias is None else self.patches.bias.cpu()
+        patches = bias.expand(len(self.positions) - 1, -1)
+        tokens = torch.cat([self.class_token.cpu()[None], patches]).double() + self.positions.cpu().double()
+        normed: Tensor = in_double(self.norm_first)(tokens)[None]
+        return normed
+
     def patch_features(self, tokens: Tensor) -> Tensor:
         """Every patch projected like the class token, (B, N, output): for methods that look at parts of an image."""
         for block in cast(Sequence[Block], self.blocks):
@@ -161,6 +182,11 @@ class VisionTower(nn.Module):
             tokens = block.finish(tokens, F.scaled_dot_product_attention(query, key, value))
         features: Tensor = self.project(self.norm_last(tokens[:, 1:]))
         return features
+
+
+def in_double(module: Part) -> Part:
+    """A copy on the CPU in double precision: there its last bits are far below those of a float32."""
+    return deepcopy(module).cpu().double()
 
 
 def _with_prompt(

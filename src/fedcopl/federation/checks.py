@@ -24,7 +24,7 @@ from ..messages import (
     Unmasked,
 )
 from ..privacy.mask_session import KEYS, SEALED, SHARE
-from ..privacy.masked_layout import LARGEST_PROMPT, training_size
+from ..privacy.masked_layout import LARGEST_PROMPT, Checks, training_size
 
 MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
 LONGEST = 300  # letters of a reason: names in it are somebody else's
@@ -42,8 +42,8 @@ def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool) -> str | None:
     match ask, reply:
         case ((Estimate() | Train()), (Estimated() | Trained())) if ask.peers or reply.masked is not None:
             return _wrong_masked(ask, reply, classes)
-        case Train(shared=sent), Trained(shared=back, examples=examples, loss=loss):
-            return _wrong_prompts(sent, back) or _wrong_count(examples) or _wrong_loss(loss)
+        case Train(shared=sent), Trained(shared=back, examples=examples, loss=loss, checks=checks):
+            return _wrong_prompts(sent, back) or _wrong_count(examples) or _wrong_loss(loss) or _wrong_checks(checks)
         case _, Estimated(counts=counts):
             return None if counts is None else _wrong_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
@@ -123,6 +123,14 @@ def _wrong_count(number: object) -> str | None:
     if isinstance(number, int) and number > MOST:
         return f"says it has more than {MOST:,} images"
     return None if isinstance(number, int) and number >= 0 else f"{number!r} is not a number of images"
+
+
+def _wrong_checks(checks: tuple[object, ...]) -> str | None:
+    """None are none: they are not told."""
+    if len(checks) not in (0, len(Checks._fields)):
+        return f"tells {len(checks)} sums of its guard instead of {len(Checks._fields)}"
+    fine = all(isinstance(number, float) and 0 <= number <= MOST for number in checks)
+    return None if fine else "the sums of its guard are no sums of losses and images"
 
 
 def _wrong_loss(loss: object) -> str | None:

@@ -11,6 +11,15 @@ from numpy.typing import NDArray
 from ..algorithm.allocate import quota
 from ..algorithm.estimate import estimate
 from ..algorithm.fpl_and_cpl import grown_capacity, select_candidates, select_top, with_soft_targets
+from ..algorithm.guard import (
+    FEWEST_AGREE,
+    GuardMemory,
+    evidence,
+    held_out,
+    judge,
+    judge_training,
+    next_caution,
+)
 from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, select, with_corrections
 from ..config import RunConfig
 from ..errors import CannotAnswer
@@ -30,7 +39,7 @@ from ..messages import (
     Unmask,
 )
 from ..privacy.disclosure import Secrets, Teller
-from ..privacy.masked_layout import Training
+from ..privacy.masked_layout import Checks, Training
 
 Prompts = Mapping[str, NDArray[np.float32]]
 """A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
@@ -64,8 +73,15 @@ class Learner(Protocol):
         """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
         ...
 
-    def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
-        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch."""
+    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log p_c(x) of some images, (m, C), as the model is trained: without what a client remembers of its images."""
+        ...
+
+    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
+        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
+
+        `caution` is a factor on the learning rate.
+        """
         ...
 
 
@@ -91,13 +107,15 @@ NO_EXAM = NoExam()
 class ClientState:
     """What a client keeps to itself between rounds. Never sent."""
 
-    own: Prompts = field(default_factory=dict)  # what stays at home, once it differs from where all began
+    own: Prompts = field(default_factory=dict)  # what stays at home; what is shared too, while the average harms here
     log_probs: NDArray[np.float64] | None = None  # of the last estimate, until the selection is made from it
     counts: NDArray[np.int64] | None = None  # u_k of the last estimate
     quota: NDArray[np.int64] | None = None  # how many of each class the last selection was allowed
     selection: Selection | None = None
     confidence: NDArray[np.float64] | None = None  # log-probability of each chosen image's label
     labels: Labels | None = None  # the likeliest class of every image at the last selection
+    first: Selection | None = None  # of the exam, with the answers of the first refresh
+    guard: GuardMemory = field(default_factory=GuardMemory)
     secrets: Secrets = field(default_factory=Secrets)  # for the sake of privacy
 
 
@@ -127,13 +145,20 @@ class Client:
             case Train():
                 return self._train(ask, state)
             case Evaluate():
-                return Evaluated(*self.exam.score(self._prompts(ask.shared, state))), state
+                return self._evaluate(ask, state)
             case Introduce() | ShareOut() | Unmask():
                 reply, secrets = self._teller.keys(ask, state.secrets)
                 return reply, replace(state, secrets=secrets)
 
+    def _evaluate(self, ask: Evaluate, state: ClientState) -> tuple[Reply, ClientState]:
+        if ask.shared is not None:
+            state = self._arrive(ask.shared, state)
+            state = self._look_back(ask.shared, state) if ask.round + 1 == self.config.rounds else state
+        return Evaluated(*self.exam.score(self._prompts(ask.shared, state))), state
+
     def _estimate(self, ask: Estimate, state: ClientState) -> tuple[Reply, ClientState]:
-        # The random first prompts know nothing yet: the first labels are zero-shot CLIP's.
+        state = self._arrive(ask.shared, state)
+        # The first prompts know nothing yet: the first labels are zero-shot CLIP's.
         prompts = None if ask.round == 0 else self._prompts(ask.shared, state)
         log_probs = self.learner.log_probabilities(prompts)
         if np.isnan(log_probs).any():
@@ -159,7 +184,9 @@ class Client:
             selection=selection,
             confidence=state.log_probs[selection.index, selection.label],
             labels=labels,
+            guard=replace(state.guard, standing=None),
         )
+        chosen = replace(chosen, first=chosen.first or self._exam(chosen))
         return self._tell_of(selection, labels, state.labels), chosen
 
     def _tell_of(self, selection: Selection, labels: Labels, before: Labels | None) -> Selected:
@@ -172,23 +199,104 @@ class Client:
     def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
         if state.selection is None:
             raise CannotAnswer("asked to train before it was asked to select")
-        training, own = self._learn(ask, state.selection, state)
+        training, state = self._learn(ask, state.selection, self._arrive(ask.shared, state))
         reply, secrets = self._teller.training(training, ask, state.secrets)
-        return reply, replace(state, own=own, secrets=secrets)
+        return reply, replace(state, secrets=secrets)
 
-    def _learn(self, ask: Train, selection: Selection, state: ClientState) -> tuple[Training, Prompts]:
+    def _learn(self, ask: Train, selection: Selection, state: ClientState) -> tuple[Training, ClientState]:
         """What there is to tell of the training, and what stays at home."""
-        if not len(selection.index):
-            return Training(ask.shared, 0, float("nan")), state.own
+        state = replace(state, guard=replace(state.guard, training=None))
+        to_learn = without_exam(selection, self._is_exam(state))
+        nothing = Training(ask.shared, 0, float("nan"), checks_of(state.guard))
+        if not len(to_learn.index) or set(ask.shared) & set(state.own):  # nothing to learn, or not from this average
+            return nothing, state
         prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
-        trained, loss = self.learner.train(prompts, selection, ask.round)
+        trained, loss = self.learner.train(prompts, to_learn, ask.round, state.guard.caution)
+        state = self._check(trained, state)
+        if state.guard.training is not None and state.guard.training.harm:
+            return replace(nothing, checks=checks_of(state.guard)), state
         shared = {name: trained[name] for name in ask.shared}
         own = {name: value for name, value in trained.items() if name not in ask.shared}
-        return Training(shared, len(selection.index), loss), own
+        return Training(shared, len(to_learn.index), loss, checks_of(state.guard)), replace(state, own=own)
+
+    def _check(self, trained: Prompts, state: ClientState) -> ClientState:
+        """The guard's verdict on what training made, by images that it did not see."""
+        exam = self._exam(state)
+        if exam is None or state.guard.standing is None:
+            return state
+        said = self.learner.examine(trained, exam.index)
+        verdict = judge_training(state.guard.standing, said, exam.label)
+        caution = next_caution(state.guard.caution, bool(verdict.harm))
+        return replace(state, guard=replace(state.guard, training=verdict, caution=caution))
+
+    def _arrive(self, shared: Shared, state: ClientState) -> ClientState:
+        """Hold an average against the last model found good; where it harms, this site keeps that one."""
+        exam = self._exam(state)
+        if exam is None:
+            return state
+        at_home = {name: value for name, value in state.own.items() if name not in shared}
+        had, now = state.guard.trusted or self.learner.initial(), {**self.learner.initial(), **at_home, **shared}
+        standing = state.guard.standing
+        standing = self.learner.examine(had, exam.index) if standing is None else standing
+        if are_alike(had, now):  # nothing new; what was said about an average that the server has taken back is over
+            arrival = None if state.guard.arrival is None or state.guard.arrival.harm else state.guard.arrival
+            own_again = replace(state.guard, trusted=now, standing=standing, arrival=arrival)
+            return replace(state, own=at_home, guard=own_again)
+        said = self.learner.examine(now, exam.index)
+        verdict = judge(standing, said, exam.label)
+        guard = replace(state.guard, arrival=verdict)
+        if verdict.harm:
+            return replace(state, own=had, guard=replace(guard, trusted=had, standing=standing))
+        return replace(state, own=at_home, guard=replace(guard, trusted=now, standing=said))
+
+    def _look_back(self, shared: Shared, state: ClientState) -> ClientState:
+        """At the end: a model that contradicts most of the site's first sure answers is given up for the first one."""
+        prompts = self._prompts(shared, state)
+        if state.first is None or prompts is None:
+            return state
+        found = evidence(self.learner.examine(prompts, state.first.index), state.first.label)
+        if found.agreed >= FEWEST_AGREE * found.images:
+            return state
+        return replace(state, own=self.learner.initial(), guard=replace(state.guard, gave_up=True))
+
+    def _is_exam(self, state: ClientState) -> NDArray[np.bool_]:
+        """Which of the site's images are never trained on."""
+        images = 0 if state.labels is None else len(state.labels)
+        return held_out(images, self.config.train.held_out)
+
+    def _exam(self, state: ClientState) -> Selection | None:
+        """The chosen images that are not trained on, with what the site itself answered; none: no guard."""
+        if state.selection is None or state.labels is None:
+            return None
+        index = np.unique(state.selection.index)
+        index = index[self._is_exam(state)[index]]
+        return Selection(index, state.labels[index].astype(np.int64)) if len(index) else None
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
-        """The whole model: where all began, what this client made of it, and what the server averaged."""
-        return None if shared is None else {**self.learner.initial(), **state.own, **shared}
+        """The whole model: where all began, what the server averaged, and what this client made or keeps of it."""
+        return None if shared is None else {**self.learner.initial(), **shared, **state.own}
+
+
+def without_exam(selection: Selection, is_exam: NDArray[np.bool_]) -> Selection:
+    """What is left to train on."""
+    kept = ~is_exam[selection.index]
+    candidates = None if selection.candidates is None else selection.candidates[kept]
+    return Selection(selection.index[kept], selection.label[kept], candidates)
+
+
+def are_alike(one: Prompts, other: Prompts) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def checks_of(guard: GuardMemory) -> Checks:
+    """What the site tells of its guard's findings: sums that sites can add up."""
+    arrival, training = guard.arrival, guard.training
+    return Checks(
+        *(arrival.before[:2] if arrival else (0.0, 0.0)),
+        arrival.after.loss if arrival else 0.0,
+        float(arrival is not None and bool(arrival.harm)),
+        float(training is not None and bool(training.harm)),
+    )
 
 
 def side_by_side(experts: Sequence[Shared]) -> Prompts:

@@ -23,6 +23,7 @@ from ..messages import (
     payload_bytes,
 )
 from ..privacy.accountant import Release
+from ..privacy.masked_layout import NO_CHECKS, Checks
 from .checks import what_is_wrong
 
 NO_ANSWER = "gave no answer that can be read"
@@ -67,6 +68,8 @@ class RoundReport:
     examples: int = 0  # 0 where the clients do not tell
     batches: int = 0  # of one pass over all participants' images
     loss: float = float("nan")
+    checks: Checks = NO_CHECKS  # what the clients' guards found
+    average_undone: bool = False  # the average that this round began with harmed: the one before is back
     kept_old_prompt: bool = False  # nobody had anything to train on, or the masks of a secure sum did not come off
     scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
     updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure sums

@@ -7,12 +7,13 @@ from fractions import Fraction
 from typing import Protocol
 
 from ..algorithm.aggregate import nearest
+from ..algorithm.guard import Evidence, is_less_sure
 from ..algorithm.metrics import Score
 from ..config import RunConfig
 from ..errors import ConfigError
 from ..messages import Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
 from ..privacy import require_cryptography
-from ..privacy.masked_layout import TrainingSum
+from ..privacy.masked_layout import Checks, TrainingSum
 from ..rng import stream
 from .checks import what_is_wrong as what_is_wrong
 from .seam import Asking, Labelling
@@ -33,6 +34,7 @@ class ServerState:
     neighbours: int = 0  # how many other clients' prompts the method sends to each
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
     left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
+    good: Shared | None = None  # the last average that the clients' guards have seen and not found harmful
 
 
 AfterRound = Callable[[ServerState, RoundReport], None]
@@ -81,12 +83,12 @@ def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tu
     server = Asking(federation, report, state.classes, config.privacy.noise, left_out)
     sums = choose_sums(config, state)
     members = refresh(config, server, sums, state) if state.round % config.labels.refresh_every == 0 else state.members
-    shared = train(config, server, sums, state, members)
+    shared, good = train(config, server, sums, state, members)
     if is_evaluated(config, state.round):
         report.scores = evaluate(server, state.round, shared)
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
-    return replace(after, left_out=left_out), report
+    return replace(after, left_out=left_out, good=good), report
 
 
 def zero_shot_scores(federation: Clients) -> dict[str, Score]:
@@ -120,8 +122,14 @@ def labelling(replies: Iterable[Selected]) -> Labelling | None:
     )
 
 
-def train(config: RunConfig, server: Asking, sums: Sums, state: ServerState, members: tuple[str, ...]) -> Shared:
-    """Local training at the participants, and the average of what they share (Eq. 4)."""
+def train(
+    config: RunConfig, server: Asking, sums: Sums, state: ServerState, members: tuple[str, ...]
+) -> tuple[Shared, Shared | None]:
+    """Local training at the participants, and the average of what they share (Eq. 4); and the last good average.
+
+    The clients tell how the average they were sent does on their exams, against what they had. Where it harms all of
+    them together, it is taken back with all that was trained from it.
+    """
     everyone = state.everyone_first and state.round == 0
     chosen = members if everyone else participants(config, members, state.round)
     trained = sums.training(server, chosen, lambda client: Train(state.round, state.shared, experts(state, client)))
@@ -129,7 +137,16 @@ def train(config: RunConfig, server: Asking, sums: Sums, state: ServerState, mem
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
-    return state.shared if trained.mean is None else trained.mean
+    report.checks, report.average_undone = trained.checks, has_harmed(trained.checks) and state.good is not None
+    if report.average_undone and state.good is not None:
+        return state.good, None  # there is no way further back: sites that had more than this keep it
+    return (state.shared if trained.mean is None else trained.mean), state.shared
+
+
+def has_harmed(checks: Checks) -> bool:
+    """Whether the average made the clients, all together, less sure of their exams."""
+    had, came = (Evidence(checks.images, loss) for loss in (checks.loss_had, checks.loss_came))
+    return is_less_sure(had, came)
 
 
 def experts(state: ServerState, client: str) -> tuple[Shared, ...]:

@@ -1,11 +1,12 @@
 """A client's state as named arrays, for a run's checkpoint and for a site's own file."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algorithm.guard import Evidence, GuardMemory, Harm, Verdict
 from ..algorithm.select import Selection
 from ..privacy.disclosure import LetOut, Secrets
 from ..privacy.mask_session import Session
@@ -15,6 +16,8 @@ Tensors = dict[str, NDArray[Any]]
 ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
 SPENT = 32  # bytes by which a spent key is remembered
 LET_OUT = "let_out/"
+TRUSTED = "guard/trusted/"
+HARMS: tuple[Harm, ...] = get_args(Harm)
 
 
 def state_tensors(state: ClientState) -> Tensors:
@@ -25,7 +28,37 @@ def state_tensors(state: ClientState) -> Tensors:
         tensors |= {"index": state.selection.index, "label": state.selection.label}
         if state.selection.candidates is not None:
             tensors["candidates"] = state.selection.candidates
-    return tensors | secret_tensors(state.secrets)
+    if state.first is not None:
+        tensors |= {"first/index": state.first.index, "first/label": state.first.label}
+    return tensors | guard_tensors(state.guard) | secret_tensors(state.secrets)
+
+
+def guard_tensors(guard: GuardMemory) -> Tensors:
+    """Nothing of a guard that has not seen anything yet."""
+    tensors: Tensors = {f"{TRUSTED}{name}": value for name, value in guard.trusted.items()}
+    found = {"arrival": guard.arrival, "training": guard.training}
+    tensors |= {f"guard/{name}": _verdict_row(verdict) for name, verdict in found.items() if verdict is not None}
+    if guard.standing is not None:
+        tensors["guard/standing"] = guard.standing
+    numbers = np.array([guard.caution, guard.gave_up])
+    return tensors | ({} if numbers.tolist() == [1.0, 0.0] else {"guard/numbers": numbers})
+
+
+def guard_from(tensors: Tensors) -> GuardMemory:
+    """What `guard_tensors` was given."""
+    stored = below(tensors, "guard/")
+    caution, gave_up = stored.get("numbers", np.array([1.0, 0.0])).tolist()
+    found = {name: _verdict_from(stored[name]) for name in ("arrival", "training") if name in stored}
+    return GuardMemory(below(tensors, TRUSTED), stored.get("standing"), caution, gave_up=bool(gave_up), **found)
+
+
+def _verdict_row(verdict: Verdict) -> NDArray[np.float64]:
+    return np.array([HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
+
+
+def _verdict_from(row: NDArray[np.float64]) -> Verdict:
+    harm, *numbers, shift = row.tolist()
+    return Verdict(HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:
@@ -41,7 +74,15 @@ def state_from(tensors: Tensors) -> ClientState:
     has_chosen = "index" in tensors
     selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
     arrays: dict[str, Any] = {name: tensors.get(name) for name in ARRAYS}
-    return ClientState(own=below(tensors, "own/"), selection=selection, secrets=secrets_from(tensors), **arrays)
+    first = Selection(tensors["first/index"], tensors["first/label"]) if "first/index" in tensors else None
+    return ClientState(
+        own=below(tensors, "own/"),
+        selection=selection,
+        first=first,
+        guard=guard_from(tensors),
+        secrets=secrets_from(tensors),
+        **arrays,
+    )
 
 
 def secrets_from(tensors: Tensors) -> Secrets:

@@ -25,7 +25,7 @@ from ..messages import (
     digest,
 )
 from ..privacy.mask_session import needed
-from ..privacy.masked_layout import Nonsense, TrainingSum, Words, batches_of, totals_of, training_sum
+from ..privacy.masked_layout import Nonsense, TrainingSum, Words, added_up, batches_of, totals_of, training_sum
 from .seam import Asking
 
 Totals = NDArray[np.int64]
@@ -58,7 +58,8 @@ class PlainSums:
         loss = float(np.average([reply.loss for reply in told], weights=weights)) if told else math.nan
         batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
         updates = {client: reply.shared for client, reply in trained.items()}
-        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, updates)
+        checks = added_up(reply.checks for reply in trained.values())
+        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, checks, updates)
 
 
 NAME = 16  # bytes of a session's name

@@ -11,7 +11,7 @@ from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import RunConfig, Section, read_options
-from .prompts import Shape, initial_prompts, text_shape, visual_shape
+from .prompts import Shape, first_prompts, text_shape, visual_shape
 
 Named = Mapping[str, Tensor]
 Fit = Callable[[Tensor], Tensor]
@@ -72,7 +72,7 @@ class Method:
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """The values to begin with, the same at every client."""
-        return initial_prompts(self.shapes(clip, classes), self.config.model.init_std, self.config.seed)
+        return first_prompts(clip, self.config, self.shapes(clip, classes))
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         """What a client keeps of its newly chosen images, beside what it trains. Never sent."""

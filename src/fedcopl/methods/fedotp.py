@@ -5,8 +5,9 @@ from pydantic import Field
 from torch import Tensor
 
 from ..algorithm.optimal_transport import transport
-from ..clip.encoder import Encoder
+from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
+from ..clip.quiet_start import words_drawn_out
 from ..config import RunConfig, Section
 from .base import Method, Named, in_double
 from .prompts import Shape, text_shape
@@ -37,6 +38,13 @@ class FedOTP(Method):
 
     def shared(self) -> tuple[str, ...]:
         return ("global text",)
+
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
+        """Two prompts that began alike would be one: the quiet local one has its words in another order."""
+        first, model = super().start(clip, classes), self.config.model
+        if model.start == "quiet":
+            first["local text"] = words_drawn_out(clip, model.template, text_shape(clip, model))
+        return first
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
         return encoder.patch_features(tokens)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..algorithm.select import Selection
-from ..clip.image_tokens import ClientImages
+from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..config import RunConfig
 from ..rng import stream
 from .prompted_model import ImageSide, Key, PromptedModel, Prompts, key_of
@@ -40,10 +40,20 @@ class ClipLearner:
             return {}
         return self.model.method.remember(self.side.all_frozen, selection, self.model.encoder.classes)
 
-    def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
+    @torch.inference_mode()
+    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log p_c(x) of some images, (m, C), as the model is trained."""
+        method, encoder, named = self.model.method, self.model.encoder, self.model.named(prompts)
+        classes = self.model.classes(prompts)
+        parts = [index[start : start + ENCODE_BATCH] for start in range(0, len(index), ENCODE_BATCH)]
+        sides = (method.images(encoder, self.side.frozen(part), named) for part in parts)
+        logits = torch.cat([method.logits(encoder, side, classes, named) for side in sides])
+        return logits.cpu().double().log_softmax(-1).numpy()
+
+    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
         """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        return train(self.model, self.side.frozen, self.config, prompts, selection, round, shuffle)
+        return train(self.model, self.side.frozen, self.config, prompts, self.start, selection, round, shuffle, caution)
 
 
 class ClipExam:

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from ..rng import stream
 from .base import Named
 from .promptfl import FrozenImages
-from .prompts import Shape, initial_prompts, text_shape
+from .prompts import Shape, first_prompts, text_shape
 
 POOLED = 128  # coordinates of a feature that the gate looks at
 SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
@@ -63,7 +63,7 @@ class PFedMoAP(FrozenImages):
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
         """The prompt as everywhere; the gate uniform in +- 1 / sqrt(width), as layers of torch begin."""
         shapes = self.shapes(clip, classes)
-        text = initial_prompts({"text": shapes.pop("text")}, self.config.model.init_std, self.config.seed)
+        text = first_prompts(clip, self.config, {"text": shapes.pop("text")})
         return text | {
             name: stream(self.config.seed, f"initial {name}").uniform(-1, 1, shape).astype(np.float32)
             / np.float32(np.sqrt(shape[-1]))

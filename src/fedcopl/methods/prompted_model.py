@@ -48,6 +48,7 @@ class ImageSide:
     def __init__(self, model: PromptedModel, images: ClientImages):
         self._model, self._images = model, images
         self._seen: tuple[Key, list[Tensor]] | None = None  # the image side under the last prompts
+        self._plain: list[Tensor] | None = None  # and without any
 
     def __len__(self) -> int:
         return len(self._images)
@@ -106,17 +107,22 @@ class ImageSide:
     @torch.inference_mode()
     def zero_shot_logits(self) -> Tensor:
         """Plain CLIP with the hand-written sentences, whatever the method; on the CPU."""
-        method, encoder = self._model.method, self._model.encoder
+        encoder = self._model.encoder
         if not len(self):
             return torch.empty(0, encoder.classes)
-        kept = None if self._kept is None else method.plain_images(self._kept)
-        features = (
-            (encoder.image_features(tokens.to(encoder.device)) for tokens in self._images.batches())
-            if kept is None
-            else (kept,)
-        )
         classes = encoder.class_features(None)
-        return torch.cat([encoder.logits(images, classes) for images in features]).cpu()
+        return torch.cat([encoder.logits(images, classes) for images in self.plain_features()]).cpu()
+
+    @torch.inference_mode()
+    def plain_features(self) -> list[Tensor]:
+        """The image side of plain CLIP, in batches; kept, as no training changes it and it is small."""
+        if self._plain is None:
+            method, encoder = self._model.method, self._model.encoder
+            kept = None if self._kept is None else method.plain_images(self._kept)
+            pixels = self._images.batches() if kept is None else ()
+            encoded = [encoder.image_features(tokens.to(encoder.device)) for tokens in pixels]
+            self._plain = encoded if kept is None else [kept]
+        return self._plain
 
     def forget(self) -> None:
         """Drop what is only of use until the next training."""

@@ -1,4 +1,4 @@
-"""The trainable part: deep visual prompts and a text context shared by all classes."""
+"""The trainable part: deep visual prompts and a text context shared by all classes, and where they start."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..clip.frozen_clip import Clip
-from ..config import Model
+from ..clip.quiet_start import blank_image, quietest, words_over_and_over
+from ..config import Model, RunConfig
 from ..errors import ConfigError
 from ..rng import stream
 
@@ -21,6 +22,24 @@ def visual_shape(clip: Clip, model: Model) -> Shape:
 def text_shape(clip: Clip, model: Model) -> Shape:
     """P^t: (vectors, text width)."""
     return model.text_prompts, clip.text.shape.width
+
+
+def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
+    """Where every client of a run begins, by the setting `model.start`. No image of anybody plays a part."""
+    loud = initial_prompts(shapes, config.model.init_std, config.seed)
+    if config.model.start == "random":
+        return loud
+    return {
+        name: quiet_visual(clip, prompt)
+        if name == "visual"
+        else words_over_and_over(clip, config.model.template, prompt.shape)
+        for name, prompt in loud.items()
+    }
+
+
+def quiet_visual(clip: Clip, loud: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A blank image's patches, or nearly their mean, or even random prompts, by what this tower minds least."""
+    return quietest(clip, (*blank_image(clip, loud.shape), loud)) if loud.size else loud
 
 
 def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:

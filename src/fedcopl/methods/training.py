@@ -134,6 +134,7 @@ PARTIAL: Mapping[str, Callable[[Tensor], LabelLoss]] = {
 
 
 Rows = NDArray[np.int64]
+PROMPTS = ("visual", "text")  # the last word of every prompt's name
 
 
 def train(
@@ -141,9 +142,11 @@ def train(
     frozen: Callable[[Rows], Tensor],
     config: RunConfig,
     prompts: Prompts,
+    start: Prompts,
     selection: Selection,
     round: int,
     shuffle: np.random.Generator,
+    caution: float = 1.0,
 ) -> tuple[Prompts, float]:
     """SGD with an optimiser of its own. The prompts after it, and the mean loss of the last epoch."""
     given, names = model.named(prompts), model.method.shapes(model.encoder.clip, model.encoder.classes)
@@ -153,14 +156,49 @@ def train(
     with torch.no_grad():
         others = {name: value for name, value in given.items() if name not in names}
         constants = model.method.before_training(model.encoder, others)
-    trained = {name: value.clone().requires_grad_() for name, value in begin.items()}
+    scales = {name: _scale(name, value, start, config) for name, value in begin.items()}
+    trained = {name: scales[name].read(value).clone().requires_grad_() for name, value in begin.items()}
     fit = label_loss(selection, config.labels.cpl_loss, model.encoder.device)
-    lesson = _Lesson(model, frozen, config, trained, begin, constants, selection, fit, _optimiser(trained, config))
+    optimiser = _optimiser(trained, config)
+    lesson = _Lesson(model, frozen, config, trained, scales, begin, constants, selection, fit, optimiser, caution)
     loss = float("nan")
     for epoch in range(config.train.epochs):
         loss = lesson.epoch(batches(len(selection.index), config.train.batch, shuffle), round, epoch)
-    outcome = {name: as_numpy(value) for name, value in trained.items()}
+    outcome = {name: as_numpy(value) for name, value in lesson.prompts().items()}
     return {**prompts, **outcome, **model.method.after_training(outcome)}, loss
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A trained array as SGD sees it: where its zero is, and how long its unit. None: as it is, to the last bit.
+
+    A prompt goes through a norm, so its gradient grows as one over its length: in plain numbers one learning rate means
+    steps that differ ten thousandfold between towers. In units of its own length they are the same.
+    """
+
+    zero: Tensor | None
+    unit: Tensor | None
+
+    def read(self, prompt: Tensor) -> Tensor:
+        moved = prompt if self.zero is None else prompt - self.zero
+        return moved if self.unit is None else moved / self.unit
+
+    def write(self, read: Tensor) -> Tensor:
+        moved = read if self.unit is None else read * self.unit
+        return moved if self.zero is None else moved + self.zero
+
+
+def _scale(name: str, value: Tensor, start: Prompts, config: RunConfig) -> Scale:
+    """Only prompts have a length that means nothing; what else a method trains is in plain numbers."""
+    zero = torch.tensor(start[name], device=value.device) if config.train.decay_to == "start" else None
+    is_prompt = name.split()[-1] in PROMPTS
+    return Scale(zero, mean_length(value) if is_prompt and config.train.step == "relative" else None)
+
+
+def mean_length(prompt: Tensor) -> Tensor:
+    """Of a prompt's vectors, level by level, (..., 1, 1); 1 where they have none."""
+    length = prompt.norm(dim=-1, keepdim=True).mean(dim=-2, keepdim=True)
+    return torch.where(length > 0, length, 1.0)
 
 
 def _optimiser(trained: Named, config: RunConfig) -> torch.optim.Optimizer:
@@ -177,22 +215,29 @@ class _Lesson:
     model: PromptedModel
     frozen: Callable[[Rows], Tensor]
     config: RunConfig
-    trained: Named
+    trained: Named  # as the scales read them
+    scales: Mapping[str, Scale]
     begin: Named
     constants: Named
     selection: Selection
     fit: LabelLoss
     optimiser: torch.optim.Optimizer
+    caution: float  # factor on the learning rate
+
+    def prompts(self) -> Named:
+        """What is trained, as the model takes it."""
+        return {name: self.scales[name].write(value) for name, value in self.trained.items()}
 
     def epoch(self, batches: Iterator[Rows], round: int, epoch: int) -> float:
         """One pass over the chosen images; its mean loss."""
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.config, round, epoch, self.model.method.rate(group["name"]))
+            highest = self.model.method.rate(group["name"]) * self.caution
+            group["lr"] = learning_rate(self.config, round, epoch, highest)
         total, images = 0.0, 0
         for rows in batches:
             loss = self._loss(rows)
             self.optimiser.zero_grad()
-            self._backward(loss + self.model.method.penalty(self.trained, self.begin))
+            self._backward(loss + self.model.method.penalty(self.prompts(), self.begin))
             self.optimiser.step()
             total, images = total + loss.item() * len(rows), images + len(rows)
         self.fit.epoch_done()
@@ -200,7 +245,7 @@ class _Lesson:
 
     def _loss(self, rows: Rows) -> Tensor:
         method, encoder = self.model.method, self.model.encoder
-        named, batch = {**self.constants, **self.trained}, part_of(self.selection, rows)
+        named, batch = {**self.constants, **self.prompts()}, part_of(self.selection, rows)
         images = method.images(encoder, self.frozen(batch.index), named)
         places = torch.from_numpy(rows).to(encoder.device)
         classes = method.classes(encoder, named)

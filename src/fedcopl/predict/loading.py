@@ -127,8 +127,8 @@ class FinishedRun:
         """One client's model as its last exam saw it: where all began, its own arrays, and the server's."""
         prompts = {
             **self._built.start,
-            **self._arrays(f"clients/{file_name(client)}"),
             **self._arrays("server"),
+            **self._arrays(f"clients/{file_name(client)}"),  # also what a site keeps because the average harms it
         }
         backbone = TrainedOn(_public_name(self.config.model.backbone), self.fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))

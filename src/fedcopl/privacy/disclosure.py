@@ -122,7 +122,8 @@ class Teller:
         if not self.config.privacy.secure_sums:
             shared = told.shared if told is training else shaped(flat(told.shared), ask.shared)
             values = flat(shared).astype(np.float32)
-            return Trained(shared, told.examples, told.loss), self._remember_saying(ask, values.tobytes(), secrets)
+            trained = Trained(shared, told.examples, told.loss, checks=tuple(told.checks) if told is training else ())
+            return trained, self._remember_saying(ask, values.tobytes(), secrets)
         batch = self.config.train.batch
         masked, secrets = self._masked(ask, secrets, lambda clients: training_words(told, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets

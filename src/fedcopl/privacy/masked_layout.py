@@ -1,7 +1,8 @@
 """What stands where in a masked answer: whole numbers modulo 2^64, the same places at every client.
 
     counts    one word per class, in steps of 2^-16
-    training  examples, images the loss is of, that loss times them, batches, then examples x prompt, in steps of 2^-32
+    training  examples, images the loss is of, that loss times them, batches, the guard's five sums, then
+              examples x prompt, in steps of 2^-32
 
 A client checks its own numbers so that no sum can overflow: with n clients in it, none may be above 2^62 / n. Counts
 come out exactly. The average of the prompts is wrong by at most 2^-33 n / (sum of the examples), and then rounded to
@@ -9,9 +10,9 @@ float32; so wherever every client has an image to train on, by at most 2^-33.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,23 @@ from ..messages import Shared
 
 COUNT_BITS, PROMPT_BITS = 16, 32
 LARGEST_PROMPT = 2.0**15  # of any value in a prompt; theirs are about 1
-HEAD = 4  # words before the prompts
+TOLD = 4  # words of examples, loss and batches
 Words = NDArray[np.uint64]
 Values = NDArray[np.float64]
+
+
+class Checks(NamedTuple):
+    """What a client's guard found, in sums that clients can add up; all 0 where there was nothing to check."""
+
+    images: float = 0.0  # on which the average that came was held against the last good model
+    loss_had: float = 0.0  # sum over them, by that model
+    loss_came: float = 0.0  # and by the average
+    average_harmed: float = 0.0  # clients that keep the model they had
+    training_harmed: float = 0.0  # clients that took their own training back
+
+
+NO_CHECKS = Checks()
+HEAD = TOLD + len(Checks._fields)  # words before the prompts
 
 
 @dataclass(frozen=True)
@@ -33,6 +48,7 @@ class Training:
     shared: Mapping[str, NDArray[Any]]  # the prompts after it
     examples: int  # the weight in the average
     loss: float  # nan: not told
+    checks: Checks = NO_CHECKS
 
 
 @dataclass(frozen=True)
@@ -44,6 +60,7 @@ class TrainingSum:
     batches: int
     loss: float
     mean: Shared | None  # the average of the prompts (Eq. 4); None: nobody had anything to train on
+    checks: Checks = NO_CHECKS
     updates: Mapping[str, Shared] = field(default_factory=dict)  # client by client, where that is known
 
 
@@ -72,20 +89,27 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
     told = 0 if math.isnan(training.loss) else training.examples
     head = np.ldexp([training.examples, told, training.loss if told else 0.0, batches_of(told, batch)], PROMPT_BITS)
     head[2] *= told
-    return _words(np.concatenate([head, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
+    checks = np.ldexp(training.checks, PROMPT_BITS)
+    return _words(np.concatenate([head, checks, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
 
 
 def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
     """What the words of all clients say together; the prompts get the names and shapes of those sent."""
     values = _values(total, PROMPT_BITS)
-    examples, told, loss, batches = values[:HEAD]
+    examples, told, loss, batches = values[:TOLD]
     if min(examples, told, batches) < 0 or examples != round(examples):
         raise Nonsense("the sum is not that of numbers of images")
     mean = values[HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise Nonsense(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
     told_loss = float(loss / told) if told else math.nan
-    return TrainingSum(clients, int(told), int(batches), told_loss, shaped(mean, sent) if examples else None)
+    average = shaped(mean, sent) if examples else None
+    return TrainingSum(clients, int(told), int(batches), told_loss, average, Checks(*map(float, values[TOLD:HEAD])))
+
+
+def added_up(checks: Iterable[tuple[float, ...]]) -> Checks:
+    """Over all who tell."""
+    return Checks(*np.sum([Checks(*told) for told in checks] or [NO_CHECKS], axis=0).tolist())
 
 
 def batches_of(examples: int, batch: int) -> int:

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from ..data.records import printable
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
+from ..run.guard_words import guard_words
 from ..run.reading import read_so_far
 from ..run.record import Outcome, RoundRecord
 from . import curves
@@ -262,4 +263,4 @@ def _troubles(record: RoundRecord) -> list[str]:
     lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
     if record.kept_old_prompt:
         lines.append(f"round {record.number}: there was nothing to average; the prompts stayed as they were")
-    return lines
+    return [*lines, *(f"round {record.number}: {said}" for said in guard_words(record))]

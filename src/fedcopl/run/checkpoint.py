@@ -33,6 +33,7 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     server, clients = checkpoint.server, checkpoint.clients
     tensors = {f"server/{name}": value for name, value in server.shared.items()}
+    tensors |= {f"good/{name}": value for name, value in (server.good or {}).items()}
     for number, state in enumerate(clients.values()):
         tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
     for number, upload in enumerate(server.uploads.values()):
@@ -78,6 +79,7 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         about["neighbours"],
         _by_client(tensors, "upload/", about["uploads"]),
         about.get("left_out", {}),
+        below(tensors, "good/") or None,
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}

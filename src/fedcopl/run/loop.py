@@ -15,7 +15,7 @@ from ..federation.server import ServerState, run, zero_shot_scores
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder
-from .record import LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite
+from .record import GuardRecord, LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite
 from .watcher import Watcher
 
 
@@ -95,6 +95,7 @@ def round_record(report: RoundReport, measured: Measured) -> RoundRecord:
         kept_old_prompt=report.kept_old_prompt,
         dropped=dict(report.dropped),
         releases=tuple(report.releases),
+        guard=GuardRecord(**report.checks._asdict(), average_undone=report.average_undone),
         macro=measured.macro,
         weighted=measured.weighted,
         everywhere=measured.everywhere,

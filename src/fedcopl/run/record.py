@@ -72,6 +72,33 @@ class LabelCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuardRecord:
+    """What the clients' guards found in a round, added up; all 0 where there was nothing to check, or no guard."""
+
+    images: Number = 0.0
+    """on which the average that came was held against what the clients had"""
+    loss_had: Number = 0.0
+    loss_came: Number = 0.0
+    average_harmed: Number = 0.0
+    """clients that keep the model they had"""
+    training_harmed: Number = 0.0
+    """clients that took their own training back"""
+    average_undone: Flag = False
+    """the server went back to the average before"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstPrompts:
+    """How far the first prompts, untrained, take the clients' models from plain CLIP; on their own images."""
+
+    images: Count = 0
+    cosine: Annotated[float, Strict()] | None = None
+    """mean, of the features with and without; None where a method has features of its own"""
+    unchanged: Share | None = None
+    """share of the answers that stay the same"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundRecord(Measured):
     """One line of rounds.jsonl.
 
@@ -98,6 +125,8 @@ class RoundRecord(Measured):
     dropped: Mapping[Text, Text] = field(default_factory=dict)
     """whose answers could not be used, and why"""
     drift: Mapping[Text, Drift] | None = None
+    guard: GuardRecord | None = None
+    """what was checked and undone without labels; None in folders of version 0.1"""
     releases: tuple[Release, ...] = ()
     """what was let out with noise on it"""
     pseudo_label_accuracy: Share | None = None
@@ -182,6 +211,7 @@ class Outcome:
     sites: tuple[Text, ...] | None = None
     """only in a real federation: everybody who ever joined"""
     zero_shot: Measured = Measured()
+    first_prompts: FirstPrompts | None = None
     rounds: tuple[RoundRecord, ...] = ()
     refreshes: tuple[RefreshRecord, ...] = ()
     images_left_out: Count = 0

@@ -20,6 +20,7 @@ from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.base import Method
 from ..methods.learner import ClipExam, ClipLearner
+from ..methods.movement import Movement, movement_of_all
 from ..rng import stream
 from ..run.build import BuiltModel, build_clip, build_images, build_model, expert_answers
 from ..run.loop import versions
@@ -58,8 +59,11 @@ class ToldTheTruth:
     def remember(self, selection: Selection) -> Prompts:
         return self.learner.remember(selection)
 
-    def train(self, prompts: Prompts, selection: Selection, round: int) -> tuple[Prompts, float]:
-        return self.learner.train(prompts, selection, round)
+    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.learner.examine(prompts, index)
+
+    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
+        return self.learner.train(prompts, selection, round, caution)
 
 
 def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, exam: Exam) -> Client:
@@ -79,6 +83,11 @@ class Simulation:
     clients: Mapping[str, Client]
     audit: Audit
     server: ServerState  # where the server begins
+    learners: Sequence[ClipLearner] = ()
+
+    def first_movement(self) -> Movement | None:
+        """How far the first prompts, untrained, take the clients' models from plain CLIP."""
+        return movement_of_all([(learner.model, learner.images) for learner in self.learners], self.audit.start)
 
     @property
     def method(self) -> Method:
@@ -140,12 +149,12 @@ def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None
     parts = share_out(prepared.dataset, config.data, config.seed)
     if method.pools:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
-    clients, exams = _clients(built, prepared, parts)
+    clients, exams, learners = _clients(built, prepared, parts)
     truth = _truth(prepared.dataset.train, parts, list(clients))
     everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
     audit = Audit(truth, exams, built.start, everywhere, classes, method.pools)
     notes = (*prepared.notes, *_notes(config, parts))
-    return Simulation(config, prepared.dataset, notes, parts, clients, audit, built.server())
+    return Simulation(config, prepared.dataset, notes, parts, clients, audit, built.server(), learners)
 
 
 def _refuse_one_class(dataset: Dataset) -> None:
@@ -163,7 +172,9 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
         yield f"{empty} of {len(parts.train)} clients hold no image: there are more clients than images for them"
 
 
-def _clients(built: BuiltModel, prepared: Prepared, parts: Partition) -> tuple[dict[str, Client], dict[str, ClipExam]]:
+def _clients(
+    built: BuiltModel, prepared: Prepared, parts: Partition
+) -> tuple[dict[str, Client], dict[str, ClipExam], list[ClipLearner]]:
     config, dataset = built.config, prepared.dataset
     train, test = built.images(prepared.train), built.images(prepared.test)
     names, truth = client_names(dataset, config.data), dataset.test.labels
@@ -174,13 +185,13 @@ def _clients(built: BuiltModel, prepared: Prepared, parts: Partition) -> tuple[d
     }
     learners = [built.learner(train.part(part), number) for number, part in enumerate(parts.train)]
     if built.model.method.pools:
-        return {config.method: _central(built, learners[0], PooledExam(exams), dataset)}, exams
+        return {config.method: _central(built, learners[0], PooledExam(exams), dataset)}, exams, learners
     said = expert_answers(config.data.corrections, dataset)
     clients = {
         name: _client(built, learner, exams.get(name), corrections_of(part, said))
         for name, learner, part in zip(names, learners, parts.train, strict=True)
     }
-    return clients, exams
+    return clients, exams, learners
 
 
 def _client(built: BuiltModel, learner: ClipLearner, exam: ClipExam | None, said: Corrections) -> Client:

@@ -55,7 +55,7 @@ class Audit:
         """The three accuracies after this round, and the recall of each class."""
         if not scores or not self.exams:
             return Measured()
-        models = {name: {**self.start, **state.own, **shared} for name, state in states.items()}
+        models = {name: {**self.start, **shared, **state.own} for name, state in states.items()}
         whole = score_everywhere(list(self.exams.values()), list(models.values())) if self.everywhere else None
         if self.pools:
             models = dict.fromkeys(self.exams, next(iter(models.values())))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ..algorithm.metrics import Score
@@ -17,8 +17,9 @@ from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
 from ..run.believed_labels import write_images, write_labels
 from ..run.folder import EXAMPLES, RunFolder
+from ..run.guard_words import final_words, movement_words
 from ..run.loop import Play
-from ..run.record import Outcome, RefreshRecord, RoundRecord
+from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
 
@@ -90,8 +91,10 @@ def simulate(
         clients = (engine or NotedClients)(folder, simulation.clients, states, watcher)
         first = checkpoint.server if checkpoint else simulation.server
         watcher.started(config, len(simulation.clients), first.round)
-        books = SimulationBooks(simulation, clients, first)
+        books = SimulationBooks(simulation, clients, first, watcher)
         finished = Play(config, place, clients, books, watcher, began).play(simulation.server, checkpoint)
+        for words in final_words(finished.clients):
+            watcher.noticed(words)
         place.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
         return finished.outcome
 
@@ -136,12 +139,16 @@ Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None,
 class SimulationBooks:
     """Writes a simulation down: what a server knows, and what the audit knows beyond that."""
 
-    def __init__(self, simulation: Simulation, clients: NotedClients, server: ServerState):
-        self._simulation, self._clients = simulation, clients
+    def __init__(self, simulation: Simulation, clients: NotedClients, server: ServerState, watcher: Watcher):
+        self._simulation, self._clients, self._watcher = simulation, clients, watcher
         self._before = server.shared, dict(clients.states)  # as the round began
 
     def begin(self, scores: Mapping[str, Score]) -> Outcome:
-        return Outcome(zero_shot=self._simulation.audit.zero_shot(scores))
+        moved = self._simulation.first_movement()
+        first = None if moved is None else FirstPrompts(**asdict(moved))
+        for words in movement_words(first):
+            self._watcher.noticed(words)
+        return Outcome(zero_shot=self._simulation.audit.zero_shot(scores), first_prompts=first)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
         audit, states = self._simulation.audit, self._clients.states

@@ -16,6 +16,7 @@ from ..local_page.access import Guard, Keys
 from ..local_page.serving import environment, file_routes, page
 from ..report import curves
 from ..report.charts import BarChart, Bars, LineChart, Unit, bar_chart
+from ..run.guard_words import guard_words
 from ..run.record import Outcome, RoundRecord
 from .feed import Feed, RefreshTotals, Snapshot
 
@@ -204,3 +205,4 @@ def log_lines(rounds: Sequence[RoundRecord]) -> Iterator[tuple[int, str, str]]:
         yield from ((record.number, who, f"its answer was not used: {why}") for who, why in record.dropped.items())
         if record.kept_old_prompt:
             yield record.number, "server", "there was nothing to average: the old prompts stay"
+        yield from ((record.number, "guard", said) for said in guard_words(record))

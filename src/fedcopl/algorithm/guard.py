@@ -1,0 +1,111 @@
+"""The guard: whether training harmed, told without a label by images that were never trained on.
+
+A site keeps every fifth of its images out of its training. Of these, the ones it chose (it was sure of them) are its
+own exam, and what it answered before training is the key. Training that has learnt something from the others makes the
+model surer of these answers; training that ruins the model, or labels that cannot be learnt from one image for another,
+make it less sure. Every number here is a sum over images, so that sites can add theirs up in secret.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import BoolArray, FloatArray, IntArray
+
+Harm = Literal["", "not finite", "less sure", "other answers", "cannot be learnt", "other mix"]
+"""What is wrong, "" for nothing."""
+
+SLACK = 0.01  # nats an image: what a loss may rise by without meaning anything
+FEWEST_AGREE = 0.5  # of the exam after training: labels that cannot be told of unseen images are no knowledge
+MOST_CONTRADICTED = 0.1  # of the exam's answers may change, and one in any case
+MOST_SHIFTED = 0.5  # total variation between the mixes of classes answered before and after
+LARGEST_LOSS = 1000.0  # nats an image: more is not told from this, so that sums stay numbers
+SLOWER, RECOVERS = 0.5, 2**0.25  # a site's learning rate after a round that harmed, and after one that did not
+
+
+class Evidence(NamedTuple):
+    """How well a model answers a site's exam. Sums over the images, fit to be added up over sites."""
+
+    images: float = 0.0
+    loss: float = 0.0  # sum of -log p of the answers of the key
+    agreed: float = 0.0  # images answered as in the key
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the guard found, and by which numbers."""
+
+    harm: Harm
+    before: Evidence
+    after: Evidence
+    shift: float  # total variation between the mixes of answers
+
+
+@dataclass(frozen=True)
+class GuardMemory:
+    """What a site's guard remembers between rounds. Never sent."""
+
+    trusted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: where all began
+    standing: FloatArray | None = None  # what it says about the exam, (n, C), until the exam changes
+    caution: float = 1.0  # factor on the learning rate
+    arrival: Verdict | None = None  # on the last average that came
+    training: Verdict | None = None  # on the last round's own training
+    gave_up: bool = False  # at the end the model contradicted most of the site's first sure answers
+
+
+def held_out(images: int, share: float) -> BoolArray:
+    """Which images are for the exam, (n,): at even distances, so that images sorted by class are all represented."""
+    passed = np.floor(np.arange(images + 1) * share + 1e-9)
+    exam: BoolArray = np.diff(passed) > 0
+    return exam
+
+
+def evidence(log_probs: FloatArray, key: IntArray) -> Evidence:
+    """Of a model that says log_probs, (n, C), about images whose answers are in the key, (n,)."""
+    loss = np.minimum(-log_probs[np.arange(len(key)), key], LARGEST_LOSS).sum()
+    return Evidence(float(len(key)), float(loss), float((log_probs.argmax(axis=1) == key).sum()))
+
+
+def judge(before: FloatArray, after: FloatArray, key: IntArray) -> Verdict:
+    """Whether a model that says `after` is worse than the one that said `before`, both (n, C), n > 0."""
+    old = evidence(before, key)
+    if not np.isfinite(after).all():
+        return Verdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
+    new, shift = evidence(after, key), mix_shift(before, after)
+    return Verdict(_harm(old, new, shift), old, new, shift)
+
+
+def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> Verdict:
+    """The same, and whether what was trained on can be learnt at all."""
+    verdict = judge(before, after, key)
+    if not verdict.harm and verdict.after.agreed < FEWEST_AGREE * verdict.after.images:
+        return Verdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
+    return verdict
+
+
+def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
+    if is_less_sure(old, new):
+        return "less sure"
+    if new.agreed < old.agreed - max(1.0, MOST_CONTRADICTED * old.images):
+        return "other answers"
+    return "other mix" if shift > MOST_SHIFTED else ""
+
+
+def is_less_sure(old: Evidence, new: Evidence) -> bool:
+    """Of one site, or of all sites together."""
+    return not new.loss <= old.loss + SLACK * old.images
+
+
+def mix_shift(before: FloatArray, after: FloatArray) -> float:
+    """Total variation between the shares of the classes answered: 0 the same mix, 1 nothing in common."""
+    classes = before.shape[1]
+    mixes = [np.bincount(said.argmax(axis=1), minlength=classes) / len(said) for said in (before, after)]
+    return float(np.abs(mixes[0] - mixes[1]).sum() / 2)
+
+
+def next_caution(caution: float, harmed: bool) -> float:
+    """The factor on a site's learning rate: halved by a round that harmed, regained in four that did not."""
+    return caution * SLOWER if harmed else min(caution * RECOVERS, 1.0)

@@ -1,0 +1,33 @@
+"""What the guard found, in words for log, report and watch page."""
+
+from collections.abc import Iterator, Mapping
+
+from ..federation.client import ClientState
+from .record import FirstPrompts, RoundRecord
+
+LOUD = 0.2  # of the answers changed by first prompts that nobody has trained yet: worth a word
+
+
+def guard_words(record: RoundRecord) -> Iterator[str]:
+    """What was undone in a round."""
+    harmed = int(record.guard.training_harmed) if record.guard else 0
+    if harmed:
+        sites = f"{harmed} site{'s' * (harmed > 1)}"
+        yield f"{sites} took back the training, which made answers on images kept for checking worse"
+    if record.guard and record.guard.average_undone:
+        yield "the last average made the sites' answers worse; the one before is back"
+
+
+def final_words(states: Mapping[str, ClientState]) -> Iterator[str]:
+    """Who gave up, and who goes on with another model than the average."""
+    for name, state in states.items():
+        if state.guard.gave_up:
+            yield f"{name}: gave up: its model contradicts most of its first sure answers; it keeps the first prompts"
+        elif state.guard.arrival is not None and state.guard.arrival.harm:
+            yield f"{name}: keeps the model it had; the last average made its answers worse"
+
+
+def movement_words(moved: FirstPrompts | None) -> Iterator[str]:
+    """Said only of first prompts that are not quiet."""
+    if moved is not None and moved.unchanged is not None and moved.unchanged < 1 - LOUD:
+        yield f"the first prompts, untrained, change {1 - moved.unchanged:.0%} of the answers; see model.start"

@@ -1,0 +1,118 @@
+"""The guard's rules, worked by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedcopl.algorithm.guard import (
+    LARGEST_LOSS,
+    Evidence,
+    Verdict,
+    evidence,
+    held_out,
+    is_less_sure,
+    judge,
+    judge_training,
+    mix_shift,
+    next_caution,
+)
+
+KEY = np.array([0, 0, 1, 1])
+
+
+def says(*first):
+    """log p of two classes: the first has these probabilities."""
+    return np.log([[p, 1 - p] for p in first])
+
+
+SURE = says(0.8, 0.8, 0.2, 0.2)
+
+
+def test_the_exam_is_every_fifth_image():
+    assert np.flatnonzero(held_out(12, 0.2)).tolist() == [4, 9]
+    assert np.flatnonzero(held_out(10, 0.5)).tolist() == [1, 3, 5, 7, 9]
+    assert held_out(1000, 0.3).sum() == 300
+
+
+def test_no_share_is_no_exam():
+    assert not held_out(100, 0.0).any()
+    assert held_out(0, 0.2).shape == (0,)
+    assert not held_out(4, 0.2).any()  # too few to give one away
+
+
+def test_evidence_is_a_sum_over_the_exam():
+    # .5 and .25 of the right answers, the second is answered otherwise.
+    found = evidence(says(0.5 + 1e-12, 0.25), np.array([0, 0]))
+    assert found == (2.0, pytest.approx(math.log(2) + math.log(4)), 1.0)
+
+
+def test_a_surer_model_is_no_harm():
+    verdict = judge(SURE, says(0.9, 0.9, 0.1, 0.1), KEY)
+    assert verdict.harm == ""
+    assert verdict.before.loss == pytest.approx(-4 * math.log(0.8))
+    assert verdict.after.loss == pytest.approx(-4 * math.log(0.9))
+    assert verdict.shift == 0
+
+
+def test_a_model_that_is_less_sure_harms():
+    assert judge(SURE, says(0.7, 0.7, 0.3, 0.3), KEY).harm == "less sure"
+
+
+def test_a_hundredth_of_a_nat_is_no_harm():
+    four = Evidence(4.0, 1.0, 4.0)
+    assert not is_less_sure(four, Evidence(4.0, 1.039, 4.0))
+    assert is_less_sure(four, Evidence(4.0, 1.041, 4.0))
+    assert is_less_sure(four, Evidence(4.0, math.nan, 4.0))
+    assert not is_less_sure(Evidence(), Evidence())  # nobody tells of anything
+
+
+def test_two_answers_that_change_are_harm_even_if_the_rest_is_surer():
+    # The loss falls from 4 x .69 to 2 x .73 + 2 x .0001, while two answers turn.
+    before = says(0.51, 0.51, 0.49, 0.49)
+    after = says(0.48, 0.9999, 0.52, 0.0001)
+    assert judge(before, after, KEY).harm == "other answers"
+    assert judge(before, says(0.48, 0.9999, 0.48, 0.0001), KEY).harm == ""  # one may change
+
+
+def test_a_mix_with_little_in_common_is_harm():
+    # Told by the mix alone: a model that contradicted its key is now sure of all of it.
+    before = says(0.4, 0.4, 0.4, 0.4)
+    after = says(0.9, 0.9, 0.9, 0.4)
+    key = np.zeros(4, np.int64)
+    assert mix_shift(before, after) == 0.75
+    assert judge(before, after, key).harm == "other mix"
+
+
+def test_mix_shift_is_total_variation():
+    # before: half and half; after: three of four in the first class.
+    assert mix_shift(SURE, says(0.9, 0.9, 0.9, 0.1)) == 0.25
+    assert mix_shift(SURE, SURE) == 0
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_none_are_harm_and_stay_numbers(broken):
+    after = SURE.copy()
+    after[0, 0] = broken
+    verdict = judge(SURE, after, KEY)
+    assert verdict.harm == "not finite"
+    assert verdict.after == (4.0, 4 * LARGEST_LOSS, 0.0)
+
+
+def test_labels_that_cannot_be_told_of_unseen_images_are_no_knowledge():
+    # The loss falls, as it does when a model that was wrong becomes unsure; one answer of four is the key's.
+    before, after = says(0.1, 0.1, 0.9, 0.1), says(0.4, 0.4, 0.6, 0.1)
+    assert judge(before, after, KEY).harm == ""
+    verdict = judge_training(before, after, KEY)
+    assert verdict.harm == "cannot be learnt"
+    assert isinstance(verdict, Verdict)
+    assert judge_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
+
+
+def test_caution_halves_and_comes_back_in_four_rounds():
+    once = next_caution(1.0, harmed=True)
+    assert once == 0.5
+    for _ in range(4):
+        once = next_caution(once, harmed=False)
+    assert once == pytest.approx(1)
+    assert next_caution(1.0, harmed=False) == 1

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+import torch
+from clip.methods.toolbox import config_of, encoder, images
+from transformers import CLIPModel
+
+from clip.tiny_clip import save_folder, tiny_model
+from fedcopl.clip.frozen_clip import Clip, load_clip
+from fedcopl.clip.quiet_start import blank_image, quietest, spread, words_drawn_out, words_over_and_over
+from fedcopl.clip.resnet import ResNetTower
+from fedcopl.config import RunConfig
+from fedcopl.methods import METHODS, choose_method
+from fedcopl.methods.movement import movement
+from fedcopl.methods.prompted_model import PromptedModel
+from fedcopl.methods.prompts import initial_prompts, quiet_visual
+from fedcopl.rng import stream
+
+RANDOM = "start=random"
+
+
+@pytest.fixture(scope="module")
+def reference() -> CLIPModel:
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def tiny(reference, tmp_path_factory) -> Clip:
+    return load_clip(save_folder(tmp_path_factory.mktemp("tiny"), reference))
+
+
+def random_resnet() -> ResNetTower:
+    tower = ResNetTower(stem=8, depths=(1, 1, 1, 1), image=64, output=40).requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for value in (*tower.parameters(), *tower.buffers()):
+        value.copy_(torch.rand(value.shape, generator=generator) / 4 + 0.1)
+    return tower
+
+
+def test_spread_takes_rows_at_even_distances():
+    # 6 rows, 3 wanted: each stands for two rows, and is the mean of them.
+    assert spread(np.arange(6.0)[:, None], 3).ravel().tolist() == [0.5, 2.5, 4.5]
+    # 25 patches and 5 prompts: the middle of each row of the image.
+    assert spread(np.arange(25.0)[:, None], 5).ravel().tolist() == [2, 7, 12, 17, 22]
+
+
+def test_more_prompts_than_patches_still_differ_where_they_can():
+    # 2 rows, 4 wanted: places -.25, .25, .75, 1.25; the outer ones are the rows themselves.
+    assert spread(np.array([[0.0], [1.0]]), 4).ravel().tolist() == [0, 0.25, 0.75, 1]
+
+
+def test_no_prompts_are_no_rows():
+    assert spread(np.ones((4, 2)), 0).shape == (0, 2)
+
+
+def test_a_blank_images_patches_are_those_of_the_reference(reference, tiny):
+    # transformers' own hidden states of an image that is 0 everywhere, at the input of each block.
+    with torch.no_grad():
+        blank = torch.zeros(1, 3, tiny.image_size, tiny.image_size)
+        states = reference.vision_model(pixel_values=blank, output_hidden_states=True).hidden_states
+    patches, _ = blank_image(tiny, (3, 16, 64))
+    for level in range(3):  # 16 patches, 16 prompts: every patch
+        assert np.allclose(patches[level], states[level][0, 1:], rtol=1e-3, atol=1e-3)
+
+
+def test_the_calmer_blank_is_nearly_the_patches_mean(tiny):
+    patches, calmer = blank_image(tiny, (2, 16, 64))
+    mean = patches.mean(axis=1, keepdims=True)
+    assert np.allclose(calmer - mean, 0.05 * (patches - mean), atol=2e-3)
+    assert len(np.unique(calmer[0], axis=0)) == 16
+
+
+def test_a_resnets_blank_is_its_last_grid():
+    tower = random_resnet()
+    (state,) = tower.blank_states()
+    with torch.no_grad():
+        grid = tower.embed(torch.zeros(1, 3, tower.image, tower.image))
+    assert state.dtype == torch.float64
+    assert torch.allclose(state.float(), grid[0, 1:], atol=1e-4)
+
+
+def test_the_tower_itself_says_what_is_quiet(tiny):
+    nothing = np.zeros((2, 0, 64), np.float32)  # no prompt at all changes nothing: nothing can be quieter
+    loud = stream(1, "loud").normal(0, 50, (2, 5, 64)).astype(np.float32)
+    assert quietest(tiny, (loud, nothing)) is nothing
+    assert quietest(tiny, (nothing, loud)) is nothing
+
+
+def test_words_are_repeated_and_end_before_the_class_name(tiny):
+    ids = tiny.tokenizer.rows(["a photo of"])[0][1:-1]
+    a, photo, of = tiny.text.embedding.weight[ids].numpy()
+    assert np.array_equal(words_over_and_over(tiny, "", (6, 64)), np.stack([of, a, a, photo, of, a]))
+    assert np.array_equal(words_drawn_out(tiny, "", (8, 64)), np.stack([a, a, photo, photo, of, of, a, a]))
+    assert np.array_equal(words_over_and_over(tiny, "photo of {} here", (2, 64)), np.stack([photo, of]))
+    assert np.array_equal(words_over_and_over(tiny, "{}", (2, 64)), np.stack([of, a]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 16])
+def test_any_number_of_prompts(tiny, count):
+    assert words_over_and_over(tiny, "", (count, 64)).shape == (count, 64)
+    assert words_drawn_out(tiny, "", (count, 64)).shape == (count, 64)
+    assert quiet_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
+    assert quiet_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_starts_in_its_own_shapes_and_the_same_each_time(name):
+    method, again = (choose_method(config_of(name)) for _ in range(2))
+    clip = encoder().clip
+    first = method.start(clip)
+    assert {key: value.shape for key, value in first.items()} == method.shapes(clip)
+    assert all(value.dtype == np.float32 for value in first.values())
+    assert all(np.array_equal(value, again.start(clip)[key]) for key, value in first.items())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_random_start_is_what_it_was_before_there_was_a_quiet_one(name):
+    config, clip = config_of(name, RANDOM), encoder().clip
+    first = choose_method(config).start(clip)
+    prompts = {key: value for key, value in first.items() if key.split()[-1] in ("text", "visual")}
+    before = initial_prompts({key: value.shape for key, value in prompts.items()}, 0.02, config.seed)
+    assert all(np.array_equal(value, before[key]) for key, value in prompts.items())
+
+
+def test_two_prompts_of_one_method_do_not_start_alike():
+    first = choose_method(config_of("fedotp")).start(encoder().clip)
+    assert not np.array_equal(first["global text"], first["local text"])
+
+
+def test_the_start_does_not_depend_on_the_threads(tiny):
+    before = torch.get_num_threads()
+    try:
+        starts = []
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            starts.append(blank_image(tiny, (3, 5, 64)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(np.array_equal(one, two) for one, two in zip(*starts, strict=True))
+
+
+def test_the_quiet_start_answers_nearly_as_zero_shot_does():
+    quiet, random = (
+        movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip))
+        for method in (choose_method(config_of("fedcopl")), choose_method(config_of("fedcopl", RANDOM)))
+    )
+    assert quiet.images == 60
+    assert quiet.cosine > 0.98
+    assert quiet.unchanged >= 0.9 > random.unchanged
+
+
+def test_no_prompts_move_nothing():
+    method = choose_method(config_of("promptfl", "model.text_prompts=4"))
+    model = PromptedModel(method, encoder())
+    moved = movement(model, images(), method.start(encoder().clip))  # "a photo of a" is the template itself
+    assert moved.cosine == pytest.approx(1)
+    assert moved.unchanged >= 0.98  # the template has no full stop
+    assert movement(model, type(images())(images().store, np.arange(0)), {}) is None
+
+
+def test_features_of_another_kind_have_no_cosine():
+    method = choose_method(config_of("fedotp"))
+    moved = movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip))
+    assert moved.cosine is None
+    assert 0 <= moved.unchanged <= 1
+
+
+def test_the_setting_takes_two_words():
+    assert RunConfig().model.start == "quiet"

@@ -1,0 +1,152 @@
+"""A client whose training helps, harms or is beyond repair, followed by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fakes import START, FakeLearner
+from fedcopl.config import RunConfig
+from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.state_arrays import state_from, state_tensors
+from fedcopl.messages import Estimate, Evaluate, Select, Train
+
+VISUAL = {"visual": np.zeros((2, 3), np.float32)}
+RIGHT = np.arange(10) % 2  # what the site answers about its ten images, two classes of three; 4 and 9 are the exam
+
+
+class Driven(FakeLearner):
+    """How sure it is of its answers is in the visual prompt: logit = 1 + visual. Training adds `move` to that."""
+
+    def __init__(self, move=1.0):
+        super().__init__(images=10)
+        self.move, self.cautions, self.chosen = move, [], []
+        self.log_probs = self.examine(START, np.arange(10))
+
+    def examine(self, prompts, index):
+        logits = np.zeros((len(index), 3))
+        logits[np.arange(len(index)), RIGHT[index]] = 1 + prompts["visual"][0, 0].astype(np.float64)
+        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+    def train(self, prompts, selection, round, caution=1.0):
+        self.cautions.append(caution)
+        self.chosen.append(selection.index.tolist())
+        moved = {"visual": prompts["visual"] + np.float32(self.move), "text": prompts["text"] + np.float32(1)}
+        return {**prompts, **moved}, 0.5
+
+
+def client_of(move=1.0, **train):
+    labels = {"confidence_filter": False, "entropy_filter": False, "global_allocation": False, "refresh_every": 9}
+    return Client(Driven(move), RunConfig.from_mapping({"rounds": 2, "labels": labels, "train": train}, "test"))
+
+
+def ready(client):
+    _, state = client.answer(Estimate(0, VISUAL), ClientState())
+    return client.answer(Select(0, 0, None, 1), state)[1]
+
+
+def shared(value):
+    return {"visual": np.full((2, 3), value, np.float32)}
+
+
+def test_the_exam_is_never_trained_on():
+    client = client_of()
+    reply, _ = client.answer(Train(0, VISUAL), ready(client))
+    assert sorted(client.learner.chosen[0]) == [0, 1, 2, 3, 5, 6, 7, 8]
+    assert reply.examples == 8
+
+
+def test_without_a_guard_everything_is_trained_on_and_kept():
+    client = client_of(-3.0, held_out=0)
+    reply, state = client.answer(Train(0, VISUAL), ready(client))
+    assert reply.examples == 10
+    assert (reply.shared["visual"] == -3).all()
+    assert reply.checks == (0, 0, 0, 0, 0)
+    assert state.guard.training is None
+
+
+def test_training_that_helps_is_kept():
+    client = client_of(1.0)
+    reply, state = client.answer(Train(0, VISUAL), ready(client))
+    assert (reply.shared["visual"] == 1).all()
+    assert (state.own["text"] == 1).all()
+    assert state.guard.training.harm == ""
+    assert state.guard.caution == 1
+
+
+@pytest.mark.parametrize(("move", "harm"), [(-0.5, "less sure"), (np.nan, "not finite")])
+def test_training_that_harms_is_undone_and_the_next_is_slower(move, harm):
+    client = client_of(move)
+    reply, state = client.answer(Train(0, VISUAL), ready(client))
+    assert reply.shared is VISUAL
+    assert reply.examples == 0  # it has no part in the average
+    assert reply.checks[-1] == 1
+    assert state.own == {}
+    assert state.guard.training.harm == harm
+    client.answer(Train(1, VISUAL), state)
+    assert client.learner.cautions == [1.0, 0.5]
+
+
+def test_an_average_that_harms_is_not_taken_over():
+    client = client_of(1.0)
+    _, state = client.answer(Train(0, VISUAL), ready(client))
+    reply, state = client.answer(Train(1, shared(-4)), state)
+    # The exam: two images at -log p = log(e + 2) - 1 with visual 0, at log(e^-3 + 2) + 3 with -4.
+    assert reply.checks[0] == 2
+    assert reply.checks[1] == pytest.approx(2 * (np.log(np.e + 2) - 1))
+    assert reply.checks[2] == pytest.approx(2 * (np.log(np.exp(-3) + 2) + 3))
+    assert reply.checks[3] == 1
+    assert reply.examples == 0  # it does not train from there
+    assert len(client.learner.cautions) == 1
+    assert (state.own["visual"] == 0).all()
+    assert (state.own["text"] == 0).all()  # the whole model it had, not half of it
+
+
+def test_the_next_good_average_is_taken_over_again():
+    client = client_of(1.0)
+    _, state = client.answer(Train(0, VISUAL), ready(client))
+    _, state = client.answer(Train(1, shared(-4)), state)
+    reply, state = client.answer(Train(2, shared(2)), state)
+    assert (reply.shared["visual"] == 3).all()
+    assert "visual" not in state.own
+
+
+def test_the_exam_is_answered_with_what_the_site_keeps():
+    seen = []
+
+    class Spy:
+        def score(self, prompts):
+            seen.append(prompts)
+            return 0, 0
+
+    client = replace(client_of(), exam=Spy())
+    _, state = client.answer(Train(0, VISUAL), ready(client))
+    client.answer(Evaluate(0, shared(-4)), state)
+    client.answer(Evaluate(0, shared(4)), state)
+    assert [prompts["visual"][0, 0] for prompts in seen] == [0, 4]
+
+
+def test_at_the_end_a_model_that_contradicts_its_first_answers_is_given_up():
+    # A refresh with a spoilt model agrees with it; the first answers remember.
+    client = client_of()
+    state = ready(client)
+    spoilt = replace(state, own={"visual": np.full((2, 3), -4, np.float32), "text": np.ones((1, 3), np.float32)})
+    spoilt = replace(spoilt, selection=None)  # nothing to compare with: the guard of the round is blind
+    _, after = client.answer(Evaluate(0, {}), spoilt)
+    assert not after.guard.gave_up  # not the last round
+    _, after = client.answer(Evaluate(1, {}), spoilt)
+    assert after.guard.gave_up
+    assert (after.own["visual"] == START["visual"]).all()
+
+
+def test_a_guard_is_kept_with_the_state():
+    client = client_of(-0.5)
+    _, state = client.answer(Train(0, VISUAL), ready(client))
+    _, state = client.answer(Evaluate(0, shared(-4)), state)
+    again = state_from(state_tensors(state))
+    assert again.guard.caution == state.guard.caution == 0.5
+    assert again.guard.arrival == state.guard.arrival
+    assert again.guard.training == state.guard.training
+    assert np.array_equal(again.guard.standing, state.guard.standing)
+    assert np.array_equal(again.guard.trusted["visual"], state.guard.trusted["visual"])
+    assert np.array_equal(again.first.index, state.first.index)
