@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from clip.methods.toolbox import config_of, encoder, images
 from transformers import CLIPModel
 
 from clip.tiny_clip import save_folder, tiny_model
@@ -14,6 +13,7 @@ from fedcopl.methods.movement import movement
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.methods.prompts import initial_prompts, quiet_visual
 from fedcopl.rng import stream
+from methods.toolbox import config_of, encoder, images
 
 RANDOM = "start=random"
 

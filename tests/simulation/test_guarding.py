@@ -7,25 +7,28 @@ from fedcopl.algorithm.guard import Evidence, GuardMemory, Verdict
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import ClientState
 from fedcopl.federation.server import RoundReport
-from fedcopl.methods.movement import Movement
 from fedcopl.privacy.masked_layout import Checks
-from fedcopl.run.guard_words import final_words, guard_record, guard_words, movement_words
+from fedcopl.run.guard_words import final_words, guard_words, movement_words
+from fedcopl.run.loop import round_record
+from fedcopl.run.record import FirstPrompts, GuardRecord, Measured, RoundRecord
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 
 
 def test_a_quiet_round_says_nothing():
-    assert list(guard_words(RoundReport(0))) == []
+    assert list(guard_words(RoundRecord(round=0))) == []
+    assert list(guard_words(round_record(RoundReport(0), Measured()))) == []
 
 
 def test_what_was_undone_is_said():
     report = RoundReport(2, checks=Checks(10.0, 1.0, 2.0, 1.0, 2.0), average_undone=True)
-    first, second = guard_words(report)
+    record = round_record(report, Measured())
+    first, second = guard_words(record)
     assert first.startswith("2 sites took back the training")
     assert second.startswith("the last average")
-    assert guard_record(report)["training_harmed"] == 2
-    assert guard_record(report)["average_undone"]
-    assert guard_record(report)["words"] == [first, second]
+    assert record.guard == GuardRecord(
+        images=10.0, loss_had=1.0, loss_came=2.0, average_harmed=1.0, training_harmed=2.0, average_undone=True
+    )
 
 
 def test_who_gave_up_and_who_keeps_another_model_is_said():
@@ -43,8 +46,8 @@ def test_who_gave_up_and_who_keeps_another_model_is_said():
 
 def test_only_loud_first_prompts_are_mentioned():
     assert list(movement_words(None)) == []
-    assert list(movement_words(Movement(10, 0.99, 0.95))) == []
-    assert list(movement_words(Movement(10, 0.3, 0.5))) == [
+    assert list(movement_words(FirstPrompts(images=10, cosine=0.99, unchanged=0.95))) == []
+    assert list(movement_words(FirstPrompts(images=10, cosine=0.3, unchanged=0.5))) == [
         "the first prompts, untrained, change 50% of the answers; see model.start"
     ]
 
@@ -62,9 +65,9 @@ def test_a_run_tells_how_quiet_it_began_and_what_its_guard_found(tmp_path):
     settings = {"rounds": 2, "data": {"clients": 3}, "train": {"epochs": 2, "lr": 100.0}, "model": {"threads": 1}}
     watcher = Listening()
     results = simulate(RunConfig.from_mapping(settings, "test"), tmp_path / "run", watcher=watcher)
-    assert results["first_prompts"]["cosine"] > 0.98
-    assert results["first_prompts"]["unchanged"] > 0.8
-    assert results["rounds"][0]["guard"]["training_harmed"] >= 1  # a learning rate of 100 is beyond any use
-    assert "took back the training" in results["rounds"][0]["guard"]["words"][0]
-    assert results["final"]["macro"] >= results["zero_shot"]["macro"] - 0.02
-    assert np.isfinite(results["final"]["macro"])
+    assert results.first_prompts.cosine > 0.98
+    assert results.first_prompts.unchanged > 0.8
+    assert results.rounds[0].guard.training_harmed >= 1  # a learning rate of 100 is beyond any use
+    assert "took back the training" in next(guard_words(results.rounds[0]))
+    assert results.final.macro >= results.zero_shot.macro - 0.02
+    assert np.isfinite(results.final.macro)
