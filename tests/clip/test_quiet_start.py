@@ -106,23 +106,23 @@ def test_any_number_of_prompts(tiny, count):
 def test_every_method_starts_in_its_own_shapes_and_the_same_each_time(name):
     method, again = (choose_method(config_of(name)) for _ in range(2))
     clip = encoder().clip
-    first = method.start(clip)
-    assert {key: value.shape for key, value in first.items()} == method.shapes(clip)
+    first = method.start(clip, 10)
+    assert {key: value.shape for key, value in first.items()} == method.shapes(clip, 10)
     assert all(value.dtype == np.float32 for value in first.values())
-    assert all(np.array_equal(value, again.start(clip)[key]) for key, value in first.items())
+    assert all(np.array_equal(value, again.start(clip, 10)[key]) for key, value in first.items())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_random_start_is_what_it_was_before_there_was_a_quiet_one(name):
     config, clip = config_of(name, RANDOM), encoder().clip
-    first = choose_method(config).start(clip)
+    first = choose_method(config).start(clip, 10)
     prompts = {key: value for key, value in first.items() if key.split()[-1] in ("text", "visual")}
     before = initial_prompts({key: value.shape for key, value in prompts.items()}, 0.02, config.seed)
     assert all(np.array_equal(value, before[key]) for key, value in prompts.items())
 
 
 def test_two_prompts_of_one_method_do_not_start_alike():
-    first = choose_method(config_of("fedotp")).start(encoder().clip)
+    first = choose_method(config_of("fedotp")).start(encoder().clip, encoder().classes)
     assert not np.array_equal(first["global text"], first["local text"])
 
 
@@ -140,7 +140,7 @@ def test_the_start_does_not_depend_on_the_threads(tiny):
 
 def test_the_quiet_start_answers_nearly_as_zero_shot_does():
     quiet, random = (
-        movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip))
+        movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip, encoder().classes))
         for method in (choose_method(config_of("fedcopl")), choose_method(config_of("fedcopl", RANDOM)))
     )
     assert quiet.images == 60
@@ -151,7 +151,7 @@ def test_the_quiet_start_answers_nearly_as_zero_shot_does():
 def test_no_prompts_move_nothing():
     method = choose_method(config_of("promptfl", "model.text_prompts=4"))
     model = PromptedModel(method, encoder())
-    moved = movement(model, images(), method.start(encoder().clip))  # "a photo of a" is the template itself
+    moved = movement(model, images(), method.start(encoder().clip, encoder().classes))  # "a photo of a" is the template itself
     assert moved.cosine == pytest.approx(1)
     assert moved.unchanged >= 0.98  # the template has no full stop
     assert movement(model, type(images())(images().store, np.arange(0)), {}) is None
@@ -159,7 +159,7 @@ def test_no_prompts_move_nothing():
 
 def test_features_of_another_kind_have_no_cosine():
     method = choose_method(config_of("fedotp"))
-    moved = movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip))
+    moved = movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip, encoder().classes))
     assert moved.cosine is None
     assert 0 <= moved.unchanged <= 1
 
