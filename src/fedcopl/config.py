@@ -115,6 +115,17 @@ class LabelSettings(Section):
     """for `cpl`: candidates count alike, or by their probability at the refresh"""
 
 
+class Priors(Section):
+    """What is known without a label: how the model leans, in what mix a site holds the classes, what they look like."""
+
+    balance: bool = True
+    """all sites find out together how far the model leans towards some classes, and take that off"""
+    site: bool = True
+    """each site finds out in what mix it holds the classes, and labels and answers accordingly; never sent"""
+    prototypes: bool = True
+    """all sites find out together what the classes look like, from sums of image features"""
+
+
 class TrainSettings(Section):
     """Local training at a client."""
 
@@ -177,7 +188,7 @@ class Privacy(Section):
     """for `noise`: the epsilon of the account holds but for this chance"""
 
 
-AS_PUBLISHED: Mapping[str, str | float] = {
+AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "model.start": "random",
     "train.batch": 64,
     "train.lr": 0.1,
@@ -185,6 +196,9 @@ AS_PUBLISHED: Mapping[str, str | float] = {
     "train.decay_to": "zero",
     "train.clip_norm": 0.0,
     "train.held_out": 0.0,
+    "priors.balance": False,
+    "priors.site": False,
+    "priors.prototypes": False,
 }
 """Where the defaults differ from the paper: a start and steps that hold on any tower, and a guard."""
 
@@ -205,6 +219,7 @@ class RunConfig(Section):
     data: Data = Data()
     model: Model = Model()
     labels: LabelSettings = LabelSettings()
+    priors: Priors = Priors()
     train: TrainSettings = TrainSettings()
     sharing: Sharing = Sharing()
     evaluation: Evaluation = Evaluation()
@@ -225,6 +240,12 @@ class RunConfig(Section):
     def is_cooperative(self) -> bool:
         """Whether counts are sent and shared out; otherwise each client goes by what it sees itself."""
         return self.labeler == "copl" and self.labels.global_allocation
+
+    @property
+    def adapts(self) -> bool:
+        """Whether labels and answers are made through the priors. Zero-shot stays what it is, and truth needs none."""
+        wanted = self.priors.balance or self.priors.site or self.priors.prototypes
+        return wanted and self.method != "zeroshot" and self.options.get("labels") != "truth"
 
     @property
     def is_private(self) -> bool:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any
 
@@ -28,6 +28,30 @@ class Estimate:
 class Estimated:
     counts: NDArray[np.int64] | None  # u_k, one number per class; None when pseudo labels are not shared out
     masked: NDArray[np.uint64] | None = None  # with secure sums: the counts under masks, and nothing else
+
+
+@dataclass(frozen=True)
+class Adapt:
+    """Tell sums over your images, from which all learn how the model leans and what the classes look like.
+
+    The last of these questions, `keep`, asks for nothing: it says what was learnt.
+    """
+
+    round: int
+    shared: Shared | None  # the model to look at the images by; None: plain zero-shot CLIP
+    step: int  # counted from 0: then the images are looked at anew
+    wanted: str  # features, predicted, explained, classes, or keep
+    width: int  # d, numbers of a feature
+    final: bool = False  # with the last prompts, after the last round
+    readings: tuple[Mapping[str, NDArray[np.float64]], ...] = ()  # how to make posteriors, see `algorithm.priors`
+    prototypes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # new ones; none: those of before
+    peers: tuple[str, ...] = ()  # with secure sums: whose sums are added up, and masked for each other
+
+
+@dataclass(frozen=True)
+class Adapted:
+    sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None for `keep`
+    masked: NDArray[np.uint64] | None = None  # with secure sums: the sums under masks, and nothing else
 
 
 @dataclass(frozen=True)
@@ -127,9 +151,10 @@ class Unmasked:
     shares: Mapping[str, bytes]  # of each survivor's own mask, and of each lost one's masks by pair
 
 
-Ask = Estimate | Select | Train | Evaluate | Introduce | ShareOut | Unmask
-Reply = Estimated | Selected | Trained | Evaluated | Introduced | SharedOut | Unmasked
+Ask = Adapt | Estimate | Select | Train | Evaluate | Introduce | ShareOut | Unmask
+Reply = Adapted | Estimated | Selected | Trained | Evaluated | Introduced | SharedOut | Unmasked
 REPLY_TO: Mapping[type, type] = {
+    Adapt: Adapted,
     Estimate: Estimated,
     Select: Selected,
     Train: Trained,
@@ -144,7 +169,7 @@ KeyAsk = Introduce | ShareOut | Unmask
 
 def payload_bytes(message: Ask | Reply) -> int:
     """The bytes of what a message says: its arrays, keys and names, and eight for each number."""
-    return sum(_bytes_of(getattr(message, field.name)) for field in fields(message))
+    return sum(_bytes_of(getattr(message, part.name)) for part in fields(message))
 
 
 def _bytes_of(value: Any) -> int:
@@ -167,8 +192,8 @@ def _bytes_of(value: Any) -> int:
 def digest(message: Ask) -> str:
     """The same for the same question, whoever is asked, and for no other."""
     whole = sha256(type(message).__name__.encode())
-    for field in fields(message):
-        whole.update(_digest_of(getattr(message, field.name)))
+    for part in fields(message):
+        whole.update(_digest_of(getattr(message, part.name)))
     return whole.hexdigest()
 
 

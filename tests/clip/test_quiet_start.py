@@ -151,7 +151,9 @@ def test_the_quiet_start_answers_nearly_as_zero_shot_does():
 def test_no_prompts_move_nothing():
     method = choose_method(config_of("promptfl", "model.text_prompts=4"))
     model = PromptedModel(method, encoder())
-    moved = movement(model, images(), method.start(encoder().clip, encoder().classes))  # "a photo of a" is the template itself
+    moved = movement(
+        model, images(), method.start(encoder().clip, encoder().classes)
+    )  # "a photo of a" is the template itself
     assert moved.cosine == pytest.approx(1)
     assert moved.unchanged >= 0.98  # the template has no full stop
     assert movement(model, type(images())(images().store, np.arange(0)), {}) is None

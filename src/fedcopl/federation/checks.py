@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from ..messages import (
     REPLY_TO,
+    Adapt,
+    Adapted,
     Ask,
     Estimate,
     Estimated,
@@ -25,8 +27,10 @@ from ..messages import (
 )
 from ..privacy.mask_session import KEYS, SEALED, SHARE
 from ..privacy.masked_layout import LARGEST_PROMPT, Checks, training_size
+from .adaptation import size_of
 
 MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
+LARGEST_SUM = 1e12  # of any number that a site tells for the priors
 LONGEST = 300  # letters of a reason: names in it are somebody else's
 
 
@@ -40,10 +44,14 @@ def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool) -> str | None:
     if type(reply) is not REPLY_TO[type(ask)]:
         return f"answered {type(ask).__name__} with {type(reply).__name__}"
     match ask, reply:
-        case ((Estimate() | Train()), (Estimated() | Trained())) if ask.peers or reply.masked is not None:
+        case ((Adapt() | Estimate() | Train()), (Adapted() | Estimated() | Trained())) if (
+            ask.peers or reply.masked is not None
+        ):
             return _wrong_masked(ask, reply, classes)
         case Train(shared=sent), Trained(shared=back, examples=examples, loss=loss, checks=checks):
             return _wrong_prompts(sent, back) or _wrong_count(examples) or _wrong_loss(loss) or _wrong_checks(checks)
+        case Adapt(), Adapted(sums=sums):
+            return _wrong_sums(sums, size_of(ask, classes))
         case _, Estimated(counts=counts):
             return None if counts is None else _wrong_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
@@ -53,8 +61,30 @@ def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool) -> str | None:
     return _wrong_keys(ask, reply)
 
 
-def _wrong_masked(ask: Estimate | Train, reply: Estimated | Trained, classes: int) -> str | None:
-    size = classes if isinstance(ask, Estimate) else training_size(ask.shared)
+def is_masked(ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained) -> bool:
+    return bool(ask.peers) or reply.masked is not None
+
+
+def _wrong_sums(sums: NDArray[Any] | None, size: int) -> str | None:
+    if sums is None:
+        return "does not tell the sums it was asked for" if size else None
+    if sums.shape != (size,) or sums.dtype != np.float64:
+        return f"its sums are not {size} numbers"
+    return None if np.abs(sums).max(initial=0.0) < LARGEST_SUM else "its sums are no numbers of images"
+
+
+def _masked_size(ask: Adapt | Estimate | Train, classes: int) -> int:
+    match ask:
+        case Adapt():
+            return size_of(ask, classes)
+        case Estimate():
+            return classes
+        case Train():
+            return training_size(ask.shared)
+
+
+def _wrong_masked(ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained, classes: int) -> str | None:
+    size = _masked_size(ask, classes)
     masked = reply.masked
     if not ask.peers:
         return "sent a masked answer that nobody asked for"

@@ -24,6 +24,8 @@ from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, select, w
 from ..config import RunConfig
 from ..errors import CannotAnswer
 from ..messages import (
+    Adapt,
+    Adapted,
     Ask,
     Estimate,
     Estimated,
@@ -40,6 +42,7 @@ from ..messages import (
 )
 from ..privacy.disclosure import Secrets, Teller
 from ..privacy.masked_layout import Checks, Training
+from .adaptation import PriorState, answer
 
 Prompts = Mapping[str, NDArray[np.float32]]
 """A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
@@ -58,6 +61,9 @@ CPL_LEVELS: Mapping[str, tuple[float, float]] = {
 CPL_USUAL = (0.60, 0.90)
 
 
+NO_PRIOR = PriorState()
+
+
 class Learner(Protocol):
     """CLIP with prompts over one client's unlabelled images. Torch lives behind this; no label ever comes in."""
 
@@ -67,6 +73,10 @@ class Learner(Protocol):
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
         """log p_c(x) of every image, (n_k, C). None: plain zero-shot CLIP."""
+        ...
+
+    def features(self) -> NDArray[np.float64]:
+        """f(x) of every image by plain CLIP, (n_k, d), of length one: no training changes them."""
         ...
 
     def remember(self, selection: Selection) -> Prompts:
@@ -88,15 +98,15 @@ class Learner(Protocol):
 class Exam(Protocol):
     """The client's own labelled test images, where it has any: the only place that knows the truth."""
 
-    def score(self, prompts: Prompts | None) -> tuple[int, int]:
-        """How many are right, of how many. None: by plain zero-shot CLIP."""
+    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
+        """How many are right, of how many, answered through what the site knows beforehand. None: plain zero-shot."""
         ...
 
 
 class NoExam:
     """A site without labels: it cannot say how many are right."""
 
-    def score(self, prompts: Prompts | None) -> tuple[int, int]:
+    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
         return 0, 0
 
 
@@ -116,6 +126,7 @@ class ClientState:
     labels: Labels | None = None  # the likeliest class of every image at the last selection
     first: Selection | None = None  # of the exam, with the answers of the first refresh
     guard: GuardMemory = field(default_factory=GuardMemory)
+    prior: PriorState = NO_PRIOR
     secrets: Secrets = field(default_factory=Secrets)  # for the sake of privacy
 
 
@@ -138,6 +149,8 @@ class Client:
         """The reply to a question, and the state to keep for the next one."""
         state = replace(state, secrets=self._teller.remember(ask, state.secrets))
         match ask:
+            case Adapt():
+                return self._adapt(ask, state)
             case Estimate():
                 return self._estimate(ask, state)
             case Select():
@@ -154,15 +167,35 @@ class Client:
         if ask.shared is not None:
             state = self._arrive(ask.shared, state)
             state = self._look_back(ask.shared, state) if ask.round + 1 == self.config.rounds else state
-        return Evaluated(*self.exam.score(self._prompts(ask.shared, state))), state
+        prior = NO_PRIOR if ask.shared is None else state.prior
+        return Evaluated(*self.exam.score(self._prompts(ask.shared, state), prior)), state
+
+    def _adapt(self, ask: Adapt, state: ClientState) -> tuple[Reply, ClientState]:
+        if ask.shared is not None and ask.step == 0:
+            state = self._arrive(ask.shared, state)
+        site = self.config.priors.site
+        sums, prior = answer(ask, state.prior, lambda: self._look(ask.shared, state), self.learner.features, site)
+        state = replace(state, prior=prior)
+        if sums is None:
+            return Adapted(None), state
+        reply, secrets = self._teller.adaptation(sums, ask, state.secrets)
+        return reply, replace(state, secrets=secrets)
+
+    def _look(self, shared: Shared | None, state: ClientState) -> NDArray[np.float64]:
+        """log p_c(x) of all images by a model; None: by plain zero-shot CLIP."""
+        log_probs = self.learner.log_probabilities(self._prompts(shared, state))
+        if np.isnan(log_probs).any():
+            raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
+        return log_probs
 
     def _estimate(self, ask: Estimate, state: ClientState) -> tuple[Reply, ClientState]:
         state = self._arrive(ask.shared, state)
-        # The first prompts know nothing yet: the first labels are zero-shot CLIP's.
-        prompts = None if ask.round == 0 else self._prompts(ask.shared, state)
-        log_probs = self.learner.log_probabilities(prompts)
-        if np.isnan(log_probs).any():
-            raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
+        if state.prior.view is not None:  # it has just looked at its images, for the priors
+            log_probs = state.prior.posteriors()
+            state = replace(state, prior=replace(state.prior, view=None))
+        else:
+            # The first prompts know nothing yet: the first labels are zero-shot CLIP's.
+            log_probs = self._look(None if ask.round == 0 else ask.shared, state)
         counts = count_sure(log_probs, self.config)
         state = replace(state, log_probs=log_probs, counts=counts)
         if not self.config.is_cooperative:

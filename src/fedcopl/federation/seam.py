@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..errors import NoClientAnswered
 from ..messages import (
+    Adapted,
     Ask,
     Estimated,
     Evaluated,
@@ -28,7 +29,7 @@ from .checks import what_is_wrong
 
 NO_ANSWER = "gave no answer that can be read"
 REASONS = 3  # told of all that there are, where too few have answered
-ReplyKind = TypeVar("ReplyKind", Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
+ReplyKind = TypeVar("ReplyKind", Adapted, Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
 
 
 class Clients(Protocol):

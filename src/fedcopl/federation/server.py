@@ -9,12 +9,14 @@ from typing import Protocol
 from ..algorithm.aggregate import nearest
 from ..algorithm.guard import Evidence, is_less_sure
 from ..algorithm.metrics import Score
+from ..algorithm.priors import Learned
 from ..config import RunConfig
 from ..errors import ConfigError
-from ..messages import Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
+from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
 from ..privacy import require_cryptography
-from ..privacy.masked_layout import Checks, TrainingSum
+from ..privacy.masked_layout import Checks, TrainingSum, Values
 from ..rng import stream
+from .adaptation import AskedSums, learn_from
 from .checks import what_is_wrong as what_is_wrong
 from .seam import Asking, Labelling
 from .seam import Clients as Clients
@@ -34,6 +36,8 @@ class ServerState:
     neighbours: int = 0  # how many other clients' prompts the method sends to each
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
     left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
+    width: int = 0  # d, numbers of an image feature: for the priors
+    learned: Learned | None = None  # what the priors came to last
     good: Shared | None = None  # the last average that the clients' guards have seen and not found harmful
 
 
@@ -45,6 +49,10 @@ class Sums(Protocol):
 
     def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
         """Who is in the sum of the class counts, and that sum, T."""
+        ...
+
+    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
+        """The sum over the clients of what a step of the priors asks for."""
         ...
 
     def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
@@ -82,18 +90,35 @@ def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tu
     report, left_out = RoundReport(state.round), dict(state.left_out)
     server = Asking(federation, report, state.classes, config.privacy.noise, left_out)
     sums = choose_sums(config, state)
+    learned = state.learned
+    if config.adapts and state.round % config.labels.refresh_every == 0:
+        learned = adapt(config, server, sums, state, state.shared if state.round else None)
     members = refresh(config, server, sums, state) if state.round % config.labels.refresh_every == 0 else state.members
     shared, good = train(config, server, sums, state, members)
+    if config.adapts and state.round + 1 == config.rounds and shared:
+        learned = adapt(config, server, sums, state, shared, final=True)
     if is_evaluated(config, state.round):
         report.scores = evaluate(server, state.round, shared)
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
-    return replace(after, left_out=left_out, good=good), report
+    return replace(after, left_out=left_out, good=good, learned=learned), report
 
 
 def zero_shot_scores(federation: Clients) -> dict[str, Score]:
     """What plain CLIP gets right at each client: the number to be better than."""
     return evaluate(Asking(federation, RoundReport(0), classes=0), 0, None)
+
+
+def adapt(
+    config: RunConfig, server: Asking, sums: Sums, state: ServerState, shared: Shared | None, *, final: bool = False
+) -> Learned:
+    """The priors: from sums over all clients how the model leans and what classes look like; told to all at the end."""
+    everyone = server.still_in(server.federation.clients())
+    first = Adapt(state.round, shared, 0, "", state.width, final)
+    asked = AskedSums(lambda ask: sums.adaptation(server, everyone, ask), first, state.classes)
+    learned = learn_from(asked, config)
+    server.ask(everyone, lambda _: asked.kept(learned), Adapted)
+    return learned
 
 
 def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> tuple[str, ...]:

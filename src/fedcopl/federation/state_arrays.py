@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.guard import Evidence, GuardMemory, Harm, Verdict
+from ..algorithm.priors import Learned, View
 from ..algorithm.select import Selection
 from ..privacy.disclosure import LetOut, Secrets
 from ..privacy.mask_session import Session
+from .adaptation import PriorState
 from .client import ClientState
 
 Tensors = dict[str, NDArray[Any]]
@@ -30,7 +32,27 @@ def state_tensors(state: ClientState) -> Tensors:
             tensors["candidates"] = state.selection.candidates
     if state.first is not None:
         tensors |= {"first/index": state.first.index, "first/label": state.first.label}
-    return tensors | guard_tensors(state.guard) | secret_tensors(state.secrets)
+    return tensors | prior_tensors(state.prior) | guard_tensors(state.guard) | secret_tensors(state.secrets)
+
+
+def prior_tensors(prior: PriorState) -> Tensors:
+    named: dict[str, NDArray[Any] | None] = {"shown": prior.shown, "mix": prior.mix}
+    if prior.view is not None:
+        named |= {"log_probs": prior.view.log_probs, "distances": prior.view.squared_distances}
+    if prior.learned is not None:
+        named |= {f"learned/{name}": value for name, value in prior.learned.to_arrays().items()}
+    return {f"prior/{name}": np.asarray(value) for name, value in named.items() if value is not None}
+
+
+def prior_from(stored: Tensors) -> PriorState:
+    """What `prior_tensors` was given."""
+    learned = below(stored, "learned/")
+    return PriorState(
+        View(stored["log_probs"], stored["distances"]) if "log_probs" in stored else None,
+        stored.get("shown"),
+        Learned.from_arrays(learned) if learned else None,
+        stored.get("mix"),
+    )
 
 
 def guard_tensors(guard: GuardMemory) -> Tensors:
@@ -80,6 +102,7 @@ def state_from(tensors: Tensors) -> ClientState:
         selection=selection,
         first=first,
         guard=guard_from(tensors),
+        prior=prior_from(below(tensors, "prior/")),
         secrets=secrets_from(tensors),
         **arrays,
     )

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,8 @@ from ..algorithm.aggregate import weighted_mean
 from ..config import RunConfig
 from ..errors import NoClientAnswered
 from ..messages import (
+    Adapt,
+    Adapted,
     Estimate,
     Estimated,
     Introduce,
@@ -25,7 +27,17 @@ from ..messages import (
     digest,
 )
 from ..privacy.mask_session import needed
-from ..privacy.masked_layout import Nonsense, TrainingSum, Words, added_up, batches_of, totals_of, training_sum
+from ..privacy.masked_layout import (
+    Nonsense,
+    TrainingSum,
+    Values,
+    Words,
+    adapted_sums,
+    added_up,
+    batches_of,
+    totals_of,
+    training_sum,
+)
 from .seam import Asking
 
 Totals = NDArray[np.int64]
@@ -46,6 +58,13 @@ class PlainSums:
         server.let_out("counts", estimated)
         return tuple(estimated), np.maximum(np.sum(told, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
 
+    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
+        """The sum over all clients of what a step of the priors asks for."""
+        adapted = server.ask(clients, lambda _: ask, Adapted)
+        server.let_out("sums", adapted)
+        total: Values = np.sum([reply.sums for reply in adapted.values() if reply.sums is not None], axis=0)
+        return total
+
     def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
         """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
         trained = server.ask(clients, ask, Trained)
@@ -63,7 +82,7 @@ class PlainSums:
 
 
 NAME = 16  # bytes of a session's name
-Question = Callable[[tuple[str, ...]], Estimate | Train]
+Question = Callable[[tuple[str, ...]], Adapt | Estimate | Train]
 """What to ask, given whose answers are summed."""
 
 
@@ -108,6 +127,12 @@ class SecureSums:
         except Spoilt as spoilt:
             self._leave_out(server, clients, spoilt)
         return self._counts(server, server.still_in(clients), question)
+
+    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
+        """The sum over all who are in it."""
+        bare = self._counts(server, tuple(clients), lambda peers: replace(ask, peers=peers))
+        server.let_out("sums", bare.clients, bare.share)
+        return adapted_sums(bare.total)
 
     def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:
         server.leave_out(spoilt.reasons)
@@ -168,10 +193,12 @@ class _Session:
         self._refuse_few(shared_out, enough, "ShareOut")
         return {client: reply.sealed for client, reply in shared_out.items()}
 
-    def _masked(self, ask: Estimate | Train, enough: int) -> dict[str, Words]:
-        answers: Mapping[str, Estimated | Trained]
+    def _masked(self, ask: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
+        answers: Mapping[str, Adapted | Estimated | Trained]
         if isinstance(ask, Estimate):
             answers = self.server.ask(ask.peers, lambda _: ask, Estimated)
+        elif isinstance(ask, Adapt):
+            answers = self.server.ask(ask.peers, lambda _: ask, Adapted)
         else:
             answers = self.server.ask(ask.peers, lambda _: ask, Trained)
         masked = {client: reply.masked for client, reply in answers.items() if reply.masked is not None}

@@ -7,7 +7,7 @@ from ..config import RunConfig
 from ..errors import ConfigError
 from .base import Method
 from .fedclip import fedclip
-from .fedcopl import central, fedcopl, fedvpt, local, zeroshot
+from .fedcopl import central, fedcopl, fedvpt, local, priors, zeroshot
 from .fedotp import fedotp
 from .pfedmoap import pfedmoap
 from .pfedprompt import pfedprompt
@@ -23,6 +23,7 @@ METHODS: Mapping[str, Callable[[RunConfig], Method]] = {
     "local": local,
     "central": central,
     "zeroshot": zeroshot,
+    "priors": priors,
     "fedvpt": fedvpt,
     "fedclip": fedclip,
     "pfedmoap": pfedmoap,
@@ -40,8 +41,10 @@ def choose_method(config: RunConfig) -> Method:
 
 
 def _refuse_what_makes_no_sense(config: RunConfig) -> None:
-    if config.method == "zeroshot" and config.labeler != "copl":
-        raise ConfigError(f"labeler: zeroshot trains on no labels, so labeler={config.labeler} would change nothing")
+    if config.method in ("zeroshot", "priors") and config.labeler != "copl":
+        raise ConfigError(
+            f"labeler: {config.method} trains on no labels, so labeler={config.labeler} would change nothing"
+        )
     if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
         raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
     if config.method != "fedcopl" and config.sharing.aggregate != "visual":

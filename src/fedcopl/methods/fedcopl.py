@@ -63,6 +63,12 @@ class ZeroShot(FrozenImages):
         return encoder.class_features(None)
 
 
+class Priors(ZeroShot):
+    """Nothing is trained; answers are made through what the sites know without labels (`algorithm.priors`)."""
+
+    title = "Priors"
+
+
 class CentralOptions(Section):
     """Settings of the centralised bounds."""
 
@@ -96,6 +102,11 @@ def central(config: RunConfig) -> Method:
 def fedvpt(config: RunConfig) -> Method:
     """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
     return FedVPT(config)
+
+
+def priors(config: RunConfig) -> Method:
+    """No training: how the model leans, each site's mix of classes, and what classes look like, from sums."""
+    return Priors(config)
 
 
 def zeroshot(config: RunConfig) -> Method:

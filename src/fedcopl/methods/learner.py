@@ -1,6 +1,6 @@
 """One client's learning in torch: its probabilities, its local training, and its exam."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 from ..algorithm.select import Selection
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..config import RunConfig
+from ..federation.adaptation import PriorState
+from ..federation.client import NO_PRIOR
 from ..rng import stream
 from .prompted_model import ImageSide, Key, PromptedModel, Prompts, key_of
 from .training import train
@@ -34,6 +36,10 @@ class ClipLearner:
             logits = self.side.logits(prompts)
             self.side.forget()
         return logits.double().log_softmax(-1).numpy()
+
+    def features(self) -> NDArray[np.float64]:
+        """f(x) by plain CLIP, (n_k, d)."""
+        return self.side.plain_rows()
 
     def remember(self, selection: Selection) -> Prompts:
         if not len(self.images):
@@ -64,24 +70,36 @@ class ClipExam:
         self.truth = torch.from_numpy(truth)
         self._by_zero_shot: Tensor | None = None
 
-    def score(self, prompts: Prompts | None) -> tuple[int, int]:
-        return int((self.predict(prompts) == self.truth).sum()), len(self.truth)
+    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
+        return int((self.predict(prompts, prior) == self.truth).sum()), len(self.truth)
 
-    def answers(self, prompts: Prompts | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def answers(
+        self, prompts: Prompts | None, prior: PriorState = NO_PRIOR
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """What was predicted, and what is true, image by image."""
-        return self.predict(prompts).numpy(), self.truth.numpy()
+        return self.predict(prompts, prior).numpy(), self.truth.numpy()
 
-    def predict(self, prompts: Prompts | None) -> Tensor:
+    def predict(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> Tensor:
         """The most probable class of each test image."""
         if prompts is not None:
-            return self.side.logits(prompts).argmax(-1)
+            return adapted_answers(self.side.logits(prompts), prior, self.side.plain_rows)
         if self._by_zero_shot is None:
             self._by_zero_shot = self.side.zero_shot_logits().argmax(-1)
         return self._by_zero_shot
 
 
+def adapted_answers(logits: Tensor, prior: PriorState, features: Callable[[], NDArray[np.float64]]) -> Tensor:
+    """The most probable class of each image, (n,), through what is known beforehand."""
+    if prior.learned is None:
+        return logits.argmax(-1)
+    log_probs = logits.double().log_softmax(-1).numpy()
+    return torch.from_numpy(prior.answers(log_probs, features()).argmax(axis=1))
+
+
 @torch.inference_mode()
-def score_everywhere(exams: Sequence[ClipExam], models: Sequence[Prompts]) -> list[tuple[int, int]]:
+def score_everywhere(
+    exams: Sequence[ClipExam], models: Sequence[Prompts], prior: PriorState = NO_PRIOR
+) -> list[tuple[int, int]]:
     """How many of all clients' test images each of these models gets right, of how many."""
     exams = [exam for exam in exams if len(exam.side)]
     model, truth = exams[0].model, torch.cat([exam.truth for exam in exams])
@@ -89,6 +107,10 @@ def score_everywhere(exams: Sequence[ClipExam], models: Sequence[Prompts]) -> li
     seen: tuple[Key, Tensor] | None = None
     scores: dict[Key, tuple[int, int]] = {}
     everywhere = []
+
+    def plain() -> NDArray[np.float64]:
+        return np.concatenate([exam.side.plain_rows() for exam in exams])
+
     for prompts in map(method.at_home, models):
         whole = key_of(prompts, tuple(prompts))
         if whole not in scores:
@@ -96,6 +118,9 @@ def score_everywhere(exams: Sequence[ClipExam], models: Sequence[Prompts]) -> li
             if seen is None or seen[0] != key:
                 seen = key, torch.cat([batch for exam in exams for batch in exam.side.features(prompts)])
             logits = method.personal(encoder, seen[1], model.classes(prompts), model.named(prompts))
-            scores[whole] = int((logits.argmax(-1).cpu() == truth).sum()), len(truth)
+            answers = adapted_answers(
+                logits.cpu(), prior, lambda: np.concatenate([exam.side.plain_rows() for exam in exams])
+            )
+            scores[whole] = int((answers == truth).sum()), len(truth)
         everywhere.append(scores[whole])
     return everywhere

@@ -124,6 +124,12 @@ class ImageSide:
             self._plain = encoded if kept is None else [kept]
         return self._plain
 
+    def plain_rows(self) -> NDArray[np.float64]:
+        """The same in one array, (n, d), for the algorithm, which computes in float64."""
+        if not len(self):
+            return np.zeros((0, self._model.encoder.clip.text.project.out_features))
+        return torch.cat(self.plain_features()).cpu().double().numpy()
+
     def forget(self) -> None:
         """Drop what is only of use until the next training."""
         self._seen = None

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ..config import RunConfig
 from ..errors import CannotAnswer
 from ..messages import (
+    Adapt,
+    Adapted,
     Ask,
     Estimate,
     Estimated,
@@ -29,9 +31,22 @@ from ..messages import (
     digest,
 )
 from .mask_session import Session, needed
-from .masked_layout import COUNT_BITS, PROMPT_BITS, Training, Values, Words, count_words, flat, shaped, training_words
+from .masked_layout import (
+    COUNT_BITS,
+    PROMPT_BITS,
+    Training,
+    Values,
+    Words,
+    adapted_words,
+    count_words,
+    flat,
+    shaped,
+    training_words,
+)
 from .noise import noised
 
+SummedAsk = Adapt | Estimate | Train
+"""A question whose answers are added up."""
 SHORTEST_SECRET = 16  # bytes
 FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
 
@@ -77,16 +92,16 @@ class Teller:
         """Take note of a question: the same ones get the same noise, so that asking again tells nothing new."""
         if isinstance(ask, Evaluate):  # whatever sum was under way is over, and went on without this client
             secrets = replace(secrets, session=None)
-        if not self.config.privacy.noise or not isinstance(ask, Estimate | Select | Train):
+        if not self.config.privacy.noise or not isinstance(ask, Adapt | Estimate | Select | Train):
             return secrets
         if not isinstance(ask, Select):
             self._refuse_more(ask, secrets)
         before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
         return replace(secrets, history=sha256(f"{before} {digest(ask)}".encode()).hexdigest())
 
-    def _refuse_more(self, ask: Estimate | Train, secrets: Secrets) -> None:
+    def _refuse_more(self, ask: SummedAsk, secrets: Secrets) -> None:
         """CannotAnswer where one more answer would tell more than the account of the run knows of."""
-        config, kind, number = self.config, type(ask).__name__, ask.round + 1
+        config, kind, number = self.config, kind_of(ask), ask.round + 1
         if ask.round >= config.rounds:
             raise CannotAnswer(f"asked to {kind} in round {number}, but the run has {config.rounds}")
         if isinstance(ask, Estimate) and ask.round % config.labels.refresh_every:
@@ -112,6 +127,19 @@ class Teller:
         masked, secrets = self._masked(ask, secrets, lambda clients: count_words(values, clients))
         return Estimated(None, masked), secrets
 
+    def adaptation(self, sums: Values, ask: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
+        """The sums for the priors, as the server gets them. With noise only what balance needs is let out."""
+        privacy, again = self.config.privacy, said_before(ask, secrets)
+        if again is not None:
+            return Adapted(np.frombuffer(again, np.float64)), secrets
+        if privacy.noise and (ask.wanted != "predicted" or len(ask.readings) != 1):
+            raise CannotAnswer(f"asked for sums of {ask.wanted}, which are not let out where there is noise")
+        values = self._noised(sums, privacy.count_clip, COUNT_BITS, ask, secrets) if privacy.noise else sums
+        if not privacy.secure_sums:
+            return Adapted(values), self._remember_saying(ask, values.tobytes(), secrets)
+        masked, secrets = self._masked(ask, secrets, lambda clients: adapted_words(values, clients))
+        return Adapted(None, masked), secrets
+
     def training(self, training: Training, ask: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """The prompts after training, as the server gets them."""
         again = said_before(ask, secrets)
@@ -128,12 +156,12 @@ class Teller:
         masked, secrets = self._masked(ask, secrets, lambda clients: training_words(told, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets
 
-    def _remember_saying(self, ask: Estimate | Train, values: bytes, secrets: Secrets) -> Secrets:
+    def _remember_saying(self, ask: SummedAsk, values: bytes, secrets: Secrets) -> Secrets:
         """What has noise on it is said once a round; in a secure sum it is under other masks each time."""
         if not self.config.privacy.noise:
             return secrets
         said = LetOut(ask.round, digest(ask), values)
-        return replace(secrets, let_out={**secrets.let_out, type(ask).__name__: said})
+        return replace(secrets, let_out={**secrets.let_out, kind_of(ask): said})
 
     def _training_noised(self, training: Training, ask: Train, secrets: Secrets) -> Training:
         """What was sent, moved by the clipped change and by noise. All weigh the same: the weight would tell too."""
@@ -146,7 +174,7 @@ class Teller:
         wide = {name: prompt.astype(np.float64) for name, prompt in ask.shared.items()}  # float32 would round the noise
         return Training(shaped(on_grid + moved, wide), 1, math.nan)
 
-    def _noised(self, values: Values, clip: float, bits: int, ask: Estimate | Train, secrets: Secrets) -> Values:
+    def _noised(self, values: Values, clip: float, bits: int, ask: SummedAsk, secrets: Secrets) -> Values:
         """Clipped values with noise; in a secure sum each of the clients adds its part of it."""
         from .masking import WordStream, derived  # brings cryptography, which is an extra
 
@@ -162,7 +190,7 @@ class Teller:
         """Which noise: with the same in two secure sums, their difference would show whom one of them had lost."""
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
-    def _masked(self, ask: Estimate | Train, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
+    def _masked(self, ask: SummedAsk, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
         from .masking import mask
 
         if secrets.session is None or not ask.peers:
@@ -217,7 +245,13 @@ class Teller:
         return secrets.session
 
 
-def said_before(ask: Estimate | Train, secrets: Secrets) -> bytes | None:
+def kind_of(ask: SummedAsk) -> str:
+    """Of which there is one answer a round, where there is noise: each step of the priors is one of its own."""
+    final = isinstance(ask, Adapt) and ask.final
+    return f"Adapt {ask.step}{' final' * final}" if isinstance(ask, Adapt) else type(ask).__name__
+
+
+def said_before(ask: SummedAsk, secrets: Secrets) -> bytes | None:
     """What it let out when it was asked this very question, whatever it has learnt of it since."""
-    before = secrets.let_out.get(type(ask).__name__)
+    before = secrets.let_out.get(kind_of(ask))
     return before.values if before and before.question == digest(ask) else None

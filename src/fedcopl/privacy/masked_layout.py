@@ -1,6 +1,7 @@
 """What stands where in a masked answer: whole numbers modulo 2^64, the same places at every client.
 
     counts    one word per class, in steps of 2^-16
+    priors    the sums that a step asks for, in steps of 2^-32
     training  examples, images the loss is of, that loss times them, batches, the guard's five sums, then
               examples x prompt, in steps of 2^-32
 
@@ -75,6 +76,14 @@ def count_words(counts: Values, clients: int) -> Words:
 def totals_of(total: Words) -> NDArray[np.int64]:
     """T, without the noise's fractions; below 0 only noise can be."""
     return np.maximum(np.rint(_values(total, COUNT_BITS)), 0).astype(np.int64)
+
+
+def adapted_words(values: Values, clients: int) -> Words:
+    return _words(np.ldexp(values, PROMPT_BITS), clients)
+
+
+def adapted_sums(total: Words) -> Values:
+    return _values(total, PROMPT_BITS)
 
 
 def training_size(shared: Shared) -> int:

@@ -65,7 +65,7 @@ class BuiltModel:
 
     def server(self) -> ServerState:
         """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
-        return first_state(self.config, self.start, self.model.encoder.classes)
+        return first_state(self.config, self.start, self.model.encoder.classes, feature_width(self.clip))
 
     def images(self, pixels: NDArray[np.uint8], places: NDArray[np.int64] | None = None) -> ClientImages:
         """All of these images, embedded once if there is memory for it, or those at some places."""
@@ -92,11 +92,18 @@ def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template:
     return BuiltModel(config, PromptedModel(choose_method(config), encoder))
 
 
-def first_state(config: RunConfig, start: Prompts, classes: int) -> ServerState:
+def feature_width(clip: Clip) -> int:
+    """d, numbers of an image feature."""
+    return clip.text.project.out_features
+
+
+def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> ServerState:
     """The server's state before the first round; it needs no image and no sentence."""
     method = choose_method(config)
     shared = {name: start[name] for name in method.shared()}
-    return ServerState(0, shared, classes, everyone_first=method.everyone_first, neighbours=method.neighbours())
+    return ServerState(
+        0, shared, classes, everyone_first=method.everyone_first, neighbours=method.neighbours(), width=width
+    )
 
 
 def build_images(dataset: Dataset, transform: ImageTransform, watcher: Watcher) -> Prepared:

@@ -10,6 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from ..algorithm.priors import Learned
 from ..errors import RunFolderError
 from ..federation.client import ClientState
 from ..federation.server import ServerState
@@ -32,7 +33,9 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     server, clients = checkpoint.server, checkpoint.clients
-    tensors = {f"server/{name}": value for name, value in server.shared.items()}
+    tensors: Tensors = {f"server/{name}": value for name, value in server.shared.items()}
+    if server.learned is not None:
+        tensors |= {f"learned/{name}": value for name, value in server.learned.to_arrays().items()}
     tensors |= {f"good/{name}": value for name, value in (server.good or {}).items()}
     for number, state in enumerate(clients.values()):
         tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
@@ -44,6 +47,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "members": server.members,
         "everyone_first": server.everyone_first,
         "neighbours": server.neighbours,
+        "width": server.width,
         "uploads": tuple(server.uploads),
         "left_out": dict(server.left_out),
         "clients": tuple(clients),
@@ -70,6 +74,7 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
+    learned = below(tensors, "learned/")
     server = ServerState(
         about["round"],
         below(tensors, "server/"),
@@ -79,6 +84,8 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         about["neighbours"],
         _by_client(tensors, "upload/", about["uploads"]),
         about.get("left_out", {}),
+        about.get("width", 0),
+        Learned.from_arrays(learned) if learned else None,
         below(tensors, "good/") or None,
     )
     clients = _by_client(tensors, "client/", about["clients"])

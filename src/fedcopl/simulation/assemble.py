@@ -15,7 +15,8 @@ from ..data.dataset import Dataset, ImageSet
 from ..data.prepare import Prepared
 from ..data.sharing_out import client_names, refuse_partition, share_out
 from ..errors import ConfigError, DataError
-from ..federation.client import NO_EXAM, Client, Exam, Learner, Prompts
+from ..federation.adaptation import PriorState
+from ..federation.client import NO_EXAM, NO_PRIOR, Client, Exam, Learner, Prompts
 from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.base import Method
@@ -35,8 +36,8 @@ class PooledExam:
 
     exams: Mapping[str, Exam]
 
-    def score(self, prompts: Prompts | None) -> tuple[int, int]:
-        scores = [exam.score(prompts) for exam in self.exams.values()]
+    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
+        scores = [exam.score(prompts, prior) for exam in self.exams.values()]
         return sum(correct for correct, _ in scores), sum(examples for _, examples in scores)
 
 
@@ -55,6 +56,9 @@ class ToldTheTruth:
         certain = np.full((len(self.truth), self.classes), -np.inf)
         certain[np.arange(len(self.truth)), self.truth] = 0.0
         return certain
+
+    def features(self) -> NDArray[np.float64]:
+        return self.learner.features()
 
     def remember(self, selection: Selection) -> Prompts:
         return self.learner.remember(selection)

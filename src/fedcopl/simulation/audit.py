@@ -16,8 +16,10 @@ from ..algorithm.metrics import (
     mean_set_size,
     recall_per_class,
 )
+from ..algorithm.priors import Learned
 from ..algorithm.select import Selection
-from ..federation.client import ClientState, Prompts
+from ..federation.adaptation import PriorState
+from ..federation.client import NO_PRIOR, ClientState, Prompts
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
 from ..messages import Shared
@@ -42,34 +44,43 @@ class Audit:
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
         own = [exam.score(None) for exam in self.exams.values()] if self.pools else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
-        return replace(measured(own, whole), recall=self._recall(dict.fromkeys(self.exams)))
+        return replace(measured(own, whole), recall=self._recall(dict.fromkeys(self.exams), {}))
 
     def round(
         self, before: tuple[Shared, States], server: ServerState, report: RoundReport, states: States
     ) -> RoundRecord:
         """A round with its accuracies; `before` are the server's prompts and the clients' states as it began."""
-        record = round_record(report, self._measured(server.shared, report.scores, states))
+        record = round_record(report, self._measured(server, report.scores, states))
         return replace(record, drift=drift(tuple(self.start), before, report, states))
 
-    def _measured(self, shared: Shared, scores: Mapping[str, Score], states: States) -> Measured:
+    def _measured(self, server: ServerState, scores: Mapping[str, Score], states: States) -> Measured:
         """The three accuracies after this round, and the recall of each class."""
         if not scores or not self.exams:
             return Measured()
-        models = {name: {**self.start, **shared, **state.own} for name, state in states.items()}
-        whole = score_everywhere(list(self.exams.values()), list(models.values())) if self.everywhere else None
+        models = {name: {**self.start, **server.shared, **state.own} for name, state in states.items()}
+        whole = self._whole(models, server.learned) if self.everywhere else None
         if self.pools:
             models = dict.fromkeys(self.exams, next(iter(models.values())))
-            own = [self.exams[name].score(model) for name, model in models.items()]
+            priors = dict.fromkeys(self.exams, next(iter(states.values())).prior)
+            own = [self.exams[name].score(model, priors[name]) for name, model in models.items()]
         else:
+            priors = {name: state.prior for name, state in states.items()}
             # A client that did not answer keeps its row in the list, so that the others keep theirs.
             own = [scores.get(name, (0, 0)) for name in states]
-        return replace(measured(own, whole), recall=self._recall(models))
+        return replace(measured(own, whole), recall=self._recall(models, priors))
 
-    def _recall(self, models: Mapping[str, Prompts | None]) -> tuple[float | None, ...] | None:
+    def _whole(self, models: Mapping[str, Prompts], learned: Learned | None) -> list[Score]:
+        """Everybody's model on everybody's images: whose mix that is nobody knows, so the common one is taken."""
+        prior = PriorState(learned=learned, mix=None if learned is None else learned.reading.mix)
+        return score_everywhere(list(self.exams.values()), list(models.values()), prior)
+
+    def _recall(
+        self, models: Mapping[str, Prompts | None], priors: Mapping[str, PriorState]
+    ) -> tuple[float | None, ...] | None:
         """Of each class, the share that its holders' own models find; None for a class without test images."""
         if not self.exams:
             return None
-        answers = [self.exams[name].answers(model) for name, model in models.items()]
+        answers = [self.exams[name].answers(model, priors.get(name, NO_PRIOR)) for name, model in models.items()]
         predicted, truth = (np.concatenate(column) for column in zip(*answers, strict=True))
         return tuple(finite(float(share)) for share in recall_per_class(predicted, truth, self.classes))
 

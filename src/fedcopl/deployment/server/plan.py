@@ -11,7 +11,7 @@ from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy
 from ...methods import choose_method
 from ...privacy.accountant import require_accounting
-from ...run.build import build_clip, first_state
+from ...run.build import build_clip, feature_width, first_state
 from ...run.folder import RunFolder
 from .grid_clients import Patience
 
@@ -59,4 +59,6 @@ class PreparedServer:
 
     def first_state(self) -> ServerState:
         count = len(self.classes)
-        return first_state(self.config, choose_method(self.config).start(self.clip, count), count)
+        return first_state(
+            self.config, choose_method(self.config).start(self.clip, count), count, feature_width(self.clip)
+        )

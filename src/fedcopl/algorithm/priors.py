@@ -1,0 +1,246 @@
+"""Cooperative priors as a whole: what a client answers, and what everybody learns from sums of such answers.
+
+A `Reading` says how posteriors are made of text, prototypes, bias and mix:
+
+    log p~_i = log softmax(h (g (s log p_i - tau/2 D_i^2) + b + log pi))        (pi: the site's mix; elsewhere t)
+
+with s how sharp text is read, tau how far prototypes are believed, g how calm both are beside the mix, and h how sure
+the answer is, which changes no answer; each is chosen by `evidence`.
+Several readings can be asked for at once: their answers are stacked, so they cost numbers but no more exchanges.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from . import FloatArray
+from .balance import adapted, cooled, even_mix, is_balanced, predicted_mix, rebalanced
+from .evidence import (
+    FEWEST_PER_CLASS,
+    SHARPNESSES,
+    TEMPERINGS,
+    choose_sharpness,
+    choose_sureness,
+    choose_tempering,
+    common_mix,
+    is_uneven,
+)
+from .prototypes import ClassSums, FeatureSums, Prototypes, class_sums, distances, make_prototypes, with_prototypes
+from .site_prior import SitePrior, fit_site_prior
+
+FIRST_STEPS, STEPS = 10, 4  # of balance, at most: from nothing, and from a bias that is nearly right
+ITERATIONS = 4  # of prototypes, and of a mix that is not of equal shares
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How everybody makes posteriors of what they see."""
+
+    bias: FloatArray  # b, (C,)
+    mix: FloatArray  # t, (C,)
+    text: float = 1.0  # s
+    tempering: float = 0.0  # tau
+    calm: float = 1.0  # g
+    sure: float = 1.0  # h
+
+    def scaled(self, *, text: float = 1.0, calm: float = 1.0) -> "Reading":
+        """Blunter by these factors; the bias is on the same scale."""
+        return replace(self, text=self.text * text, calm=self.calm * calm, bias=self.bias * text * calm)
+
+
+@dataclass(frozen=True)
+class View:
+    """What one client sees of its own images. Never sent."""
+
+    log_probs: FloatArray  # (n, C) by text
+    squared_distances: FloatArray  # (n, C) to the prototypes; 0 before there are any
+
+    @classmethod
+    def of(cls, log_probs: FloatArray) -> "View":
+        return cls(log_probs, np.zeros(log_probs.shape))
+
+    def scores(self, reading: Reading) -> FloatArray:
+        """g (s log p - tau/2 D^2), (n, C)."""
+        return reading.calm * with_prototypes(reading.text * self.log_probs, self.squared_distances, reading.tempering)
+
+    def site_prior(self, reading: Reading) -> SitePrior:
+        return fit_site_prior(self.scores(reading), reading.bias, reading.mix)
+
+    def posteriors(self, reading: Reading, mix: FloatArray) -> FloatArray:
+        """log p~, (n, C), where the classes have this mix: the site's own, or t for images of anywhere."""
+        return cooled(adapted(self.scores(reading), reading.bias, mix), reading.sure)
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What a client tells of some readings, each with the site prior fitted to it."""
+
+    evidence: FloatArray  # (J,) see `SitePrior.evidence`
+    held: FloatArray  # (J, C) n_k pi_k
+    confidence: FloatArray  # (J,) sum over the images of the probability of the likeliest class
+    agreeing: float  # images that the first reading and prototypes alone take for the same class
+
+    def __add__(self, other: "Explained") -> "Explained":
+        return Explained(
+            self.evidence + other.evidence,
+            self.held + other.held,
+            self.confidence + other.confidence,
+            self.agreeing + other.agreeing,
+        )
+
+
+def predicted_by(view: View, readings: Sequence[Reading]) -> FloatArray:
+    """m_k under each reading, (J, C)."""
+    return np.stack([predicted_mix(view.scores(reading), reading.bias, reading.mix) for reading in readings])
+
+
+def explained_by(view: View, readings: Sequence[Reading]) -> Explained:
+    priors = [view.site_prior(reading) for reading in readings]
+    posteriors = [view.posteriors(reading, prior.mix) for reading, prior in zip(readings, priors, strict=True)]
+    by_text = view.posteriors(readings[0], readings[0].mix)
+    return Explained(
+        np.array([prior.evidence for prior in priors]),
+        np.stack([len(view.log_probs) * prior.mix for prior in priors]),
+        np.array([np.exp(rows.max(axis=1, initial=-np.inf)).sum() for rows in posteriors]),
+        float((by_text.argmax(axis=1) == view.squared_distances.argmin(axis=1)).sum()),
+    )
+
+
+def shown_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
+    """The client's share of the next prototypes, and the posteriors q that it is made of, which stay at home."""
+    own = np.exp(view.posteriors(reading, view.site_prior(reading).mix))
+    return class_sums(features, own), own
+
+
+def looked_at(view: View, features: FloatArray, prototypes: Prototypes, own: FloatArray) -> View:
+    """The same images beside the new prototypes, each without its own share in them."""
+    return replace(view, squared_distances=distances(prototypes, features, own))
+
+
+class PriorSums(Protocol):
+    """The sums over all clients, however they are made."""
+
+    def features(self) -> FeatureSums: ...
+    def predicted(self, readings: Sequence[Reading]) -> FloatArray: ...
+    def explained(self, readings: Sequence[Reading]) -> Explained: ...
+    def classes_of(self, reading: Reading) -> ClassSums: ...
+    def look_at(self, prototypes: Prototypes) -> None: ...
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What everybody knows in the end; with a site's own mix it answers for any image."""
+
+    reading: Reading
+    prototypes: Prototypes | None  # None: text alone does better
+    is_uneven: bool  # whether the classes were found not to be equally common over all sites
+
+    def to_arrays(self) -> dict[str, FloatArray]:
+        """Fit to be sent and stored."""
+        reading = self.reading
+        numbers = np.array([reading.text, reading.tempering, reading.calm, self.is_uneven], np.float64)
+        made = {} if self.prototypes is None else vars(self.prototypes)
+        return {"bias": reading.bias, "mix": reading.mix, "numbers": numbers, **made}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "Learned":
+        """What `to_arrays` gave."""
+        text, tempering, calm, is_uneven = arrays["numbers"].tolist()
+        made = [arrays[name] for name in ("images", "total", "whiten") if name in arrays]
+        reading = Reading(arrays["bias"], arrays["mix"], text, tempering, calm)
+        return cls(reading, Prototypes(*made) if made else None, bool(is_uneven))
+
+    def answers(self, log_probs: FloatArray, features: FloatArray, mix: FloatArray) -> FloatArray:
+        """log p~ of new images, (n, C): nothing of it needs other images. mix is the site's, or `reading.mix`."""
+        view = View.of(log_probs)
+        if self.prototypes is not None:
+            view = replace(view, squared_distances=distances(self.prototypes, features))
+        return view.posteriors(self.reading, mix)
+
+
+def learn(sites: PriorSums, classes: int, *, known_mix: FloatArray | None = None, prototypes: bool = True) -> Learned:
+    """Everything, from sums alone. known_mix is the mix of the classes over all sites, where somebody knows it."""
+    reading, is_odd = _with_mix(sites, classes, known_mix)
+    sums = sites.features()
+    readings = _balanced(sites, [reading.scaled(text=sharpness) for sharpness in SHARPNESSES])
+    sharpness = choose_sharpness(sites.explained(readings).evidence, sums.images)
+    text = readings[0 if sharpness is None else SHARPNESSES.index(sharpness)]
+    if not prototypes or sums.images < FEWEST_PER_CLASS * classes:
+        return Learned(text, None, is_odd)
+    reading, made = _with_prototypes(sites, text, sums, is_odd)
+    return Learned(text if made is None else _calmed(sites, text, reading, sums.images), made, is_odd)
+
+
+def learn_balance(sites: PriorSums, classes: int, steps: int, known_mix: FloatArray | None = None) -> Learned:
+    """Only the model's own lean, in so many exchanges: for where each one is paid for with noise."""
+    start = Reading(np.zeros(classes), even_mix(classes) if known_mix is None else known_mix)
+    return Learned(_balanced(sites, [start], steps)[0], None, False)
+
+
+def learn_nothing(classes: int) -> Learned:
+    """Where only the site's own prior is wanted."""
+    return Learned(Reading(np.zeros(classes), even_mix(classes)), None, False)
+
+
+def _with_mix(sites: PriorSums, classes: int, known: FloatArray | None) -> tuple[Reading, bool]:
+    """A balanced reading of text: to the mix that is known, to equal shares, or to the one that the sites show."""
+    start = Reading(np.zeros(classes), even_mix(classes) if known is None else known)
+    if known is not None:
+        return _balanced(sites, [start], FIRST_STEPS)[0], False
+    own = replace(start, mix=common_mix(sites.predicted([start])[0]))
+    even, own = _balanced(sites, [start, own], FIRST_STEPS)
+    told = sites.explained([even, own])
+    if not is_uneven(float(told.evidence[0]), float(told.evidence[1]), float(told.held[0].sum())):
+        return even, False
+    held = told.held[1]
+    for _ in range(ITERATIONS):
+        own = _balanced(sites, [replace(own, mix=common_mix(held))])[0]
+        held = sites.explained([own]).held[0]
+    return own, True
+
+
+def _with_prototypes(
+    sites: PriorSums, text: Reading, sums: FeatureSums, is_odd: bool
+) -> tuple[Reading, Prototypes | None]:
+    """The reading with prototypes that were made of it, of those anew, and so on; None where they explain no more."""
+    reading = text
+    for iteration in range(ITERATIONS):
+        prototypes = make_prototypes(sums, sites.classes_of(reading))
+        sites.look_at(prototypes)
+        if iteration == 0:
+            tried = _balanced(sites, [replace(text, tempering=tempering) for tempering in TEMPERINGS])
+            tempering = choose_tempering(sites.explained(tried).evidence, sums.images)
+            reading = tried[TEMPERINGS.index(tempering)]
+            if tempering == 0:
+                return text, None
+        reading = _balanced(sites, [reading])[0]
+        if is_odd:
+            mix = common_mix(sites.explained([reading]).held[0])
+            reading = _balanced(sites, [replace(reading, mix=mix)])[0]
+    return reading, prototypes
+
+
+def _calmed(sites: PriorSums, text: Reading, reading: Reading, images: float) -> Reading:
+    """The same reading, no surer of itself than the sites bear out, or else text and prototypes together."""
+    readings = _balanced(sites, [reading.scaled(calm=sharpness) for sharpness in SHARPNESSES])
+    sharpness = choose_sharpness(sites.explained(readings).evidence, images)
+    if sharpness is not None:
+        return readings[SHARPNESSES.index(sharpness)]
+    # Blunter likelihoods would leave all to site priors of which nobody can tell whether they are right.
+    told = sites.explained([text, *(replace(reading, sure=sharpness) for sharpness in SHARPNESSES)])
+    return replace(reading, sure=choose_sureness(told.confidence[1:] / images, told.agreeing / images))
+
+
+def _balanced(sites: PriorSums, readings: Sequence[Reading], steps: int = STEPS) -> list[Reading]:
+    """The readings with a bias under which the classes are predicted in their mix."""
+    for _ in range(steps):
+        predicted = sites.predicted(readings)
+        if all(is_balanced(sums, reading.mix) for sums, reading in zip(predicted, readings, strict=True)):
+            break
+        readings = [
+            replace(reading, bias=rebalanced(reading.bias, sums, reading.mix))
+            for sums, reading in zip(predicted, readings, strict=True)
+        ]
+    return list(readings)
