@@ -4,6 +4,7 @@ Scalars in sections only, so that the same settings can travel as flat `section.
 """
 
 import difflib
+import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -270,6 +271,24 @@ def read_settings(path: Path) -> dict[str, Any]:
 def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
     """Settings from a file, with `key=value` pairs put on top."""
     return RunConfig.from_mapping(override(read_settings(path), overrides), str(path))
+
+
+def load_written(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """Settings as a run wrote them into its folder: all of them, so that what is missing is of an older version.
+
+    Version 0.1 knew no other way than the published one.
+    """
+    written = read_settings(path)
+    older = {} if "priors" in written else as_published()
+    whole = {
+        key: {**older.get(key, {}), **value} if isinstance(value, dict) else value for key, value in written.items()
+    }
+    return RunConfig.from_mapping(override({**older, **whole}, overrides), str(path))
+
+
+def as_published() -> dict[str, Any]:
+    """The settings in which the paper differs from the defaults, in their sections."""
+    return override({}, [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()])
 
 
 def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Trained:
     examples: int  # how many images were trained on: the weight in the average; 1 for all where there is noise
     loss: float  # mean over the last epoch; nan when there was nothing to train on, and where there is noise
     masked: NDArray[np.uint64] | None = None  # with secure sums: all of these under masks, and nothing else
-    checks: tuple[float, ...] = ()  # the guard's five sums, see `Checks`; none where there is noise
+    checks: tuple[float, ...] = ()  # the guard's six sums, see `Checks`; none where there is noise
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ WORTHWHILE = 0.05  # share of the evidence that a larger tau has to add
 UNEVEN, LEAST_UNEVEN = 0.03, 5.0  # share and nats that the model's own mix has to add to the evidence of equal shares
 TINY = 1e-300  # what a sum of nothing is divided by
 FEWEST = 0.01  # of an equal share, that every class keeps in the mix of all sites
-GOOD_LABELS = 0.85  # expected share of right labels, below which training on them does more harm than good
+GOOD_LABELS = 0.9  # expected share of right labels, below which training on them does more harm than good
 
 
 def is_telling(evidence: float, images: float) -> bool:

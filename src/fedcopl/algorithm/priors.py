@@ -140,16 +140,16 @@ class Learned:
     def to_arrays(self) -> dict[str, FloatArray]:
         """Fit to be sent and stored."""
         reading = self.reading
-        numbers = np.array([reading.text, reading.tempering, reading.calm, self.is_uneven], np.float64)
+        scalars = [reading.text, reading.tempering, reading.calm, reading.sure, self.is_uneven]
         made = {} if self.prototypes is None else vars(self.prototypes)
-        return {"bias": reading.bias, "mix": reading.mix, "numbers": numbers, **made}
+        return {"bias": reading.bias, "mix": reading.mix, "numbers": np.array(scalars, np.float64), **made}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "Learned":
         """What `to_arrays` gave."""
-        text, tempering, calm, is_uneven = arrays["numbers"].tolist()
+        *scalars, is_uneven = arrays["numbers"].tolist()
         made = [arrays[name] for name in ("images", "total", "whiten") if name in arrays]
-        reading = Reading(arrays["bias"], arrays["mix"], text, tempering, calm)
+        reading = Reading(arrays["bias"], arrays["mix"], *scalars)
         return cls(reading, Prototypes(*made) if made else None, bool(is_uneven))
 
     def answers(self, log_probs: FloatArray, features: FloatArray, mix: FloatArray) -> FloatArray:

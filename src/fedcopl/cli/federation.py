@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import RunConfig, override, read_settings
+from ..config import RunConfig, load_written, override, read_settings
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
 from ..progress import watch
 from ..report.run_page import write_report
@@ -101,7 +101,7 @@ def _read(given: list[str], resumed: Path | None) -> RunConfig:
     """SettingsArgument from the file named, else of the run that is resumed, else the defaults."""
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
-        file = resumed / "settings.toml"
+        return load_written(resumed / "settings.toml", given)
     return RunConfig.from_mapping(override(read_settings(file) if file else {}, given), str(file or "settings"))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..config import RunConfig, override, read_settings
+from ..config import AS_PUBLISHED, RunConfig, load_written, override, read_settings
 from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
 from ..progress import watch
 from ..report.run_page import write_report
@@ -46,6 +46,9 @@ def run(
     engine: Annotated[
         EngineName, typer.Option(help="Who carries the questions: this process, or Flower's simulation on all cores.")
     ] = EngineName.LOCAL,
+    published: Annotated[
+        bool, typer.Option("--as-published", help="The paper to the letter, where the defaults do better than it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Run a federation in this process and write settings, results, prompts and a report into a folder."""
@@ -53,7 +56,8 @@ def run(
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     pairs = [*given, *([] if seed is None else [f"seed={seed}"])]
     folder = _newest_run() if resume and out is None else out
-    config = _read(file, pairs, folder if resume else None)
+    paper = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()] if published else []
+    config = _read(file, [*paper, *pairs], folder if resume else None)
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     outcome = _simulate(config, folder, resume, engine)
     write_report(folder)
@@ -74,7 +78,7 @@ def _newest_run() -> Path:
 def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfig:
     """Settings from the file named, else of the run that is resumed, else of the demo."""
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
-        file = resumed / "settings.toml"
+        return load_written(resumed / "settings.toml", pairs)
     if file is not None and file.is_dir():
         raise ConfigError(f"{file}: is a folder; for images in it say data.source=folder data.path={file}")
     if file is not None:

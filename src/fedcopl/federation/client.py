@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.allocate import quota
 from ..algorithm.estimate import estimate
+from ..algorithm.evidence import is_worth_training
 from ..algorithm.fpl_and_cpl import grown_capacity, select_candidates, select_top, with_soft_targets
 from ..algorithm.guard import (
     FEWEST_AGREE,
@@ -243,6 +244,8 @@ class Client:
         nothing = Training(ask.shared, 0, float("nan"), checks_of(state.guard))
         if not len(to_learn.index) or set(ask.shared) & set(state.own):  # nothing to learn, or not from this average
             return nothing, state
+        if not self._is_worth_training(state):
+            return replace(nothing, checks=nothing.checks._replace(too_doubtful=1.0)), state
         prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
         trained, loss = self.learner.train(prompts, to_learn, ask.round, state.guard.caution)
         state = self._check(trained, state)
@@ -251,6 +254,12 @@ class Client:
         shared = {name: trained[name] for name in ask.shared}
         own = {name: value for name, value in trained.items() if name not in ask.shared}
         return Training(shared, len(to_learn.index), loss, checks_of(state.guard)), replace(state, own=own)
+
+    def _is_worth_training(self, state: ClientState) -> bool:
+        """Whether enough labels are right, by the priors' own calibrated posteriors; without priors nobody can tell."""
+        if not self.config.adapts or state.confidence is None:
+            return True
+        return is_worth_training(float(np.exp(state.confidence).sum()), len(state.confidence))
 
     def _check(self, trained: Prompts, state: ClientState) -> ClientState:
         """The guard's verdict on what training made, by images that it did not see."""

@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import fingerprint
-from ..config import RunConfig
-from ..config import load as load_config
+from ..config import RunConfig, load_written
 from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
@@ -97,7 +96,7 @@ class FinishedRun:
         self, folder: Path, *, backbone: str | Path | None = None, device: str = "auto", precision: str = "fp32"
     ):
         self.folder = folder
-        self.config: RunConfig = load_config(folder / "settings.toml")
+        self.config: RunConfig = load_written(folder / "settings.toml")
         self.outcome = read_finished(folder)
         self.classes = self.outcome.classes
         self.template = self.outcome.template or self.config.model.template or TEMPLATE

@@ -2,7 +2,7 @@
 
     counts    one word per class, in steps of 2^-16
     priors    the sums that a step asks for, in steps of 2^-32
-    training  examples, images the loss is of, that loss times them, batches, the guard's five sums, then
+    training  examples, images the loss is of, that loss times them, batches, the guard's six sums, then
               examples x prompt, in steps of 2^-32
 
 A client checks its own numbers so that no sum can overflow: with n clients in it, none may be above 2^62 / n. Counts
@@ -36,6 +36,7 @@ class Checks(NamedTuple):
     loss_came: float = 0.0  # and by the average
     average_harmed: float = 0.0  # clients that keep the model they had
     training_harmed: float = 0.0  # clients that took their own training back
+    too_doubtful: float = 0.0  # clients that trained nothing, because too few of their labels are likely to be right
 
 
 NO_CHECKS = Checks()

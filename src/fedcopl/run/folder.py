@@ -27,7 +27,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 from safetensors.numpy import save
 
-from ..config import RunConfig, by_full_name, load
+from ..config import RunConfig, by_full_name, load_written
 from ..errors import RunFolderError
 from ..federation.client import ClientState
 from ..federation.server import ServerState
@@ -74,7 +74,7 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path}: holds a run already; add --resume to go on with it, or choose another --out"
             )
-        self._check_same(config, load(self._settings))
+        self._check_same(config, load_written(self._settings))
         return load_checkpoint(self.path)
 
     def begin(self, config: RunConfig) -> None:

@@ -14,6 +14,9 @@ def guard_words(record: RoundRecord) -> Iterator[str]:
     if harmed:
         sites = f"{harmed} site{'s' * (harmed > 1)}"
         yield f"{sites} took back the training, which made answers on images kept for checking worse"
+    doubtful = int(record.guard.too_doubtful) if record.guard else 0
+    if doubtful:
+        yield f"{doubtful} site{'s' * (doubtful > 1)} trained nothing: too few labels are likely to be right"
     if record.guard and record.guard.average_undone:
         yield "the last average made the sites' answers worse; the one before is back"
 

@@ -83,6 +83,8 @@ class GuardRecord:
     """clients that keep the model they had"""
     training_harmed: Number = 0.0
     """clients that took their own training back"""
+    too_doubtful: Number = 0.0
+    """clients that trained nothing, because too few of their labels are likely to be right"""
     average_undone: Flag = False
     """the server went back to the average before"""
 
