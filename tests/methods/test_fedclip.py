@@ -23,9 +23,9 @@ def test_an_adapter_that_says_nothing_is_zero_shot():
 
 
 def test_it_reads_features_that_are_not_normalised():
-    raw = choose_method(config_of("fedclip")).frozen(encoder(), images().tokens(images().places[:5]))
+    raw = choose_method(config_of("fedclip")).frozen(encoder(), images().tokens(images().rows[:5]))
     assert not torch.allclose(raw.norm(dim=-1), torch.ones(5))
-    torch.testing.assert_close(F.normalize(raw, dim=-1), encoder().image_features(images().tokens(images().places[:5])))
+    torch.testing.assert_close(F.normalize(raw, dim=-1), encoder().image_features(images().tokens(images().rows[:5])))
 
 
 def test_the_contrastive_loss_by_hand():

@@ -171,12 +171,12 @@ def _dataset(
 def _run(
     config: RunConfig, dataset: Dataset | None, folder: str | Path | None, progress: bool | Watcher, resume: bool
 ) -> Result:
-    place = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
-    where = Path(place.name) if isinstance(place, TemporaryDirectory) else place
+    directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
+    path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
     with watching(progress, config.rounds) as watcher:
-        run_simulation(config, where, resume=resume, watcher=watcher, dataset=dataset)
-    write_report(where)
-    return Result(place, dataset)
+        run_simulation(config, path, resume=resume, watcher=watcher, dataset=dataset)
+    write_report(path)
+    return Result(directory, dataset)
 
 
 def read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:

@@ -131,9 +131,11 @@ def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mappi
     step = f"round {ask.round + 1}, step {type(ask).__name__}"
     if set(wrong.values()) <= {NO_ANSWER} and not usable:
         return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
-    told = sorted((client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER)
-    reasons = [f"{client}: {wrong[client]}" for client in told[:REASONS]]
-    more = [f"and {len(told) - REASONS} more"] * (len(told) > REASONS)
+    unusable = sorted(
+        (client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER
+    )
+    reasons = [f"{client}: {wrong[client]}" for client in unusable[:REASONS]]
+    more = [f"and {len(unusable) - REASONS} more"] * (len(unusable) > REASONS)
     count = f"{usable} usable answer{'s' * (usable != 1)} from {len(questions)} clients"
     least = f"at least {needed} {'is' if needed == 1 else 'are'} needed"
     return "; ".join([f"{step}: {count}, and {least}", *reasons, *more])

@@ -35,13 +35,13 @@ class Predictor:
         return self.model.encoder.clip.preprocess
 
     def log_probabilities(
-        self, pixels: NDArray[np.uint8], places: NDArray[np.int64] | None = None
+        self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
-        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of those at some places."""
-        wanted = np.arange(len(pixels)) if places is None else places
+        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of some rows of them."""
+        wanted = np.arange(len(pixels)) if rows is None else rows
         batches = (pixels[wanted[start : start + BATCH]] for start in range(0, len(wanted), BATCH))
-        rows = [np.zeros((0, self.model.encoder.classes)), *map(self._of_batch, batches)]
-        return np.concatenate(rows)
+        parts = [np.zeros((0, self.model.encoder.classes)), *map(self._of_batch, batches)]
+        return np.concatenate(parts)
 
     def _of_batch(self, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
         return self.logits(pixels).double().log_softmax(-1).numpy()
@@ -107,11 +107,11 @@ class Classifier:
         """The same for two classifiers that answer alike."""
         backbone = replace(self.recipe.backbone, included=False)
         recipe = replace(self.recipe, about={}, confidence=None, share=SHARE, backbone=backbone)
-        told = sha256(recipe.to_json().encode())
+        digest = sha256(recipe.to_json().encode())
         for name, array in sorted(self.predictor.prompts.items()):
-            told.update(f"{name} {array.shape}\n".encode())
-            told.update(np.ascontiguousarray(array).tobytes())
-        return told.hexdigest()
+            digest.update(f"{name} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def predict(self, images: Images) -> NDArray[np.str_]:
         """The most probable class of each image, by name. It never abstains: for that there is `answers`."""
@@ -127,8 +127,8 @@ class Classifier:
         """The same as logarithms, so that very sure answers can still be told apart."""
         rows = [np.zeros((0, len(self.recipe.classes)))]
         for batch in self._batches(_named(images)):
-            for place, problem in batch.problems.items():
-                raise DataError(f"{batch.names[place]}: {problem}")
+            for index, problem in batch.problems.items():
+                raise DataError(f"{batch.names[index]}: {problem}")
             rows.append(self.predictor.log_probabilities(batch.pixels))
         return np.concatenate(rows)
 

@@ -69,23 +69,25 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
     prompts = flat(training.shared)
     if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
         raise CannotAnswer(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
-    told = 0 if math.isnan(training.loss) else training.examples
-    head = np.ldexp([training.examples, told, training.loss if told else 0.0, batches_of(told, batch)], PROMPT_BITS)
-    head[2] *= told
+    with_loss = 0 if math.isnan(training.loss) else training.examples
+    head = np.ldexp(
+        [training.examples, with_loss, training.loss if with_loss else 0.0, batches_of(with_loss, batch)], PROMPT_BITS
+    )
+    head[2] *= with_loss
     return _words(np.concatenate([head, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
 
 
 def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
     """What the words of all clients say together; the prompts get the names and shapes of those sent."""
     values = _values(total, PROMPT_BITS)
-    examples, told, loss, batches = values[:HEAD]
-    if min(examples, told, batches) < 0 or examples != round(examples):
+    examples, with_loss, loss, batches = values[:HEAD]
+    if min(examples, with_loss, batches) < 0 or examples != round(examples):
         raise Nonsense("the sum is not that of numbers of images")
     mean = values[HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise Nonsense(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
-    told_loss = float(loss / told) if told else math.nan
-    return TrainingSum(clients, int(told), int(batches), told_loss, shaped(mean, sent) if examples else None)
+    mean_loss = float(loss / with_loss) if with_loss else math.nan
+    return TrainingSum(clients, int(with_loss), int(batches), mean_loss, shaped(mean, sent) if examples else None)
 
 
 def batches_of(examples: int, batch: int) -> int:

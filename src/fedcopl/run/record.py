@@ -233,10 +233,10 @@ class Outcome:
         held = [client.train for client in self.clients]
         return None if None in held else sum(filter(None, held))
 
-    def setting(self, *place: str) -> Any:
+    def setting(self, *keys: str) -> Any:
         """A setting, or None where this run knows no such setting."""
         value: Any = self.settings
-        for key in place:
+        for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 

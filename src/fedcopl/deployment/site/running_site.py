@@ -157,6 +157,6 @@ def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip,
     prepared = build_images(dataset, clip.preprocess, watcher)
     # They were cut a moment ago: this only looks them up.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
-    bad = {one.place for one in cut_before.bad}
+    bad = {one.number for one in cut_before.bad}
     contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)
