@@ -16,7 +16,8 @@ from architecture_picture import (
     summaries,
     without_what_follows,
 )
-from layers import LEVEL
+from documents import page, thing_called
+from layers import LAYERS, LEVEL, SOURCE
 
 
 def test_the_picture_is_that_of_the_imports():
@@ -49,3 +50,31 @@ def test_leaving_out_what_follows():
 def test_a_box_says_all_that_it_imports():
     said = dict(re.findall(r"<title>(\w+) imports ([^<]*)</title>", unescape(picture())))
     assert set(said["report"].split(", ")) == all_imports()["report"]
+
+
+def named_in_the_page():
+    packages = "|".join(sorted(LEVEL))
+    return sorted(
+        set(re.findall(rf"`((?:{packages})\.[\w.]+)`", page("docs/architecture.md"))) - {"messages.py", "report.html"}
+    )
+
+
+def test_the_page_names_many_functions():
+    assert len(named_in_the_page()) >= 40
+
+
+@pytest.mark.parametrize("name", named_in_the_page())
+def test_the_page_names_real_functions(name):
+    assert callable(thing_called(name))
+
+
+@pytest.mark.parametrize("document", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_the_layers_of_the_documents_are_those_of_the_test(document):
+    [written] = re.findall(r"```\n(errors.*?)```", page(document), re.S)
+    layers = [set(re.findall(r"\w+", layer)) for layer in written.split("<")]
+    assert layers == LAYERS
+
+
+def test_every_package_is_named_in_the_page():
+    named = set(re.findall(r"`(\w+)/", page("docs/architecture.md")))
+    assert {part for part in LEVEL if (SOURCE / part).is_dir()} <= named

@@ -5,21 +5,15 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-
-
-def page(name):
-    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def named_functions():
@@ -32,16 +26,7 @@ def test_the_algorithm_page_names_many_functions():
 
 @pytest.mark.parametrize("name", named_functions())
 def test_the_algorithm_page_names_real_functions(name):
-    parts = name.split(".")
-    cut = next(
-        i
-        for i in range(len(parts) - 1, 0, -1)
-        if (ROOT / "src/fedcopl" / "/".join(parts[:i])).with_suffix(".py").exists()
-    )
-    thing = import_module("fedcopl." + ".".join(parts[:cut]))
-    for part in parts[cut:]:
-        thing = getattr(thing, part)
-    assert callable(thing)
+    assert callable(thing_called(name))
 
 
 def test_what_leaves_a_client_is_the_list_on_the_page():
