@@ -9,6 +9,7 @@ from dataclasses import fields
 import pytest
 from typer.main import get_command
 
+import fedcopl
 from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
@@ -102,3 +103,11 @@ def test_the_settings_page_is_that_of_the_settings():
     from settings_page import page as made
 
     assert page("docs/settings.md") == made()
+
+
+def test_the_api_page_is_that_of_the_docstrings():
+    from api_page import PUBLIC
+    from api_page import page as made
+
+    assert page("docs/api.md") == made(), "run tools/api_page.py"
+    assert set(PUBLIC) == set(fedcopl.__all__)

@@ -7,7 +7,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,10 @@ HEAD = f"""# What results.json holds
 Made by `tools/results_schema.py` from `src/fedcopl/run/record.py`; a test holds it to that. The same as a JSON schema:
 [results.schema.json](results.schema.json).
 
-A run's folder has the outcome three times: `results.json` when the run is over, `progress.json` while it goes on (in the
-same form), and `rounds.jsonl` with one [round](#roundrecord) a line, for those who follow it. A server of real sites
-writes the same form as a simulation; what it cannot know (anybody's labels, how many images there are) is null or empty.
+A run's folder has the outcome three times: `results.json` when the run is over, `progress.json` while it goes on (in
+the same form), and `rounds.jsonl` with one [round](#roundrecord) a line, for those who follow it. A server of real
+sites writes the same form as a simulation; what it cannot know (anybody's labels, how many images there are) is null
+or empty.
 
 ## The version
 
@@ -91,10 +92,10 @@ reading = read_outcome(json.loads(Path("runs/demo/results.json").read_text()))
 print(reading.outcome.final.macro, reading.complaints)
 ```
 
-`read_outcome` reads every version and never fails: what is missing is unknown (None, or empty), what is damaged is left
-out and named in `complaints`, as in `rounds[3].loss is 'high'`. `fedcopl.run.reading.read_finished(folder)` takes a folder
-and refuses what is damaged in one line. In Python, `simulate(...).outcome` and `Federation(...).fit().outcome` are of the
-same [types](api.md).
+`read_outcome` reads every version and never fails: what is missing is unknown (None, or empty), what is damaged is
+left out and named in `complaints`, as in `rounds[3].loss is 'high'`. `fedcopl.run.reading.read_finished(folder)`
+takes a folder and refuses what is damaged in one line. In Python, `simulate(...).outcome` and
+`Federation(...).fit().outcome` are of the same [types](api.md).
 
 A *count* is a whole number from 0, a *share* a number from 0 to 1. Rounds are counted from 0.
 
@@ -102,7 +103,7 @@ A *count* is a whole number from 0, a *share* a number from 0 to 1. Rounds are c
 """
 
 
-def documented(kind: type) -> dict[str, tuple[str, str]]:
+def documented(kind: type, in_words: Callable[[ast.expr], str] | None = None) -> dict[str, tuple[str, str]]:
     """Key -> its type and its meaning, in words, of the fields that this class itself declares."""
     source = inspect.getsource(kind)
     [tree] = ast.parse(source).body
@@ -111,7 +112,7 @@ def documented(kind: type) -> dict[str, tuple[str, str]]:
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             meaning = _docstring(after) or lines[node.lineno - 1].partition("  # ")[2]
-            found[_alias(node.annotation) or node.target.id] = (in_words(node.annotation), meaning)
+            found[_alias(node.annotation) or node.target.id] = ((in_words or words_for)(node.annotation), meaning)
     return found
 
 
@@ -128,7 +129,7 @@ def _alias(annotation: ast.expr) -> str:
     return next((str(ast.literal_eval(word.value)) for word in named if word.arg == "alias"), "")
 
 
-def in_words(annotation: ast.expr) -> str:
+def words_for(annotation: ast.expr) -> str:
     """A type as people say it."""
     match annotation:
         case ast.Name(id=name):
@@ -136,13 +137,13 @@ def in_words(annotation: ast.expr) -> str:
         case ast.Constant(value=None):
             return "null"
         case ast.BinOp(left=left, right=right):
-            return f"{in_words(left)} or {in_words(right)}"
+            return f"{words_for(left)} or {words_for(right)}"
         case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=[inside, *_])):
-            return in_words(inside)
+            return words_for(inside)
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inside, *_])):
-            return f"list of {_each(in_words(inside))}"
+            return f"list of {_each(words_for(inside))}"
         case ast.Subscript(value=ast.Name(id="Mapping"), slice=ast.Tuple(elts=[_, inside])):
-            return f"by name: {in_words(inside)}"
+            return f"by name: {words_for(inside)}"
     raise ValueError(f"no words for {ast.unparse(annotation)}")
 
 

@@ -170,7 +170,15 @@ class Privacy(Section):
 
 
 class RunConfig(Section):
-    """All settings of one run. The defaults are the paper's."""
+    """All settings of one run. The defaults are the paper's.
+
+    >>> config = RunConfig.from_mapping({"rounds": 5, "data": {"clients": 3}}, "example")
+    >>> config.rounds, config.data.clients, config.method
+    (5, 3, 'fedcopl')
+    >>> RunConfig.from_mapping({"round": 5}, "example")
+    Traceback (most recent call last):
+    fedcopl.errors.ConfigError: example: round: unknown setting; did you mean rounds?
+    """
 
     name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
     """names the run's folder"""
@@ -227,7 +235,17 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Settings from a file, with `key=value` pairs put on top."""
+    """Settings from a file, with `key=value` pairs put on top.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from fedcopl import load_config
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "settings.toml"
+    ...     _ = file.write_text("rounds = 5")
+    ...     config = load_config(file, ["clients=3", "train.lr=0.05"])
+    >>> config.rounds, config.data.clients, config.train.lr
+    (5, 3, 0.05)
+    """
     return RunConfig.from_mapping(override(read_settings(path), overrides), str(path))
 
 

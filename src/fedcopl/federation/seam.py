@@ -31,14 +31,31 @@ ReplyKind = TypeVar("ReplyKind", Estimated, Selected, Trained, Evaluated, Introd
 
 
 class Clients(Protocol):
-    """Clients that can be asked. Those missing from the answer did not reply in time."""
+    """Clients that can be asked. Those missing from the answer did not reply in time.
+
+    This is the seam between a round and how messages travel: `federation.server.run` plays a run against anything that
+    has these three. Here two clients that live in a class; one of them is away:
+
+    >>> from fedcopl.messages import Evaluate, Evaluated
+    >>> class InMemory:
+    ...     least = 1
+    ...     def clients(self):
+    ...         return ("north", "south")
+    ...     def ask(self, questions):
+    ...         return {client: Evaluated(correct=8, examples=10) for client in questions if client == "north"}
+    >>> server = Asking(InMemory(), RoundReport(round=0), classes=2)
+    >>> server.ask(server.federation.clients(), lambda client: Evaluate(0, None), Evaluated)
+    {'north': Evaluated(correct=8, examples=10)}
+    """
 
     @property
     def least(self) -> int:
         """With fewer usable answers nothing goes on, where so many were asked; with none in any case."""
         return 1
 
-    def clients(self) -> tuple[str, ...]: ...
+    def clients(self) -> tuple[str, ...]:
+        """Who can be asked now, in an order that stays the same."""
+        ...
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         """Replies in the order asked, not in the order they came: sums of floats depend on it."""
@@ -57,7 +74,11 @@ class Labelling:
 
 @dataclass
 class RoundReport:
-    """What happened in one round, as far as the server can know."""
+    """What happened in one round, as far as the server can know.
+
+    >>> RoundReport(round=3).participants
+    ()
+    """
 
     round: int
     refreshed: bool = False
@@ -78,7 +99,21 @@ class RoundReport:
 
 @dataclass
 class Asking:
-    """Asks clients within one round."""
+    """Asks clients within one round, and enters into its report what was sent and what was wrong.
+
+    >>> from fedcopl.messages import Evaluate, Evaluated
+    >>> class Liar:
+    ...     least = 1
+    ...     def clients(self):
+    ...         return ("north", "liar")
+    ...     def ask(self, questions):
+    ...         return {"north": Evaluated(correct=8, examples=10), "liar": Evaluated(correct=11, examples=10)}
+    >>> server = Asking(Liar(), RoundReport(round=0), classes=2)
+    >>> list(server.ask(("north", "liar"), lambda client: Evaluate(0, None), Evaluated))
+    ['north']
+    >>> server.report.dropped
+    {'liar': 'more right than there are'}
+    """
 
     federation: Clients
     report: RoundReport

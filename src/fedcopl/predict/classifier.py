@@ -69,6 +69,13 @@ class Classifier:
     It has what scikit-learn asks of a fitted classifier, and is fitted by a federation instead of `fit`: there are no
     parameters to get, set or search. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3)
     or (n, height, width), or a list of paths, Pillow images or arrays.
+
+    >>> from fedcopl import simulate
+    >>> classifier = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)["client-0"]
+    >>> classifier
+    <Classifier of client-0: 10 classes, fedcopl on glyph-clip>
+    >>> classifier.predict_proba(np.zeros((3, 8, 8), np.uint8)).shape
+    (3, 10)
     """
 
     def __init__(self, predictor: Predictor, recipe: Recipe):
