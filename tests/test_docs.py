@@ -13,6 +13,7 @@ import fedcopl
 from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
+from fedcopl.methods import METHODS
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -33,6 +34,12 @@ def test_the_algorithm_page_names_real_functions(name):
 def test_what_leaves_a_client_is_the_list_on_the_page():
     rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/what-leaves-a-client.md"), re.M))
     assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
+
+
+def test_every_method_has_its_row_and_every_row_its_method():
+    table = page("docs/methods.md").split("## Methods\n\n")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`\w+`[^|]*) \|", table, re.M)
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == sorted(["method", *METHODS])
 
 
 def test_every_error_has_its_row():

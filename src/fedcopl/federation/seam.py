@@ -39,8 +39,10 @@ class Clients(Protocol):
     >>> from fedcopl.messages import Evaluate, Evaluated
     >>> class InMemory:
     ...     least = 1
+    ...
     ...     def clients(self):
     ...         return ("north", "south")
+    ...
     ...     def ask(self, questions):
     ...         return {client: Evaluated(correct=8, examples=10) for client in questions if client == "north"}
     >>> server = Asking(InMemory(), RoundReport(round=0), classes=2)
@@ -104,8 +106,10 @@ class Asking:
     >>> from fedcopl.messages import Evaluate, Evaluated
     >>> class Liar:
     ...     least = 1
+    ...
     ...     def clients(self):
     ...         return ("north", "liar")
+    ...
     ...     def ask(self, questions):
     ...         return {"north": Evaluated(correct=8, examples=10), "liar": Evaluated(correct=11, examples=10)}
     >>> server = Asking(Liar(), RoundReport(round=0), classes=2)
