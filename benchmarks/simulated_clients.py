@@ -13,7 +13,7 @@ import json, resource, sys, time
 import numpy as np, torch
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
-from fedcopl.simulation.local import LocalClients
+from fedcopl.simulation.simulate import LocalClients
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.device import Arithmetic, keep_freed_memory
 from fedcopl.clip.encoder import Encoder

@@ -9,7 +9,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.server import ServerState
 from fedcopl.messages import Ask, Reply
 from fedcopl.rng import stream
-from fedcopl.simulation.local import LocalClients
+from fedcopl.simulation.simulate import LocalClients
 
 CLASSES = 3
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}

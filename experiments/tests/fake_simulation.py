@@ -1,4 +1,4 @@
-"""Stands in for `fedcopl.simulation.simulate` in a worker: the same folder, lock and files, no torch.
+"""Stands in for a simulation and its report in a worker: the same folder, lock and files, no torch.
 
 What a run does is one of its options: `act=sleep`, `act=crash`, ...; `until=FILE` makes it behave once FILE exists.
 """
@@ -11,15 +11,16 @@ from pathlib import Path
 from fedcopl.config import RunConfig
 from fedcopl.errors import DataError
 from fedcopl.run.folder import RunFolder
+from fedcopl.run.record import RoundRecord, to_plain
 from fedcopl.run.watcher import Watcher
-from stored_runs import results_of
+from stored_runs import outcome_of
 
 CODE = "0.1.0+fake"
 START = """
 import sys; sys.path[:] = sys.argv[1:]
 import fake_simulation
 from fedcopl_experiments import run_key
-sys.modules["fedcopl.simulation.simulate"] = fake_simulation
+sys.modules["fedcopl.simulation.simulate"] = sys.modules["fedcopl.report.run_page"] = fake_simulation
 run_key.code_version = lambda: fake_simulation.CODE
 from fedcopl_experiments.worker_process import main; main()
 """
@@ -27,23 +28,33 @@ from fedcopl_experiments.worker_process import main; main()
 
 def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher):
     assert resume
-    with RunFolder(folder) as place:
-        place.open(config, resume=resume)
-        place.begin(config)
+    with RunFolder(folder) as held:
+        held.open(config, resume=resume)
+        held.begin(config)
         with (folder.parent / "plays.txt").open("a") as file:
             file.write(f"{folder.name} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
         watcher.started(config, 2, 0)
         print("a library says hello")  # must not be taken for an answer
         act = config.options.get("act", "behave")
-        if not Path(str(config.options.get("until", "/nowhere"))).exists():
+        if not is_mended(config):
             ACTS[act](config)
-        watcher.round_done({"round": 0})
-        results = results_of(config)
-        place.write_text("checkpoint.safetensors", "large")
-        place.write_json("results.json", results)
-        place.write_text("prompts/server.safetensors", "prompts")
-        place.write_text("report.html", "page")
-        return results
+        watcher.round_done(RoundRecord(round=0))
+        outcome = outcome_of(config)
+        held.write_text("checkpoint.safetensors", "large")
+        held.write_json("results.json", to_plain(outcome))
+        held.write_text("prompts/server.safetensors", "prompts")
+        held.write_text("examples.json", "[]")
+    if act == "be killed at the end" and not is_mended(config):
+        os.kill(os.getpid(), 9)
+    return outcome
+
+
+def write_report(folder: Path):
+    (folder / "report.html").write_text("page")
+
+
+def is_mended(config):
+    return Path(str(config.options.get("until", "/nowhere"))).exists()
 
 
 def _lack_images(config):
@@ -69,6 +80,7 @@ ACTS = {
     "lack images": _lack_images,
     "crash": _crash,
     "abort": _abort,
+    "be killed at the end": lambda config: None,
     "be killed": lambda config: os.kill(os.getpid(), 9),
     "leave": lambda config: os._exit(3),
     "sleep": lambda config: time.sleep(0.3),

@@ -9,25 +9,25 @@ class Diary:
 
     def __init__(self):
         self.plan = None
-        self.told = []
+        self.events = []
 
     def planned(self, total, done_before):
         self.plan = total, done_before
 
     def started(self, key, config):
-        self.told.append(("started", key))
+        self.events.append(("started", key))
 
     def progressed(self, key, round, rounds):
-        self.told.append((f"{round} of {rounds}", key))
+        self.events.append((f"{round} of {rounds}", key))
 
-    def finished(self, key, results):
-        self.told.append(("finished", key))
+    def finished(self, key, outcome):
+        self.events.append(("finished", key))
 
     def failed(self, key, message):
-        self.told.append((f"failed: {message}", key))
+        self.events.append((f"failed: {message}", key))
 
     def of(self, key):
-        return [what for what, whose in self.told if whose == key]
+        return [what for what, whose in self.events if whose == key]
 
 
 def config_of(seed=1, act="behave", **settings):
@@ -35,11 +35,11 @@ def config_of(seed=1, act="behave", **settings):
     return RunConfig.from_mapping({"seed": seed, "rounds": 2, "options": options} | settings, "test")
 
 
-def store_of(place):
-    return ResultStore(place / "results.sqlite")
+def store_of(folder):
+    return ResultStore(folder / "results.sqlite")
 
 
-def plays(place):
+def plays(folder):
     """[key, process, GPU] of every time that a run was played."""
-    file = place / "runs" / "plays.txt"
+    file = folder / "runs" / "plays.txt"
     return [line.split() for line in file.read_text().splitlines()] if file.exists() else []

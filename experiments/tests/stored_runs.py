@@ -3,52 +3,56 @@
 from typing import Any
 
 from fedcopl.config import RunConfig
+from fedcopl.run.record import ClientRecord, Drift, Measured, Outcome, RefreshRecord, RoundRecord
 from fedcopl_experiments.store import StoredRun
 
+VERSIONS = {"python": "3.11.0", "fedcopl": "0.1.0"}
 
-def results_of(config: RunConfig, final: float = 0.75) -> dict[str, Any]:
+
+def outcome_of(config: RunConfig, final: float | None = 0.75) -> Outcome:
     """A run that ends at `final`, from 0.5 without training, and was best in its last round."""
-    three = dict.fromkeys(("macro", "weighted", "global"), final)
-    rounds = [_round(0, 0.625), _round(1, final)]
-    return {
-        "name": config.name,
-        "seed": config.seed,
-        "zero_shot": dict.fromkeys(three, 0.5),
-        "final": three | {"round": 1},
-        "best": three | {"round": 1},
-        "pseudo_label_accuracy": [0.9],
-        "images_used": 7,
-        "bytes_up": 200,
-        "bytes_down": 400,
-        "seconds": 3.0,
-        "shared": ["visual"],
-        "classes": ["cat", "dog"],
-        "rounds": rounds,
-        "refreshes": [{"round": 0, "images": 7, "selected": [[3, 1], [0, 3]], "estimated": [[3, 1], [0, 4]]}],
-        "clients": [
-            {"name": "north", "train": 5, "test": 2, "zero_shot": 0.5, "final": final, "true_counts": [4, 1]},
-            {"name": "south", "train": 5, "test": 2, "zero_shot": 0.5, "final": final, "true_counts": [1, 4]},
-        ],
-        "settings": config.model_dump(),
-        "versions": {"python": "3.11.0", "fedcopl": "0.1.0"},
-    }
+    return Outcome(
+        name=config.name,
+        seed=config.seed,
+        zero_shot=Measured(macro=0.5, weighted=0.5, everywhere=0.5),
+        seconds=3.0,
+        shared=("visual",),
+        classes=("cat", "dog"),
+        rounds=(_round(0, 0.625), _round(1, final)),
+        refreshes=(
+            RefreshRecord(
+                round=0,
+                images=7,
+                pseudo_label_accuracy=0.9,
+                estimated=((3, 1), (0, 4)),
+                allocated=((3, 1), (0, 3)),
+                selected=((3, 1), (0, 3)),
+            ),
+        ),
+        clients=(
+            ClientRecord(name="north", train=5, test=2, zero_shot=0.5, final=final, true_counts=(4, 1)),
+            ClientRecord(name="south", train=5, test=2, zero_shot=0.5, final=final, true_counts=(1, 4)),
+        ),
+        settings=config.model_dump(),
+        versions=VERSIONS,
+    )
 
 
-def _round(number: int, macro: float) -> dict[str, Any]:
-    return {
-        "round": number,
-        "refreshed": number == 0,
-        "loss": None if number == 0 else 0.25,
-        "dropped": {},
-        "bytes_up": 100,
-        "macro": macro,
-        "weighted": macro,
-        "global": macro,
-        "clients": [macro, macro],
-        "recall": [macro, None],
-        "drift": {"visual": {"diversity": 1.5, "cosine": 0.5}},
-        "seconds": 1.0 + 2 * number,
-    }
+def _round(number: int, macro: float | None) -> RoundRecord:
+    return RoundRecord(
+        round=number,
+        refreshed=number == 0,
+        loss=None if number == 0 else 0.25,
+        bytes_up=100,
+        bytes_down=200,
+        macro=macro,
+        weighted=macro,
+        everywhere=macro,
+        clients=(macro, macro),
+        recall=(macro, None),
+        drift={"visual": Drift(diversity=1.5, cosine=0.5)},
+        seconds=1.0 + 2 * number,
+    )
 
 
 def stored(key: str = "k1", final: float = 0.75, **settings: Any) -> StoredRun:
@@ -57,12 +61,12 @@ def stored(key: str = "k1", final: float = 0.75, **settings: Any) -> StoredRun:
         key=key,
         status="done",
         settings=config.model_dump(),
-        results=results_of(config, final),
+        outcome=outcome_of(config, final),
         error=None,
         seconds=3.0,
         host="here",
         code="0.1.0+abc",
-        versions={"python": "3.11.0", "fedcopl": "0.1.0"},
+        versions=VERSIONS,
         started="2026-01-02T03:04:05+00:00",
         finished="2026-01-02T03:05:00+00:00",
         folder=f"runs/{key}",
@@ -75,7 +79,7 @@ def failed(key: str = "k1", error: str = "photos: there is no such folder") -> S
         key=key,
         status="failed",
         settings=config.model_dump(),
-        results=None,
+        outcome=None,
         error=error,
         seconds=1.0,
         host="here",

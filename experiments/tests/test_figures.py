@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcopl_experiments.catalog import ENTRIES, EXPERIMENTS
-from fedcopl_experiments.figures import draw_heat_maps, draw_lines
-from fedcopl_experiments.panels import HeatMap, build_heat_maps, build_panels, panels_csv
-from shelves import DEMO, NOTHING, PAPER, SMOKE, MadeUp
+from fedcopl.run.record import Drift, RefreshRecord, RoundRecord
+from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
+from fedcopl_experiments.figure_drawing import draw_heat_maps, draw_lines
+from fedcopl_experiments.figure_panels import PartitionMap, build_heat_maps, build_panels, panels_csv
+from made_up_outcomes import DEMO, NOTHING, PAPER, SMOKE, MadeUp
 
-REFRESHES = [{"round": 0, "pseudo_label_accuracy": 0.75}]
+REFRESHES = (RefreshRecord(round=0, pseudo_label_accuracy=0.75),)
 CURVES = [e for e in ENTRIES if e.kind == "figure" and e.name != "fig-partition"]
 
 
@@ -29,7 +30,7 @@ def test_accuracy_over_the_rounds_with_zero_shot_beside_it():
     [panel] = panels("fig-accuracy", DEMO, lambda config: 0.75 if config.seed == 1 else 0.85, (1, 2))
     ours = lines(panel)["FedCoPL", ""].points
     assert [(point.x, point.mean) for point in ours] == [(1, 62.5), (2, pytest.approx(80))]
-    assert ours[1].reading.std == pytest.approx(50**0.5)  # of 75 and 85
+    assert ours[1].sample.std == pytest.approx(50**0.5)  # of 75 and 85
     assert [point.mean for point in lines(panel)["zero-shot CLIP", ""].points] == [50, 50]
     assert (panel.title, panel.across) == ("digits", "communication round")
 
@@ -65,8 +66,8 @@ def test_digits_are_never_drawn_beside_the_paper():
 
 
 def test_drift_of_both_prompts_solid_while_both_are_aggregated():
-    drift = {"visual": {"diversity": 0.25, "cosine": 0.5}, "text": {"diversity": None, "cosine": 0.75}}
-    rounds = [{"round": 0, "drift": drift}, {"round": 1, "drift": {}}]
+    drift = {"visual": Drift(0.25, 0.5), "text": Drift(None, 0.75)}
+    rounds = (RoundRecord(round=0, drift=drift), RoundRecord(round=1, drift={}), RoundRecord(round=2, drift=None))
     diversity, cosine = panels("fig-drift", DEMO, lambda config: 0.5, rounds=rounds)
     assert (diversity.up, cosine.up) == ("drift diversity", "cosine distance")
     assert [(p.x, p.mean) for p in lines(cosine)["text prompts", ""].points] == [(1, 0.75)]
@@ -76,7 +77,7 @@ def test_drift_of_both_prompts_solid_while_both_are_aggregated():
 
 
 def test_pseudo_labels_with_and_without_global_allocation():
-    refreshes = [{"round": 0, "pseudo_label_accuracy": 0.8}, {"round": 5, "pseudo_label_accuracy": 0.9}]
+    refreshes = tuple(RefreshRecord(round=n, pseudo_label_accuracy=share) for n, share in {0: 0.8, 5: 0.9}.items())
     [panel] = panels("fig-allocation", DEMO, lambda config: 0.5, refreshes=refreshes)
     assert [(p.x, p.mean) for p in lines(panel)["without", ""].points] == [(1, 80), (6, 90)]
     assert panel.up == "pseudo label accuracy (%)"
@@ -119,7 +120,7 @@ def test_the_same_numbers_give_the_same_bytes(tmp_path):
 
 
 def test_class_names_that_look_like_formulas_are_names(tmp_path):
-    maps = [HeatMap("three images", np.array([[3, 0], [0, 2]]), (r"$\frac{", "$_^"))] * 2
+    maps = [PartitionMap("three images", np.array([[3, 0], [0, 2]]), (r"$\frac{", "$_^"))] * 2
     files = draw_heat_maps(maps, tmp_path / "map")
     assert [file.suffix for file in files] == [".pdf", ".svg", ".png"]
     assert all(file.stat().st_size > 1000 for file in files)

@@ -13,26 +13,27 @@ import pytest
 import fake_simulation
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.run.folder import RunFolder
-from fedcopl_experiments import grid
+from fedcopl_experiments import grid_runner, workers
 from fedcopl_experiments import run_key as keys
-from fedcopl_experiments import workers as crew
-from fedcopl_experiments.folders import WHOLE
-from fedcopl_experiments.grid import run_grid, run_key
+from fedcopl_experiments.grid_runner import run_grid
+from fedcopl_experiments.run_folders import WHOLE
+from fedcopl_experiments.run_key import run_key
 from grid_tools import Diary, config_of, plays, store_of
 
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
     """No torch in the workers, and a program that does not change while it is being tested."""
-    monkeypatch.setattr(crew, "START", fake_simulation.START)
-    for module in (keys, grid):
+    monkeypatch.setattr(workers, "START", fake_simulation.START)
+    for module in (keys, grid_runner):
         monkeypatch.setattr(module, "code_version", lambda: fake_simulation.CODE)
-    monkeypatch.setattr(grid, "LOOK_AGAIN", 0.05)
+    monkeypatch.setattr(grid_runner, "LOOK_AGAIN", 0.05)
+    monkeypatch.setitem(sys.modules, "fedcopl.report.run_page", fake_simulation)
 
 
-def play(place, *configs, jobs=1):
+def play(folder, *configs, jobs=1):
     diary = Diary()
-    return run_grid(configs, place, jobs=jobs, watcher=diary), diary
+    return run_grid(configs, folder, jobs=jobs, watcher=diary), diary
 
 
 def test_each_run_is_played_once_and_told(tmp_path):
@@ -51,13 +52,13 @@ def test_what_is_kept_of_a_run(tmp_path):
     [run] = store_of(tmp_path).runs()
     assert run.status == "done"
     assert run.settings["seed"] == 5
-    assert run.results["final"]["macro"] == 0.75
+    assert run.outcome.final.macro == 0.75
     assert run.code == fake_simulation.CODE
     assert run.started <= run.finished
     folder = tmp_path / run.folder
     assert folder == tmp_path / "runs" / run.key
     names = {path.name for path in folder.iterdir() if path.name != ".lock"}
-    assert names == {"settings.toml", "results.json", "prompts", "report.html"}  # and no checkpoint
+    assert names == {"settings.toml", "results.json", "prompts", "examples.json", "report.html"}  # and no checkpoint
 
 
 def test_the_second_time_only_what_is_new_is_played(tmp_path):
@@ -71,10 +72,10 @@ def test_the_second_time_only_what_is_new_is_played(tmp_path):
 
 def test_nothing_to_do_starts_no_process(tmp_path, monkeypatch):
     play(tmp_path, config_of(1))
-    monkeypatch.setattr(grid, "Worker", None)
+    monkeypatch.setattr(grid_runner, "Worker", None)
     outcome, _ = play(tmp_path, config_of(1))
     assert outcome.skipped == (run_key(config_of(1)),)
-    assert play(tmp_path)[0] == grid.GridOutcome((), (), {})
+    assert play(tmp_path)[0] == grid_runner.GridOutcome((), (), {})
 
 
 FAILURES = {
@@ -95,7 +96,7 @@ def test_a_failure_is_kept_and_stops_nobody(tmp_path):
         assert outcome.failed[run_key(config)] == FAILURES[act]
         assert diary.of(run_key(config))[-1] == f"failed: {FAILURES[act]}"
         kept = store_of(tmp_path).find(run_key(config))
-        assert (kept.status, kept.results) == ("failed", None)
+        assert (kept.status, kept.outcome) == ("failed", None)
         assert kept.error.splitlines()[0] == FAILURES[act]
     assert "fake_simulation.py" in store_of(tmp_path).find(run_key(bad["crash"])).error  # where it happened
 
@@ -121,13 +122,24 @@ def test_what_failed_is_tried_again_the_next_time(tmp_path):
 
 def test_a_run_that_ended_unrecorded_is_recorded_and_not_played(tmp_path):
     play(tmp_path, config_of(1), config_of(2))
-    before = {run.key: run.results for run in store_of(tmp_path).runs()}
+    before = {run.key: run.outcome for run in store_of(tmp_path).runs()}
     (tmp_path / "results.sqlite").unlink()
     outcome, diary = play(tmp_path, config_of(1), config_of(2))
     assert len(outcome.done) == 2
     assert len(plays(tmp_path)) == 2  # as before
-    assert {run.key: run.results for run in store_of(tmp_path).runs()} == before
+    assert {run.key: run.outcome for run in store_of(tmp_path).runs()} == before
     assert diary.of(run_key(config_of(1))) == ["finished"]
+
+
+def test_a_run_that_ended_without_its_report_gets_one_and_is_not_played_again(tmp_path):
+    config = config_of(options={"act": "be killed at the end", "until": str(tmp_path / "mended")})
+    assert "its process was killed" in play(tmp_path, config)[0].failed[run_key(config)]
+    report = tmp_path / "runs" / run_key(config) / "report.html"
+    assert not report.exists()
+    outcome, _ = play(tmp_path, config)
+    assert outcome.done == (run_key(config),)
+    assert len(plays(tmp_path)) == 1
+    assert report.read_text() == "page"
 
 
 def damage(file, change):
@@ -150,20 +162,20 @@ def test_a_run_that_only_nearly_ended_is_played_to_its_end(tmp_path):
         spoil(tmp_path / "runs" / run_key(config))
     play(tmp_path, *configs)
     assert len(plays(tmp_path)) == 2 * len(DAMAGES)
-    assert {run.results["settings"]["data"]["partition"] for run in store_of(tmp_path).runs()} == {"dirichlet"}
+    assert {run.outcome.settings["data"]["partition"] for run in store_of(tmp_path).runs()} == {"dirichlet"}
 
 
 def test_a_process_that_cannot_be_started_is_a_failure_like_others(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(grid, "Worker", refuse)
+    monkeypatch.setattr(grid_runner, "Worker", refuse)
     outcome, _ = play(tmp_path, config_of())
     assert list(outcome.failed.values()) == ["its process cannot be started: Cannot allocate memory"]
 
 
-def settings_of(place, config):
-    return tomllib.loads((place / "runs" / run_key(config) / "settings.toml").read_text())
+def settings_of(folder, config):
+    return tomllib.loads((folder / "runs" / run_key(config) / "settings.toml").read_text())
 
 
 def test_a_run_goes_on_with_the_threads_and_the_name_it_was_begun_with(tmp_path):
@@ -185,12 +197,12 @@ def test_a_folder_of_another_run_is_not_used(tmp_path):
 
 
 def test_threads_where_the_settings_leave_them_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "cores", lambda: 7)
+    monkeypatch.setattr(grid_runner, "cores", lambda: 7)
     play(tmp_path / "one", config_of())
     play(tmp_path / "two", config_of(), config_of(2, model={"threads": 3}), jobs=2)
     alone, shared, asked = (
-        settings_of(tmp_path / place, config_of(seed))["model"]["threads"]
-        for place, seed in (("one", 1), ("two", 1), ("two", 2))
+        settings_of(tmp_path / folder, config_of(seed))["model"]["threads"]
+        for folder, seed in (("one", 1), ("two", 1), ("two", 2))
     )
     assert (alone, shared, asked) == (7, 1, 3)
 
@@ -248,7 +260,7 @@ def test_a_run_whose_other_player_is_killed_is_taken_over(tmp_path):
 
 
 def test_changed_program_files_are_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "code_version", lambda: "0.1.0+before")
+    monkeypatch.setattr(grid_runner, "code_version", lambda: "0.1.0+before")
     outcome, _ = play(tmp_path, config_of())
     [message] = outcome.failed.values()
     assert message == "the program's files changed after the grid was started: start it again"
@@ -283,16 +295,16 @@ def ask_for_gpus(tmp_path, monkeypatch, script):
     asker.chmod(asker.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return crew.devices()
+    return workers.devices()
 
 
 def test_gpus_are_asked_for_without_torch(tmp_path, monkeypatch):
     assert ask_for_gpus(tmp_path, monkeypatch, "echo 0; echo 1") == ["0", "1"]
     assert ask_for_gpus(tmp_path, monkeypatch, "echo no driver; exit 9") == []
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert crew.devices() == []
+    assert workers.devices() == []
 
 
 def test_a_user_who_hides_all_gpus_has_none(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert crew.devices() == []
+    assert workers.devices() == []

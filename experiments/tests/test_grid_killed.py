@@ -1,6 +1,5 @@
 """Grids that are stopped rudely: real processes, real signals."""
 
-import json
 import os
 import random
 import signal
@@ -12,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedcopl.config import RunConfig
-from fedcopl_experiments.grid import run_key
+from fedcopl.run.reading import read_finished
+from fedcopl_experiments.run_key import run_key
 from grid_tools import Diary, plays, store_of
 
 pytestmark = pytest.mark.slow
@@ -24,10 +24,10 @@ sys.path.append(sys.argv[2])
 import fake_simulation
 from grid_tools import Diary, config_of
 from fedcopl.errors import FedCoPLError
-from fedcopl_experiments import grid, run_key, workers
-from fedcopl_experiments.grid import run_grid
+from fedcopl_experiments import grid_runner, run_key, workers
+from fedcopl_experiments.grid_runner import run_grid
 workers.START = fake_simulation.START
-run_key.code_version = grid.code_version = lambda: fake_simulation.CODE
+run_key.code_version = grid_runner.code_version = lambda: fake_simulation.CODE
 runs = [config_of(1), config_of(2, "compute forever"), config_of(3, "compute forever")]
 try:
     run_grid(runs, Path(sys.argv[1]), jobs=2, watcher=Diary())
@@ -91,7 +91,7 @@ import sys
 from pathlib import Path
 sys.path.append(sys.argv[2])
 from test_grid_killed import RealDiary, real_config
-from fedcopl_experiments.grid import run_grid
+from fedcopl_experiments.grid_runner import run_grid
 print(run_grid([real_config()], Path(sys.argv[1]), watcher=RealDiary()), flush=True)
 """
 
@@ -108,13 +108,13 @@ def real_config():
 
 def accuracies(folder):
     """Everything measured, of every round: all but the clock."""
-    results = json.loads((folder / "results.json").read_text())
-    kinds = ("macro", "weighted", "global", "clients", "loss", "recall")
-    return [results["zero_shot"], results["final"], *([record[kind] for kind in kinds] for record in results["rounds"])]
+    outcome = read_finished(folder)
+    kinds = ("macro", "weighted", "everywhere", "clients", "loss", "recall")
+    return [outcome.zero_shot, *([getattr(record, kind) for kind in kinds] for record in outcome.rounds)]
 
 
-def start(place):
-    return subprocess.Popen([sys.executable, "-c", REAL, str(place), str(TESTS)], stdout=subprocess.PIPE, text=True)
+def start(folder):
+    return subprocess.Popen([sys.executable, "-c", REAL, str(folder), str(TESTS)], stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_round(process, number):
@@ -131,29 +131,30 @@ def children(process):
 
 
 def test_kill_9_of_anybody_at_any_moment_changes_no_result(tmp_path):
-    from fedcopl import simulate
+    from fedcopl.simulation.simulate import simulate
 
-    place, key = tmp_path / "disturbed", run_key(real_config())
-    grid = start(place)
+    folder, key = tmp_path / "disturbed", run_key(real_config())
+    grid = start(folder)
     wait_for_round(grid, 1)
     workers = children(grid.pid)
     grid.kill()
     grid.communicate()
     wait_until_gone(workers)
-    assert store_of(place).runs() == []
+    assert store_of(folder).runs() == []
 
-    second = start(place)
+    second = start(folder)
     wait_for_round(second, 2)
     [worker] = children(second.pid)
     os.kill(worker, signal.SIGKILL)
     assert "its process was killed" in second.communicate()[0]
-    assert store_of(place).find(key).status == "failed"
+    assert store_of(folder).find(key).status == "failed"
 
-    third = start(place)
-    told = third.communicate()[0]
-    assert "round 0\n" not in told  # it went on, and did not begin anew
-    assert "failed={}" in told
+    third = start(folder)
+    said = third.communicate()[0]
+    assert "round 0\n" not in said  # it went on, and did not begin anew
+    assert "failed={}" in said
 
     simulate(real_config(), tmp_path / "undisturbed")
-    assert accuracies(place / "runs" / key) == accuracies(tmp_path / "undisturbed")
-    assert store_of(place).find(key).results == json.loads((place / "runs" / key / "results.json").read_text())
+    assert accuracies(folder / "runs" / key) == accuracies(tmp_path / "undisturbed")
+    assert store_of(folder).find(key).outcome == read_finished(folder / "runs" / key)
+    assert (folder / "runs" / key / "report.html").exists()

@@ -13,8 +13,9 @@ from rich.progress import Progress
 from fedcopl import cli
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
+from fedcopl.run.record import Outcome, RoundRecord
+from fedcopl_experiments.commands.grid_display import GridBarWatcher, GridLineWatcher, GridProgress, duration, watch
 from fedcopl_experiments.commands.reproduce import read_seeds
-from fedcopl_experiments.commands.show import BarWatcher, LineWatcher, Tally, duration, watch
 
 COMMAND = [sys.executable, "-m", "fedcopl", "reproduce"]
 
@@ -55,10 +56,10 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("words", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_before_any_work(typed, tmp_path, words, message):
-    code, out, told = typed(*words)
+    code, out, said = typed(*words)
     assert (code, out) == (2, "")
-    assert told.startswith(f"fedcopl: {message}")
-    assert told.count("\n") == 1
+    assert said.startswith(f"fedcopl: {message}")
+    assert said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -134,35 +135,35 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     process = subprocess.Popen([*COMMAND, "table2"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert "27 runs, 0 of them done already" in process.stderr.readline()
     os.kill(process.pid, signal.SIGINT)
-    _, told = process.communicate()
+    _, said = process.communicate()
     assert process.returncode == 130
-    assert "fedcopl: stopped with 0 of 27 runs done; the same command goes on from there" in told
-    assert "Traceback" not in told
+    assert "fedcopl: stopped with 0 of 27 runs done; the same command goes on from there" in said
+    assert "Traceback" not in said
 
 
 def outcome(macro=0.5):
-    return {"final": {"macro": macro}, "seconds": 100.0}
+    return Outcome(rounds=(RoundRecord(round=0, macro=macro),), seconds=100.0)
 
 
 def test_plain_lines_tell_of_every_run():
     console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
-    lines = LineWatcher(console)
+    lines = GridLineWatcher(console)
     lines.planned(3, 1)
     lines.started("a", RunConfig(name="one", seed=4))
     lines.progressed("a", 5, 10)
     lines.finished("a", outcome())
     lines.started("b", RunConfig(name="two"))
     lines.failed("b", "[red]no[/red]")
-    told = console.export_text().splitlines()
-    assert told[0] == "3 runs, 1 of them done already"
-    assert told[1].startswith("2/3 one, dirichlet 0.1, glyph-clip, seed 4: accuracy 50.0 %, 2 min; about")
-    assert told[2].startswith("3/3 two, dirichlet 0.1, glyph-clip, seed 1: failed: [red]no[/red]; about 0 s left")
+    said = console.export_text().splitlines()
+    assert said[0] == "3 runs, 1 of them done already"
+    assert said[1].startswith("2/3 one, dirichlet 0.1, glyph-clip, seed 4: accuracy 50.0 %, 2 min; about")
+    assert said[2].startswith("3/3 two, dirichlet 0.1, glyph-clip, seed 1: failed: [red]no[/red]; about 0 s left")
 
 
 def test_bars_move_and_go_away():
     console = Console(file=open(os.devnull, "w"), width=120, force_terminal=True)  # noqa: SIM115
     with Progress(console=console) as progress:
-        bars = BarWatcher(progress)
+        bars = GridBarWatcher(progress)
         bars.planned(2, 0)
         bars.started("a", RunConfig(name="one", rounds=10))
         bars.progressed("a", 5, 10)
@@ -176,13 +177,13 @@ def test_bars_move_and_go_away():
 
 def test_no_bars_where_nobody_looks(capsys):
     with watch() as watcher:
-        assert isinstance(watcher, LineWatcher)
+        assert isinstance(watcher, GridLineWatcher)
 
 
 def test_the_time_left_is_by_what_was_played_here(monkeypatch):
     now = [100.0]
-    monkeypatch.setattr("fedcopl_experiments.commands.show.time.monotonic", lambda: now[0])
-    tally = Tally()
+    monkeypatch.setattr("fedcopl_experiments.commands.grid_display.time.monotonic", lambda: now[0])
+    tally = GridProgress()
     tally.plan(total=10, done_before=4)
     assert tally.time_left == "time left unknown yet"
     tally.start("a", RunConfig())

@@ -14,7 +14,7 @@ from stored_runs import failed, stored
 
 
 @pytest.fixture
-def place(tmp_path):
+def folder(tmp_path):
     store = ResultStore(tmp_path / "results" / FILE_NAME)
     store.record(stored("k1", name="first", method="promptfl"))
     store.record(failed("k2", error="photos: there is no such folder\nTraceback: a long story"))
@@ -25,14 +25,14 @@ def results(*words):
     return CliRunner().invoke(app, ["results", *map(str, words)])
 
 
-def test_the_table(place):
-    told = results("--place", place)
-    assert told.exit_code == 0
-    [first] = [line for line in told.stdout.splitlines() if line.startswith("k1")]
+def test_the_table(folder):
+    said = results("--place", folder)
+    assert said.exit_code == 0
+    [first] = [line for line in said.stdout.splitlines() if line.startswith("k1")]
     assert first.split() == ["k1", "promptfl", "copl", "1", "50.0", "75.0", "3"]
-    assert "k2 failed: photos: there is no such folder\n" in told.stdout
-    assert "long story" not in told.stdout
-    assert "1 done, 1 failed, 4 s in all" in told.stdout
+    assert "k2 failed: photos: there is no such folder\n" in said.stdout
+    assert "long story" not in said.stdout
+    assert "1 done, 1 failed, 4 s in all" in said.stdout
 
 
 def test_runs_stand_under_the_settings_in_which_they_differ(tmp_path):
@@ -52,17 +52,17 @@ def test_runs_stand_under_the_settings_in_which_they_differ(tmp_path):
     ]
 
 
-def test_json_is_one_list(place):
-    rows = {row["key"]: row for row in json.loads(results("--place", place, "--json").stdout)}
+def test_json_is_one_list(folder):
+    rows = {row["key"]: row for row in json.loads(results("--place", folder, "--json").stdout)}
     assert rows["k1"]["final.macro"] == 0.75
     assert rows["k1"]["data.clients"] == 10
     assert rows["k2"]["status"] == "failed"
 
 
-def test_the_exports(place, tmp_path):
-    told = results("--place", place, "--export", tmp_path / "all.csv", "--tensorboard", tmp_path / "b")
-    assert told.exit_code == 0
-    assert told.stdout.splitlines() == [
+def test_the_exports(folder, tmp_path):
+    said = results("--place", folder, "--export", tmp_path / "all.csv", "--tensorboard", tmp_path / "b")
+    assert said.exit_code == 0
+    assert said.stdout.splitlines() == [
         f"{tmp_path / 'all.csv'} and all-rounds.csv beside it",
         f"{tmp_path / 'b'}: 1 runs; look at them with: tensorboard --logdir {tmp_path / 'b'}",
     ]
@@ -71,9 +71,9 @@ def test_the_exports(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_export_for_mlflow(place, tmp_path):
-    told = results("--place", place, "--mlflow", tmp_path / "m")
-    assert told.stdout == (
+def test_the_export_for_mlflow(folder, tmp_path):
+    said = results("--place", folder, "--mlflow", tmp_path / "m")
+    assert said.stdout == (
         f"{tmp_path / 'm'}: 1 new runs; look at them with: "
         f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
     )
@@ -85,10 +85,10 @@ def test_names_cannot_move_the_cursor(tmp_path):
     store = ResultStore(tmp_path / FILE_NAME)
     store.record(replace(run, settings=dict(run.settings) | {"data": {"path": "\x1b[2Jgone[red]"}}))
     store.record(failed("k2", error="\x1b[31mred\x1b[0m [/b]"))
-    told = results("--place", tmp_path)
-    assert told.exit_code == 0
-    assert "\x1b" not in told.stdout
-    assert "?[2Jgone[red]" in told.stdout.replace("\n", "")
+    said = results("--place", tmp_path)
+    assert said.exit_code == 0
+    assert "\x1b" not in said.stdout
+    assert "?[2Jgone[red]" in said.stdout.replace("\n", "")
 
 
 MISTAKES = {
@@ -99,21 +99,21 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_one_line_and_a_code(place, monkeypatch, capsys, words, code, message):
-    (place.parent / "other").mkdir()
-    (place.parent / "other" / FILE_NAME).write_text("a letter to a friend " * 100)
-    monkeypatch.chdir(place.parent)
+def test_a_mistake_is_one_line_and_a_code(folder, monkeypatch, capsys, words, code, message):
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / FILE_NAME).write_text("a letter to a friend " * 100)
+    monkeypatch.chdir(folder.parent)
     monkeypatch.setattr(sys, "argv", ["fedcopl", "results", *words])
     with pytest.raises(SystemExit) as leaving:
         main()
-    told = capsys.readouterr()
+    said = capsys.readouterr()
     assert leaving.value.code == code
-    assert told.err.startswith(message)
-    assert told.err.count("\n") == 1
-    assert told.out == ""
+    assert said.err.startswith(message)
+    assert said.err.count("\n") == 1
+    assert said.out == ""
 
 
-def test_looking_needs_no_torch(place):
+def test_looking_needs_no_torch(folder):
     script = "import sys; from fedcopl.cli import app\ntry: app(['results', '--place', sys.argv[1]])\n"
     script += "finally: assert not {'torch', 'flwr', 'mlflow', 'tensorboard'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", script, str(place)], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True)

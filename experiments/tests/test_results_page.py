@@ -5,8 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.errors import ConfigError
+from fedcopl.methods import METHODS
+from fedcopl.methods.base import Method
+from fedcopl_experiments.experiment_catalog import EXPERIMENTS, runs_of
 from fedcopl_experiments.results_page import new_page, page_sections, update_page
-from shelves import DEMO, SMOKE, MadeUp
+from made_up_outcomes import DEMO, SMOKE, MadeUp
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="<\r"), max_size=60)
 
@@ -26,16 +29,27 @@ def test_numbers_are_those_of_the_runs():
     made = sections(lambda config: final.get(config.method, 0.25) + config.seed / 100, DEMO, (1, 3))
     assert "| FedCoPL | **77.0 ± 1.4** |" in made["accuracy-dirichlet-0.1"]  # of 76 and 78
     assert "| FedCoPL | **27.0 ± 1.4** |" in made["gain-quantity"]  # above 50
-    assert "| local | −23.0 ± 1.4 |" in made["gain-quantity"]
+    assert "| Local | −23.0 ± 1.4 |" in made["gain-quantity"]
     assert "| zero-shot CLIP |  |  |  | 50.0 ± 0.0 |" in made["accuracy-quantity"]
     # drift in every round as written down; recall 0.75 + 0.01 and 0.75 + 0.03; 200 bytes in two rounds
     assert "| FedCoPL | 150.0 ± 0.0 | 50.0 ± 0.0 | 77.0 ± 1.4 | 0.1 ± 0.0 |" in made["diagnostics-quantity"]
     assert "| CoPL | 90.0 ± 0.0 | 90.0 ± 0.0 | 7.0 ± 0.0 |" in made["labels-quantity"]
 
 
+def test_a_new_method_has_its_rows_by_itself(monkeypatch):
+    class Biased(Method):
+        title = "FedBias"
+
+    monkeypatch.setitem(METHODS, "fedbias", Biased)
+    made = sections()
+    for kind in ("accuracy", "gain", "diagnostics"):
+        assert "| FedBias |" in made[f"{kind}-dirichlet-0.1"]
+
+
 def test_how_it_was_made():
+    runs = runs_of([EXPERIMENTS["grid"]], SMOKE, [1])
     how = sections(lambda config: 0.5 if config.method == "fedcopl" else None)["how"]
-    assert "`fedcopl reproduce grid --scale smoke`: 1 of 11 runs" in how
+    assert f"`fedcopl reproduce grid --scale smoke`: 1 of {len(runs)} runs" in how
     assert "`rounds=1`" in how
     assert "`labels.per_class=4`" in how
     assert "`labels.refresh_every" not in how

@@ -35,25 +35,25 @@ CANDIDATES = (
 )
 
 
-def changed(place):
+def changed(setting):
     """The settings with this one changed to something else that is allowed."""
-    for value in (*literals(place), *CANDIDATES):
-        settings = {place[0]: {place[1]: value}} if len(place) == 2 else {place[0]: value}
+    for value in (*literals(setting), *CANDIDATES):
+        settings = {setting[0]: {setting[1]: value}} if len(setting) == 2 else {setting[0]: value}
         with suppress(ConfigError):
             config = RunConfig.from_mapping(settings, "test")
             if config != RunConfig():
                 return config
-    raise AssertionError(f"no other value for {place}")
+    raise AssertionError(f"no other value for {setting}")
 
 
-def literals(place):
-    section = RunConfig if len(place) == 1 else RunConfig.model_fields[place[0]].annotation
-    return [value for value in get_args(section.model_fields[place[-1]].annotation) if isinstance(value, str)]
+def literals(setting):
+    section = RunConfig if len(setting) == 1 else RunConfig.model_fields[setting[0]].annotation
+    return [value for value in get_args(section.model_fields[setting[-1]].annotation) if isinstance(value, str)]
 
 
-@pytest.mark.parametrize("place", list(setting_names()), ids=".".join)
-def test_every_setting_that_can_change_a_result_is_in_the_key(place):
-    assert (run_key(changed(place)) == run_key(RunConfig())) == (place in FREE)
+@pytest.mark.parametrize("setting", list(setting_names()), ids=".".join)
+def test_every_setting_that_can_change_a_result_is_in_the_key(setting):
+    assert (run_key(changed(setting)) == run_key(RunConfig())) == (setting in FREE)
 
 
 def test_options_are_in_the_key_and_their_order_is_not():
@@ -75,32 +75,39 @@ def hashed():
 
 def test_all_that_a_simulation_loads_is_hashed():
     # A new module that decides results must not be forgotten; these only keep, show or name them.
-    harmless = {"__init__.py", "errors.py", "files.py", "run/folder.py", "run/record.py", "run/watcher.py"}
+    harmless = {"__init__.py", "errors.py", "files.py", "run/folder.py", "run/watcher.py"}
     script = "import sys, fedcopl.simulation.simulate; print(*(m.__file__ for m in sys.modules.values() if m and " + (
         "m.__name__.startswith('fedcopl')), sep='\\n')"
     )
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    loaded = {Path(line).relative_to(PACKAGE).as_posix() for line in told.split()}
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    loaded = {Path(line).relative_to(PACKAGE).as_posix() for line in printed.split()}
     assert {"algorithm/allocate.py", "simulation/simulate.py", "methods/learner.py", "rng.py"} <= loaded
     assert {name for name in loaded - hashed() - harmless if not name.startswith("report/")} == set()
 
 
 def test_pages_and_commands_are_not_hashed():
     assert not {name.split("/")[0] for name in hashed()} & {"cli", "report", "review", "watch", "api"}
-    assert not any(name.startswith(("deployment", "run/record")) for name in hashed())
-    assert {"clip/glyph_clip/model.safetensors", "run/build.py"} <= hashed()
+    assert not any(name.startswith(("deployment", "flower_app", "run/reading")) for name in hashed())
+    assert {"clip/glyph_clip/model.safetensors", "run/build.py", "run/record.py", "run/loop.py"} <= hashed()
     assert not any(name.endswith(".pyc") for name in hashed())
+
+
+def test_every_part_that_is_left_out_is_there_and_holds_files():
+    # A name that no longer exists would hide that its successor is hashed.
+    for name in keys.DECIDES_NOTHING:
+        assert any(path.with_suffix("").name == Path(name).name for path in (PACKAGE / name).parent.iterdir()), name
 
 
 def test_a_change_of_one_byte_is_another_version(tmp_path, monkeypatch):
     def version_with(name, text):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
         return code_version.__wrapped__()
 
     monkeypatch.setattr(keys, "PACKAGE", tmp_path)
     first = version_with("rng.py", "x")
-    assert version_with("deployment/status.py", "x") == version_with("cli/run.py", "x") == first
+    for name in sorted(keys.DECIDES_NOTHING):
+        assert version_with(f"{name}.py", "x") == version_with(f"{name}/deeper.html.jinja", "x") == first
     assert (
         version_with("demo.toml", "x")
         == version_with("errors.py", "x")

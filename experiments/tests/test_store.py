@@ -1,6 +1,7 @@
 """The results store: whole or not at all, readable by plain SQL, refused with one line when it cannot be."""
 
 import csv
+import json
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl_experiments.store import FILE_NAME, ResultStore
 from stored_runs import failed, stored
 
+OLD_STORE = Path(__file__).parent / "store_of_version_0.1.sql"
 PAGE = Path(__file__).parents[2] / "docs" / "results-store.md"
 
 
@@ -54,7 +56,8 @@ def test_any_value_a_setting_can_have_is_kept(tmp_path_factory, text, seed, numb
     store = ResultStore(tmp_path_factory.mktemp("store") / FILE_NAME)
     text += "\udcff"  # half a letter, as Python reads the name of a file that is no UTF-8
     run = stored(seed=seed, data={"path": text}, options={"number": number, "text": text})
-    run.results["clients"][0]["name"] = text
+    north, south = run.outcome.clients
+    run = replace(run, outcome=replace(run.outcome, clients=(replace(north, name=text), south)))
     store.record(run)
     assert store.find("k1") == run
     assert len(ask(store, "SELECT * FROM clients WHERE metric = 'final'")) == 2
@@ -69,7 +72,7 @@ def test_a_failed_run_is_replaced_and_a_done_one_never(store):
     store.record(stored(final=0.75))
     store.record(failed())
     store.record(stored(final=0.5))
-    assert [run.results["final"]["macro"] for run in store.runs()] == [0.75]
+    assert [run.outcome.final.macro for run in store.runs()] == [0.75]
     assert ask(store, "SELECT count(*) FROM settings WHERE name = 'seed'") == [(1,)]
 
 
@@ -93,17 +96,61 @@ def test_the_tables_hold_every_number(store):
 
 
 def test_a_run_without_labels_is_kept(store):
+    unknown = {"macro": None, "weighted": None, "everywhere": None}
     run = stored()
-    run.results["pseudo_label_accuracy"] = [None]
-    for client in run.results["clients"]:
-        client |= {"true_counts": None, "zero_shot": None, "final": None}
-    for record in run.results["rounds"]:
-        record |= dict.fromkeys(("macro", "weighted", "global", "recall"))
-    for when in ("zero_shot", "final", "best"):
-        run.results[when] |= dict.fromkeys(("macro", "weighted", "global"))
-    store.record(run)
-    assert store.find("k1") == run
+    outcome = replace(
+        run.outcome,
+        zero_shot=replace(run.outcome.zero_shot, **unknown),
+        rounds=tuple(replace(record, recall=None, **unknown) for record in run.outcome.rounds),
+        refreshes=tuple(replace(refresh, pseudo_label_accuracy=None) for refresh in run.outcome.refreshes),
+        clients=tuple(replace(client, true_counts=None, zero_shot=None, final=None) for client in run.outcome.clients),
+    )
+    store.record(replace(run, outcome=outcome))
+    assert store.find("k1").outcome == outcome
     assert ask(store, "SELECT final_macro FROM runs") == [(None,)]
+    assert ask(store, "SELECT DISTINCT metric FROM clients ORDER BY 1") == [("test",), ("train",)]
+
+
+# Stores of version 0.1 ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old_store(store):
+    """As version 0.1 wrote it: a grid of one run, of two rounds, at scale smoke."""
+    store.path.parent.mkdir()
+    with closing(sqlite3.connect(store.path)) as database:
+        database.executescript(OLD_STORE.read_text(encoding="utf-8"))
+    return store
+
+
+def test_a_store_of_version_0_1_is_read(old_store):
+    [run] = old_store.runs()
+    [columns] = ask(old_store, "SELECT zero_shot_macro, final_macro, best_macro, seconds FROM runs")
+    outcome = run.outcome
+    assert columns == (outcome.zero_shot.macro, outcome.final.macro, outcome.best.macro, outcome.seconds)
+    assert (outcome.shared, len(outcome.rounds), len(outcome.clients)) == (("visual",), 2, 2)
+    assert outcome.settings == run.settings
+    stored = json.loads(ask(old_store, "SELECT results_json FROM runs")[0][0])
+    assert outcome.pseudo_label_accuracy == tuple(stored["pseudo_label_accuracy"])
+    assert [outcome.images_used, outcome.bytes_up, outcome.bytes_down] == [
+        stored[key] for key in ("images_used", "bytes_up", "bytes_down")
+    ]
+
+
+@pytest.mark.parametrize("table", ["settings", "versions", "rounds", "clients", "classes"])
+def test_the_rows_are_those_of_version_0_1(old_store, tmp_path, table):
+    again = ResultStore(tmp_path / "again" / FILE_NAME)
+    again.record(old_store.runs()[0])
+    before, now = ({row[:-1]: row[-1] for row in ask(one, f"SELECT * FROM {table}")} for one in (old_store, again))
+    assert before.items() <= now.items()
+    new = {row[-1] for row in now.keys() - before.keys()}
+    assert new <= {"bytes_down", "examples", "participants", "kept_old_prompt"}  # what 0.1 did not write of a round
+
+
+def test_old_and_new_runs_stand_in_one_store(old_store):
+    old_store.record(stored())
+    assert [run.outcome.schema for run in old_store.runs()] == [1, 1]
+    old_store.export(old_store.path.with_name("all.csv"))
 
 
 # What a user may find instead of a store ------------------------------------------------------------------------------
@@ -124,6 +171,26 @@ def test_a_damaged_store(store):
     whole = store.path.read_bytes()
     store.path.write_bytes(whole[:4096] + bytes(len(whole) - 4096))
     with pytest.raises(RunFolderError, match="damaged"):
+        store.runs()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda text: text[:100], "Unterminated string"),
+        (lambda text: text.replace("0.25", '"low"'), r"run k1: rounds\[1\].loss is 'low'"),
+        (lambda text: "{}", "run k1: there are no rounds"),
+        (lambda text: "7", "run k1: it is 7"),
+    ],
+)
+def test_an_outcome_that_somebody_changed(store, change, why):
+    store.record(stored())
+    with closing(sqlite3.connect(store.path)) as database, database:
+        [(text,)] = database.execute("SELECT results_json FROM runs").fetchall()
+        database.execute("UPDATE runs SET results_json = ?", (change(text),))
+    with pytest.raises(
+        RunFolderError, match=rf"results\.sqlite: is no results store, or damaged \({why}.*move it away"
+    ):
         store.runs()
 
 

@@ -269,6 +269,18 @@ def _explain_option(mistake: dict[str, Any], kind: type[Section], method: str) -
     return f"options.{name}: {method} has no such option (it has: {known})"
 
 
+def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their full names: `data.clients` and the like.
+
+    >>> by_full_name({"rounds": 3, "data": {"clients": 2}})
+    {'rounds': 3, 'data.clients': 2}
+    """
+    named: dict[str, Any] = {}
+    for key, value in settings.items():
+        named |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {key: value}
+    return named
+
+
 def setting_names() -> Iterator[tuple[str, ...]]:
     """The place of every setting: ("rounds",), ("data", "clients"), ..."""
     for name, field in RunConfig.model_fields.items():

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from fedcopl import Federation, RunConfig, Site, simulate
 from fedcopl.api.result import Result
-from fedcopl.data.digits import CLASSES
+from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.simulation.simulate import simulate as run_simulation
 from predict.small import digits

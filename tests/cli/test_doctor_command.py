@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcopl.cli import app
-from fedcopl.data.digits import CLASSES
+from fedcopl.data.catalog import CLASSES
 from fedcopl.doctor.machine import split_address
 from fedcopl.doctor.new_study import start_study
 from fedcopl.doctor.study import shared_between

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from deployment.toolbox import digit_sites
 from fedcopl.cli import main
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.rounds import outcome_of
 from fedcopl.deployment.status import status_of
-from fedcopl.privacy.accountant import epsilon_of
+from fedcopl.privacy.accountant import Release, epsilon_of, statement
+from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
 
 
 def fedcopl(*words, cwd=None):
@@ -166,22 +167,14 @@ def test_a_server_whose_link_dies_ends_with_one_line(place):
             server.wait()
 
 
-ROUND = {
-    "round": 0,
-    "totals": None,
-    "labelling": None,
-    "participants": 2,
-    "sites": ["a", "b"],
-    "examples": 0,
-    "loss": None,
-    "bytes_up": 10,
-    "bytes_down": 10,
-    "dropped": {},
-    "macro": None,
-    "weighted": None,
-    "global": None,
-    "releases": [{"of": "prompts", "noise": 2.0, "clients": ["a", "b"]}] * 3,
-}
+ROUND = RoundRecord(
+    round=0,
+    participants=2,
+    sites=("a", "b"),
+    bytes_up=10,
+    bytes_down=10,
+    releases=(Release("prompts", 2.0, ("a", "b")),) * 3,
+)
 
 
 def private_run(place):
@@ -191,7 +184,7 @@ def private_run(place):
     run.mkdir(parents=True)
     folder.mkdir()
     (run / "settings.toml").write_text(config.to_toml())
-    (run / "rounds.jsonl").write_text(json.dumps(ROUND) + "\n")
+    (run / "rounds.jsonl").write_text(json.dumps(round_to_plain(ROUND)) + "\n")
     about = {"role": "server", "address": "x:1", "local": "x:1", "out": str(run), "pid": 0, "running": False}
     (folder / "working.json").write_text(json.dumps(about))
     return config, folder
@@ -200,20 +193,16 @@ def private_run(place):
 def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path, capsys):
     config, folder = private_run(tmp_path)
     account = f"epsilon {epsilon_of([2.0] * 3, config.privacy.delta):.3g}, delta {config.privacy.delta:g} for one site"
-    zero_shot = dict.fromkeys(("macro", "weighted", "global"))
-    outcome = outcome_of(config, {"rounds": [ROUND], "zero_shot": zero_shot, "seconds": 1.0}, ("x",), ["a", "b"])
-    traffic = {"sent": 1, "received": 1}
-    for show in (
-        lambda: print_outcome(outcome | {"traffic": traffic}, tmp_path),
-        lambda: print_status(status_of(folder)),
-    ):
+    outcome = Outcome(
+        name="run", sites=("a", "b"), rounds=(ROUND,), privacy=statement(config, ROUND.releases), seconds=1.0
+    )
+    for show in (lambda: print_outcome(outcome, tmp_path), lambda: print_status(status_of(folder))):
         show()
         said = capsys.readouterr().out
         assert f"privacy               {account}, 3 releases\n" in said
         assert "the server saw        sums over the clients only, with noise\n" in said
 
-    open_run = outcome | {"privacy": None, "traffic": traffic}
-    print_outcome(open_run, tmp_path)
+    print_outcome(replace(outcome, privacy=None), tmp_path)
     assert "privacy" not in capsys.readouterr().out.replace(str(tmp_path), "")
 
 

@@ -8,10 +8,11 @@ import webbrowser
 
 import pytest
 
-from fedcopl import RunConfig, simulate
 from fedcopl.cli import main
-from fedcopl.config import override
+from fedcopl.config import RunConfig, override
+from fedcopl.report.run_page import write_report
 from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.simulate import simulate
 from report.sample_results import sample_results, so_far, write_run
 
 QUICK = ["rounds=2", "clients=2", "refresh_every=1", "epochs=1", "threads=1", "method=promptfl"]
@@ -39,6 +40,7 @@ def real(tmp_path_factory):
     """A whole run as the simulation leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "quick"
     simulate(CONFIG, folder)
+    write_report(folder)
     return folder
 
 
@@ -77,6 +79,7 @@ def test_a_run_that_was_stopped_has_a_page_too(fedcopl, tmp_path):
     assert "<b>Not finished:</b> 1 of 2" in page
     assert "client-1" in page
     simulate(CONFIG, tmp_path / "run", resume=True)
+    assert fedcopl("report", "run")[0] == 0
     assert "Not finished" not in (tmp_path / "run/report.html").read_text(encoding="utf-8")
 
 

@@ -15,7 +15,7 @@ from fedcopl.data.catalog import load_dataset
 from fedcopl.review.browsing import SAMPLE
 from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.images import open_gallery
-from fedcopl.review.sample_survey import Survey
+from fedcopl.review.sample_survey import SampleSurvey
 from local_page.run_folder import make_run
 
 
@@ -40,7 +40,7 @@ def run(tmp_path):
 
 
 def answer_some(folder, wrong=1, right=4):
-    survey = Survey(open_gallery(folder, None), Answers(folder, "site"))
+    survey = SampleSurvey(open_gallery(folder, None), Answers(folder, "site"))
     for place, number in enumerate(survey.views.numbers(SAMPLE)[: wrong + right]):
         label = int(survey.gallery.beliefs.label[number])
         said = survey.gallery.classes[(label + (place < wrong)) % len(survey.gallery.classes)]

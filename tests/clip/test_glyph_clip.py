@@ -11,7 +11,7 @@ from transformers import CLIPImageProcessor, CLIPModel
 
 import fedcopl.clip
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.data.catalog import CLASSES, load_digits
 
 FOLDER = Path(fedcopl.clip.__file__).parent / "glyph_clip"
 

@@ -16,8 +16,8 @@ from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data import cache as cache_module
 from fedcopl.data import digests
 from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder
+from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import ImageSet
-from fedcopl.data.digits import load_digits
 from fedcopl.data.images import ImageArrays
 from fedcopl.data.prepare import prepare
 from fedcopl.errors import DataError

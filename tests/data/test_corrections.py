@@ -2,9 +2,9 @@
 
 import pytest
 
+from fedcopl.data.catalog import load_digits
 from fedcopl.data.corrections import corrections_of, read_corrections
 from fedcopl.data.digests import digest
-from fedcopl.data.digits import load_digits
 from fedcopl.errors import DataError
 
 DIGITS = load_digits()

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from fedcopl.config import Data
-from fedcopl.data.catalog import load_dataset
-from fedcopl.data.digits import load_digits
+from fedcopl.data.catalog import load_dataset, load_digits
 from fedcopl.errors import ConfigError
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from PIL import Image
 
 from data.pictures import encoded, load, noise, plant, put
+from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
-from fedcopl.data.digits import load_digits
 from fedcopl.data.overview import contact_sheet, heat_map, survey
 
 

@@ -22,7 +22,7 @@ from fedcopl.errors import DataError, Interrupted, NoClientAnswered
 from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate, Evaluated, Select, SharedOut, ShareOut, Train, Trained, digest
 from fedcopl.privacy.mask_session import SEALED
-from fedcopl.simulation.local import LocalClients
+from fedcopl.simulation.simulate import LocalClients
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}}, "test")
 QUICK = Patience(timeout=0.4, min_sites=1, poll=0.01)

@@ -7,7 +7,7 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedcopl.data.digits import load_digits
+from fedcopl.data.catalog import load_digits
 from fedcopl.deployment.flower_internals.connections import act_for
 from fedcopl.deployment.site.replies import reply_to
 from fedcopl.deployment.site.site_state import SiteState

@@ -30,7 +30,7 @@ from fedcopl.messages import (
     payload_bytes,
 )
 from fedcopl.privacy.masked_layout import LARGEST_PROMPT
-from fedcopl.simulation.local import LocalClients
+from fedcopl.simulation.simulate import LocalClients
 
 
 def config_of(rounds=4, **sections):

@@ -90,7 +90,7 @@ def test_frozen_images_are_read_once(name, monkeypatch):
 @pytest.mark.parametrize("name", METHODS)
 def test_class_order_changes_only_the_order(name):
     from fedcopl.clip.encoder import Encoder
-    from fedcopl.data.digits import CLASSES
+    from fedcopl.data.catalog import CLASSES
 
     turned = Encoder(encoder().clip, CLASSES[::-1], "a photo of a {}", encoder().arithmetic)
     learner = learner_of(name)

@@ -11,7 +11,7 @@ from fedcopl.clip.encoder import Encoder, zero_shot_sentences
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
-from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.learner import ClipExam, ClipLearner, score_everywhere

@@ -11,7 +11,7 @@ from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig, override
-from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.methods import choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel

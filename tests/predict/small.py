@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.config import RunConfig
-from fedcopl.data.digits import CLASSES, load_digits
+from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.data.handed_over import GivenPictures, SiteHolding, dataset_of_sites
 from fedcopl.simulation.simulate import simulate
 

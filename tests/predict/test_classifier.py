@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedcopl.data.digits import CLASSES
+from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS
 from fedcopl.predict import Classifier
-from fedcopl.predict.loading import OwnImages, Run
+from fedcopl.predict.loading import FinishedRun, OwnImages
 from predict.small import SITES, digits, holdings, small_dataset, small_run
 
 
@@ -27,8 +27,8 @@ def north(run):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_scores_as_in_its_exam(tmp_path, method):
     folder = small_run(tmp_path / "run", method=method)
-    opened = Run(folder, device="cpu")
-    measured = {client["name"]: client["final"] for client in opened.results["clients"]}
+    opened = FinishedRun(folder, device="cpu")
+    measured = {client.name: client.final for client in opened.outcome.clients}
     if method == "central":
         images = [image for holding in holdings() for image in holding.test.items]
         truth = np.concatenate([holding.truth for holding in holdings()])
@@ -105,7 +105,7 @@ def test_abstaining_by_hand(north):
 def test_the_threshold_is_that_quantile_of_its_own_images(run, north):
     own, _ = digits("train", 0, 40)
     highest = north.predict_proba(own).max(axis=1)
-    measured = OwnImages(Run(run, device="cpu"), small_dataset()).classifier("north", share=0.2)
+    measured = OwnImages(FinishedRun(run, device="cpu"), small_dataset()).classifier("north", share=0.2)
     assert measured.threshold == pytest.approx(np.quantile(highest, 0.2, method="lower"))
     assert north.calibrated(own, share=0.2).threshold == measured.threshold
     assert (

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.errors import DataError
-from fedcopl.predict.confidence import Confidence, read_confidence
+from fedcopl.predict.recipe import Confidence, read_confidence
 
 
 def of(*highest):

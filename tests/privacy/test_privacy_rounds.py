@@ -15,7 +15,7 @@ from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
-from fedcopl.simulation.local import LocalClients
+from fedcopl.simulation.simulate import LocalClients
 
 SECURE = {"secure_sums": True}
 

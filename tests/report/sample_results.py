@@ -8,7 +8,8 @@ import numpy as np
 
 from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
-from fedcopl.run.record import Outcome, read_outcome
+from fedcopl.run.record import Outcome
+from fedcopl.run.record_reader import read_outcome
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 KINDS = ("macro", "weighted", "global")

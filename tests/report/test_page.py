@@ -14,7 +14,7 @@ from fedcopl.report.comparison_page import render_comparison
 from fedcopl.report.gallery import ChosenImages, Example, as_plain, gallery
 from fedcopl.report.numbers import NOTHING
 from fedcopl.report.run_page import render, write_page, write_report
-from fedcopl.run.record import read_outcome
+from fedcopl.run.record_reader import read_outcome
 from report.parsed_page import parse
 from report.sample_results import (
     DIGITS,

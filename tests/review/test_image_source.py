@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from fedcopl import RunConfig, simulate
-from fedcopl.config import override
-from fedcopl.data.digits import load_digits
+from fedcopl.config import RunConfig, override
+from fedcopl.data.catalog import load_digits
 from fedcopl.errors import DataError, RunFolderError
 from fedcopl.review.images import NOT_TRAINED, open_gallery
+from fedcopl.run.believed_labels import read_images, read_labels, write_labels
 from fedcopl.run.build import share_out
-from fedcopl.run.folder import RunFolder, read_images, read_labels, write_labels
+from fedcopl.run.checkpoint import load_checkpoint
+from fedcopl.simulation.simulate import simulate
 from local_page.run_folder import CLASSES, log_probs, make_run
 
 
@@ -69,7 +70,7 @@ def test_a_simulation_writes_them_at_each_refresh(run):
 
 def test_they_are_what_the_selection_was_made_from(run):
     folder, _ = run
-    for client, state in RunFolder(folder).load_checkpoint().clients.items():
+    for client, state in load_checkpoint(folder).clients.items():
         last = read_labels(folder, client)[-1]
         # this rule chooses among the images predicted as a class
         assert last.classes[state.selection.index, 0].tolist() == state.selection.label.tolist()
@@ -85,7 +86,7 @@ def test_the_gallery_of_a_simulated_client(run):
     assert gallery.beliefs.rounds == (0, 1)
     assert gallery.file(3) is None
     assert gallery.digest(3) != gallery.digest(4)
-    state = RunFolder(folder).load_checkpoint().clients["client-1"]
+    state = load_checkpoint(folder).clients["client-1"]
     trained = gallery.beliefs.trained_as
     assert sorted(np.flatnonzero(trained != NOT_TRAINED)) == sorted(state.selection.index)
 

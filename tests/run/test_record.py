@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.run.record import ClientRecord, Outcome, parse_json, read_outcome, read_rounds, to_plain
+from fedcopl.run.record import ClientRecord, Outcome, to_plain
+from fedcopl.run.record_reader import parse_json, read_outcome, read_rounds
 from report.sample_results import of_sites, outcome_of, sample_results
 
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)
@@ -51,7 +52,8 @@ def test_an_outcome_survives_the_file():
 
 def test_what_a_server_does_not_know_is_none_or_empty():
     whole = outcome_of(of_sites(SMALL))
-    assert whole.refreshes == whole.clients == ()
+    assert whole.refreshes == ()
+    assert whole.clients == (ClientRecord(name="client-0"), ClientRecord(name="client-1"))
     assert whole.sites == ("client-0", "client-1")
     assert whole.best.macro == max(record["macro"] for record in SMALL["rounds"])
     assert whole.zero_shot.everywhere is whole.final.everywhere is None

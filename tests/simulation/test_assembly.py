@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 
 from data.pictures import encoded, noise, plant, put
 from fedcopl.config import Data, RunConfig
-from fedcopl.data.digits import load_digits
+from fedcopl.data.catalog import load_digits
 from fedcopl.data.sharing_out import client_names
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.report.run_page import write_report

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 from clip.test_resnet import TINY, openai_weights, plain_resnet
 from clip.tiny_clip import save_folder, tiny_model
 from fedcopl.config import RunConfig
-from fedcopl.data.digits import load_digits
+from fedcopl.data.catalog import load_digits
 from fedcopl.simulation import assemble
 from fedcopl.simulation.simulate import simulate
 

@@ -98,7 +98,7 @@ def test_recall_is_of_the_classes(finished_recall):
     assert recall.shape == (10,)
     assert ((recall >= 0) & (recall <= 1)).all()
     # Weighted by how often each class is tested, recall is accuracy.
-    from fedcopl.data.digits import load_digits
+    from fedcopl.data.catalog import load_digits
 
     present = np.bincount(load_digits().test.labels)
     assert (recall * present).sum() / present.sum() == pytest.approx(results.final.weighted)

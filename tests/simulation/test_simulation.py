@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedcopl.config import RunConfig, override
-from fedcopl.data.digits import load_digits
+from fedcopl.data.catalog import load_digits
 from fedcopl.data.sharing_out import share_out
 from fedcopl.errors import DataError, RunFolderError
 from fedcopl.methods.learner import ClipLearner

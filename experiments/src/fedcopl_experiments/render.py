@@ -7,19 +7,19 @@ from pathlib import Path
 from fedcopl.errors import ConfigError
 from fedcopl.files import write_text
 
-from .catalog import Experiment
-from .readings import Shelf
+from .experiment_catalog import Experiment
+from .measures import StoredOutcomes
+from .result_tables import ResultTable, build_table
 from .results_page import new_page, page_sections, update_page
 from .scales import Stage
 from .table_formats import to_csv, to_latex, to_markdown
-from .tables import Table, build_table
 
 
 @dataclass
 class Rendering:
     """What was made, and of which figures there is nothing to show yet."""
 
-    tables: list[Table] = field(default_factory=list)
+    tables: list[ResultTable] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     empty: list[str] = field(default_factory=list)
 
@@ -29,7 +29,7 @@ class Renderer:
     """Where from, where to."""
 
     stage: Stage
-    shelf: Shelf
+    outcomes: StoredOutcomes
     seeds: Sequence[int]
     out: Path
     command: str  # as it is repeated on the page
@@ -48,25 +48,25 @@ class Renderer:
 
     def refuse_page(self, update: Path) -> None:
         """Say before the work that a page cannot be filled."""
-        update_page(read_page(update), page_sections(self.stage, self.shelf, self.seeds, self.command), str(update))
+        update_page(read_page(update), page_sections(self.stage, self.outcomes, self.seeds, self.command), str(update))
 
     def _table(self, experiment: Experiment, done: Rendering) -> None:
-        table = build_table(experiment, self.stage, self.shelf, self.seeds)
+        table = build_table(experiment, self.stage, self.outcomes, self.seeds)
         done.tables.append(table)
         for ending, text in (("md", to_markdown(table)), ("tex", to_latex(table)), ("csv", to_csv(table))):
             done.files.append(self.out / f"{experiment.name}.{ending}")
             write_text(done.files[-1], text)
 
     def _figure(self, experiment: Experiment, done: Rendering) -> None:
-        from .figures import draw_heat_maps, draw_lines  # brings matplotlib
-        from .panels import build_heat_maps, build_panels, panels_csv
+        from .figure_drawing import draw_heat_maps, draw_lines  # brings matplotlib
+        from .figure_panels import build_heat_maps, build_panels, panels_csv
 
         file = self.out / experiment.name
         if experiment.name == "fig-partition":
             maps = build_heat_maps(experiment, self.stage, self.seeds[0])
             drawn = draw_heat_maps(maps, file) if maps else []
         else:
-            panels = build_panels(experiment, self.stage, self.shelf, self.seeds)
+            panels = build_panels(experiment, self.stage, self.outcomes, self.seeds)
             drawn = draw_lines(panels, file) if panels else []
             if drawn:
                 drawn.append(file.with_name(f"{file.name}.csv"))
@@ -76,7 +76,7 @@ class Renderer:
             done.empty.append(experiment.name)
 
     def _page(self, update: Path | None, done: Rendering) -> None:
-        sections = page_sections(self.stage, self.shelf, self.seeds, self.command)
+        sections = page_sections(self.stage, self.outcomes, self.seeds, self.command)
         done.files.append(self.out / "results.md")
         write_text(done.files[-1], new_page(sections, self.stage))
         if update:

@@ -12,13 +12,16 @@ from dataclasses import replace
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
 
-from .catalog import EXPERIMENTS, Experiment, runs_of
-from .cells import BLOCKS, LABELERS, METHODS, SIX, Cell, title
-from .readings import Shelf
-from .scales import Stage, flat
+from .cells import ExperimentCell
+from .experiment_catalog import EXPERIMENTS, Experiment, runs_of
+from .flat_settings import flat
+from .grid_methods import grid_methods
+from .measures import StoredOutcomes
+from .paper_names import BLOCKS, LABELERS, SIX, title
+from .result_tables import build_table
+from .scales import Stage
 from .table_cells import grid_block
 from .table_formats import markdown_grid
-from .tables import build_table
 
 MARKED = re.compile(r"(?P<begin><!-- table: (?P<name>[\w.-]+) -->\n).*?(?P<end><!-- end -->)", re.S)
 LABEL_COLUMNS = {
@@ -40,12 +43,12 @@ HEADINGS = {  # of the sections, for a page that does not exist yet
 }
 
 
-def page_sections(stage: Stage, shelf: Shelf, seeds: Sequence[int], command: str) -> dict[str, str]:
+def page_sections(stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> dict[str, str]:
     """Everything that can stand between markers, by its name."""
-    sections = {"how": _how(stage, shelf, seeds, command)}
+    sections = {"how": _how(stage, outcomes, seeds, command)}
     for dataset, skew, suffix in _parts(stage):
         for kind, experiment in _tables(stage, dataset, skew):
-            sections[f"{kind}-{suffix}"] = markdown_grid(build_table(experiment, stage, shelf, seeds))
+            sections[f"{kind}-{suffix}"] = markdown_grid(build_table(experiment, stage, outcomes, seeds))
     return sections
 
 
@@ -93,14 +96,14 @@ def _tables(stage: Stage, dataset: str, skew: str) -> Iterator[tuple[str, Experi
     yield "labels", _experiment(_label_cells(stage, dataset, skew), "Labeler")
 
 
-def _experiment(cells: list[Cell], head: str) -> Experiment:
+def _experiment(cells: list[ExperimentCell], head: str) -> Experiment:
     return Experiment("grid", "page", EXPERIMENTS["grid"].about, lambda stage: cells, (head,))
 
 
-def _label_cells(stage: Stage, dataset: str, skew: str) -> list[Cell]:
+def _label_cells(stage: Stage, dataset: str, skew: str) -> list[ExperimentCell]:
     """What each labeler made in FedCoPL; numbers of images are not ranked, nor is more of them better."""
     return [
-        Cell(
+        ExperimentCell(
             (LABELERS[labeler],),
             (column,),
             (stage.config(dataset, labeler=labeler, skew=skew),),
@@ -112,19 +115,20 @@ def _label_cells(stage: Stage, dataset: str, skew: str) -> list[Cell]:
     ]
 
 
-def _diagnostic_cells(stage: Stage, dataset: str, skew: str) -> list[Cell]:
+def _diagnostic_cells(stage: Stage, dataset: str, skew: str) -> list[ExperimentCell]:
     """What explains the accuracies; none of it is ranked."""
+    configs = {method.title: stage.config(dataset, method.name, skew=skew) for method in grid_methods()}
     return [
-        Cell((name,), (column,), (stage.config(dataset, method, skew=skew),), measure, ranked=False)
-        for name, method in METHODS.items()
+        ExperimentCell((name,), (column,), (config,), measure, ranked=False)
+        for name, config in configs.items()
         for column, measure in DIAGNOSTIC_COLUMNS.items()
     ]
 
 
-def _how(stage: Stage, shelf: Shelf, seeds: Sequence[int], command: str) -> str:
+def _how(stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
     """The command, what was run, and by which versions."""
     configs = runs_of([EXPERIMENTS["grid"]], stage, seeds)
-    runs = [run for config in configs if (run := shelf.run(config))]
+    runs = [run for config in configs if (run := outcomes.run(config))]
     versions = {f"{name} {number}" for run in runs for name, number in run.versions.items() if name != "fedcopl"}
     codes = sorted({run.code for run in runs})
     return (

@@ -5,6 +5,7 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import fedcopl
 from fedcopl.config import RunConfig
@@ -13,8 +14,9 @@ PACKAGE = Path(fedcopl.__file__).parent
 # All of the package decides results but for what keeps, shows or names them: a new part counts until it stands here.
 DECIDES_NOTHING = {
     *("api", "cli", "doctor", "errors", "files", "local_page", "predict", "report", "review", "watch"),
-    *("run/folder", "run/record", "run/watcher"),
-    *("deployment", "flower_app"),  # Flower carries the same questions; a grid is played in one process
+    *("run/folder", "run/reading", "run/watcher"),
+    # Flower carries the same questions; a grid is played in one process.
+    *("deployment", "flower_app", "simulation/on_flower", "simulation/simulated_sites"),
 }
 LENGTH = 16  # hex digits: two of a million runs share a key once in forty million grids
 
@@ -30,13 +32,17 @@ def code_version() -> str:
 
 
 def run_key(config: RunConfig) -> str:
-    """A short name of everything that can change the result.
+    """A short name of everything that can change the result."""
+    return sha256(json.dumps([deciding_settings(config), code_version()], sort_keys=True).encode()).hexdigest()[:LENGTH]
 
-    Not in it: the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
+
+def deciding_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that can change a result.
+
+    Not among them: the run's name; `model.memory`, which decides what is kept and what is computed again, to the same
     bits; and `model.threads`, which may turn a last bit but asks no other question: a grid goes on whatever --jobs is.
     """
-    settings = config.model_dump(exclude={"name": True, "model": {"memory", "threads"}})
-    return sha256(json.dumps([settings, code_version()], sort_keys=True).encode()).hexdigest()[:LENGTH]
+    return config.model_dump(exclude={"name": True, "model": {"memory", "threads"}})
 
 
 def _deciding_files() -> list[Path]:

@@ -11,6 +11,9 @@ from fedcopl.config import RunConfig, read_settings
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError
 
+from .flat_settings import flat, nested
+from .paper_names import LINES
+
 TAUS = (0.1, 0.2, 0.3, 0.4, 0.44, 0.46, 0.48, 0.5, 0.52, 0.54, 0.56, 0.6, 0.7, 0.8, 0.9)  # of the supplement's sweeps
 FEW_CLIENTS = {"cub200": 5, "ucf101": 5}  # the paper's other data sets have 10
 PAPER_BACKBONE = "ViT-B/32"
@@ -22,11 +25,11 @@ SKEWS: Mapping[str, Mapping[str, Any]] = {
     "dirichlet-0.05": {"data.partition": "dirichlet", "data.beta": 0.05},
     "quantity": {"data.partition": "quantity"},
 }
-CURVED = {("fedcopl", "copl"), *((method, "fpl") for method in ("promptfl", "promptprox", "pfedprompt", "fedotp"))}
+DRAWN_OVER_ROUNDS = set(LINES.values())
 
 
 @dataclass(frozen=True)
-class Scale:
+class ExperimentScale:
     """The settings that all runs have in common, and how far each axis of an experiment goes."""
 
     name: str
@@ -42,13 +45,13 @@ class Scale:
 
 
 @cache
-def scales() -> Mapping[str, Scale]:
+def scales() -> Mapping[str, ExperimentScale]:
     """The closed table of scales."""
     economical = {"evaluation.everywhere": False}  # of the three accuracies the paper has only `macro`
     demo = _demo_settings() | economical
     tiny = demo | {"rounds": 1, "train.epochs": 1, "data.clients": 2, "labels.per_class": 4}
     return {
-        "smoke": Scale(
+        "smoke": ExperimentScale(
             "smoke",
             "one round of everything, to see it work",
             tiny,
@@ -60,12 +63,12 @@ def scales() -> Mapping[str, Scale]:
             skews=("dirichlet-0.1",),
             dataset=EMBEDDED,
         ),
-        "demo": Scale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
-        "paper": Scale("paper", "the paper's models, data sets and settings", economical),
+        "demo": ExperimentScale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
+        "paper": ExperimentScale("paper", "the paper's models, data sets and settings", economical),
     }
 
 
-def find_scale(name: str) -> Scale:
+def find_scale(name: str) -> ExperimentScale:
     if name not in scales():
         raise ConfigError(f"--scale: there is no scale {name!r} (known: {', '.join(scales())})")
     return scales()[name]
@@ -90,9 +93,9 @@ def check_datasets(names: Iterable[str]) -> tuple[str, ...]:
 class Stage:
     """A scale with what the user chose on top: all that turns a row and a column into settings."""
 
-    scale: Scale
+    scale: ExperimentScale
     datasets: Sequence[str] = ()  # only these
-    backbone: str = ""  # in place of the experiment's own
+    backbone: str = ""  # instead of the experiment's own
     folder: Path = field(default=Path("data"))  # where the data sets lie, each in a folder of its name
 
     @property
@@ -129,7 +132,7 @@ class Stage:
         }
         complete = flat(RunConfig.from_mapping(nested(usual), "settings").model_dump())
         changed = {key: value for key, value in changes.items() if complete.get(key) != value}
-        is_drawn = not changed and skew == USUAL_SKEW and (method, labeler) in CURVED
+        is_drawn = not changed and skew == USUAL_SKEW and (method, labeler) in DRAWN_OVER_ROUNDS
         always = {
             "name": "-".join([method, labeler, dataset, *_words(changed)]),
             "evaluation.every": 1 if is_drawn else complete["rounds"],  # of most runs only the end is of interest
@@ -141,23 +144,3 @@ def _words(changes: Mapping[str, Any]) -> list[str]:
     """What is unusual about a run, for its name: `aggregate-both`, `no-entropy-filter`."""
     leaves = {key.partition(".")[2].replace("_", "-"): value for key, value in changes.items()}
     return [f"no-{leaf}" if value is False else f"{leaf}-{value}" for leaf, value in leaves.items()]
-
-
-def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections as "section.key"."""
-    pairs: dict[str, Any] = {}
-    for key, value in settings.items():
-        pairs |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return pairs
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `flat`."""
-    sections: dict[str, Any] = {}
-    for key, value in settings.items():
-        section, dot, leaf = key.partition(".")
-        if dot:
-            sections.setdefault(section, {})[leaf] = value
-        else:
-            sections[key] = value
-    return sections

@@ -5,26 +5,24 @@ from dataclasses import replace
 
 from fedcopl.config import RunConfig
 
-from .cells import (
+from .cells import Cells, ExperimentCell
+from .grid_methods import grid_methods
+from .paper_names import (
     AVERAGE,
     BASELINES,
     BLOCKS,
     FOUR,
     LABELERS,
-    METHODS,
     MIXED,
+    OURS,
     SIX,
     SIZES,
     SKEW_TITLES,
     TASKS,
     TITLES,
-    Cell,
-    Cells,
     title,
 )
 from .scales import Stage
-
-OURS = ("fedcopl", "copl")
 
 
 def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple[str, ...], tuple[str, str], str]]:
@@ -36,59 +34,60 @@ def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple
     yield ("FedCoPL", "CoPL"), OURS, "final"
 
 
-def table1(stage: Stage) -> list[Cell]:
+def table1(stage: Stage) -> list[ExperimentCell]:
     skews = ("dirichlet-0.1", "dirichlet-0.05")
     cells = []
     for row, run, measure in _main_rows():
         for skew in skews:
             mine = [
-                Cell(row, (title(data), SKEW_TITLES[skew]), (stage.config(data, *run, skew),), measure)
+                ExperimentCell(row, (title(data), SKEW_TITLES[skew]), (stage.config(data, *run, skew),), measure)
                 for data in stage.columns(SIX)
             ]
             cells += _with_average(mine, (AVERAGE, SKEW_TITLES[skew]))
     return _by_column_order(cells)
 
 
-def table2(stage: Stage) -> list[Cell]:
+def table2(stage: Stage) -> list[ExperimentCell]:
     cells = []
     for row, run, measure in _main_rows():
         mine = [
-            Cell(row, (title(data),), (stage.config(data, *run, "quantity"),), measure) for data in stage.columns(SIX)
+            ExperimentCell(row, (title(data),), (stage.config(data, *run, "quantity"),), measure)
+            for data in stage.columns(SIX)
         ]
         cells += _with_average(mine, (AVERAGE,))
     return cells
 
 
-def _with_average(cells: list[Cell], column: tuple[str, ...]) -> list[Cell]:
+def _with_average(cells: list[ExperimentCell], column: tuple[str, ...]) -> list[ExperimentCell]:
     """The cells of a row, and where there are several their mean."""
     if len(cells) < 2:
         return cells
     together = tuple(config for cell in cells for config in cell.configs)
-    return [*cells, Cell(cells[0].row, column, together, cells[0].measure)]
+    return [*cells, ExperimentCell(cells[0].row, column, together, cells[0].measure)]
 
 
-def _by_column_order(cells: list[Cell]) -> list[Cell]:
+def _by_column_order(cells: list[ExperimentCell]) -> list[ExperimentCell]:
     """Both skews of a data set beside each other, the averages last, as the paper has them."""
-    order = {name: place for place, name in enumerate([*TITLES.values(), AVERAGE])}
+    order = {name: number for number, name in enumerate([*TITLES.values(), AVERAGE])}
     rows = list(dict.fromkeys(cell.row for cell in cells))
     return sorted(cells, key=lambda cell: (rows.index(cell.row), order.get(cell.column[0], -1)))
 
 
-def table3(stage: Stage) -> list[Cell]:
+def table3(stage: Stage) -> list[ExperimentCell]:
     cells = []
     for name in ("PromptFL", "pFedPrompt", "FedOPT"):
         for labeler in ("fpl", "copl"):
             for data in stage.columns(SIX[:5]):
                 config = stage.config(data, BASELINES[name], labeler)
                 without = stage.config(data, BASELINES[name], "fpl") if labeler == "copl" else None
-                cells.append(Cell((name, LABELERS[labeler]), (title(data),), (config,), baseline=without))
+                cells.append(ExperimentCell((name, LABELERS[labeler]), (title(data),), (config,), baseline=without))
     return cells
 
 
 def backbone_table(backbone: str, datasets: Sequence[str]) -> Cells:
-    def cells(stage: Stage) -> list[Cell]:
+    def cells(stage: Stage) -> list[ExperimentCell]:
         return [
-            Cell(row, (title(data),), (stage.config(data, *run, backbone=backbone),), measure)
+            ExperimentCell(row, (title(data),), (stage.config(data, *run, backbone=backbone),), measure)
             for row, run, measure in _main_rows(("fpl",))
             for data in stage.columns(datasets)
         ]
@@ -96,11 +95,11 @@ def backbone_table(backbone: str, datasets: Sequence[str]) -> Cells:
     return cells
 
 
-def table5(stage: Stage) -> list[Cell]:
+def table5(stage: Stage) -> list[ExperimentCell]:
     switches = ("labels.confidence_filter", "labels.entropy_filter", "labels.global_allocation")
     rows = ((False, False, False), (False, False, True), (False, True, True), (True, False, True), (True, True, True))
     return [
-        Cell(
+        ExperimentCell(
             tuple("✓" if on else "-" for on in row),
             (title(data),),
             (stage.config(data, changes=dict(zip(switches, row, strict=True))),),
@@ -110,10 +109,10 @@ def table5(stage: Stage) -> list[Cell]:
     ]
 
 
-def table6(stage: Stage) -> list[Cell]:
+def table6(stage: Stage) -> list[ExperimentCell]:
     rows = {("-", "-"): "none", ("✓", "✓"): "both", ("✓", "-"): "text", ("-", "✓"): "visual"}
     return [
-        Cell(row, (title(data),), (aggregating(stage, data, what),))
+        ExperimentCell(row, (title(data),), (aggregating(stage, data, what),))
         for row, what in rows.items()
         for data in stage.columns(FOUR)
     ]
@@ -123,19 +122,19 @@ def aggregating(stage: Stage, dataset: str, what: str) -> RunConfig:
     return stage.config(dataset, changes={"sharing.aggregate": what})
 
 
-def table7(stage: Stage) -> list[Cell]:
+def table7(stage: Stage) -> list[ExperimentCell]:
     return [
-        Cell((title(data), TASKS.get(data, "-")), (column,), (stage.config(data),), measure)
+        ExperimentCell((title(data), TASKS.get(data, "-")), (column,), (stage.config(data),), measure)
         for data in stage.columns(name for name in TASKS if name in TITLES)
         for column, measure in SIZES.items()
     ]
 
 
-def table9(stage: Stage) -> list[Cell]:
+def table9(stage: Stage) -> list[ExperimentCell]:
     """The labels of the first refresh depend on labeler and split alone: any run of theirs will do."""
     makers = {"fpl": "promptfl", "cpl": "promptfl", "copl": "fedcopl"}
     return [
-        Cell(
+        ExperimentCell(
             (LABELERS[labeler],),
             (title(data),),
             (stage.config(data, method, labeler, skew),),
@@ -152,9 +151,9 @@ SWEEPS = {"τ1": "labels.confidence_quantile", "τ2": "labels.entropy_quantile"}
 
 
 def sweep(setting: str) -> Cells:
-    def cells(stage: Stage) -> list[Cell]:
+    def cells(stage: Stage) -> list[ExperimentCell]:
         return [
-            Cell((title(data),), (f"{tau:.2f}",), (stage.config(data, changes={setting: tau}),))
+            ExperimentCell((title(data),), (f"{tau:.2f}",), (stage.config(data, changes={setting: tau}),))
             for data in stage.columns(MIXED)
             for tau in stage.scale.taus
         ]
@@ -162,7 +161,7 @@ def sweep(setting: str) -> Cells:
     return cells
 
 
-def grid(stage: Stage) -> list[Cell]:
+def grid(stage: Stage) -> list[ExperimentCell]:
     return [
         replace(cell, block=f"{title(data)}: {BLOCKS[skew]}")
         for data in stage.columns(SIX)
@@ -171,13 +170,14 @@ def grid(stage: Stage) -> list[Cell]:
     ]
 
 
-def grid_block(stage: Stage, dataset: str, skew: str) -> Iterator[Cell]:
-    """Every method with every labeler; what is no federation is a bound, not a competitor."""
-    for name, method in METHODS.items():
+def grid_block(stage: Stage, dataset: str, skew: str) -> Iterator[ExperimentCell]:
+    """Every method with every labeler, and what needs none; what is no federation is a bound, not a competitor."""
+    for method in grid_methods():
         for labeler in stage.scale.labelers:
-            config = stage.config(dataset, method, labeler, skew)
-            yield Cell((name,), (LABELERS[labeler],), (config,), ranked=method != "central")
-    none = ("none",)
-    truth = stage.config(dataset, "central", skew=skew, changes={"options.labels": "truth"})
-    yield Cell(("central, true labels",), none, (truth,), ranked=False)
-    yield Cell(("zero-shot CLIP",), none, (stage.config(dataset, skew=skew),), "zero_shot", ranked=False)
+            config = stage.config(dataset, method.name, labeler, skew)
+            yield ExperimentCell((method.title,), (LABELERS[labeler],), (config,), ranked=not method.pools)
+    for method in (method for method in grid_methods() if method.can_know_truth):
+        config = stage.config(dataset, method.name, skew=skew, changes={"options.labels": "truth"})
+        yield ExperimentCell((f"{method.title}, true labels",), ("none",), (config,), ranked=False)
+    zero_shot = stage.config(dataset, skew=skew)  # is measured in every run
+    yield ExperimentCell(("zero-shot CLIP",), ("none",), (zero_shot,), "zero_shot", ranked=False)

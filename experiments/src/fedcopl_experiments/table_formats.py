@@ -5,7 +5,7 @@ import io
 import re
 from collections.abc import Sequence
 
-from .tables import Block, Column, Entry, Table
+from .result_tables import ColumnName, ResultTable, TableBlock, TableEntry
 
 NOTHING = "–"
 NARROW = 7  # columns of numbers that fit beside each other
@@ -26,16 +26,16 @@ LATEX = {
 }
 
 
-def ours(entry: Entry, decimals: int) -> str:
+def ours(entry: TableEntry, decimals: int) -> str:
     """Our number: mean ± std, and the gain in brackets."""
-    mean, std = entry.reading.mean, entry.reading.std
+    mean, std = entry.sample.mean, entry.sample.std
     if mean is None:
         return NOTHING
     text = f"{mean:,.{decimals}f}".replace("-", "−") + (f" ± {std:.{decimals}f}" if std is not None else "")
     return text + (f" ({signed(entry.gain, decimals)})" if entry.gain is not None else "")
 
 
-def theirs(entry: Entry, decimals: int) -> str:
+def theirs(entry: TableEntry, decimals: int) -> str:
     """The paper's number, its gain, a dagger where it is doubtful, and how far ours is from it."""
     if entry.paper is None:
         return ""
@@ -52,12 +52,12 @@ def signed(number: float, decimals: int) -> str:
     return ("+" if number > 0 else "−") + text
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ResultTable) -> str:
     notes = [f"{note}  " for note in table.notes]
     return "\n".join([f"**{table.name}.** {table.caption}", "", markdown_grid(table), *notes]).rstrip() + "\n"
 
 
-def markdown_grid(table: Table) -> str:
+def markdown_grid(table: ResultTable) -> str:
     """The rows and columns alone, with the blocks' titles between them."""
     head = [*table.heads, *(" ".join(column) for column in table.columns)]
     align = ["---"] * len(table.heads) + ["---:"] * len(table.columns)
@@ -74,7 +74,7 @@ def _pipes(cells: Sequence[str], pad: str = " ") -> str:
     return "|" + "|".join(f"{pad}{cell.replace('|', chr(92) + '|')}{pad}" for cell in cells) + "|"
 
 
-def _markdown_cell(entry: Entry | None, decimals: int) -> str:
+def _markdown_cell(entry: TableEntry | None, decimals: int) -> str:
     if entry is None:
         return ""
     wrap = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}[entry.mark]
@@ -82,7 +82,7 @@ def _markdown_cell(entry: Entry | None, decimals: int) -> str:
     return f"{text}<br>{theirs(entry, decimals)}" if entry.paper else text
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ResultTable) -> str:
     """A floating table; a wide one is as wide as the page."""
     is_wide = len(table.columns) > NARROW
     packages = ("booktabs", "graphicx") if is_wide else ("booktabs",)
@@ -106,7 +106,7 @@ def to_latex(table: Table) -> str:
     return "\n".join([*above, *body, *notes, f"\\end{{{kind}}}"]) + "\n"
 
 
-def _latex_head(table: Table) -> list[str]:
+def _latex_head(table: ResultTable) -> list[str]:
     """One line of headings, or two with a rule where a data set has several columns."""
     heads = [latex(head) for head in table.heads]
     if all(len(column) == 1 for column in table.columns):
@@ -119,19 +119,19 @@ def _latex_head(table: Table) -> list[str]:
     return [_ampersands([*[""] * len(heads), *first]), rules, _ampersands(second)]
 
 
-def _spans(columns: Sequence[Column]) -> list[tuple[str, int, int]]:
+def _spans(columns: Sequence[ColumnName]) -> list[tuple[str, int, int]]:
     """(name, first, how many) of neighbouring columns with the same first name."""
     spans: list[tuple[str, int, int]] = []
-    for place, column in enumerate(columns):
+    for number, column in enumerate(columns):
         if spans and spans[-1][0] == column[0]:
             name, start, length = spans.pop()
             spans.append((name, start, length + 1))
         else:
-            spans.append((column[0], place, 1))
+            spans.append((column[0], number, 1))
     return spans
 
 
-def _latex_block(block: Block, width: int, decimals: int) -> list[str]:
+def _latex_block(block: TableBlock, width: int, decimals: int) -> list[str]:
     title = [f"\\multicolumn{{{width}}}{{c}}{{{latex(block.title)}}} \\\\", "\\midrule"] if block.title else []
     rows = [
         _ampersands([*(latex(name) for name in row), *(_latex_cell(entry, decimals) for entry in entries)])
@@ -140,7 +140,7 @@ def _latex_block(block: Block, width: int, decimals: int) -> list[str]:
     return [*title, *rows]
 
 
-def _latex_cell(entry: Entry | None, decimals: int) -> str:
+def _latex_cell(entry: TableEntry | None, decimals: int) -> str:
     if entry is None:
         return ""
     wrap = {"best": "\\textbf{%s}", "second": "\\underline{%s}", "": "%s"}[entry.mark]
@@ -157,7 +157,7 @@ def latex(text: str) -> str:
     return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found[0]], text)
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ResultTable) -> str:
     """One line for each number."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
@@ -171,12 +171,12 @@ def to_csv(table: Table) -> str:
     return file.getvalue()
 
 
-def _numbers(entry: Entry) -> list[str | int]:
-    reading, paper = entry.reading, entry.paper
+def _numbers(entry: TableEntry) -> list[str | int]:
+    sample, paper = entry.sample, entry.paper
     return [
-        _plain(reading.mean),
-        _plain(reading.std),
-        len(reading.values),
+        _plain(sample.mean),
+        _plain(sample.std),
+        len(sample.values),
         entry.mark,
         _plain(entry.gain),
         _plain(paper.value if paper else None),

@@ -4,26 +4,26 @@ Plain subprocesses instead of a pool: one that dies takes nobody with it, and a 
 `if __name__ == "__main__"`.
 """
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from queue import SimpleQueue
 from tempfile import TemporaryFile
 from threading import Thread
-from typing import Any
 
+from .worker_messages import Ended, RunTask, WorkerMessage, message_from_line, task_to_line
+
+Messages = SimpleQueue[tuple["Worker", WorkerMessage]]
 START = "import sys; sys.path[:] = sys.argv[1:]; from fedcopl_experiments.worker_process import main; main()"
 
 
 class Worker:
-    """One process. All it says comes into the queue as (worker, message); the last message is `ended`."""
+    """One process. All it says comes into the queue as (worker, message); the last message is `Ended`."""
 
-    def __init__(self, messages: "SimpleQueue[tuple[Worker, dict[str, Any]]]", device: str | None):
+    def __init__(self, messages: "Messages", device: str | None):
         self._complaints = TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         # -P: a file in the working folder that is called like a module is not taken for it.
         self._process = subprocess.Popen(
@@ -48,12 +48,12 @@ class Worker:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def play(self, task: Mapping[str, Any]) -> None:
+    def play(self, task: RunTask) -> None:
         """Hand over a run. One that cannot take it has ended, which the queue will tell."""
         assert self._process.stdin is not None
         self._heard = os.fstat(self._complaints.fileno()).st_size
         try:
-            self._process.stdin.write(json.dumps(task) + "\n")
+            self._process.stdin.write(task_to_line(task))
             self._process.stdin.flush()
         except OSError:
             return
@@ -78,13 +78,13 @@ class Worker:
         self._complaints.seek(self._heard)
         return self._complaints.read().decode("utf-8", "replace").strip().splitlines()[-1:]
 
-    def _listen(self, messages: "SimpleQueue[tuple[Worker, dict[str, Any]]]") -> None:
+    def _listen(self, messages: "Messages") -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with suppress(ValueError):  # a process that is killed may leave half a line
-                messages.put((self, json.loads(line)))
+                messages.put((self, message_from_line(line)))
         self._process.wait()
-        messages.put((self, {"kind": "ended"}))
+        messages.put((self, Ended()))
 
 
 def devices() -> list[str]:
@@ -97,7 +97,7 @@ def devices() -> list[str]:
         return []
     question = [asker, "--query-gpu=index", "--format=csv,noheader"]
     try:
-        told = subprocess.run(question, capture_output=True, text=True, check=True, timeout=60)
+        answer = subprocess.run(question, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):  # no driver behind it, or one that hangs
         return []
-    return told.stdout.split()
+    return answer.stdout.split()

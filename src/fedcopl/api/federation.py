@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..config import RunConfig, override
-from ..data.classes import clean_all, read_classes
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, clean_all, read_classes
 from ..data.handed_over import (
     SITES,
     Images,

@@ -83,7 +83,7 @@ def predict(
 
 
 def _threshold_of(share: float, confidence: object, threshold: float | None) -> float:
-    from ..predict.confidence import Confidence
+    from ..predict.recipe import Confidence
 
     if threshold is not None:
         raise DataError("--abstain-share and --abstain-below say the same thing in two ways: give one of them")

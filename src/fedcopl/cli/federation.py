@@ -19,9 +19,8 @@ from .show import print_outcome, print_status
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates
-    from ..deployment.server.host import ServerHome
-    from ..deployment.server.plan import ServerPlan
-    from ..deployment.server.rounds import PreparedServer
+    from ..deployment.server.plan import PreparedServer, ServerPlan
+    from ..deployment.server.server_process import ServerHome
 
 FEDERATION = Path("federation")
 SETTINGS_HELP = "A settings file, and single settings on top of it. Without a file: the defaults."
@@ -75,9 +74,8 @@ def server(
     classes = _classes(classes, out)
     with flower():
         from ..deployment.server.grid_clients import Patience
-        from ..deployment.server.host import ServerHome
-        from ..deployment.server.plan import ServerPlan
-        from ..deployment.server.rounds import PreparedServer
+        from ..deployment.server.plan import PreparedServer, ServerPlan
+        from ..deployment.server.server_process import ServerHome
     plan = ServerPlan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
     prepared = PreparedServer.prepare(plan)
     home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates, host), host, port)
@@ -86,9 +84,9 @@ def server(
 
 
 def _resumed(folder: Path, out: Path | None) -> Path:
-    from ..deployment.working_folder import who_works
+    from ..deployment.processes import process_of
 
-    return out or Path(who_works(folder)["out"])
+    return out or Path(process_of(folder).about["out"])
 
 
 def _tell_of_unfinished(folder: Path) -> None:
@@ -123,12 +121,12 @@ def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Pat
 
 
 def _host(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
-    from ..deployment.server.host import host
+    from ..deployment.server.server_process import run_server
 
     print_start(home, prepared.plan)
     try:
         with watch(prepared.config.rounds) as watcher:
-            outcome = host(home, prepared, watcher)
+            outcome = run_server(home, prepared, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; go on with the same command and --resume") from error
     except NoClientAnswered as error:
@@ -167,9 +165,9 @@ def stop(
     patience: Annotated[float, typer.Option(help="Seconds to wait until it has stopped.")] = 60.0,
 ) -> None:
     """Ask a server or a site to stop. Finished rounds are kept: go on with --resume."""
-    from ..deployment.working_folder import ask_to_stop, who_works
+    from ..deployment.processes import ask_to_stop, process_of
 
-    if not who_works(folder)["running"]:
+    if not process_of(folder).running:
         print(f"nothing is running in {folder}")
     elif ask_to_stop(folder, patience):
         print("stopped")

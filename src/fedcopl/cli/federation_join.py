@@ -52,7 +52,7 @@ def join(
     called, own = _site_name(name), _own_settings(list(settings or []))
     with flower():
         from ..deployment.site.consent import USUAL, Consent
-        from ..deployment.site.site import SiteHome
+        from ..deployment.site.running_site import SiteHome
     consent = Consent(tuple(share or USUAL), least_sites, least_noise)
     home = SiteHome(called, images, str(classes), folder, own, str(corrections or ""), consent)
     with watch(0) as watcher:
@@ -79,7 +79,7 @@ def _own_settings(pairs: list[str]) -> dict[str, Any]:
 
 def _ready(home: Any, watcher: Any) -> Any:
     from ..deployment.certificates import site_key
-    from ..deployment.site.site import RunningSite
+    from ..deployment.site.running_site import RunningSite
 
     site = RunningSite(home, watcher)
     site_key(home.folder, home.name)
@@ -88,33 +88,33 @@ def _ready(home: Any, watcher: Any) -> Any:
 
 def _tell(site: Any, server: str) -> None:
     """What was found, and what will and what will never leave this machine."""
-    from ..deployment.site.what_leaves import NEVER, leaving
+    from ..deployment.site.consent import NEVER, what_leaves
 
     dataset = site.prepared.dataset
     for title, value in (
         ("site", site.name),
         ("images", f"{len(dataset.train):,}, {len(dataset.skipped)} left out"),
         ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
-        ("told by an expert", f"{len(site.told.index)} images" if len(site.told.index) else "nothing"),
+        ("said by an expert", f"{len(site.said.index)} images" if len(site.said.index) else "nothing"),
         ("classes", site.classes),
         ("model", site.model),
         ("key for the server", str(site.home.folder / "site.pub")),
     ):
         typer.echo(f"{title:<22}{value}")
     typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
-    for line in leaving():
+    for line in what_leaves():
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER}.")
     typer.echo(f"Conditions of this site: {site.home.consent}.\n")
 
 
 def _serve(site: Any, server: str, ca: Path, watcher: Any) -> None:
-    from ..deployment.site.host import host
-    from ..deployment.site.server_probe import Server, check_server
+    from ..deployment.site.server_probe import ServerAddress, check_server
+    from ..deployment.site.site_process import run_site
 
-    there = Server(server, ca)
+    there = ServerAddress(server, ca)
     check_server(there)
     try:
-        host(site, there, watcher)
+        run_site(site, there, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted(f"left; {site.home.folder} keeps what is needed to come back") from error

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ..config import Data
 from ..errors import DataError
-from .classes import clean_all
-from .dataset import Dataset, ImageSet
+from .dataset import Dataset, ImageSet, clean_all
 from .folder import require_folder
 from .images import ImageArrays
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.select import Corrections
 from ..errors import DataError
-from .classes import clean
-from .dataset import ImageSet
+from .dataset import ImageSet, clean
 from .digests import digest
 from .images import StoredImages
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from ..config import Data
 from ..errors import DataError
-from .classes import find_classes
-from .dataset import Dataset, Skipped
+from .dataset import Dataset, Skipped, find_classes
 from .images import SUFFIXES
 from .records import FileRecord, Split, build
 

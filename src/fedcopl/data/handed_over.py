@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ..errors import DataError
-from .classes import clean
-from .dataset import Dataset, ImageSet, Skipped
+from .dataset import Dataset, ImageSet, Skipped, clean
 from .folder import folders_in, images_below
 from .images import BadImage, ImageFiles, StoredImages, decode
 from .records import TEMPLATE, by_name, printable

@@ -11,8 +11,7 @@ from PIL import Image
 
 from ..config import Data
 from ..errors import DataError
-from .classes import clean_all
-from .dataset import Dataset, ImageSet
+from .dataset import Dataset, ImageSet, clean_all
 from .images import StoredImages, decode
 from .records import TEMPLATE
 

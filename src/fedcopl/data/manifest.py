@@ -12,8 +12,7 @@ from typing import Any, cast
 
 from ..config import Data
 from ..errors import DataError
-from .classes import find_classes
-from .dataset import Dataset, Skipped
+from .dataset import Dataset, Skipped, find_classes
 from .records import FileRecord, Split, build, printable
 
 COLUMNS = ("path", "label", "split", "client")

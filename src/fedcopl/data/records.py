@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .classes import clean, clean_all
-from .dataset import Dataset, ImageSet, Skipped
+from .dataset import Dataset, ImageSet, Skipped, clean, clean_all
 from .images import ImageFiles
 
 Split = Literal["train", "test"]

@@ -11,7 +11,8 @@ from ..config import RunConfig, read_settings
 from ..errors import FederationError
 from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
-from ..run.record import LabelCounts, RoundRecord, parse_json, read_rounds
+from ..run.record import LabelCounts, RoundRecord
+from ..run.record_reader import parse_json, read_rounds
 from .certificates import read_site_keys
 from .flower_internals.connections import Control
 from .processes import FolderProcess, process_of

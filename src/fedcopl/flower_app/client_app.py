@@ -11,7 +11,7 @@ from ..deployment.site.consent import USUAL, Consent
 from ..deployment.site.replies import Answerer, make_client_app
 from ..deployment.site.running_site import RunningSite, SiteHome
 from ..errors import ConfigError
-from ..simulation.simulated_sites import PARTITION, SimulatedSite
+from ..simulation.on_flower import PARTITION, SimulatedSite
 from .run_settings import read_run_settings
 
 MODEL = "model."

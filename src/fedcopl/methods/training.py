@@ -1,5 +1,6 @@
 """Step 4 of the algorithm: one client's local epochs on its pseudo labels, and how well logits fit those."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,11 +11,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..algorithm.learning_rate import cosine
 from ..algorithm.select import Selection
 from ..config import RunConfig
 from .base import Named, as_numpy
 from .prompted_model import PromptedModel, Prompts
+
+
+def cosine(highest: float, done: int, period: int) -> float:
+    """eta * (1 + cos(pi e / period)) / 2: from `highest` at e = 0 towards 0 at e = period."""
+    return highest * (1 + math.cos(math.pi * done / period)) / 2
+
 
 SMALLEST = 1e-6  # a weight below this is taken for none, as in CPL's code
 POWER = 0.7  # q of the generalised cross-entropy

@@ -23,10 +23,8 @@ from ..run.folder import file_name
 from ..run.reading import read_finished
 from ..run.record import ClientRecord
 from ..run.watcher import SilentWatcher
-from .classifier import Classifier
-from .confidence import SHARE, Confidence
-from .predictor import Predictor
-from .recipe import ARRAYS, BACKBONE, CONFIG, Recipe, TrainedOn, is_exported, read_recipe
+from .classifier import Classifier, Predictor
+from .recipe import ARRAYS, BACKBONE, CONFIG, SHARE, Confidence, Recipe, TrainedOn, is_exported, read_recipe
 
 PromptArrays = Mapping[str, NDArray[np.float32]]
 

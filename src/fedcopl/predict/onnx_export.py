@@ -19,7 +19,7 @@ from ..clip.formats.files import first_sentence
 from ..errors import ModelError
 from ..files import write_bytes
 from ..rng import stream
-from .predictor import Predictor
+from .classifier import Predictor
 
 LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # differences beyond which the file is not believed
 LARGEST_FILE = 2**31 - 2**20  # what one file of this format can hold

@@ -1,15 +1,60 @@
 """A classifier but for its arrays: what stands in its config.json."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..config import RunConfig
-from ..data.classes import clean_all
-from ..errors import FedCoPLError, ModelError
-from .confidence import SHARE, Confidence, read_confidence
+from ..data.dataset import clean_all
+from ..errors import DataError, FedCoPLError, ModelError
+
+SHARE = 0.05  # of a site's own images that get no answer, unless somebody chooses otherwise
+LEVELS = np.linspace(0, 1, 101)
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure a classifier is of its own site's images."""
+
+    percentiles: tuple[float, ...]  # of the highest probability: the least, 1 %, ..., 99 %, the most
+    images: int
+
+    @classmethod
+    def of(cls, log_probabilities: NDArray[np.float64]) -> "Confidence":
+        """From log p (n, C) of the site's unlabelled images."""
+        if not len(log_probabilities):
+            raise DataError("there are no images to measure confidence on")
+        highest = np.exp(log_probabilities.max(axis=1))
+        # Each the confidence of a real image, and never the next higher one: no more than the share lies below.
+        return cls(tuple(np.quantile(highest, LEVELS, method="lower").tolist()), len(highest))
+
+    def threshold(self, share: float = SHARE) -> float:
+        """The probability below which this share of the site's own images lies, in whole percents, or a little less."""
+        if not 0 <= share <= 1:
+            raise DataError(f"the share of images without an answer must be between 0 and 1, not {share}")
+        return self.percentiles[int(share * 100 + 1e-9)]
+
+
+def read_confidence(told: object) -> Confidence | None:
+    """From a classifier's config.json; ValueError when it cannot be."""
+    match told:
+        case None:
+            return None
+        case {"percentiles": [*percentiles], "images": int(images)}:
+            if _are_percentiles(percentiles) and images > 0:
+                return Confidence(tuple(map(float, percentiles)), images)
+    raise ValueError("confidence must be 101 growing probabilities and a number of images")
+
+
+def _are_percentiles(values: Sequence[object]) -> bool:
+    numbers = [value for value in values if isinstance(value, int | float) and 0 <= value <= 1]
+    return len(numbers) == len(values) == len(LEVELS) and numbers == sorted(numbers)
+
 
 KIND, FORMAT = "fedcopl-classifier", 1
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"

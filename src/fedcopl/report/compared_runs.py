@@ -8,6 +8,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..config import by_full_name
 from ..run.record import Outcome
 from . import numbers as words
 from .curves import ACCURACIES, BYTES, COUNT, PERCENT, AccuracyKind, hundred
@@ -119,17 +120,9 @@ class RunGroup:
         return {measure.name: spread([measure.of(run.outcome) for run in self.runs]) for measure in MEASURES}
 
 
-def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings by their full names, `data.clients` and the like."""
-    named: dict[str, Any] = {}
-    for key, value in settings.items():
-        named |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    return named
-
-
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
     """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
-    settings = [flat(run.outcome.settings) for run in runs]
+    settings = [by_full_name(run.outcome.settings) for run in runs]
     names = dict.fromkeys(name for one in settings for name in one if name not in APART)
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
@@ -159,14 +152,14 @@ def grouped(runs: Sequence[ComparedRun]) -> list[RunGroup]:
 
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
-    settings = {name: value for name, value in flat(run.outcome.settings).items() if name not in APART}
+    settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in APART}
     return settings, run.outcome.classes, len(run.outcome.rounds)
 
 
 def _group(label: str, runs: Sequence[ComparedRun]) -> RunGroup:
     outcome = runs[0].outcome
     done, planned = len(outcome.rounds), outcome.setting("rounds")
-    return RunGroup(label, runs, flat(outcome.settings), planned if isinstance(planned, int) else done, done)
+    return RunGroup(label, runs, by_full_name(outcome.settings), planned if isinstance(planned, int) else done, done)
 
 
 def labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:
@@ -181,7 +174,7 @@ def labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> li
 
 
 def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
-    settings = flat(run.outcome.settings)
+    settings = by_full_name(run.outcome.settings)
     named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ]
     return ", ".join(str(value) if name in SPEAKING else f"{name} {value}" for name, value in named)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config import by_full_name
 from ..data.records import printable
 from ..files import write_text
 from ..run.record import Outcome
@@ -20,7 +21,6 @@ from .compared_runs import (
     Spread,
     common_zero_shot,
     differing,
-    flat,
     grouped,
     once_each,
     ranked,
@@ -197,7 +197,7 @@ def common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]
     """The settings that are the same in all runs, by section."""
     apart = {*differing(runs), *APART}
     kept: dict[str, Any] = {}
-    for name, value in flat(runs[0].outcome.settings).items():
+    for name, value in by_full_name(runs[0].outcome.settings).items():
         section, dot, leaf = name.partition(".")
         if name in apart:
             continue

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ..errors import RunFolderError
 from ..run.folder import EXAMPLES
-from ..run.record import parse_json
+from ..run.record_reader import parse_json
 
 PER_CLASS = 8  # images shown of a class
 IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2

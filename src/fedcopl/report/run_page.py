@@ -34,7 +34,6 @@ from .tables import (
     refresh_rows,
     reported_clients,
     verdict,
-    with_clients,
 )
 
 SIDE_BY_SIDE = 12  # heat maps with more classes stand below each other
@@ -73,7 +72,6 @@ def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> Non
 
 
 def render(outcome: Outcome, examples: Sequence[Example]) -> str:
-    outcome = with_clients(outcome)
     how, numbers = label_story(outcome), counted(outcome)
     clients, recall, drift = reported_clients(outcome, numbers), class_recall(outcome), curves.drift_charts(outcome)
     shown = {"classes": bool(recall.rows), "drift": bool(drift)} | dict.fromkeys(OF_REFRESHES, numbers is not None)

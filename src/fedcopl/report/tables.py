@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,6 @@ from .numbers import difference
 SHOWN = 30  # clients in a table; the others are summed up
 LEVELS = 9  # shades of a heat map, beside the one of zero
 CHANGES = 5  # shades of a change, for more and for less
-
-
-def with_clients(outcome: Outcome) -> Outcome:
-    """The outcome with all that it says of its clients: old servers name only sites, runs that go on have no scores."""
-    clients = outcome.clients or tuple(ClientRecord(name=name) for name in outcome.sites or ())
-    scores = outcome.final.clients
-    whose = outcome.sites is None and len(scores) == len(clients)  # real sites come and go: whose score is which?
-    if whose and all(client.final is None for client in clients):
-        clients = tuple(replace(client, final=score) for client, score in zip(clients, scores, strict=True))
-    return replace(outcome, clients=clients)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..data.classes import clean
+from ..data.dataset import clean
 from ..errors import RunFolderError
 from ..local_page.access import Guard, Keys, read_form
 from ..local_page.serving import file_routes, page

@@ -15,7 +15,8 @@ from ..federation.client import ClientState
 from ..federation.server import ServerState
 from ..federation.state_arrays import Tensors, below, state_from, state_tensors
 from ..files import write_bytes
-from .record import Outcome, read_outcome, to_plain
+from .record import Outcome, to_plain
+from .record_reader import read_outcome
 
 CHECKPOINT = "checkpoint.safetensors"
 

@@ -27,7 +27,7 @@ from urllib.parse import quote
 from filelock import FileLock, Timeout
 from safetensors.numpy import save
 
-from ..config import RunConfig, load
+from ..config import RunConfig, by_full_name, load
 from ..errors import RunFolderError
 from ..federation.client import ClientState
 from ..federation.server import ServerState
@@ -87,7 +87,7 @@ class RunFolder:
             raise RunFolderError(f"{self.path}: holds files that are not a run's ({strange[0]}); choose another --out")
 
     def _check_same(self, wanted: RunConfig, there: RunConfig) -> None:
-        old, new = _flat(there), _flat(wanted)
+        old, new = (by_full_name(config.model_dump()) for config in (there, wanted))
         keys = [*old, *(key for key in new if key not in old)]
         changed = [f"{key} is {old.get(key)!r}, not {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
         if changed:
@@ -144,10 +144,3 @@ def file_name(client: str) -> str:
 
 def _escaped(letter: str) -> str:
     return f"%{ord(letter):02X}"
-
-
-def _flat(config: RunConfig) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.model_dump().items():
-        flat |= {f"{key}.{leaf}": v for leaf, v in value.items()} if isinstance(value, dict) else {key: value}
-    return flat

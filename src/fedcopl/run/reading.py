@@ -5,7 +5,8 @@ from pathlib import Path
 
 from ..errors import RunFolderError
 from .folder import PROGRESS, RESULTS, SETTINGS
-from .record import Outcome, parse_json, read_outcome
+from .record import Outcome
+from .record_reader import parse_json, read_outcome
 
 DEPTH = 3  # levels of folders that are searched for runs
 
@@ -60,8 +61,9 @@ def read_so_far(folder: Path) -> Outcome:
 def read_file(file: Path) -> Outcome:
     """An outcome that is whole; RunFolderError says what is wrong with it."""
     try:
-        reading = read_outcome(parse_json(file.read_text(encoding="utf-8")))
-        complaints = [*_gaps(reading.outcome), *reading.complaints]
+        plain = parse_json(file.read_text(encoding="utf-8"))
+        reading = read_outcome(plain)
+        complaints = [*(_gaps(reading.outcome) if isinstance(plain, dict) else ()), *reading.complaints]
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -4,14 +4,13 @@ Who knows more writes more: a simulation knows the truth about every image, a se
 how many images there are. What is not known is None, or empty.
 """
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import Field, Strict, TypeAdapter, ValidationError
+from pydantic import Field, Strict, TypeAdapter
 
 from ..algorithm.metrics import Score, accuracy
 from ..privacy.accountant import PrivacyStatement, Release
@@ -160,13 +159,13 @@ class Outcome:
     >>> run = Outcome(name="demo", classes=("cat", "dog"), rounds=rounds)
     >>> run.final.macro, run.best.number
     (0.7, 1)
-    >>> read_outcome(to_plain(run)).outcome == run
-    True
+    >>> to_plain(run)["final"]["macro"]
+    0.7
     """
 
     schema: Count = SCHEMA
     name: Text = ""
-    seed: Count = 0
+    seed: Annotated[int, Strict(), Field(ge=0)] = 0
     classes: tuple[Text, ...] = ()
     template: Text = ""
     method: Text = ""
@@ -244,7 +243,7 @@ class Outcome:
 
 def to_plain(outcome: Outcome) -> dict[str, Any]:
     """What results.json holds: all of it, and what follows from it for those who only look."""
-    plain: dict[str, Any] = _adapter(Outcome).dump_python(outcome, mode="json", by_alias=True)
+    plain: dict[str, Any] = adapter(Outcome).dump_python(outcome, mode="json", by_alias=True)
     if outcome.rounds:
         plain |= {key: _headline(record) for key, record in (("final", outcome.final), ("best", outcome.best))}
     plain |= {"bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "images_used": outcome.images_used}
@@ -253,7 +252,7 @@ def to_plain(outcome: Outcome) -> dict[str, Any]:
 
 def round_to_plain(record: RoundRecord) -> dict[str, Any]:
     """One line of rounds.jsonl."""
-    plain: dict[str, Any] = _adapter(RoundRecord).dump_python(record, mode="json", by_alias=True)
+    plain: dict[str, Any] = adapter(RoundRecord).dump_python(record, mode="json", by_alias=True)
     return plain
 
 
@@ -266,124 +265,15 @@ def _headline(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What could be read, and what could not: `rounds[3].loss is 'high'`."""
-
-    outcome: Outcome
-    complaints: tuple[str, ...] = ()
-
-
-def read_outcome(plain: object) -> Reading:
-    """The outcome in plain data of any version: what is missing is unknown, what is damaged is left out and named."""
-    found, complaints = _read(Outcome, plain)
-    outcome = _with_clients(found or Outcome())
-    return Reading(outcome, (*complaints, *_misfits(outcome)))
-
-
-def _with_clients(outcome: Outcome) -> Outcome:
-    """A server of version 0.1 wrote the names of its sites only."""
-    if outcome.clients or not outcome.sites:
-        return outcome
-    return replace(outcome, clients=tuple(ClientRecord(name=name) for name in outcome.sites))
-
-
-def read_rounds(lines: Sequence[object]) -> tuple[RoundRecord, ...]:
-    """The lines of rounds.jsonl that can be read, in the order of their rounds."""
-    found = [record for record in (_read(RoundRecord, line)[0] for line in lines) if record is not None]
-    by_round = {record.round: record for record in found}
-    return tuple(by_round[round] for round in sorted(by_round))
-
-
 def json_schema() -> dict[str, Any]:
     """The documented form of results.json."""
-    schema = _adapter(Outcome).json_schema(by_alias=True)
+    schema = adapter(Outcome).json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "results.json of fedcopl"} | schema
 
 
-def parse_json(text: bytes | str) -> Any:
-    """What is no number (NaN) is not measured; ValueError for what is no JSON."""
-    try:
-        return json.loads(text, parse_constant=lambda _: None)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
 @cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
+def adapter(kind: type) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
-
-
-def _read(kind: type, plain: object) -> tuple[Any, list[str]]:
-    complaints: list[str] = []
-    while True:
-        try:
-            return _adapter(kind).validate_python(plain), complaints
-        except ValidationError as error:
-            mistakes = error.errors(include_url=False, include_context=False)
-        places = {_existing(plain, mistake["loc"]): mistake for mistake in mistakes}
-        complaints += [_complaint(place, mistake) for place, mistake in places.items()]
-        if () in places:  # nothing of it is what it should be
-            return None, complaints
-        for place in sorted(places, key=_order, reverse=True):  # the last of a list first, so that the others stay
-            plain = _without(plain, place)
-
-
-def _existing(plain: Any, location: Sequence[int | str]) -> tuple[int | str, ...]:
-    """The part of pydantic's place that is in the data: it adds the branches of unions, and what is missing."""
-    place: list[int | str] = []
-    for key in location:
-        known = range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()
-        if key not in known:
-            break
-        plain = plain[key]
-        place.append(key)
-    return tuple(place)
-
-
-def _order(place: Sequence[int | str]) -> list[tuple[int, str]]:
-    return [(part, "") if isinstance(part, int) else (-1, part) for part in place]
-
-
-def _without(plain: Any, place: Sequence[int | str]) -> Any:
-    """A copy without what is at this place."""
-    key, *below = place
-    if isinstance(plain, Mapping):
-        rest = {name: value for name, value in plain.items() if name != key}
-        return rest | ({key: _without(plain[key], below)} if below else {})
-    position = int(key)
-    kept = [_without(plain[position], below)] if below else []
-    return [*plain[:position], *kept, *plain[position + 1 :]]
-
-
-def _complaint(place: Sequence[int | str], mistake: Any) -> str:
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "it"
-    if mistake["type"] == "missing":
-        return f"{where}.{mistake['loc'][-1]} is missing"
-    return f"{where} is {mistake['input']!r:.40}"
-
-
-def _misfits(outcome: Outcome) -> Iterator[str]:
-    """Lists that are not as long as they should be."""
-    classes, clients = len(outcome.classes), len(outcome.clients)
-    for n, refresh in enumerate(outcome.refreshes):
-        for kind in ("estimated", "allocated", "selected"):
-            rows: tuple[Counts, ...] = getattr(refresh, kind)
-            if len(rows) != clients:
-                yield f"refreshes[{n}].{kind} has {len(rows)} rows for {clients} clients"
-            elif any(len(row) not in (0, classes) for row in rows):
-                yield f"refreshes[{n}].{kind} is not one count for each of {classes} classes"
-    for n, client in enumerate(outcome.clients):
-        if len(client.true_counts or ()) not in (0, classes):
-            yield f"clients[{n}].true_counts is not one count for each of {classes} classes"
-    for place, recall in _recalls(outcome):
-        if len(recall or ()) not in (0, classes):
-            yield f"{place} is not one number for each of {classes} classes"
-
-
-def _recalls(outcome: Outcome) -> Iterator[tuple[str, tuple[float | None, ...] | None]]:
-    yield "zero_shot.recall", outcome.zero_shot.recall
-    yield from ((f"rounds[{n}].recall", record.recall) for n, record in enumerate(outcome.rounds))
 
 
 def finite(number: float) -> float | None:

@@ -105,7 +105,7 @@ class Simulation:
 
     def _client_records(self, outcome: Outcome) -> Iterator[ClientRecord]:
         pools = self.audit.pools
-        before, after = outcome.zero_shot, outcome.rounds[-1]
+        before, after = outcome.zero_shot, outcome.final
         zero_shot, final = ((one.weighted,) if pools else one.clients for one in (before, after))
         tested = [sum(map(len, self.parts.test))] if pools else [*map(len, self.parts.test)]
         labels = self.dataset.train.labels

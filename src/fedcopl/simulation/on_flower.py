@@ -10,8 +10,9 @@ import secrets
 import shutil
 import threading
 import time
+import tomllib
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,46 @@ from ..data.sharing_out import client_names
 from ..deployment.server.grid_clients import GridClients, Patience
 from ..deployment.server.site_registry import KnownSites
 from ..deployment.site.replies import make_client_app
+from ..deployment.site.site_state import SiteState
 from ..deployment.wire.terms import Terms
 from ..errors import FedCoPLError, FederationError
 from ..federation.client import Client, ClientState
 from ..messages import Ask, Reply
 from ..methods import choose_method
+from ..run.folder import file_name
 from ..run.record import Outcome
 from ..run.watcher import SilentWatcher, Watcher
-from .local import LocalClients
-from .simulate import Engine, NotedClients, simulate
-from .simulated_sites import PARTITION, SIMULATED, SimulatedSite, simulated_state
+from .assemble import Simulation, assemble
+from .simulate import Engine, LocalClients, NotedClients, simulate
+
+PARTITION = "partition-id"  # Flower's word for the number of a simulated client
+SIMULATED = ".flower"
+
+
+class SimulatedSite:
+    """One client of a simulated federation, with a folder like that of a real site."""
+
+    folder_name = "simulated"
+
+    def __init__(self, settings: str, folder: Path, number: int):
+        clients = _simulation(settings).clients
+        self.name = list(clients)[number]
+        self._client, self._folder = clients[self.name], folder
+
+    def answer(self, ask: Ask, terms: Terms) -> Reply:
+        return simulated_state(self._folder, terms.run, self.name).answer(ask, terms.attempt, self._client)
+
+
+def simulated_state(folder: Path, run: str, name: str) -> SiteState:
+    """Where a simulated site keeps its states, in the folder of the run."""
+    return SiteState(folder / SIMULATED / file_name(run) / file_name(name))
+
+
+@lru_cache(maxsize=1)
+def _simulation(settings: str) -> Simulation:
+    """Ray keeps its processes: images and model are loaded once in each."""
+    return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentWatcher())
+
 
 LONG = 24 * 3600.0  # seconds: a simulated site does not get lost
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from ..algorithm.metrics import Score
 from ..config import RunConfig
 from ..data.dataset import Dataset
+from ..errors import ClientFailed
 from ..federation.client import Client, ClientState
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
-from ..messages import Ask, Estimate, Reply
+from ..messages import Ask, Estimate, KeyAsk, Reply
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
 from ..run.believed_labels import write_images, write_labels
@@ -20,7 +21,45 @@ from ..run.loop import Play
 from ..run.record import Outcome, RefreshRecord, RoundRecord
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
-from .local import LocalClients
+
+
+class LocalClients:
+    """Holds every client's state; a client trains the same whether it is asked first or last."""
+
+    least = 1
+
+    def __init__(
+        self,
+        clients: Mapping[str, Client],
+        states: Mapping[str, ClientState] | None = None,
+        watcher: Watcher | None = None,
+    ):
+        self._clients = dict(clients)
+        self.states = {name: ClientState() for name in clients} | dict(states or {})
+        self._watcher = watcher or SilentWatcher()
+        self._seconds: dict[str, float] = {}
+
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self._clients)
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        return {client: self._ask_one(client, ask) for client, ask in questions.items()}
+
+    def take_seconds(self) -> dict[str, float]:
+        """The seconds that each kind of question took since this was last asked."""
+        taken, self._seconds = self._seconds, {}
+        return taken
+
+    def _ask_one(self, client: str, ask: Ask) -> Reply:
+        kind, began = type(ask).__name__, time.perf_counter()
+        try:
+            reply, self.states[client] = self._clients[client].answer(ask, self.states[client])
+        except Exception as error:
+            raise ClientFailed(client, kind, ask.round, error) from error
+        self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
+        if not isinstance(ask, KeyAsk):
+            self._watcher.answered(client, ask)
+        return reply
 
 
 def simulate(

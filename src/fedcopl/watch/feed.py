@@ -13,7 +13,8 @@ from typing import Any
 
 from ..data.records import printable
 from ..run.folder import ENDED, PROGRESS, RESULTS, ROUNDS, SETTINGS
-from ..run.record import Counts, Outcome, RoundRecord, parse_json, read_outcome, read_rounds
+from ..run.record import Counts, Outcome, RoundRecord
+from ..run.record_reader import parse_json, read_outcome, read_rounds
 
 SERVER = "server.json"  # of a server of real sites: everybody who ever joined
 FILES = (SETTINGS, ROUNDS, PROGRESS, RESULTS, SERVER, ENDED)

@@ -14,11 +14,11 @@ from rich.text import Text
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
 
-from .show import describe, print_plan, print_table, watch
+from .grid_display import describe, print_plan, print_table, watch
 
 if TYPE_CHECKING:
-    from ..catalog import Experiment
-    from ..grid import GridOutcome
+    from ..experiment_catalog import Experiment
+    from ..grid_runner import GridOutcome
     from ..render import Rendering
     from ..scales import Stage
 
@@ -30,12 +30,14 @@ Names = Annotated[
 ]
 ScaleName = Annotated[str, typer.Option(help="smoke, demo (glyph-clip and digits) or paper.")]
 Datasets = Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.", show_default=False)]
-Backbone = Annotated[str, typer.Option(help="Another model than the experiment's own.", show_default=False)]
+BackboneName = Annotated[str, typer.Option(help="Another model than the experiment's own.", show_default=False)]
 Seeds = Annotated[str, typer.Option(help="How many, as 5, or which, as 1,2,3; else the scale's.", show_default=False)]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
-Place = Annotated[Path, typer.Option(help="Folder of the runs and their store.")]
+StoreFolder = Annotated[Path, typer.Option("--place", help="Folder of the runs and their store.")]
 DataFolder = Annotated[Path, typer.Option(help="Folder of the data sets, each in a folder of its name.")]
-Out = Annotated[Path | None, typer.Option(help="Folder for what is drawn; else PLACE/SCALE.", show_default=False)]
+DrawnFolder = Annotated[
+    Path | None, typer.Option(help="Folder for what is drawn; else PLACE/SCALE.", show_default=False)
+]
 Update = Annotated[
     Path | None, typer.Option(help="A page whose marked tables are filled from the grid.", show_default=False)
 ]
@@ -47,18 +49,18 @@ def reproduce(
     names: Names = None,
     scale: ScaleName = "demo",
     dataset: Datasets = None,
-    backbone: Backbone = "",
+    backbone: BackboneName = "",
     seeds: Seeds = "",
     jobs: Jobs = 1,
-    place: Place = Path("results"),
+    folder: StoreFolder = Path("results"),
     data: DataFolder = Path("data"),
-    out: Out = None,
+    out: DrawnFolder = None,
     update: Update = None,
     dry_run: DryRun = False,
     draw_only: DrawOnly = False,
 ) -> None:
     """Play the runs of tables and figures that are not done yet, then print and draw them."""
-    from ..catalog import find_experiments
+    from ..experiment_catalog import find_experiments
     from ..scales import Stage, check_datasets, find_scale
 
     if not names:
@@ -66,11 +68,11 @@ def reproduce(
         return
     stage = Stage(find_scale(scale), check_datasets(dataset or ()), backbone, data)
     chosen = read_seeds(seeds) if seeds else tuple(range(1, stage.scale.trials + 1))
-    work = _Work(find_experiments(names), stage, chosen, place, out or place / scale, update, jobs)
+    request = _Request(find_experiments(names), stage, chosen, folder, out or folder / scale, update, jobs)
     if dry_run:
-        work.plan()
+        request.plan()
     else:
-        work.do(draw_only=draw_only, command=_command(names, scale, dataset or [], backbone, seeds))
+        request.fulfil(draw_only=draw_only, command=_command(names, scale, dataset or [], backbone, seeds))
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
@@ -91,7 +93,7 @@ def _command(names: Sequence[str], scale: str, datasets: Sequence[str], backbone
 
 
 def _print_catalog() -> None:
-    from ..catalog import ALIASES, EXPERIMENTS
+    from ..experiment_catalog import ALIASES, EXPERIMENTS
 
     table = Table("name", "what it is", box=None, pad_edge=False)
     for name, experiment in EXPERIMENTS.items():
@@ -102,47 +104,47 @@ def _print_catalog() -> None:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _Request:
     """What was asked for."""
 
     experiments: "Sequence[Experiment]"
     stage: "Stage"
     seeds: Sequence[int]
-    place: Path
+    folder: Path
     out: Path
     update: Path | None
     jobs: int
 
     def plan(self) -> None:
-        from ..plan import make_plan
+        from ..grid_plan import make_plan
         from ..store import FILE_NAME, ResultStore
 
-        plan = make_plan(self._configs(), ResultStore(self.place / FILE_NAME))
+        plan = make_plan(self._configs(), ResultStore(self.folder / FILE_NAME))
         print_plan(plan, self.jobs, Console(highlight=False, soft_wrap=True))
 
-    def do(self, *, draw_only: bool, command: str) -> None:
-        """Play, print, draw; what failed is told last."""
-        from ..grid import run_grid
-        from ..readings import Shelf
+    def fulfil(self, *, draw_only: bool, command: str) -> None:
+        """Play, print, draw; what failed is named last."""
+        from ..grid_runner import run_grid
+        from ..measures import StoredOutcomes
         from ..render import Renderer
         from ..store import FILE_NAME, ResultStore
 
         configs = self._configs()
-        shelf = Shelf(ResultStore(self.place / FILE_NAME), any_code=draw_only)
-        renderer = Renderer(self.stage, shelf, self.seeds, self.out, command)
+        outcomes = StoredOutcomes(ResultStore(self.folder / FILE_NAME), any_code=draw_only)
+        renderer = Renderer(self.stage, outcomes, self.seeds, self.out, command)
         if self.update:
             renderer.refuse_page(self.update)
         outcome = None
         if not draw_only:
             with watch() as watcher:
-                outcome = run_grid(configs, self.place, jobs=self.jobs, watcher=watcher)
+                outcome = run_grid(configs, self.folder, jobs=self.jobs, watcher=watcher)
         _print_rendering(renderer.render(self.experiments, self.update))
         if outcome and outcome.failed:
-            _print_failures(outcome, configs, self.place)
+            _print_failures(outcome, configs, self.folder)
             raise typer.Exit(SOME_FAILED)
 
     def _configs(self) -> list[RunConfig]:
-        from ..catalog import runs_of
+        from ..experiment_catalog import runs_of
 
         empty = [experiment.name for experiment in self.experiments if not experiment.cells(self.stage)]
         if len(empty) == len(self.experiments):
@@ -165,14 +167,14 @@ def _print_rendering(rendering: "Rendering") -> None:
         console.print(Text(f"written to {folder}: {written}"))
 
 
-def _print_failures(outcome: "GridOutcome", configs: Sequence[RunConfig], place: Path) -> None:
+def _print_failures(outcome: "GridOutcome", configs: Sequence[RunConfig], folder: Path) -> None:
     """Each message once, with the runs that ended so."""
-    from ..grid import run_key
+    from ..run_key import run_key
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     names = {run_key(config): describe(config) for config in configs}
     console.print(f"{len(outcome.failed)} of {len(names)} runs failed; the same command tries them again:")
     for message in dict.fromkeys(outcome.failed.values()):
-        keys = [key for key, told in outcome.failed.items() if told == message]
+        keys = [key for key, reason in outcome.failed.items() if reason == message]
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
-        console.print(f"  {names[keys[0]]}{more}: {message} (see {place / 'runs' / keys[0]})")
+        console.print(f"  {names[keys[0]]}{more}: {message} (see {folder / 'runs' / keys[0]})")

@@ -1,27 +1,30 @@
-"""`fedcopl results`: what a place's store holds, and how to take it elsewhere."""
+"""`fedcopl results`: what a store holds, and how to take it elsewhere."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedcopl.cli.show import percent
 from fedcopl.errors import RunFolderError
 
-from ..store import FILE_NAME, ResultStore, StoredRun, flat, run_row
+from ..flat_settings import flat
+from .grid_display import share_text
+
+if TYPE_CHECKING:
+    from ..store import ResultStore, StoredRun
 
 SHOWN = {"method", "labeler", "seed", "name", "model.threads", "model.memory"}
 
 
 def results(
-    place: Annotated[Path, typer.Option(help="Folder of the store, as given to the command that made it.")] = Path(
-        "results"
-    ),
+    folder: Annotated[
+        Path, typer.Option("--place", help="Folder of the store, as given to the command that made it.")
+    ] = Path("results"),
     export: Annotated[
         Path | None,
         typer.Option(help="Write FILE.csv or FILE.parquet, and FILE-rounds beside it.", show_default=False),
@@ -35,7 +38,9 @@ def results(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of the table.")] = False,
 ) -> None:
     """List the runs of a results store, or export them."""
-    store = ResultStore(place / FILE_NAME)
+    from ..store import FILE_NAME, ResultStore, run_row
+
+    store = ResultStore(folder / FILE_NAME)
     if not store.path.exists():
         raise RunFolderError(f"{store.path}: there are no results; name the folder that has some with --place")
     runs = store.runs()
@@ -48,28 +53,28 @@ def results(
         print_runs(runs, store.path)
 
 
-def _export(store: ResultStore, file: Path | None) -> list[str]:
+def _export(store: "ResultStore", file: Path | None) -> list[str]:
     if file is None:
         return []
     store.export(file)
     return [f"{file} and {file.stem}-rounds{file.suffix} beside it"]
 
 
-def _write(runs: list[StoredRun], tensorboard: Path | None, mlflow: Path | None) -> list[str]:
-    from ..writers import DATABASE, write_mlflow, write_tensorboard
+def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | None) -> list[str]:
+    from ..tensorboard_mlflow import DATABASE, write_mlflow, write_tensorboard
 
-    told = []
+    lines = []
     if tensorboard is not None:
         count = write_tensorboard(runs, tensorboard)
-        told.append(f"{tensorboard}: {count} runs; look at them with: tensorboard --logdir {tensorboard}")
+        lines.append(f"{tensorboard}: {count} runs; look at them with: tensorboard --logdir {tensorboard}")
     if mlflow is not None:
         count = write_mlflow(runs, mlflow)
         look = f"mlflow ui --backend-store-uri sqlite:///{mlflow / DATABASE}"
-        told.append(f"{mlflow}: {count} new runs; look at them with: {look}")
-    return told
+        lines.append(f"{mlflow}: {count} new runs; look at them with: {look}")
+    return lines
 
 
-def print_runs(runs: list[StoredRun], path: Path) -> None:
+def print_runs(runs: "list[StoredRun]", path: Path) -> None:
     """Runs of the same settings together, then what went wrong."""
     console = Console(highlight=False, markup=False)
     for settings, group in alike(runs).items():
@@ -84,7 +89,7 @@ def print_runs(runs: list[StoredRun], path: Path) -> None:
     console.print(f"{path}: {counts}, {sum(run.seconds for run in runs):.0f} s in all", soft_wrap=True)
 
 
-def runs_table(runs: list[StoredRun]) -> Table:
+def runs_table(runs: "list[StoredRun]") -> Table:
     """A row for each run; accuracy in %, mean over clients."""
     table = Table(box=None, pad_edge=False)
     for name, width in {"key": 16, "method": 12, "labeler": 7}.items():
@@ -97,7 +102,7 @@ def runs_table(runs: list[StoredRun]) -> Table:
     return table
 
 
-def alike(runs: list[StoredRun]) -> dict[str, list[StoredRun]]:
+def alike(runs: "list[StoredRun]") -> "dict[str, list[StoredRun]]":
     """The runs by the settings in which not all agree, as `partition=iid, clients=5`."""
     names = differing([flat(run.settings) for run in runs])
     groups: dict[str, list[StoredRun]] = {}
@@ -114,10 +119,10 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
 
 
-def _accuracies(run: StoredRun) -> tuple[str, str]:
-    if run.results is None:
+def _accuracies(run: "StoredRun") -> tuple[str, str]:
+    if run.outcome is None:
         return "", "failed"
-    return percent(run.results["zero_shot"]["macro"], ""), percent(run.results["final"]["macro"], "")
+    return share_text(run.outcome.zero_shot.macro), share_text(run.outcome.final.macro)
 
 
 def printable(text: str) -> str:

@@ -1,7 +1,7 @@
 """The results of many runs in one SQLite file, for tables, notebooks and plain SQL."""
 
+from .csv_parquet import run_row
 from .database import FILE_NAME, ResultStore
-from .export import run_row
-from .stored_run import StoredRun, flat, headline, round_rows
+from .stored_run import StoredRun, accuracies, headline, round_rows
 
-__all__ = ["FILE_NAME", "ResultStore", "StoredRun", "flat", "headline", "round_rows", "run_row"]
+__all__ = ["FILE_NAME", "ResultStore", "StoredRun", "accuracies", "headline", "round_rows", "run_row"]

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedcopl.errors import RunFolderError
+from fedcopl.run.record import Outcome, to_plain
+from fedcopl.run.record_reader import parse_json, read_outcome
 
-from .export import export_runs
+from ..flat_settings import flat
+from .csv_parquet import export_runs
 from .stored_run import (
+    ACCURACIES,
     HEADLINES,
-    KINDS,
     StoredRun,
     class_rows,
     client_rows,
-    flat,
     headline,
     is_huge,
     readable,
@@ -63,7 +65,7 @@ FIELDS = (
 
 
 class ResultStore:
-    """The runs of one place. The file is made by the first run that is recorded."""
+    """The runs of one folder. The file is made by the first run that is recorded."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -114,7 +116,7 @@ class ResultStore:
                 yield database
         except sqlite3.OperationalError as error:
             raise RunFolderError(f"{self.path}: the store cannot be used: {error}") from error
-        except (sqlite3.DatabaseError, json.JSONDecodeError) as error:
+        except (sqlite3.DatabaseError, ValueError) as error:
             raise RunFolderError(
                 f"{self.path}: is no results store, or damaged ({error}); move it away: "
                 "the next grid builds it anew from the runs' folders"
@@ -170,11 +172,11 @@ def _columns(run: StoredRun) -> dict[str, Any]:
     plain = ("key", "status", "error", "seconds", "host", "code", "started", "finished", "folder")
     columns = {name: getattr(run, name) for name in plain}
     columns |= {name: run.settings.get(name) for name in ("name", "seed", "method", "labeler")}
-    if run.results is not None:
-        numbers = headline(run.results)
-        columns |= {f"{when}_{kind}": numbers[f"{when}.{kind}"] for when in HEADLINES for kind in KINDS}
+    if run.outcome is not None:
+        numbers = headline(run.outcome)
+        columns |= {f"{when}_{kind}": numbers[f"{when}.{kind}"] for when in HEADLINES for kind in ACCURACIES}
     columns["settings_json"] = json.dumps(dict(run.settings))
-    columns["results_json"] = None if run.results is None else json.dumps(dict(run.results))
+    columns["results_json"] = None if run.outcome is None else json.dumps(to_plain(run.outcome))
     columns["versions_json"] = json.dumps(dict(run.versions))
     return columns
 
@@ -185,11 +187,11 @@ def _details(run: StoredRun) -> dict[str, list[tuple[Any, ...]]]:
         "settings": list(flat(run.settings).items()),
         "versions": list(run.versions.items()),
     }
-    if run.results is not None:
+    if run.outcome is not None:
         rows |= {
-            "rounds": list(round_rows(run.results)),
-            "clients": list(client_rows(run.results)),
-            "classes": list(class_rows(run.results)),
+            "rounds": list(round_rows(run.outcome)),
+            "clients": list(client_rows(run.outcome)),
+            "classes": list(class_rows(run.outcome)),
         }
     return rows
 
@@ -200,7 +202,7 @@ def _stored(row: tuple[Any, ...]) -> StoredRun:
         key,
         status,
         json.loads(settings),
-        None if results is None else json.loads(results),
+        None if results is None else _outcome(key, results),
         error,
         seconds,
         host,
@@ -210,3 +212,12 @@ def _stored(row: tuple[Any, ...]) -> StoredRun:
         finished,
         folder,
     )
+
+
+def _outcome(key: str, text: str) -> Outcome:
+    """Of any version; ValueError says what of it cannot be read."""
+    reading = read_outcome(parse_json(text))
+    complaints = (*reading.complaints, *(() if reading.outcome.rounds else ("there are no rounds",)))
+    if complaints:
+        raise ValueError(f"run {key}: {complaints[0]}")
+    return reading.outcome

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
-from ...data.classes import clean_all, read_classes
+from ...data.dataset import clean_all, read_classes
 from ...data.records import TEMPLATE
 from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy

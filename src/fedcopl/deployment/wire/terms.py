@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ...config import RunConfig
+from ...config import RunConfig, by_full_name
 from ...errors import ConfigError, RunFolderError
 from ...files import write_text
 
@@ -53,13 +53,9 @@ def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], 
 
 def flat_settings(config: RunConfig) -> dict[str, Scalar]:
     """`section.key` -> value of every setting that differs from its default and is not a site's own business."""
-    flat: dict[str, Scalar] = {}
-    for key, value in config.model_dump(exclude_defaults=True).items():
-        if isinstance(value, dict):
-            flat |= {f"{key}.{leaf}": one for leaf, one in value.items() if leaf not in LOCAL.get(key, ())}
-        else:
-            flat[key] = value
-    return flat
+    own = {f"{section}.{leaf}" for section, leaves in LOCAL.items() for leaf in leaves}
+    changed = by_full_name(config.model_dump(exclude_defaults=True))
+    return {name: value for name, value in changed.items() if name not in own}
 
 
 def config_from(settings: Mapping[str, Any], origin: str) -> RunConfig:

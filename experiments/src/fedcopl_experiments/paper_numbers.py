@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-Place = tuple[str, tuple[str, ...], tuple[str, ...]]  # block, row, column
+CellKey = tuple[str, tuple[str, ...], tuple[str, ...]]  # block, row, column
 MARKS = {"b": "best", "u": "second", ".": ""}
 
 
@@ -26,7 +26,7 @@ class PaperTable:
     """One table, number by number."""
 
     caption: str
-    numbers: Mapping[Place, PaperNumber]
+    numbers: Mapping[CellKey, PaperNumber]
 
     def find(self, row: Sequence[str], column: Sequence[str], block: str = "") -> PaperNumber | None:
         return self.numbers.get((block, tuple(row), tuple(column)))
@@ -42,7 +42,7 @@ def _table(content: Mapping[str, Any]) -> PaperTable:
     return PaperTable(content["caption"], dict(pair for row in content["rows"] for pair in _row(content, row)))
 
 
-def _row(content: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[Place, PaperNumber]]:
+def _row(content: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[CellKey, PaperNumber]]:
     values = row["values"]
     marks = row.get("marks", "." * len(values))
     gains = row.get("gains", [None] * len(values))

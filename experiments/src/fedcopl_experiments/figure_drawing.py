@@ -9,7 +9,7 @@ import numpy as np
 
 from fedcopl.files import write_bytes
 
-from .panels import HeatMap, Line, Panel
+from .figure_panels import FigureLine, Panel, PartitionMap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,13 +53,13 @@ def draw_lines(panels: Sequence[Panel], file: Path) -> list[Path]:
     with mpl.rc_context(STYLE):
         across = _panels_in_a_row(panels)
         figure, axes = _figure(len(panels), across, height=1.75)
-        for place, (panel, axis) in enumerate(zip(panels, axes, strict=True)):
-            _draw_panel(panel, axis, labelled=place % across == 0 or panel.up != panels[place - 1].up)
+        for number, (panel, axis) in enumerate(zip(panels, axes, strict=True)):
+            _draw_panel(panel, axis, labelled=number % across == 0 or panel.up != panels[number - 1].up)
         _add_legend(figure, panels)
         return _save(figure, file)
 
 
-def draw_heat_maps(maps: Sequence[HeatMap], file: Path) -> list[Path]:
+def draw_heat_maps(maps: Sequence[PartitionMap], file: Path) -> list[Path]:
     """Clients by classes, one map for each skew, with one scale of colours."""
     import matplotlib as mpl
 
@@ -90,7 +90,7 @@ def _figure(count: int, across: int, height: float) -> "tuple[Figure, list[Axes]
 
     down = -(-count // across)
     figure = Figure(figsize=(COLUMN if across == 1 else WIDTH, 0.45 + height * down), layout="constrained")
-    axes = [figure.add_subplot(down, across, place + 1) for place in range(count)]
+    axes = [figure.add_subplot(down, across, number + 1) for number in range(count)]
     return figure, axes
 
 
@@ -100,7 +100,7 @@ def _draw_panel(panel: Panel, axis: "Axes", *, labelled: bool) -> None:
     names = list(dict.fromkeys(line.name for line in panel.lines))
     for line in panel.lines:
         number = names.index(line.name)
-        _draw_line(line, axis, number, _places(panel, number - (len(names) - 1) / 2), over_rounds=not panel.ticks)
+        _draw_line(line, axis, number, _across(panel, number - (len(names) - 1) / 2), over_rounds=not panel.ticks)
     axis.set(title=panel.title, xlabel=panel.across)
     if labelled:
         axis.set_ylabel(panel.up)
@@ -117,17 +117,19 @@ def _is_stepped(panel: Panel) -> bool:
     return 0 < len(panel.ticks) <= STEPS
 
 
-def _places(panel: Panel, sideways: float) -> Callable[[float], float]:
-    """From a value to its place across; lines stand a little beside each other, so that their marks can be seen."""
+def _across(panel: Panel, sideways: float) -> Callable[[float], float]:
+    """Where a value stands across; lines stand a little beside each other, so that their marks can be seen."""
     if not _is_stepped(panel):
         return lambda value: value
     return lambda value: panel.ticks.index(value) + ASIDE * sideways
 
 
-def _draw_line(line: Line, axis: "Axes", number: int, place: Callable[[float], float], *, over_rounds: bool) -> None:
+def _draw_line(
+    line: FigureLine, axis: "Axes", number: int, across: Callable[[float], float], *, over_rounds: bool
+) -> None:
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-    xs, means = [place(point.x) for point in line.points], [point.mean for point in line.points]
-    spread = [point.reading.std or 0.0 for point in line.points]
+    xs, means = [across(point.x) for point in line.points], [point.mean for point in line.points]
+    spread = [point.sample.std or 0.0 for point in line.points]
     style = "--" if line.variant else "-"
     axis.plot(xs, means, style, color=colour, marker=marker, markevery=max(1, len(xs) // 10), zorder=3)
     if over_rounds:
@@ -136,7 +138,7 @@ def _draw_line(line: Line, axis: "Axes", number: int, place: Callable[[float], f
     elif any(spread):
         axis.errorbar(xs, means, spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
     if line.paper:
-        theirs = [place(x) for x, _ in line.paper], [y for _, y in line.paper]
+        theirs = [across(x) for x, _ in line.paper], [y for _, y in line.paper]
         axis.plot(*theirs, ":", color=colour, marker=marker, markerfacecolor="white", zorder=2)
 
 
@@ -146,8 +148,8 @@ def _add_legend(figure: "Figure", panels: Sequence[Panel]) -> None:
 
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
     handles = [
-        Line2D([], [], color=COLOURS[place % len(COLOURS)], marker=MARKERS[place % len(MARKERS)], label=name)
-        for place, name in enumerate(names)
+        Line2D([], [], color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], label=name)
+        for number, name in enumerate(names)
     ]
     for variant in dict.fromkeys(line.variant for panel in panels for line in panel.lines if line.variant):
         handles.append(Line2D([], [], color=GREY, linestyle="--", label=variant))

@@ -7,10 +7,14 @@ import pytest
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
-from fedcopl_experiments.catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
+from fedcopl.methods import METHODS, choose_method
+from fedcopl.methods.base import Method
+from fedcopl_experiments.experiment_catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
+from fedcopl_experiments.flat_settings import flat
+from fedcopl_experiments.grid_methods import grid_methods
 from fedcopl_experiments.run_key import run_key
-from fedcopl_experiments.scales import Stage, check_datasets, find_scale, flat
-from shelves import DEMO, PAPER, SMOKE
+from fedcopl_experiments.scales import Stage, check_datasets, find_scale
+from made_up_outcomes import DEMO, PAPER, SMOKE
 
 TEN = ("dtd", "resisc45", "cifar10", "cifar100")
 
@@ -114,33 +118,73 @@ def test_the_figures_about_clients():
 
 
 def test_the_grid_has_every_method_and_its_bounds():
-    from fedcopl.methods import METHODS
-
     played = {cell.configs[0].method for cell in EXPERIMENTS["grid"].cells(DEMO)}
     assert played == set(METHODS) - {"fedopt", "zeroshot"}  # another spelling; and zero-shot is measured in every run
     rows = configs("grid", DEMO, column=("none",))
-    assert rows["central, true labels",].options == {"labels": "truth"}
+    assert rows["Central, true labels",].options == {"labels": "truth"}
     assert {cell.row for cell in EXPERIMENTS["grid"].cells(DEMO) if not cell.ranked} == {
-        ("central",),
-        ("central, true labels",),
+        ("Central",),
+        ("Central, true labels",),
         ("zero-shot CLIP",),
     }
 
 
+class Biased(Method):
+    """A method that nobody here has heard of."""
+
+    title, words = "FedBias", {"text": "text prompts", "bias": "a bias for each class"}
+
+    def shared(self):
+        return ("text", "bias")
+
+
+class Pooled(Method):
+    title, pools = "AllInOne", True
+
+
+class Untrained(Method):
+    title, trains = "Nothing", False
+
+
+def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
+    before = [method.title for method in grid_methods()]
+    monkeypatch.setitem(METHODS, "fedbias", Biased)
+    monkeypatch.setitem(METHODS, "fed-bias", Biased)  # another spelling
+    monkeypatch.setitem(METHODS, "pooled", Pooled)
+    monkeypatch.setitem(METHODS, "untrained", Untrained)
+    rows = list(dict.fromkeys(cell.row[0] for cell in EXPERIMENTS["grid"].cells(DEMO)))
+    assert rows == [*before[:-2], "FedBias", *before[-2:], "AllInOne", "Central, true labels", "zero-shot CLIP"]
+    mine = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("FedBias",)]
+    assert {(cell.configs[0].method, cell.configs[0].labeler) for cell in mine} == {
+        ("fedbias", labeler) for labeler in DEMO.scale.labelers
+    }
+    assert all(cell.ranked for cell in mine)
+    assert not any(cell.ranked for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("AllInOne",))
+
+
+def test_what_is_no_federation_stands_last():
+    assert [method.title for method in grid_methods()][-2:] == ["Local", "Central"]
+    assert [method.name for method in grid_methods() if method.can_know_truth] == ["central"]
+
+
+def test_the_papers_tables_do_not_grow_with_the_methods(monkeypatch):
+    before = {name: EXPERIMENTS[name].cells(PAPER) for name in EXPERIMENTS if name != "grid"}
+    monkeypatch.setitem(METHODS, "fedbias", Biased)
+    assert {name: EXPERIMENTS[name].cells(PAPER) for name in before} == before
+
+
 @pytest.mark.parametrize("stage", [PAPER, DEMO, SMOKE], ids=lambda stage: stage.scale.name)
 def test_every_run_of_every_experiment_is_one_that_can_be_run(stage):
-    from fedcopl.methods import choose_method
-
     for config in runs_of(ENTRIES, stage, [1]):
         choose_method(config)
 
 
 @pytest.mark.parametrize("stage", [PAPER, DEMO, SMOKE], ids=lambda stage: stage.scale.name)
-def test_every_place_is_filled_once(stage):
+def test_every_cell_is_filled_once(stage):
     for experiment in ENTRIES:
-        places = [(cell.block, cell.row, cell.column) for cell in experiment.cells(stage)]
-        assert places
-        assert len(set(places)) == len(places)
+        keys = [(cell.block, cell.row, cell.column) for cell in experiment.cells(stage)]
+        assert keys
+        assert len(set(keys)) == len(keys)
 
 
 def test_runs_are_shared():
@@ -162,7 +206,7 @@ def test_a_whole_seed_comes_before_the_next():
 
 def test_smoke_is_small():
     runs = runs_of(ENTRIES, SMOKE, [1])
-    assert len(runs) <= 60
+    assert len(runs) <= 50 + len(grid_methods())  # one of each method, and the few variants of the paper
     assert {(run.rounds, run.train.epochs) for run in runs} == {(1, 1)}
 
 
@@ -186,11 +230,27 @@ def test_only_the_data_sets_that_were_asked_for():
         check_datasets(["birds"])
 
 
+def documented_runs(text):
+    """`186`, or where it grows with the methods `18 for each method, and 6`."""
+    each, more = re.fullmatch(r"(?:(\d+) for each method, and )?(\d+)", text).groups()
+    return int(each or 0) * len(grid_methods()) + int(more)
+
+
 def test_the_document_counts_the_runs():
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| (\d+) \| (\d+) \|", page, re.M)
-    counted = {name: tuple(map(int, counts)) for name, *counts in rows}
+    rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| (\d[^|]*) \| (\d[^|]*) \|", page, re.M)
+    counted = {name: tuple(map(documented_runs, counts)) for name, *counts in rows}
     assert counted == {
         name: tuple(len(runs_of(find_experiments([name]), stage, range(stage.scale.trials))) for stage in (DEMO, PAPER))
         for name in (*EXPERIMENTS, *ALIASES)
     }
+
+
+def test_a_method_more_is_as_many_runs_more_as_documented(monkeypatch):
+    def count(name, stage):
+        return len(runs_of(find_experiments([name]), stage, range(stage.scale.trials)))
+
+    asked = [(name, stage) for name in ("grid", "all") for stage in (DEMO, PAPER)]
+    before = [count(*which) for which in asked]
+    monkeypatch.setitem(METHODS, "fedbias", Biased)
+    assert [count(*which) - number for which, number in zip(asked, before, strict=True)] == [18, 108, 18, 108]

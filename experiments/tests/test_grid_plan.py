@@ -1,19 +1,21 @@
-"""What is told before anything is played."""
+"""What is said before anything is played."""
 
 import pytest
 
-from fedcopl_experiments import plan
-from fedcopl_experiments.catalog import find_experiments, runs_of
-from fedcopl_experiments.plan import make_plan, missing, rough_seconds
+from fedcopl.config import RunConfig
+from fedcopl.methods import METHODS
+from fedcopl_experiments import grid_plan
+from fedcopl_experiments.experiment_catalog import find_experiments, runs_of
+from fedcopl_experiments.grid_plan import make_plan, missing, rough_seconds
 from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.store import ResultStore
-from shelves import DEMO, PAPER
+from made_up_outcomes import DEMO, PAPER
 from stored_runs import failed, stored
 
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
-    monkeypatch.setattr(plan, "devices", list)
+    monkeypatch.setattr(grid_plan, "devices", list)
 
 
 @pytest.fixture
@@ -54,6 +56,28 @@ def test_a_method_that_was_never_timed_is_guessed_from_others_on_the_same_data(s
     assert (other.likes, frozen.likes) == (0, 0)  # by other methods: a rough guess
 
 
+@pytest.mark.parametrize("method", ["promptfl", "promptprox"])
+def test_images_are_encoded_once_only_where_the_method_says_so(method):
+    once, each_time = (
+        DEMO.config("digits", method, changes={"options.modality": modality}) for modality in ("text", "dual")
+    )
+    # `dual` trains visual prompts as well, so that every pass encodes the images: as dear as FedCoPL
+    assert rough_seconds(each_time) == rough_seconds(DEMO.config("digits"))
+    assert rough_seconds(once) < rough_seconds(each_time) / 10
+
+
+def test_every_method_is_planned_by_its_own_word():
+    for name, build in METHODS.items():
+        config = RunConfig(method=name, rounds=10)
+        assert (rough_seconds(config) < rough_seconds(RunConfig(rounds=10))) == build(config).keeps_images
+
+
+def test_a_stored_run_of_a_method_that_is_no_more_counts_for_nothing(store):
+    store.record(stored("a", method="fedgone"))
+    [run] = make_plan([DEMO.config("digits")], store).runs
+    assert run.likes == 0
+
+
 def test_without_any_timed_run_the_time_is_a_rough_guess(store):
     [run] = make_plan([DEMO.config("digits")], store).runs
     assert run.likes == 0
@@ -63,7 +87,7 @@ def test_without_any_timed_run_the_time_is_a_rough_guess(store):
 
 def test_a_gpu_is_faster(monkeypatch):
     slow = rough_seconds(PAPER.config("dtd"))
-    monkeypatch.setattr(plan, "devices", lambda: ["0"])
+    monkeypatch.setattr(grid_plan, "devices", lambda: ["0"])
     assert rough_seconds(PAPER.config("dtd")) == pytest.approx(slow * 3 / 300)
 
 
@@ -75,13 +99,13 @@ def test_what_the_paper_needs_is_named(monkeypatch, tmp_path):
     for variable in ("HOME", "HF_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    monkeypatch.setattr(plan, "find_spec", lambda name: None)
-    told = list(missing([PAPER.config("dtd"), PAPER.config("dtd", "promptfl", "fpl", "quantity")]))
-    assert len(told) == 4
-    assert told[0].startswith("data: data/dtd: there is no such folder")
-    assert told[1].startswith("model: ViT-B/32 is in no cache")
-    assert "fedcopl[hub]" in told[2]
-    assert told[3].startswith("GPU: none was found")
+    monkeypatch.setattr(grid_plan, "find_spec", lambda name: None)
+    said = list(missing([PAPER.config("dtd"), PAPER.config("dtd", "promptfl", "fpl", "quantity")]))
+    assert len(said) == 4
+    assert said[0].startswith("data: data/dtd: there is no such folder")
+    assert said[1].startswith("model: ViT-B/32 is in no cache")
+    assert "fedcopl[hub]" in said[2]
+    assert said[3].startswith("GPU: none was found")
 
 
 def test_a_model_in_a_cache_is_not_missing(monkeypatch, tmp_path):

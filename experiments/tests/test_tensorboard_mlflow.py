@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl_experiments.writers import write_mlflow, write_tensorboard
+from fedcopl_experiments.tensorboard_mlflow import write_mlflow, write_tensorboard
 from stored_runs import failed, stored
 
 RUNS = [stored("k1", name="first"), stored("k2", final=0.5, seed=2), failed("k3")]
@@ -69,7 +69,7 @@ def test_tensorboard_needs_no_torch(tmp_path):
     script = (
         "import sys; sys.path.append(sys.argv[1]); from pathlib import Path\n"
         "from stored_runs import stored\n"
-        "from fedcopl_experiments.writers import write_tensorboard\n"
+        "from fedcopl_experiments.tensorboard_mlflow import write_tensorboard\n"
         "write_tensorboard([stored()], Path(sys.argv[2]))\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)\n"
     )
@@ -140,7 +140,9 @@ def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
     for module in [name for name in sys.modules if name.split(".")[0] == extra]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, extra, None)
-    with pytest.raises(ConfigError, match=rf"writing for {extra} needs its package: pip install 'fedcopl\[{extra}\]'"):
+    with pytest.raises(
+        ConfigError, match=rf"writing for {extra} needs its package: pip install 'fedcopl-experiments\[{extra}\]'"
+    ):
         write(RUNS, tmp_path / "out")
 
 

@@ -1,28 +1,29 @@
 """What a person sees of a grid: its plan, its progress on stderr, its tables on stdout."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fedcopl.cli.show import percent
 from fedcopl.config import RunConfig
 
 if TYPE_CHECKING:
-    from ..grid import GridWatcher
-    from ..plan import Plan, PlannedRun
-    from ..tables import Block, Entry, Table
+    from fedcopl.run.record import Outcome
+
+    from ..grid_plan import GridPlan, PlannedRun
+    from ..grid_runner import GridWatcher
+    from ..result_tables import ResultTable, TableBlock, TableEntry
 
 MARKS = {"best": "bold green", "second": "underline cyan", "": ""}
 GAP = 2  # between two columns of a table
 
 
-class Tally:
+class GridProgress:
     """How far a grid is, in runs and parts of runs, and how long the rest will take."""
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ def watch() -> Iterator["GridWatcher"]:
     """Moving bars on a terminal, plain lines anywhere else."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield LineWatcher(console)
+        yield GridLineWatcher(console)
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -90,37 +91,37 @@ def watch() -> Iterator["GridWatcher"]:
         TextColumn("{task.fields[left]}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield BarWatcher(progress)
+        yield GridBarWatcher(progress)
 
 
-class LineWatcher:
+class GridLineWatcher:
     """One line for each run that is done."""
 
     def __init__(self, console: Console):
-        self._console, self._tally = console, Tally()
+        self._console, self._grid = console, GridProgress()
 
     def planned(self, total: int, done_before: int) -> None:
-        self._tally.plan(total, done_before)
+        self._grid.plan(total, done_before)
         self._line(f"{total} runs, {done_before} of them done already")
 
     def started(self, key: str, config: RunConfig) -> None:
-        self._tally.start(key, config)
+        self._grid.start(key, config)
 
     def progressed(self, key: str, round: int, rounds: int) -> None:
-        self._tally.progress(key, round / rounds)
+        self._grid.progress(key, round / rounds)
 
-    def finished(self, key: str, results: Mapping[str, Any]) -> None:
-        self._tally.settle(key)
-        self._say(key, outcome_line(results))
+    def finished(self, key: str, outcome: "Outcome") -> None:
+        self._grid.settle(key)
+        self._say(key, outcome_line(outcome))
 
     def failed(self, key: str, message: str) -> None:
-        self._tally.settle(key)
+        self._grid.settle(key)
         self._say(key, f"failed: {message}")
 
     def _say(self, key: str, what: str) -> None:
-        tally = self._tally
-        name = tally.names.get(key, key)
-        self._line(f"{tally.settled}/{tally.total} {name}: {what}; {tally.time_left}")
+        grid = self._grid
+        name = grid.names.get(key, key)
+        self._line(f"{grid.settled}/{grid.total} {name}: {what}; {grid.time_left}")
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -133,51 +134,58 @@ class _Counter(ProgressColumn):
         return Text(f"{int(task.completed)}/{task.total:.0f}" if task.total else "")
 
 
-class BarWatcher:
+class GridBarWatcher:
     """One bar over all runs, one for each that is being played."""
 
     def __init__(self, progress: Progress):
-        self._progress, self._tally = progress, Tally()
+        self._progress, self._grid = progress, GridProgress()
         self._all = progress.add_task("runs", total=None, left="")
         self._bars: dict[str, TaskID] = {}
 
     def planned(self, total: int, done_before: int) -> None:
-        self._tally.plan(total, done_before)
+        self._grid.plan(total, done_before)
         self._move()
 
     def started(self, key: str, config: RunConfig) -> None:
-        self._tally.start(key, config)
+        self._grid.start(key, config)
         self._bars[key] = self._progress.add_task(f"  {config.name}, seed {config.seed}", total=config.rounds, left="")
 
     def progressed(self, key: str, round: int, rounds: int) -> None:
-        self._tally.progress(key, round / rounds)
+        self._grid.progress(key, round / rounds)
         self._progress.update(self._bars[key], completed=round)
         self._move()
 
-    def finished(self, key: str, results: Mapping[str, Any]) -> None:
-        self._settle(key, outcome_line(results))
+    def finished(self, key: str, outcome: "Outcome") -> None:
+        self._settle(key, outcome_line(outcome))
 
     def failed(self, key: str, message: str) -> None:
         self._settle(key, f"failed: {message}")
 
     def _settle(self, key: str, what: str) -> None:
-        self._tally.settle(key)
+        self._grid.settle(key)
         if key in self._bars:
             self._progress.remove_task(self._bars.pop(key))
-        name = self._tally.names.get(key, key)
+        name = self._grid.names.get(key, key)
         self._progress.console.print(f"{name}: {what}", highlight=False, markup=False)
         self._move()
 
     def _move(self) -> None:
-        tally = self._tally
-        self._progress.update(self._all, total=tally.total, completed=tally.completed, left=tally.time_left)
+        grid = self._grid
+        self._progress.update(self._all, total=grid.total, completed=grid.completed, left=grid.time_left)
 
 
-def outcome_line(results: Mapping[str, Any]) -> str:
-    return f"accuracy {percent(results['final']['macro'])}, {duration(results['seconds'])}"
+def outcome_line(outcome: "Outcome") -> str:
+    macro = outcome.final.macro
+    accuracy = "unknown" if macro is None else f"{share_text(macro)} %"
+    return f"accuracy {accuracy}, {duration(outcome.seconds)}"
 
 
-def print_plan(plan: "Plan", jobs: int, console: Console) -> None:
+def share_text(share: float | None) -> str:
+    """In percent, without the sign."""
+    return "unknown" if share is None else f"{100 * share:.1f}"
+
+
+def print_plan(plan: "GridPlan", jobs: int, console: Console) -> None:
     """Each kind of run on a line, how long the rest may take and how sure that is, and what is missing."""
     console.print(_plan_grid(plan))
     left, total = len(plan.to_play), len(plan.runs)
@@ -193,7 +201,7 @@ def print_plan(plan: "Plan", jobs: int, console: Console) -> None:
         console.print(Text.assemble(("missing: ", "bold red"), line))
 
 
-def _plan_grid(plan: "Plan") -> Grid:
+def _plan_grid(plan: "GridPlan") -> Grid:
     kinds: dict[str, list[PlannedRun]] = {}
     for run in plan.runs:
         kinds.setdefault(describe_kind(run.config), []).append(run)
@@ -204,22 +212,22 @@ def _plan_grid(plan: "Plan") -> Grid:
     return grid
 
 
-def print_table(table: "Table", console: Console) -> None:
+def print_table(table: "ResultTable", console: Console) -> None:
     """Block by block, as many columns at a time as fit."""
     console.print(Text.assemble((f"{table.name}: ", "bold"), table.caption))
     fit = _columns_that_fit(table, console.width)
     for first in range(0, len(table.columns), fit):
-        places = range(first, min(first + fit, len(table.columns)))
+        columns = range(first, min(first + fit, len(table.columns)))
         for block in table.blocks:
             if block.title:
                 console.print(Text(block.title, style="italic"))
-            console.print(_grid(table, block, places))
+            console.print(_grid(table, block, columns))
     for note in table.notes:
         console.print(Text(note, style="dim"))
     console.print()
 
 
-def _columns_that_fit(table: "Table", width: int) -> int:
+def _columns_that_fit(table: "ResultTable", width: int) -> int:
     rows = [row for block in table.blocks for row, _ in block.rows]
     names = sum(GAP + max(len(name) for name in column) for column in zip(table.heads, *rows, strict=True))
     cells = [_cell(entry, table.decimals).plain for entry in table.entries]
@@ -228,18 +236,18 @@ def _columns_that_fit(table: "Table", width: int) -> int:
     return max(1, (width - names) // (widest + GAP))
 
 
-def _grid(table: "Table", block: "Block", places: Sequence[int]) -> Grid:
+def _grid(table: "ResultTable", block: "TableBlock", columns: Sequence[int]) -> Grid:
     grid = Grid(box=None, pad_edge=False, header_style="bold")
     for head in table.heads:
         grid.add_column(Text(head), no_wrap=True)
-    for place in places:
-        grid.add_column(Text(" ".join(table.columns[place])), justify="right", no_wrap=True)
+    for number in columns:
+        grid.add_column(Text(" ".join(table.columns[number])), justify="right", no_wrap=True)
     for row, entries in block.rows:
-        grid.add_row(*map(Text, row), *(_cell(entries[place], table.decimals) for place in places))
+        grid.add_row(*map(Text, row), *(_cell(entries[number], table.decimals) for number in columns))
     return grid
 
 
-def _cell(entry: "Entry | None", decimals: int) -> Text:
+def _cell(entry: "TableEntry | None", decimals: int) -> Text:
     from ..table_formats import ours, theirs
 
     if entry is None:

@@ -1,7 +1,7 @@
 """A grid of runs: what is done is skipped, what was stopped goes on, what fails stops nobody else.
 
-A place holds `results.sqlite` and `runs/<key>/`, the folder of each run. Everything a grid knows is in these two, so
-that it may be killed at any moment, and two grids may work in one place.
+A grid's folder holds `results.sqlite` and `runs/<key>/`, the folder of each run. Everything a grid knows is in these
+two, so that it may be killed at any moment, and two grids may work in one folder.
 """
 
 import platform
@@ -13,20 +13,20 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 from fedcopl.config import RunConfig
 from fedcopl.data.parallel import workers as cores
 from fedcopl.errors import ConfigError, Interrupted
+from fedcopl.run.record import Outcome
 
-from .folders import drop_checkpoint, whole_results
+from .run_folders import drop_checkpoint, whole_outcome, write_missing_report
 from .run_key import code_version, run_key
 from .store import FILE_NAME, ResultStore, StoredRun
-from .workers import Worker, devices
+from .worker_messages import Broken, Done, Ended, Failed, PlayedElsewhere, Progressed, RunTask, WorkerMessage
+from .workers import Messages, Worker, devices
 
-__all__ = ["GridOutcome", "GridWatcher", "code_version", "run_grid", "run_key"]
-
-Results = Mapping[str, Any]
+RUNS = "runs"
 LOOK_AGAIN = 1.0  # seconds until a run that another grid is playing is asked for again
 
 
@@ -48,15 +48,15 @@ class GridWatcher(Protocol):
         """So many rounds are done."""
         ...
 
-    def finished(self, key: str, results: Results) -> None: ...
+    def finished(self, key: str, outcome: Outcome) -> None: ...
     def failed(self, key: str, message: str) -> None: ...
 
 
-def run_grid(configs: Sequence[RunConfig], place: Path, *, jobs: int = 1, watcher: GridWatcher) -> GridOutcome:
+def run_grid(configs: Sequence[RunConfig], folder: Path, *, jobs: int = 1, watcher: GridWatcher) -> GridOutcome:
     """Play every run that is not done yet, `jobs` at a time, each in a process of its own."""
     if jobs < 1:
         raise ConfigError(f"jobs: should be 1 or more (given: {jobs})")
-    grid = _Grid(_by_key(configs, jobs), place, jobs, watcher)
+    grid = _Grid(_by_key(configs, jobs), folder, jobs, watcher)
     try:
         grid.play()
     except KeyboardInterrupt as error:
@@ -82,7 +82,7 @@ def _with_threads(config: RunConfig, jobs: int) -> RunConfig:
 
 
 @dataclass
-class _Sitting:
+class _ActiveRun:
     """A run that is being played here and now."""
 
     key: str
@@ -91,14 +91,14 @@ class _Sitting:
 
 
 class _Grid:
-    def __init__(self, configs: Mapping[str, RunConfig], place: Path, jobs: int, watcher: GridWatcher):
-        self._configs, self._place, self._jobs, self._watcher = configs, place, jobs, watcher
-        self._store = ResultStore(place / FILE_NAME)
+    def __init__(self, configs: Mapping[str, RunConfig], folder: Path, jobs: int, watcher: GridWatcher):
+        self._configs, self._folder, self._jobs, self._watcher = configs, folder, jobs, watcher
+        self._store = ResultStore(folder / FILE_NAME)
         self._waiting: deque[str] = deque()
         self._elsewhere: deque[str] = deque()  # played by another grid at the moment
-        self._playing: dict[Worker, _Sitting] = {}
+        self._playing: dict[Worker, _ActiveRun] = {}
         self._idle: list[Worker] = []
-        self._messages: SimpleQueue[tuple[Worker, dict[str, Any]]] = SimpleQueue()
+        self._messages: Messages = SimpleQueue()
         self._devices = devices()
         self._done: list[str] = []
         self._skipped: list[str] = []
@@ -139,14 +139,15 @@ class _Grid:
     def _settle_without_playing(self, key: str) -> bool:
         """Whether the run is done after all: by another grid, or by one that was killed before it could say so."""
         stored = self._store.find(key)
-        if stored is not None and stored.results is not None:
+        if stored is not None and stored.outcome is not None:
             self._skipped.append(key)
-            self._watcher.finished(key, stored.results)
+            self._watcher.finished(key, stored.outcome)
             return True
-        results = whole_results(self._folder(key))
-        if results is not None:
-            self._finish(_Sitting(key, _now(), time.monotonic()), results)
-        return results is not None
+        outcome = whole_outcome(self._folder_of(key))
+        if outcome is not None:
+            write_missing_report(self._folder_of(key))
+            self._finish(_ActiveRun(key, _now(), time.monotonic()), outcome)
+        return outcome is not None
 
     def _free_worker(self) -> Worker:
         """One that has nothing to do, or a new one, on the GPU that has the fewest."""
@@ -159,15 +160,14 @@ class _Grid:
         return Worker(self._messages, min(self._devices, key=taken.count, default=None))
 
     def _begin(self, key: str) -> None:
-        config, sitting = self._configs[key], _Sitting(key, _now(), time.monotonic())
+        config, run = self._configs[key], _ActiveRun(key, _now(), time.monotonic())
         try:
             worker = self._free_worker()
         except OSError as error:
-            self._fail(sitting, f"its process cannot be started: {error.strerror}")
+            self._fail(run, f"its process cannot be started: {error.strerror}")
             return
-        self._playing[worker] = sitting
-        folder = self._folder(key).absolute()
-        worker.play({"settings": config.model_dump(), "folder": str(folder), "code": code_version()})
+        self._playing[worker] = run
+        worker.play(RunTask(config.model_dump(), str(self._folder_of(key).absolute()), code_version()))
         self._watcher.started(key, config)
 
     def _listen(self) -> None:
@@ -178,67 +178,67 @@ class _Grid:
             self._waiting.extend(self._elsewhere)
             self._elsewhere.clear()
             return
-        sitting = self._playing.get(worker)
-        if sitting is not None:
-            self._take(worker, sitting, message)
+        run = self._playing.get(worker)
+        if run is not None:
+            self._take(worker, run, message)
 
-    def _take(self, worker: Worker, sitting: _Sitting, message: Mapping[str, Any]) -> None:
-        if message["kind"] == "progressed":
-            self._watcher.progressed(sitting.key, message["round"], message["rounds"])
+    def _take(self, worker: Worker, run: _ActiveRun, message: WorkerMessage) -> None:
+        if isinstance(message, Progressed):
+            self._watcher.progressed(run.key, message.round, message.rounds)
             return
         del self._playing[worker]
-        self._settle(worker, sitting, message)
-        if message["kind"] in ("broken", "ended"):
+        self._settle(worker, run, message)
+        if isinstance(message, Broken | Ended):
             worker.stop()
         else:
             self._idle.append(worker)
 
-    def _settle(self, worker: Worker, sitting: _Sitting, message: Mapping[str, Any]) -> None:
-        match message["kind"]:
-            case "done":
-                self._finish(sitting, message["results"])
-            case "elsewhere":
-                self._elsewhere.append(sitting.key)
-            case "failed" | "broken":
-                self._fail(sitting, message["message"])
-            case "ended":
-                self._fail(sitting, worker.why_ended())
+    def _settle(self, worker: Worker, run: _ActiveRun, message: WorkerMessage) -> None:
+        match message:
+            case Done(outcome):
+                self._finish(run, outcome)
+            case PlayedElsewhere():
+                self._elsewhere.append(run.key)
+            case Failed(reason) | Broken(reason):
+                self._fail(run, reason)
+            case Ended():
+                self._fail(run, worker.why_ended())
 
-    def _finish(self, sitting: _Sitting, results: Results) -> None:
-        self._store.record(self._stored(sitting, "done", results, None))
-        drop_checkpoint(self._folder(sitting.key))
-        self._done.append(sitting.key)
-        self._watcher.finished(sitting.key, results)
+    def _finish(self, run: _ActiveRun, outcome: Outcome) -> None:
+        self._store.record(self._stored(run, outcome=outcome))
+        drop_checkpoint(self._folder_of(run.key))
+        self._done.append(run.key)
+        self._watcher.finished(run.key, outcome)
 
-    def _fail(self, sitting: _Sitting, message: str) -> None:
-        run = self._stored(sitting, "failed", None, message)
-        self._store.record(run)
-        self._failed[run.key] = run.reason
-        self._watcher.failed(run.key, run.reason)
+    def _fail(self, run: _ActiveRun, message: str) -> None:
+        stored = self._stored(run, error=message)
+        self._store.record(stored)
+        self._failed[run.key] = stored.reason
+        self._watcher.failed(run.key, stored.reason)
 
-    def _stored(self, sitting: _Sitting, status: str, results: Results | None, error: str | None) -> StoredRun:
-        played = results or {
-            "settings": self._configs[sitting.key].model_dump(),
-            "seconds": time.monotonic() - sitting.began,
-            "versions": {"python": platform.python_version(), "fedcopl": version("fedcopl")},
-        }
+    def _stored(self, run: _ActiveRun, *, outcome: Outcome | None = None, error: str | None = None) -> StoredRun:
+        known = outcome or Outcome(
+            settings=self._configs[run.key].model_dump(),
+            seconds=time.monotonic() - run.began,
+            versions={"python": platform.python_version(), "fedcopl": version("fedcopl")},
+        )
         return StoredRun(
-            key=sitting.key,
-            status=status,
-            settings=played["settings"],
-            results=results,
+            key=run.key,
+            status="failed" if outcome is None else "done",
+            settings=known.settings,
+            outcome=outcome,
             error=error,
-            seconds=played["seconds"],
+            seconds=known.seconds,
             host=platform.node(),
             code=code_version(),
-            versions=played["versions"],
-            started=sitting.started,
+            versions=known.versions,
+            started=run.started,
             finished=_now(),
-            folder=f"runs/{sitting.key}",
+            folder=f"{RUNS}/{run.key}",
         )
 
-    def _folder(self, key: str) -> Path:
-        return self._place / "runs" / key
+    def _folder_of(self, key: str) -> Path:
+        return self._folder / RUNS / key
 
 
 def _now() -> str:

@@ -6,7 +6,7 @@ Step 0 is zero-shot, step 1 the first round.
 import logging
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import import_module
@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from fedcopl.errors import ConfigError, FedCoPLError, RunFolderError
 
-from .store import StoredRun, flat, headline, round_rows
+from .flat_settings import flat
+from .store import StoredRun, accuracies, round_rows
 
 EXPERIMENT = "fedcopl"
 KEY_TAG = "fedcopl.key"
@@ -36,19 +37,27 @@ def write_tensorboard(runs: Iterable[StoredRun], folder: Path) -> int:
     files, protos, hyper = _import("tensorboard", TENSORBOARD)
     done = [run for run in runs if run.is_done]
     for run in done:
-        place = folder / f"{quote(str(run.settings.get('name', 'run')), safe='')}-{quote(run.key, safe='')}"
-        old = list(place.glob(EVENTS))
         settings = hyper.hparams_pb(_plain_settings(run), trial_id=run.key, start_time_secs=_time(run.started))
-        try:
-            writer = files.EventFileWriter(str(place))
-            for event in [protos.Event(wall_time=_time(run.started), summary=settings), *_events(run, protos)]:
-                writer.add_event(event)
-            writer.close()
-            for file in old:  # written twice, a run would be shown twice
-                file.unlink()
-        except OSError as error:
-            raise RunFolderError(f"{place}: cannot be written: {error.strerror or error}") from error
+        events = [protos.Event(wall_time=_time(run.started), summary=settings), *_events(run, protos)]
+        _write_events(_folder_of(run, folder), events, files.EventFileWriter)
     return len(done)
+
+
+def _folder_of(run: StoredRun, folder: Path) -> Path:
+    return folder / f"{quote(str(run.settings.get('name', 'run')), safe='')}-{quote(run.key, safe='')}"
+
+
+def _write_events(folder: Path, events: Iterable[Any], make_writer: Callable[[str], Any]) -> None:
+    old = list(folder.glob(EVENTS))
+    try:
+        writer = make_writer(str(folder))
+        for event in events:
+            writer.add_event(event)
+        writer.close()
+        for file in old:  # written twice, a run would be shown twice
+            file.unlink()
+    except OSError as error:
+        raise RunFolderError(f"{folder}: cannot be written: {error.strerror or error}") from error
 
 
 def _events(run: StoredRun, protos: Any) -> Iterator[Any]:
@@ -101,7 +110,9 @@ def _import(extra: str, modules: Sequence[str]) -> list[Any]:
     try:
         return [import_module(module) for module in modules]
     except ImportError as error:
-        raise ConfigError(f"writing for {extra} needs its package: pip install 'fedcopl[{extra}]' ({error})") from error
+        raise ConfigError(
+            f"writing for {extra} needs its package: pip install 'fedcopl-experiments[{extra}]' ({error})"
+        ) from error
 
 
 def _experiment(client: Any, folder: Path) -> str:
@@ -137,14 +148,13 @@ def _log(client: Any, entities: Any, experiment: str, run: StoredRun) -> None:
 
 def _metrics(run: StoredRun) -> Iterator[tuple[int, str, float, float]]:
     """(step, metric, value, time) of all that was measured."""
-    assert run.results is not None
+    assert run.outcome is not None
     began = _time(run.started)
-    spent = {record["round"]: record.get("seconds", 0.0) for record in run.results["rounds"]}
-    for name, value in headline(run.results).items():
-        when, _, kind = name.partition(".")
-        if when == "zero_shot" and value is not None:
-            yield 0, kind, float(value), began
-    for number, metric, value in round_rows(run.results):
+    spent = {record.round: record.seconds for record in run.outcome.rounds}
+    for kind, share in accuracies(run.outcome.zero_shot).items():
+        if share is not None:
+            yield 0, kind, share, began
+    for number, metric, value in round_rows(run.outcome):
         yield number + 1, metric, float(value), began + spent[number]
 
 

@@ -9,21 +9,22 @@ from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset
 from fedcopl.errors import FedCoPLError
 
-from .catalog import Experiment
-from .cells import NOT_PLAYED, Cell
-from .paper import PaperNumber, PaperTable, Place, paper_tables
-from .readings import Reading, Shelf, read, read_gain
+from .cells import ExperimentCell
+from .experiment_catalog import Experiment
+from .measures import SeedSample, StoredOutcomes, read, read_gain
+from .paper_names import NOT_PLAYED
+from .paper_numbers import CellKey, PaperNumber, PaperTable, paper_tables
 from .scales import Stage
 
-Row = tuple[str, ...]
-Column = tuple[str, ...]
+RowName = tuple[str, ...]
+ColumnName = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Entry:
-    """What stands in one place of a table."""
+class TableEntry:
+    """One number of a table, with all that stands beside it."""
 
-    reading: Reading
+    sample: SeedSample
     gain: float | None = None
     paper: PaperNumber | None = None
     mark: str = ""  # "best" or "second"
@@ -33,65 +34,67 @@ class Entry:
     @property
     def difference(self) -> float | None:
         """Ours less the paper's."""
-        mean = self.reading.mean
+        mean = self.sample.mean
         return None if mean is None or self.paper is None else mean - self.paper.value
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Rows under a heading of their own."""
 
     title: str
-    rows: Sequence[tuple[Row, Sequence[Entry | None]]]  # None: the table has no such number
+    rows: Sequence[tuple[RowName, Sequence[TableEntry | None]]]  # None: the table has no such number
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Everything a rendering needs."""
 
     name: str
     caption: str
     heads: tuple[str, ...]
-    columns: tuple[Column, ...]
-    blocks: tuple[Block, ...]
+    columns: tuple[ColumnName, ...]
+    blocks: tuple[TableBlock, ...]
     notes: tuple[str, ...]
     decimals: int
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TableEntry]:
         return [entry for block in self.blocks for _, row in block.rows for entry in row if entry]
 
 
-def build_table(experiment: Experiment, stage: Stage, shelf: Shelf, seeds: Sequence[int]) -> Table:
+def build_table(experiment: Experiment, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]) -> ResultTable:
     """Read every cell of an experiment."""
     cells = experiment.cells(stage)
     printed = paper_tables().get(experiment.name) if stage.is_paper else None
-    read_cells = {(cell.block, cell.row, cell.column): _entry(cell, shelf, seeds, printed) for cell in cells}
+    read_cells = {(cell.block, cell.row, cell.column): _entry(cell, outcomes, seeds, printed) for cell in cells}
     daggers = _daggers(read_cells.values())
-    entries = {place: _with_dagger(entry, daggers) for place, entry in read_cells.items()}
+    entries = {key: _with_dagger(entry, daggers) for key, entry in read_cells.items()}
     columns = tuple(dict.fromkeys(cell.column for cell in cells))
     decimals = 0 if not experiment.best_of else 2 if stage.is_paper else 1
     blocks = tuple(_marked(block, experiment.best_of, decimals) for block in _blocks(cells, columns, entries))
-    table = Table(experiment.name, "", experiment.heads, columns, blocks, (), decimals)
+    table = ResultTable(experiment.name, "", experiment.heads, columns, blocks, (), decimals)
     return replace(table, caption=_caption(experiment, stage, printed), notes=_notes(experiment, table, seeds, daggers))
 
 
-def _daggers(entries: Iterable[Entry]) -> dict[str, str]:
+def _daggers(entries: Iterable[TableEntry]) -> dict[str, str]:
     """Why a number of the paper is doubtful -> its mark."""
     reasons = list(dict.fromkeys(entry.paper.doubt for entry in entries if entry.paper and entry.paper.doubt))
     return {reason: f"†{number}" if len(reasons) > 1 else "†" for number, reason in enumerate(reasons, 1)}
 
 
-def _with_dagger(entry: Entry, daggers: Mapping[str, str]) -> Entry:
+def _with_dagger(entry: TableEntry, daggers: Mapping[str, str]) -> TableEntry:
     return replace(entry, dagger=daggers.get(entry.paper.doubt, "")) if entry.paper else entry
 
 
-def _blocks(cells: Sequence[Cell], columns: Sequence[Column], entries: Mapping[Place, Entry]) -> Iterator[Block]:
+def _blocks(
+    cells: Sequence[ExperimentCell], columns: Sequence[ColumnName], entries: Mapping[CellKey, TableEntry]
+) -> Iterator[TableBlock]:
     """The rows in their order, under the headings they belong to."""
     rows = dict.fromkeys((cell.block, cell.row) for cell in cells)
     for title in dict.fromkeys(block for block, _ in rows):
         mine = [row for block, row in rows if block == title]
-        yield Block(title, [(row, [entries.get((title, row, column)) for column in columns]) for row in mine])
+        yield TableBlock(title, [(row, [entries.get((title, row, column)) for column in columns]) for row in mine])
 
 
 SIZES_OF: dict[str, Callable[[Dataset], int]] = {
@@ -101,18 +104,20 @@ SIZES_OF: dict[str, Callable[[Dataset], int]] = {
 }
 
 
-def _entry(cell: Cell, shelf: Shelf, seeds: Sequence[int], printed: PaperTable | None) -> Entry:
+def _entry(
+    cell: ExperimentCell, outcomes: StoredOutcomes, seeds: Sequence[int], printed: PaperTable | None
+) -> TableEntry:
     paper = printed.find(cell.row, cell.column, cell.block) if printed else None
     if cell.measure in NOT_PLAYED:
-        return Entry(_size(cell), None, paper, ranked=False)
-    gain = read_gain(cell, shelf, seeds).mean if cell.baseline else None
-    return Entry(read(cell, shelf, seeds), gain, paper, ranked=cell.ranked)
+        return TableEntry(_size(cell), None, paper, ranked=False)
+    gain = read_gain(cell, outcomes, seeds).mean if cell.baseline else None
+    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked)
 
 
-def _size(cell: Cell) -> Reading:
+def _size(cell: ExperimentCell) -> SeedSample:
     """Of a data set, if it is there."""
     dataset = _dataset(cell.configs[0].data)
-    return Reading(()) if dataset is None else Reading((float(SIZES_OF[cell.measure](dataset)),))
+    return SeedSample(()) if dataset is None else SeedSample((float(SIZES_OF[cell.measure](dataset)),))
 
 
 @cache
@@ -123,7 +128,7 @@ def _dataset(data: Data) -> Dataset | None:
         return None
 
 
-def _marked(block: Block, best_of: str, decimals: int) -> Block:
+def _marked(block: TableBlock, best_of: str, decimals: int) -> TableBlock:
     """Mark the best two numbers of each column or row, as they are shown: what looks equal is equal."""
     grid = [list(entries) for _, entries in block.rows]
     if best_of == "row":
@@ -133,11 +138,11 @@ def _marked(block: Block, best_of: str, decimals: int) -> Block:
     return replace(block, rows=[(row, entries) for (row, _), entries in zip(block.rows, grid, strict=True)])
 
 
-def _turned(grid: Sequence[Sequence[Entry | None]]) -> list[list[Entry | None]]:
+def _turned(grid: Sequence[Sequence[TableEntry | None]]) -> list[list[TableEntry | None]]:
     return [list(line) for line in zip(*grid, strict=True)]
 
 
-def _mark_line(entries: Sequence[Entry | None], decimals: int) -> list[Entry | None]:
+def _mark_line(entries: Sequence[TableEntry | None], decimals: int) -> list[TableEntry | None]:
     shown = [_shown(entry, decimals) for entry in entries]
     order = sorted({value for value in shown if value is not None}, reverse=True)
     marks = dict(zip(order[:2], ("best", "second"), strict=False)) if len(order) > 1 else {}
@@ -147,8 +152,8 @@ def _mark_line(entries: Sequence[Entry | None], decimals: int) -> list[Entry | N
     ]
 
 
-def _shown(entry: Entry | None, decimals: int) -> float | None:
-    mean = entry.reading.mean if entry and entry.ranked else None
+def _shown(entry: TableEntry | None, decimals: int) -> float | None:
+    mean = entry.sample.mean if entry and entry.ranked else None
     return None if mean is None else round(mean, decimals)
 
 
@@ -161,15 +166,17 @@ def _caption(experiment: Experiment, stage: Stage, printed: PaperTable | None) -
     return f"{about[0].upper()}{about[1:]}. {where}"
 
 
-def _notes(experiment: Experiment, table: Table, seeds: Sequence[int], daggers: Mapping[str, str]) -> tuple[str, ...]:
+def _notes(
+    experiment: Experiment, table: ResultTable, seeds: Sequence[int], daggers: Mapping[str, str]
+) -> tuple[str, ...]:
     """How to read the table, what is missing, and which of the paper's numbers are doubtful."""
     entries = table.entries
     notes = [_of_seeds(seeds)] if experiment.best_of else []
     notes += [experiment.note] if experiment.note else []
     notes += ["Below ours: the paper's number, and ours less the paper's."] if any(e.paper for e in entries) else []
-    missing = sum(entry.reading.mean is None for entry in entries)
+    missing = sum(entry.sample.mean is None for entry in entries)
     notes += [f"–: {missing} of {len(entries)} numbers are not there yet."] if missing else []
-    partial = sum(0 < len(entry.reading.values) < len(seeds) for entry in entries) if experiment.best_of else 0
+    partial = sum(0 < len(entry.sample.values) < len(seeds) for entry in entries) if experiment.best_of else 0
     notes += [f"{partial} numbers are of fewer seeds so far."] if partial else []
     return (*notes, *(f"{dagger} doubtful in the paper: {reason}." for reason, dagger in daggers.items()))
 

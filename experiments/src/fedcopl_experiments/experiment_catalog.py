@@ -9,10 +9,11 @@ from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
 
 from . import figure_cells, table_cells
-from .cells import FOUR, NOT_PLAYED, Cells, seeded
+from .cells import Cells, seeded
+from .paper_names import FOUR, NOT_PLAYED
 from .scales import Stage
 
-Kind = Literal["table", "figure", "page"]
+ExperimentKind = Literal["table", "figure", "page"]
 Best = Literal["", "column", "row"]
 
 
@@ -21,7 +22,7 @@ class Experiment:
     """A table or a figure."""
 
     name: str
-    kind: Kind
+    kind: ExperimentKind
     about: str
     cells: Cells
     heads: tuple[str, ...] = ()  # of the columns that name a row
@@ -42,7 +43,7 @@ RN50_DATA = ("dtd", "resisc45", "ucf101", "cifar10")
 
 
 def _entry(name: str, about: str, cells: Cells, heads: tuple[str, ...] = (), best: Best = "column") -> Experiment:
-    kind: Kind = "figure" if name.startswith("fig-") else "table" if name.startswith("table") else "page"
+    kind: ExperimentKind = "figure" if name.startswith("fig-") else "table" if name.startswith("table") else "page"
     return Experiment(name, kind, about, cells, heads, best, NOTES.get(name, ""))
 
 

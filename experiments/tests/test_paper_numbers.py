@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from fedcopl_experiments.catalog import EXPERIMENTS
-from fedcopl_experiments.paper import paper_tables
+from fedcopl_experiments.experiment_catalog import EXPERIMENTS
+from fedcopl_experiments.paper_numbers import paper_tables
 from fedcopl_experiments.scales import Stage, find_scale
 
 SIX = ("DTD", "RESISC45", "CUB", "UCF101", "CIFAR10", "CIFAR100")

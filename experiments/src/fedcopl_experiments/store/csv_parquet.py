@@ -10,10 +10,11 @@ from typing import Any
 from fedcopl.errors import ConfigError
 from fedcopl.files import write_bytes
 
-from .stored_run import StoredRun, flat, headline, is_huge, readable, round_rows
+from ..flat_settings import flat
+from .stored_run import StoredRun, headline, is_huge, readable, round_rows
 
-Row = Mapping[str, Any]
-Encoder = Callable[[Sequence[Row]], bytes]
+ExportRow = Mapping[str, Any]
+FileEncoder = Callable[[Sequence[ExportRow]], bytes]
 ABOUT = ("key", "status", "error", "host", "code", "started", "finished", "folder")
 
 
@@ -30,17 +31,17 @@ def run_row(run: StoredRun) -> dict[str, Any]:
     """What a run is, its settings as `section.key`, its headline numbers, the versions it ran with."""
     row = {name: getattr(run, name) for name in ABOUT} | flat(run.settings)
     row |= {f"version.{package}": version for package, version in run.versions.items()}
-    return row | ({"seconds": run.seconds} if run.results is None else headline(run.results))
+    return row | ({"seconds": run.seconds} if run.outcome is None else headline(run.outcome))
 
 
 def _rounds(run: StoredRun) -> list[dict[str, Any]]:
     rows: dict[int, dict[str, Any]] = {}
-    for number, metric, value in round_rows(run.results) if run.results else ():
+    for number, metric, value in round_rows(run.outcome) if run.outcome else ():
         rows.setdefault(number, {"key": run.key, "round": number})[metric] = value
     return list(rows.values())
 
 
-def _encoder(path: Path) -> Encoder:
+def _encoder(path: Path) -> FileEncoder:
     match path.suffix.lower():
         case ".csv":
             return _csv
@@ -49,12 +50,12 @@ def _encoder(path: Path) -> Encoder:
     raise ConfigError(f"{path}: can be exported as .csv or .parquet, by the end of the name")
 
 
-def _columns(rows: Sequence[Row]) -> list[str]:
+def _columns(rows: Sequence[ExportRow]) -> list[str]:
     """Every name that any row has, in the order of first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _csv(rows: Sequence[Row]) -> bytes:
+def _csv(rows: Sequence[ExportRow]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, _columns(rows) or ["key"], lineterminator="\n")
     writer.writeheader()
@@ -62,7 +63,7 @@ def _csv(rows: Sequence[Row]) -> bytes:
     return readable(text.getvalue()).encode("utf-8")
 
 
-def _parquet(path: Path) -> Encoder:
+def _parquet(path: Path) -> FileEncoder:
     """The encoder, if pyarrow is there: said before anything is written."""
     try:
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
@@ -71,7 +72,7 @@ def _parquet(path: Path) -> Encoder:
             f"{path}: Parquet needs pyarrow: pip install 'fedcopl[parquet]', or export as .csv"
         ) from error
 
-    def encode(rows: Sequence[Row]) -> bytes:
+    def encode(rows: Sequence[ExportRow]) -> bytes:
         columns = {name: _one_kind([row.get(name) for row in rows]) for name in _columns(rows) or ["key"]}
         buffer = io.BytesIO()
         parquet.write_table(arrow.table(columns), buffer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from fedcopl.clip.formats.hub import BUILT_IN, RELEASES, Release, locate, openai_cache
+from fedcopl.clip.formats.hub import BUILT_IN, RELEASES, WeightsRelease, locate, openai_cache
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import ConfigError, FedCoPLError
@@ -29,10 +29,9 @@ TRAINING_IMAGES = {
     "cifar100": 50000,
     "digits": 1198,
 }
-ENCODED_ONCE = {"promptfl", "promptprox", "pfedprompt", "fedotp", "fedopt", "pfedmoap", "fedclip"}  # docs/methods.md
 CHEAPER = 20  # times: a pass over images that are encoded already, by docs/benchmarks.md
 SHARE_LABELLED = 0.5  # of the images, by the median filters
-Kind = tuple[str, str, str]  # backbone, data set, method
+RunKind = tuple[str, str, str]  # backbone, data set, method
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Plan:
+class GridPlan:
     """All runs, and what they miss."""
 
     runs: tuple[PlannedRun, ...]
@@ -60,10 +59,10 @@ class Plan:
         return sum(run.seconds for run in self.to_play) / jobs
 
 
-def make_plan(configs: Sequence[RunConfig], store: ResultStore) -> Plan:
+def make_plan(configs: Sequence[RunConfig], store: ResultStore) -> GridPlan:
     stored = {run.key: run for run in store.runs()}
     clock = Clock(stored.values())
-    return Plan(tuple(_planned(config, stored, clock) for config in configs), tuple(missing(configs)))
+    return GridPlan(tuple(_planned(config, stored, clock) for config in configs), tuple(missing(configs)))
 
 
 def _planned(config: RunConfig, stored: Mapping[str, StoredRun], clock: "Clock") -> PlannedRun:
@@ -94,14 +93,16 @@ class Clock:
         return self._rates.get(kind, ())
 
 
-def _kind(config: RunConfig) -> Kind:
+def _kind(config: RunConfig) -> RunKind:
     return config.model.backbone, config.data.source, config.method
 
 
 def _work(config: RunConfig) -> float:
     """Passes over the images: those that are trained on, and about as much again to label and to measure."""
+    from fedcopl.methods import choose_method  # brings torch
+
     passes = config.rounds * (SHARE_LABELLED * config.train.epochs + 1)
-    return 1 + passes / CHEAPER if config.method in ENCODED_ONCE else passes
+    return 1 + passes / CHEAPER if choose_method(config).keeps_images else passes
 
 
 def rough_seconds(config: RunConfig) -> float:
@@ -142,7 +143,7 @@ def _missing_model(backbone: str) -> Iterator[str]:
             yield "extra: pip install 'fedcopl[hub]', to fetch models"
 
 
-def _is_cached(release: Release) -> bool:
+def _is_cached(release: WeightsRelease) -> bool:
     original = release.original and openai_cache() / release.original.name
     needed = (release.weights, release.beside[0])
     return bool(original and original.is_file()) or all((release.snapshot / file).is_file() for file in needed)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl_experiments.catalog import ENTRIES, EXPERIMENTS
-from fedcopl_experiments.readings import Reading, Shelf
+from fedcopl.run.record import RefreshRecord
+from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
+from fedcopl_experiments.measures import SeedSample, StoredOutcomes
+from fedcopl_experiments.result_tables import build_table
 from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.store import ResultStore
 from fedcopl_experiments.table_formats import latex, ours, signed, theirs, to_csv, to_latex, to_markdown
-from fedcopl_experiments.tables import build_table
-from shelves import DEMO, NOTHING, PAPER, MadeUp
+from made_up_outcomes import DEMO, NOTHING, PAPER, MadeUp
 from stored_runs import failed, stored
 
 TABLES = [experiment for experiment in ENTRIES if experiment.kind != "figure"]
@@ -34,7 +35,7 @@ def test_mean_and_spread_over_the_seeds():
     # 60, 61, 63: mean 184/3; squared distances 16/9 + 1/9 + 25/9 = 42/9, halved 21/9.
     finals = {1: 0.60, 2: 0.61, 3: 0.63}
     made = table("table2", DEMO, lambda config: finals[config.seed], (1, 2, 3))
-    found = entry(made, ("FedCoPL", "CoPL"), ("digits",)).reading
+    found = entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample
     assert found.mean == pytest.approx(184 / 3)
     assert found.std == pytest.approx(math.sqrt(21 / 9))
     assert ours(entry(made, ("FedCoPL", "CoPL"), ("digits",)), 1) == "61.3 ± 1.5"
@@ -43,7 +44,7 @@ def test_mean_and_spread_over_the_seeds():
 
 def test_one_seed_has_no_spread():
     made = table("table2", DEMO, lambda config: 0.5)
-    assert entry(made, ("FedCoPL", "CoPL"), ("digits",)).reading.std is None
+    assert entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample.std is None
     assert "Of seed 1 alone." in made.notes
 
 
@@ -61,20 +62,20 @@ def test_digits_are_never_compared_with_the_paper():
 
 def test_zero_shot_is_read_from_the_run_of_fedcopl():
     made = table("table1", DEMO, lambda config: 0.9 if config.method == "fedcopl" else 0.1)
-    assert entry(made, ("CLIP", "-"), ("digits", "β = 0.1")).reading.mean == 50  # as in every made-up run
+    assert entry(made, ("CLIP", "-"), ("digits", "β = 0.1")).sample.mean == 50  # as in every made-up run
 
 
 def test_the_average_is_the_mean_over_the_data_sets_seed_by_seed():
     share = {"dtd": 0.1, "resisc45": 0.2, "cub200": 0.3, "ucf101": 0.4, "cifar10": 0.5, "cifar100": 0.6}
     made = table("table2", PAPER, lambda config: share[config.data.source] + 0.01 * config.seed, (1, 3))
-    found = entry(made, ("PromptFL", "FPL"), ("Average",)).reading
+    found = entry(made, ("PromptFL", "FPL"), ("Average",)).sample
     assert found.values == pytest.approx((36, 38))
 
 
 def test_an_average_needs_all_its_data_sets():
     made = table("table2", PAPER, lambda config: None if config.data.source == "dtd" else 0.5)
-    assert entry(made, ("PromptFL", "FPL"), ("Average",)).reading.values == ()
-    assert entry(made, ("PromptFL", "FPL"), ("CUB",)).reading.values == (50,)
+    assert entry(made, ("PromptFL", "FPL"), ("Average",)).sample.values == ()
+    assert entry(made, ("PromptFL", "FPL"), ("CUB",)).sample.values == (50,)
 
 
 def test_gains_are_counted_seed_by_seed():
@@ -115,7 +116,7 @@ def test_bounds_are_not_marked():
     made = table("grid", DEMO, lambda config: final.get(config.method, 0.2))
     for block in made.blocks:
         assert all(
-            not e.mark for row, entries in block.rows if row[0].startswith(("central", "zero")) for e in entries if e
+            not e.mark for row, entries in block.rows if row[0].startswith(("Central", "zero")) for e in entries if e
         )
 
 
@@ -146,9 +147,10 @@ def test_data_set_sizes_need_no_run():
 
 
 def test_pseudo_labels_of_the_first_refresh():
-    made = table("table9", DEMO, lambda config: 0.5, pseudo_label_accuracy=[0.8, 0.99])
+    refreshes = tuple(RefreshRecord(round=n, pseudo_label_accuracy=share) for n, share in {0: 0.8, 5: 0.99}.items())
+    made = table("table9", DEMO, lambda config: 0.5, refreshes=refreshes)
     found = entry(made, ("CPL",), ("digits",), "Quantity-based label skew")
-    assert found.reading.mean == pytest.approx(80)
+    assert found.sample.mean == pytest.approx(80)
 
 
 @pytest.mark.parametrize(
@@ -223,21 +225,21 @@ def test_a_shelf_finds_what_this_program_made_and_on_request_what_any_made(tmp_p
     config = DEMO.config("digits")
     store = ResultStore(tmp_path / "results.sqlite")
     store.record(stored("an older program's key", 0.625, **config.model_dump()))
-    assert Shelf(store).results(config) is None
-    assert Shelf(store, any_code=True).results(config)["final"]["macro"] == 0.625
+    assert StoredOutcomes(store).outcome(config) is None
+    assert StoredOutcomes(store, any_code=True).outcome(config).final.macro == 0.625
     store.record(stored(run_key(config), 0.75, **config.model_dump()))
-    for shelf in (Shelf(store), Shelf(store, any_code=True)):
-        assert shelf.results(config)["final"]["macro"] == 0.75
+    for outcomes in (StoredOutcomes(store), StoredOutcomes(store, any_code=True)):
+        assert outcomes.outcome(config).final.macro == 0.75
 
 
 def test_a_shelf_has_no_failed_runs(tmp_path):
     config = DEMO.config("digits")
     store = ResultStore(tmp_path / "results.sqlite")
     store.record(failed(run_key(config)))
-    assert Shelf(store).results(config) is None
-    assert Shelf(store, any_code=True).results(config) is None
+    assert StoredOutcomes(store).outcome(config) is None
+    assert StoredOutcomes(store, any_code=True).outcome(config) is None
 
 
 def test_a_reading_of_nothing():
-    assert Reading(()).mean is None
-    assert Reading(()).std is None
+    assert SeedSample(()).mean is None
+    assert SeedSample(()).std is None

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from fedcopl.algorithm.partition import counts_by_client
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
+from fedcopl.data.sharing_out import share_out
 from fedcopl.errors import FedCoPLError
 
-from .catalog import EXPERIMENTS, Experiment
-from .cells import Cell, seeded
-from .paper import paper_tables
-from .readings import CURVES, Curve, Reading, Shelf, read, read_curves
+from .cells import ExperimentCell, seeded
+from .experiment_catalog import EXPERIMENTS, Experiment
+from .measures import CURVES, RoundCurve, SeedSample, StoredOutcomes, read, read_curves
+from .paper_numbers import paper_tables
 from .scales import Stage
 
 ACCURACY = "accuracy (%)"
@@ -25,18 +26,18 @@ ACCURACY = "accuracy (%)"
 
 @dataclass(frozen=True)
 class Point:
-    """One place of a line: the mean over the seeds."""
+    """One point of a line: the mean over the seeds."""
 
     x: float
-    reading: Reading
+    sample: SeedSample
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.reading.values)
+        return statistics.fmean(self.sample.values)
 
 
 @dataclass(frozen=True)
-class Line:
+class FigureLine:
     """Ours over the seeds, and the paper's where it is known."""
 
     name: str
@@ -52,12 +53,12 @@ class Panel:
     title: str
     across: str
     up: str
-    lines: tuple[Line, ...]
+    lines: tuple[FigureLine, ...]
     ticks: tuple[float, ...] = ()  # where the values across are few
 
 
 @dataclass(frozen=True)
-class HeatMap:
+class PartitionMap:
     """Who holds how many images of which class, (K, C)."""
 
     title: str
@@ -65,24 +66,22 @@ class HeatMap:
     classes: tuple[str, ...]
 
 
-def build_panels(experiment: Experiment, stage: Stage, shelf: Shelf, seeds: Sequence[int]) -> list[Panel]:
+def build_panels(experiment: Experiment, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]) -> list[Panel]:
     """The panels that have something to show."""
     build = PANELS[experiment.name]
-    cells: dict[tuple[str, ...], list[Cell]] = {}
+    cells: dict[tuple[str, ...], list[ExperimentCell]] = {}
     for cell in experiment.cells(stage):
         cells.setdefault(cell.column if cell.measure in CURVES else cell.column[:1], []).append(cell)
-    panels = [build(column, group, stage, shelf, seeds) for column, group in cells.items()]
+    panels = [build(column, group, stage, outcomes, seeds) for column, group in cells.items()]
     return [panel for panel in panels if any(line.points or line.paper for line in panel.lines)]
 
 
-def build_heat_maps(experiment: Experiment, stage: Stage, seed: int) -> list[HeatMap]:
+def build_heat_maps(experiment: Experiment, stage: Stage, seed: int) -> list[PartitionMap]:
     """The split of each skew, for this seed; none where the data set is not there."""
     return [found for cell in experiment.cells(stage) if (found := _heat_map(cell, seed))]
 
 
-def _heat_map(cell: Cell, seed: int) -> HeatMap | None:
-    from fedcopl.run.build import share_out  # brings torch
-
+def _heat_map(cell: ExperimentCell, seed: int) -> PartitionMap | None:
     config = seeded(cell.configs[0], seed)
     try:
         dataset = load_dataset(config.data)
@@ -91,46 +90,62 @@ def _heat_map(cell: Cell, seed: int) -> HeatMap | None:
         return None
     assert dataset.train.labels is not None  # or it could not have been shared out by class
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
-    return HeatMap(", ".join(cell.column), counts, tuple(dataset.classes))
+    return PartitionMap(", ".join(cell.column), counts, tuple(dataset.classes))
 
 
 def _over_rounds(up: str) -> "Build":
     """Curves over the rounds."""
 
-    def build(column: Sequence[str], cells: Sequence[Cell], stage: Stage, shelf: Shelf, seeds: Sequence[int]) -> Panel:
-        lines = tuple(Line(cell.row[0], "", _points(read_curves(cell, shelf, seeds))) for cell in cells)
+    def build(
+        column: Sequence[str],
+        cells: Sequence[ExperimentCell],
+        stage: Stage,
+        outcomes: StoredOutcomes,
+        seeds: Sequence[int],
+    ) -> Panel:
+        lines = tuple(FigureLine(cell.row[0], "", _points(read_curves(cell, outcomes, seeds))) for cell in cells)
         return Panel(column[0], "communication round", up, lines)
 
     return build
 
 
-def _drift(column: Sequence[str], cells: Sequence[Cell], stage: Stage, shelf: Shelf, seeds: Sequence[int]) -> Panel:
+def _drift(
+    column: Sequence[str], cells: Sequence[ExperimentCell], stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]
+) -> Panel:
     dataset, kind = column
     up = {"diversity": "drift diversity", "cosine": "cosine distance"}[kind]
     variant = {"both": "", "visual": "only visual prompts aggregated"}
-    lines = tuple(Line(cell.row[0], variant[cell.row[1]], _points(read_curves(cell, shelf, seeds))) for cell in cells)
+    lines = tuple(
+        FigureLine(cell.row[0], variant[cell.row[1]], _points(read_curves(cell, outcomes, seeds))) for cell in cells
+    )
     return Panel(dataset, "communication round", up, lines)
 
 
-def _points(curves: Iterable[Curve]) -> tuple[Point, ...]:
+def _points(curves: Iterable[RoundCurve]) -> tuple[Point, ...]:
     """The seeds' values of each round together."""
     values: dict[int, list[float]] = {}
     for curve in curves:
         for round, value in curve:
             values.setdefault(round, []).append(value)
-    return tuple(Point(round, Reading(tuple(values[round]))) for round in sorted(values))
+    return tuple(Point(round, SeedSample(tuple(values[round]))) for round in sorted(values))
 
 
 def _over_values(across: str) -> "Build":
     """Final accuracies over the values of a setting."""
 
-    def build(column: Sequence[str], cells: Sequence[Cell], stage: Stage, shelf: Shelf, seeds: Sequence[int]) -> Panel:
-        rows: dict[str, list[Cell]] = {}
+    def build(
+        column: Sequence[str],
+        cells: Sequence[ExperimentCell],
+        stage: Stage,
+        outcomes: StoredOutcomes,
+        seeds: Sequence[int],
+    ) -> Panel:
+        rows: dict[str, list[ExperimentCell]] = {}
         for cell in cells:
             rows.setdefault(cell.row[0], []).append(cell)
         known = _known(stage) if stage.is_paper else {}
         lines = tuple(
-            Line(name, "", _read_points(group, shelf, seeds), _paper_points(group, known))
+            FigureLine(name, "", _read_points(group, outcomes, seeds), _paper_points(group, known))
             for name, group in rows.items()
         )
         ticks = tuple(dict.fromkeys(float(cell.column[-1]) for cell in cells))
@@ -140,9 +155,9 @@ def _over_values(across: str) -> "Build":
     return build
 
 
-def _read_points(cells: Iterable[Cell], shelf: Shelf, seeds: Sequence[int]) -> tuple[Point, ...]:
-    found = (Point(float(cell.column[-1]), read(cell, shelf, seeds)) for cell in cells)
-    return tuple(point for point in found if point.reading.values)
+def _read_points(cells: Iterable[ExperimentCell], outcomes: StoredOutcomes, seeds: Sequence[int]) -> tuple[Point, ...]:
+    found = (Point(float(cell.column[-1]), read(cell, outcomes, seeds)) for cell in cells)
+    return tuple(point for point in found if point.sample.values)
 
 
 def _known(stage: Stage) -> dict[tuple[str, str], float]:
@@ -159,12 +174,14 @@ def _settings(config: RunConfig) -> str:
     return config.model_dump_json()
 
 
-def _paper_points(cells: Iterable[Cell], known: Mapping[tuple[str, str], float]) -> tuple[tuple[float, float], ...]:
+def _paper_points(
+    cells: Iterable[ExperimentCell], known: Mapping[tuple[str, str], float]
+) -> tuple[tuple[float, float], ...]:
     keys = ((float(cell.column[-1]), (_settings(cell.configs[0]), cell.measure)) for cell in cells)
     return tuple((x, known[key]) for x, key in keys if key in known)
 
 
-Build = Callable[[Sequence[str], Sequence[Cell], Stage, Shelf, Sequence[int]], Panel]
+Build = Callable[[Sequence[str], Sequence[ExperimentCell], Stage, StoredOutcomes, Sequence[int]], Panel]
 PANELS: Mapping[str, Build] = {
     "fig-accuracy": _over_rounds(ACCURACY),
     "fig-allocation": _over_rounds("pseudo label accuracy (%)"),
@@ -185,10 +202,10 @@ def panels_csv(panels: Iterable[Panel]) -> str:
     return file.getvalue()
 
 
-def _csv_rows(panel: Panel, line: Line) -> Iterator[list[str | int]]:
-    points, paper = {point.x: point.reading for point in line.points}, dict(line.paper)
+def _csv_rows(panel: Panel, line: FigureLine) -> Iterator[list[str | int]]:
+    points, paper = {point.x: point.sample for point in line.points}, dict(line.paper)
     for x in sorted({*points, *paper}):
-        reading = points.get(x, Reading(()))
-        numbers = ["" if n is None else f"{n:.6g}" for n in (reading.mean, reading.std, paper.get(x))]
+        sample = points.get(x, SeedSample(()))
+        numbers = ["" if n is None else f"{n:.6g}" for n in (sample.mean, sample.std, paper.get(x))]
         mean, std, printed = numbers
-        yield [panel.title, panel.up, line.name, line.variant, f"{x:g}", mean, std, len(reading.values), printed]
+        yield [panel.title, panel.up, line.name, line.variant, f"{x:g}", mean, std, len(sample.values), printed]

@@ -1,0 +1,45 @@
+"""What the paper shows, and how it calls it: data sets, labelers, skews, and the methods of its tables."""
+
+TITLES = {
+    "dtd": "DTD",
+    "resisc45": "RESISC45",
+    "cub200": "CUB",
+    "ucf101": "UCF101",
+    "cifar10": "CIFAR10",
+    "cifar100": "CIFAR100",
+}
+TASKS = {  # in the order of the paper's list of data sets
+    "cub200": "Image classification",
+    "resisc45": "Scene classification",
+    "ucf101": "Action recognition",
+    "dtd": "Texture recognition",
+    "cifar10": "Image classification",
+    "cifar100": "Image classification",
+    "digits": "Digit recognition",
+}
+SIX = tuple(TITLES)
+FOUR = ("dtd", "resisc45", "cub200", "ucf101")
+MIXED = ("dtd", "resisc45", "cifar10", "cifar100")  # of the sweeps and of the figures about clients
+LABELERS = {"copl": "CoPL", "fpl": "FPL", "cpl": "CPL"}
+SKEW_TITLES = {"dirichlet-0.1": "β = 0.1", "dirichlet-0.05": "β = 0.05", "quantity": "quantity"}
+BASELINES = {  # "FedOPT" is how the paper spells FedOTP
+    "PromptFL": "promptfl",
+    "PromptProx": "promptprox",
+    "pFedPrompt": "pfedprompt",
+    "FedOPT": "fedotp",
+}
+OURS = ("fedcopl", "copl")  # method and labeler
+# FedCoPL and the baselines with FPL, as in the paper's figure about clients: (method, labeler)
+LINES = {"FedCoPL": OURS} | {name: (method, "fpl") for name, method in BASELINES.items()}
+AVERAGE = "Average"
+SIZES = {"Classes": "classes", "Training Size": "train", "Testing Size": "test"}
+NOT_PLAYED = {"partition", *SIZES.values()}  # measures of the data set alone
+BLOCKS = {
+    "dirichlet-0.1": "Dirichlet-based label skew (β = 0.1)",
+    "dirichlet-0.05": "Dirichlet-based label skew (β = 0.05)",
+    "quantity": "Quantity-based label skew",
+}
+
+
+def title(dataset: str) -> str:
+    return TITLES.get(dataset, dataset)
