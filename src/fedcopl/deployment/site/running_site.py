@@ -116,10 +116,13 @@ class RunningSite:
         dataset = self.prepared.dataset
         final = score.correct / score.examples if score.examples else None
         own = ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final)
+        method = choose_method(config)
         return Outcome(
             name=config.name,
             seed=config.seed,
-            method=choose_method(config).title,
+            method=method.title,
+            trains=method.trains,
+            averaged=method.averaged(),
             rounds=(RoundRecord(round=round, macro=final, clients=(final,)),),
             classes=dataset.classes,
             template=config.model.template or dataset.template,
