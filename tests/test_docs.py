@@ -5,21 +5,17 @@ import re
 import subprocess
 import sys
 from dataclasses import fields
-from importlib import import_module
-from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
+import fedcopl
+from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
+from fedcopl.methods import METHODS
 
-ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-
-
-def page(name):
-    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def named_functions():
@@ -32,21 +28,18 @@ def test_the_algorithm_page_names_many_functions():
 
 @pytest.mark.parametrize("name", named_functions())
 def test_the_algorithm_page_names_real_functions(name):
-    parts = name.split(".")
-    cut = next(
-        i
-        for i in range(len(parts) - 1, 0, -1)
-        if (ROOT / "src/fedcopl" / "/".join(parts[:i])).with_suffix(".py").exists()
-    )
-    thing = import_module("fedcopl." + ".".join(parts[:cut]))
-    for part in parts[cut:]:
-        thing = getattr(thing, part)
-    assert callable(thing)
+    assert callable(thing_called(name))
 
 
 def test_what_leaves_a_client_is_the_list_on_the_page():
     rows = set(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page("docs/what-leaves-a-client.md"), re.M))
     assert rows == {(kind.__name__, field.name) for kind in messages.REPLY_TO.values() for field in fields(kind)}
+
+
+def test_every_method_has_its_row_and_every_row_its_method():
+    table = page("docs/methods.md").split("## Methods\n\n")[1].split("\n\n")[0]
+    cells = re.findall(r"^\| (`\w+`[^|]*) \|", table, re.M)
+    assert sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell)) == sorted(["method", *METHODS])
 
 
 def test_every_error_has_its_row():
@@ -117,3 +110,11 @@ def test_the_settings_page_is_that_of_the_settings():
     from settings_page import page as made
 
     assert page("docs/settings.md") == made()
+
+
+def test_the_api_page_is_that_of_the_docstrings():
+    from api_page import PUBLIC
+    from api_page import page as made
+
+    assert page("docs/api.md") == made(), "run tools/api_page.py"
+    assert set(PUBLIC) == set(fedcopl.__all__)

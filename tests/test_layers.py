@@ -1,29 +1,13 @@
-"""The architecture is a test: each module imports only from the layers below its own."""
+"""The architecture is a test: each module imports only from the layers below its own (`tools/layers.py`)."""
 
 import ast
 import statistics
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
-LAYERS = [  # lowest first
-    {"errors", "rng"},
-    {"config", "files", "algorithm", "messages"},
-    {"privacy"},
-    {"federation"},
-    {"clip", "data"},
-    {"methods"},
-    {"run"},
-    {"progress", "report"},
-    {"deployment", "predict"},
-    {"simulation"},
-    {"api", "doctor", "flower_app", "local_page"},
-    {"review", "watch"},
-    {"cli"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+from layers import LEVEL, MODULES, SOURCE, imports, part_of
+
 ONLY = {  # packages from outside that only these parts may use
     "torch": {"clip", "methods", "predict"},
     "flwr": {"deployment", "flower_app", "simulation"},
@@ -47,27 +31,6 @@ ONLY = {  # packages from outside that only these parts may use
 }
 PURE = {"numpy", "typing", "dataclasses", "collections", "math"}  # all that algorithm/ may use
 LABELLING = ("estimate", "allocate", "select")
-MODULES = sorted(path for path in SOURCE.rglob("*.py"))
-
-
-def part_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
-
-
-def imports(path: Path) -> Iterator[tuple[str | None, str | None]]:
-    """(part of ours, None) or (None, outside package) for every import in the file, wherever it stands."""
-    package = ("fedcopl", *path.relative_to(SOURCE).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            names = [alias.name.split(".") for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else ()
-            module = [*base, *(node.module.split(".") if node.module else [])]
-            names = [module] if len(module) > 1 or module != ["fedcopl"] else [[*module, a.name] for a in node.names]
-        else:
-            continue
-        for name in names:
-            yield (name[1], None) if name[0] == "fedcopl" else (None, name[0])
 
 
 def test_the_walk_finds_the_package():

@@ -205,7 +205,15 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
 
 
 class RunConfig(Section):
-    """All settings of one run. The defaults are the paper's but for `AS_PUBLISHED`."""
+    """All settings of one run. The defaults are the paper's but for `AS_PUBLISHED`.
+
+    >>> config = RunConfig.from_mapping({"rounds": 5, "data": {"clients": 3}}, "example")
+    >>> config.rounds, config.data.clients, config.method
+    (5, 3, 'fedcopl')
+    >>> RunConfig.from_mapping({"round": 5}, "example")
+    Traceback (most recent call last):
+    fedcopl.errors.ConfigError: example: round: unknown setting; did you mean rounds?
+    """
 
     name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
     """names the run's folder"""
@@ -269,7 +277,17 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Settings from a file, with `key=value` pairs put on top."""
+    """Settings from a file, with `key=value` pairs put on top.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from fedcopl import load_config
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "settings.toml"
+    ...     _ = file.write_text("rounds = 5")
+    ...     config = load_config(file, ["clients=3", "train.lr=0.05"])
+    >>> config.rounds, config.data.clients, config.train.lr
+    (5, 3, 0.05)
+    """
     return RunConfig.from_mapping(override(read_settings(path), overrides), str(path))
 
 
@@ -297,11 +315,11 @@ def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any
     wrong = []
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        place = _place(key.strip()) if equals else None
-        if place is None:
+        name = _find(key.strip()) if equals else None
+        if name is None:
             wrong.append(f"{key.strip()}: {_unknown(key.strip())}" if equals else f"{pair!r} is not key=value")
             continue
-        *section, leaf = place
+        *section, leaf = name
         target = merged.setdefault(section[0], {}) if section else merged
         if not isinstance(target, dict):
             wrong.append(f"{section[0]}: should be a section")
@@ -342,7 +360,7 @@ def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting_names() -> Iterator[tuple[str, ...]]:
-    """The place of every setting: ("rounds",), ("data", "clients"), ..."""
+    """Every setting, by section and key: ("rounds",), ("data", "clients"), ..."""
     for name, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from ((name, leaf) for leaf in field.annotation.model_fields)
@@ -350,18 +368,18 @@ def setting_names() -> Iterator[tuple[str, ...]]:
             yield (name,)
 
 
-def _place(key: str) -> tuple[str, ...] | None:
+def _find(key: str) -> tuple[str, ...] | None:
     """Where a setting stands; the options of a method are the method's to know."""
     section, dot, option = key.partition(".")
-    return ("options", option) if section == "options" and dot and option else _places().get(key)
+    return ("options", option) if section == "options" and dot and option else _spellings().get(key)
 
 
-def _places() -> dict[str, tuple[str, ...]]:
-    """Every spelling that names exactly one setting -> its place."""
-    places = list(setting_names())
-    leaves = [place[-1] for place in places]
-    spelled = {".".join(place): place for place in places}
-    return {place[-1]: place for place in places if leaves.count(place[-1]) == 1} | spelled
+def _spellings() -> dict[str, tuple[str, ...]]:
+    """Every spelling that names exactly one setting -> its section and key."""
+    names = list(setting_names())
+    leaves = [name[-1] for name in names]
+    spelled = {".".join(name): name for name in names}
+    return {name[-1]: name for name in names if leaves.count(name[-1]) == 1} | spelled
 
 
 def _value(text: str) -> Any:
@@ -374,14 +392,16 @@ def _value(text: str) -> Any:
 
 def _explain(mistake: dict[str, Any]) -> str:
     # pydantic adds the branch of a union to the place: only our own names are of use to a reader
-    place = ".".join(str(part) for part in mistake["loc"][:2])
+    name = ".".join(str(part) for part in mistake["loc"][:2])
     if mistake["type"] == "extra_forbidden":
-        return f"{place}: {_unknown(place)}"
-    return f"{place}: {mistake['msg'].removeprefix('Value error, ')} (given: {mistake['input']!r})"
+        return f"{name}: {_unknown(name)}"
+    return f"{name}: {mistake['msg'].removeprefix('Value error, ')} (given: {mistake['input']!r})"
 
 
 def _unknown(key: str) -> str:
     """Say that there is no such setting, and which one may be meant."""
-    places = _places()
-    near = difflib.get_close_matches(key, places, n=1) or difflib.get_close_matches(key.split(".")[-1], places, n=1)
-    return "unknown setting" + (f"; did you mean {'.'.join(places[near[0]])}?" if near else "")
+    spellings = _spellings()
+    near = difflib.get_close_matches(key, spellings, n=1) or difflib.get_close_matches(
+        key.split(".")[-1], spellings, n=1
+    )
+    return "unknown setting" + (f"; did you mean {'.'.join(spellings[near[0]])}?" if near else "")

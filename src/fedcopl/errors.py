@@ -15,7 +15,14 @@ The command line prints the message as one line and leaves with the number. `doc
 
 
 class FedCoPLError(Exception):
-    """The root of all errors that are not bugs."""
+    """The root of all errors that are not bugs. Its text is one line for people.
+
+    >>> try:
+    ...     raise ConfigError("rounds: should be at least 1")
+    ... except FedCoPLError as error:
+    ...     print(error.exit_code, error)
+    2 rounds: should be at least 1
+    """
 
     exit_code = 1
 

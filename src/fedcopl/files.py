@@ -1,4 +1,4 @@
-"""Writing files so that a stop at any moment leaves the old one or the new one, never half of one."""
+"""Writing files so that a stop at any moment never leaves half of one."""
 
 import os
 from contextlib import suppress

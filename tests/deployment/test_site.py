@@ -27,7 +27,7 @@ from fedcopl.flower_app.client_app import home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.predict import load
 from fedcopl.report.run_page import write_report
-from fedcopl.run.record import read_outcome
+from fedcopl.run.record_reader import read_outcome
 from fedcopl.simulation.simulate import LocalClients, simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from fedcopl.methods import choose_method
-from methods.toolbox import config_of, encoder, images, learner_of
+from methods.toolbox import config_of, encoder, floats_of, images, learner_of
 
 
 def test_the_adapter_by_hand():
@@ -23,9 +23,9 @@ def test_an_adapter_that_says_nothing_is_zero_shot():
 
 
 def test_it_reads_features_that_are_not_normalised():
-    raw = choose_method(config_of("fedclip")).frozen(encoder(), images().tokens(images().places[:5]))
+    raw = choose_method(config_of("fedclip")).frozen(encoder(), images().tokens(images().rows[:5]))
     assert not torch.allclose(raw.norm(dim=-1), torch.ones(5))
-    torch.testing.assert_close(F.normalize(raw, dim=-1), encoder().image_features(images().tokens(images().places[:5])))
+    torch.testing.assert_close(F.normalize(raw, dim=-1), encoder().image_features(images().tokens(images().rows[:5])))
 
 
 def test_the_contrastive_loss_by_hand():
@@ -50,3 +50,7 @@ def test_contrast_minds_others_of_the_same_class_and_ce_does_not():
     assert ce != contrastive
     sets = [trained(learner_of("fedclip", *pairs), SETS)[1] for pairs in ([], ["options.loss=contrastive"])]
     assert sets[0] == sets[1]  # candidate sets keep their own loss
+
+
+def test_what_is_shared_and_what_stays():
+    assert floats_of("fedclip") == ({"down": 16384, "down bias": 128, "up": 16384, "up bias": 128}, {})

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from clip.plain_clip import plain_block
 from fedcopl.methods import choose_method
-from methods.toolbox import config_of, encoder, images
+from methods.toolbox import config_of, encoder, floats_of, images
 
 # S of the worked example, as features: patches are rows of S beside unit vectors, prompts the two unit vectors.
 S = torch.tensor([[0.30, 0.10], [0.25, 0.20], [0.05, 0.28], [0.12, 0.15]])
@@ -60,7 +60,7 @@ def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
 
     roomy = learner_of("fedotp")
     one = roomy.side.frozen(np.arange(1)).nbytes
-    tight = ClientImages(replace(images().store, memory=one * 60 - 1), images().places)
+    tight = ClientImages(replace(images().store, memory=one * 60 - 1), images().rows)
     learner = ClipLearner(roomy.model, tight, roomy.start, roomy.config, 0)
     asked = []
     monkeypatch.setattr(
@@ -69,3 +69,7 @@ def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
     ours, theirs = trained(learner)[0], trained(roomy)[0]
     assert len(asked) > 4  # once for each batch
     np.testing.assert_allclose(ours["global text"], theirs["global text"], atol=1e-5)
+
+
+def test_what_is_shared_and_what_stays():
+    assert floats_of("fedotp") == floats_of("fedopt") == ({"global text": 2048}, {"local text": 2048})

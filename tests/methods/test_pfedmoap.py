@@ -8,7 +8,7 @@ from fedcopl.algorithm.aggregate import nearest
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from fedcopl.methods.pfedmoap import EXPERTS, GATE, gate_name, mixture, stride
-from methods.toolbox import CHOSEN, config_of, encoder, learner_of, trained
+from methods.toolbox import CHOSEN, config_of, encoder, floats_of, learner_of, trained
 
 EXPERT_PROMPTS = np.random.default_rng(5).normal(0, 0.3, (3, 16, 128)).astype(np.float32)
 
@@ -117,3 +117,8 @@ def test_the_nearest_by_hand():
     assert nearest("b", uploads, 9) == ["d", "a", "c"]
     assert nearest("nobody", uploads, 2) == []
     assert nearest("a", uploads, 0) == []
+
+
+def test_what_is_shared_and_what_stays():
+    gate = {f"gate {part}": 16384 for part in ("query", "key", "value", "output")}
+    assert floats_of("pfedmoap") == ({"text": 2048}, gate | {f"{name} bias": 128 for name in gate})

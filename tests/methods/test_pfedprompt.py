@@ -5,7 +5,7 @@ import torch
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.methods import choose_method
-from methods.toolbox import CHOSEN, SETS, encoder, learner_of, trained
+from methods.toolbox import CHOSEN, SETS, encoder, floats_of, learner_of, trained
 
 
 def test_the_worked_example():
@@ -103,3 +103,7 @@ def test_spatial_attention_adds_what_the_core_says():
     ours = learner.side.logits(learner.initial()).double().numpy()
     np.testing.assert_allclose(ours, plain.side.logits(plain.initial()).double().numpy() + added, atol=1e-3)
     assert trained(learner)[0]["text"].tobytes() == trained(plain)[0]["text"].tobytes()  # trained on text alone
+
+
+def test_what_is_shared_and_what_stays():
+    assert floats_of("pfedprompt") == ({"text": 2048}, {})

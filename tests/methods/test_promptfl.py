@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedcopl.methods import choose_method
-from methods.toolbox import config_of, encoder, learner_of, trained
+from methods.toolbox import config_of, encoder, floats_of, learner_of, trained
 
 
 def test_the_proximal_term_by_hand():
@@ -55,3 +55,7 @@ def test_dual_promptfl_trains_like_fedcopl_that_shares_both():
     one = trained(learner_of("promptfl", "options.modality=dual"))[0]
     other = trained(learner_of("fedcopl", "aggregate=both"))[0]
     assert all(one[key].tobytes() == other[key].tobytes() for key in one)
+
+
+def test_what_is_shared_and_what_stays():
+    assert floats_of("promptfl") == floats_of("promptprox") == ({"text": 2048}, {})

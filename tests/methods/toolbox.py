@@ -46,3 +46,10 @@ def learner_of(method: str, *pairs: str, number: int = 0) -> ClipLearner:
 
 def trained(learner: ClipLearner, selection: Selection = CHOSEN):
     return learner.train(learner.initial(), selection, round=0)
+
+
+def floats_of(method: str, *pairs: str) -> tuple[dict[str, int], dict[str, int]]:
+    """How many numbers each array has: those that the server averages, and those that stay with their client."""
+    chosen = choose_method(config_of(method, *pairs))
+    sizes = {name: value.size for name, value in chosen.start(encoder().clip, encoder().classes).items()}
+    return {name: sizes.pop(name) for name in chosen.shared()}, sizes

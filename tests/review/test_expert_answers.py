@@ -48,9 +48,9 @@ def test_answers_without_a_class(answers):
 
 
 def test_undo_takes_back_the_last_of_the_same_tab_only(answers):
-    answers.add(given("1.png", "cat", tab="a", place="at=1"))
-    answers.add(given("1.png", "horse", tab="a", place="at=1"))
-    answers.add(given("2.png", tab="b", place="at=2"))
+    answers.add(given("1.png", "cat", tab="a", page="at=1"))
+    answers.add(given("1.png", "horse", tab="a", page="at=1"))
+    answers.add(given("2.png", tab="b", page="at=2"))
     assert answers.undo("a") == ("1.png", "at=1")
     assert answers.current()["1.png"].label == "cat"  # what was said before holds again
     assert answers.undo("a") == ("1.png", "at=1")

@@ -1,1 +1,1 @@
-"""Many runs: grids, the paper's tables and figures, and writers for other tools."""
+"""Many runs: grids, stored results, the paper's tables and figures."""

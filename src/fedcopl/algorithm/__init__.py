@@ -1,4 +1,4 @@
-"""The algorithm: NumPy arrays in, NumPy arrays out; one file per step of the paper."""
+"""The steps of the paper, one file each: NumPy in, NumPy out."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -45,8 +45,8 @@ def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
     grouped = strata[by_stratum]
     size = np.bincount(grouped, minlength=1)
     rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped)
-    place = (rank + rng.random(len(size))[grouped]) / size[grouped]
-    drawn: IntArray = by_stratum[np.argsort(place, kind="stable")]
+    position = (rank + rng.random(len(size))[grouped]) / size[grouped]
+    drawn: IntArray = by_stratum[np.argsort(position, kind="stable")]
     return drawn
 
 

@@ -55,7 +55,7 @@ def nearest(client: str, uploads: Mapping[str, NamedPrompts], count: int) -> lis
     own = _flat(uploads[client])
     others = [other for other in uploads if other != client]
     distances = [float(np.linalg.norm(_flat(uploads[other]) - own)) for other in others]
-    return [others[place] for place in np.argsort(distances, kind="stable")[:count]]
+    return [others[index] for index in np.argsort(distances, kind="stable")[:count]]
 
 
 def _flat(prompts: NamedPrompts) -> FloatArray:

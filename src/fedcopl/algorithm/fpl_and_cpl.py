@@ -158,9 +158,9 @@ def _quantile(values: FloatArray, level: float) -> FloatArray:
     The place level * (n - 1) of a decimal level may miss its whole number (0.07 * 100 = 7.000000000000001), and
     `np.quantile` would then return a little more than the value at that place.
     """
-    place = level * (len(values) - 1)
-    place = round(place) if math.isclose(place, round(place), rel_tol=1e-12) else place
-    low, high = math.floor(place), math.ceil(place)
+    position = level * (len(values) - 1)
+    position = round(position) if math.isclose(position, round(position), rel_tol=1e-12) else position
+    low, high = math.floor(position), math.ceil(position)
     ordered = np.sort(values, axis=0)
-    between: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    between: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (position - low)
     return between

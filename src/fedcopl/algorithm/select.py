@@ -76,18 +76,18 @@ class Corrections(NamedTuple):
 NO_CORRECTIONS = Corrections(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def with_corrections(selection: Selection, told: Corrections) -> Selection:
+def with_corrections(selection: Selection, corrections: Corrections) -> Selection:
     """The selection with the told images in it, first in their class, and with no other label.
 
     Quotas do not count them, and neither do the estimates: only what is trained on changes.
     """
-    if not len(told.index):
+    if not len(corrections.index):
         return selection
-    kept = ~np.isin(selection.index, told.index)
-    index = np.concatenate([told.index, selection.index[kept]])
-    label = np.concatenate([told.label, selection.label[kept]])
+    kept = ~np.isin(selection.index, corrections.index)
+    index = np.concatenate([corrections.index, selection.index[kept]])
+    label = np.concatenate([corrections.label, selection.label[kept]])
     order = np.argsort(label, kind="stable")
     if selection.candidates is None:
         return Selection(index[order], label[order])
-    certain = np.eye(selection.candidates.shape[1], dtype=selection.candidates.dtype)[told.label]
+    certain = np.eye(selection.candidates.shape[1], dtype=selection.candidates.dtype)[corrections.label]
     return Selection(index[order], label[order], np.concatenate([certain, selection.candidates[kept]])[order])

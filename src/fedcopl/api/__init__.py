@@ -1,4 +1,4 @@
-"""The library for people who write Python: sites, a federation of them, and what comes out."""
+"""The Python library: sites, a federation of them, what comes out."""
 
 from .federation import Federation, Site, simulate
 from .result import Result

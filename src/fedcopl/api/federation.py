@@ -58,6 +58,11 @@ class Site:
 
     Images are a folder, a list of paths, Pillow images or arrays, or a uint8 array (n, height, width, 3). `test` is
     `(images, labels)`, or a folder with a sub-folder for each class: to measure accuracy, and for nothing else.
+
+    >>> Site("north", np.zeros((4, 8, 8, 3), np.uint8))
+    <Site north: 4 images in memory>
+    >>> Site("south", "photos/south", test="photos/south-labelled")
+    <Site south: photos/south, with test images>
     """
 
     name: str
@@ -94,6 +99,18 @@ class Federation:
     """Sites that learn one list of classes together.
 
     Every setting of `fedcopl run` can be given by name, as in `Federation(sites, classes, rounds=10, lr=0.05)`.
+
+    >>> from sklearn.datasets import load_digits
+    >>> digits = load_digits(n_class=2)
+    >>> images = (digits.images * 255 / 16).round().astype(np.uint8)
+    >>> measured = images[60:90], digits.target[60:90]
+    >>> sites = [Site("north", images[:60], test=measured), Site("south", images[90:150])]
+    >>> federation = Federation(sites, ["zero", "one"], rounds=1, epochs=1, threads=1)
+    >>> federation
+    <Federation of 2 sites, 2 classes, method fedcopl>
+    >>> result = federation.fit(progress=False)
+    >>> list(result), result["north"].predict(images[:2]).tolist()
+    (['north', 'south'], ['zero', 'one'])
     """
 
     def __init__(
@@ -171,12 +188,12 @@ def _dataset(
 def _run(
     config: RunConfig, dataset: Dataset | None, folder: str | Path | None, progress: bool | Watcher, resume: bool
 ) -> Result:
-    place = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
-    where = Path(place.name) if isinstance(place, TemporaryDirectory) else place
+    directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
+    path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
     with watching(progress, config.rounds) as watcher:
-        run_simulation(config, where, resume=resume, watcher=watcher, dataset=dataset)
-    write_report(where)
-    return Result(place, dataset)
+        run_simulation(config, path, resume=resume, watcher=watcher, dataset=dataset)
+    write_report(path)
+    return Result(directory, dataset)
 
 
 def read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:

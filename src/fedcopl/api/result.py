@@ -15,7 +15,17 @@ from ..run.record import ClientRecord, Outcome, round_to_plain
 
 
 class Result(Mapping[str, Classifier]):
-    """A finished run: `result["north"]` is the classifier of the site `north`. Accuracies are shares from 0 to 1."""
+    """A finished run: `result["north"]` is the classifier of the site `north`. Accuracies are shares from 0 to 1.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from fedcopl import simulate
+    >>> with TemporaryDirectory() as folder:
+    ...     result = simulate(rounds=1, clients=2, epochs=1, threads=1, folder=folder, progress=False)
+    ...     again = Result.load(folder)
+    ...     same = again.outcome == result.outcome
+    >>> same, list(again), again.accuracy == result.outcome.final.macro
+    (True, ['client-0', 'client-1'], True)
+    """
 
     def __init__(self, folder: Path | TemporaryDirectory[str], dataset: Dataset | None = None):
         self._temporary = folder if isinstance(folder, TemporaryDirectory) else None  # kept as long as the result is

@@ -1,4 +1,4 @@
-"""The command line: each command is a thin layer over one function of the library."""
+"""The command line: a command is a thin layer over one function."""
 
 import sys
 from typing import Annotated

@@ -112,14 +112,14 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
     """A count that moves on a terminal, a line now and then anywhere else."""
     console, began = Console(stderr=True), time.monotonic()
 
-    def told(tally: "Tally") -> str:
+    def summary(tally: "Tally") -> str:
         each = tally.images / max(time.monotonic() - began, 1e-9)
         return f"{tally.resumed + tally.images:,} images, {each:,.0f} a second"
 
     if console.is_terminal:
         with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
             task = bar.add_task("loading")
-            yield lambda tally: bar.update(task, description=told(tally))
+            yield lambda tally: bar.update(task, description=summary(tally))
         return
     lines = 0
 
@@ -127,7 +127,7 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
         nonlocal lines
         if tally.images // EVERY > lines:
             lines = tally.images // EVERY
-            print(told(tally), file=sys.stderr)
+            print(summary(tally), file=sys.stderr)
 
     yield line
 

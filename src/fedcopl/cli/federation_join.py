@@ -2,14 +2,18 @@
 
 import socket
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..config import override
 from ..errors import ConfigError, Interrupted
 from ..progress import watch
+from ..run.watcher import Watcher
 from .run import flower
+
+if TYPE_CHECKING:
+    from ..deployment.site.running_site import RunningSite, SiteHome
 
 LONGEST_NAME = 60
 
@@ -77,7 +81,7 @@ def _own_settings(pairs: list[str]) -> dict[str, Any]:
     return dict(settings.get("model", {}))
 
 
-def _ready(home: Any, watcher: Any) -> Any:
+def _ready(home: "SiteHome", watcher: Watcher) -> "RunningSite":
     from ..deployment.certificates import site_key
     from ..deployment.site.running_site import RunningSite
 
@@ -86,7 +90,7 @@ def _ready(home: Any, watcher: Any) -> Any:
     return site
 
 
-def _tell(site: Any, server: str) -> None:
+def _tell(site: "RunningSite", server: str) -> None:
     """What was found, and what will and what will never leave this machine."""
     from ..deployment.site.consent import NEVER, what_leaves
 
@@ -95,7 +99,7 @@ def _tell(site: Any, server: str) -> None:
         ("site", site.name),
         ("images", f"{len(dataset.train):,}, {len(dataset.skipped)} left out"),
         ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
-        ("said by an expert", f"{len(site.said.index)} images" if len(site.said.index) else "nothing"),
+        ("said by an expert", f"{len(site.corrections.index)} images" if len(site.corrections.index) else "nothing"),
         ("classes", site.classes),
         ("model", site.model),
         ("key for the server", str(site.home.folder / "site.pub")),
@@ -108,7 +112,7 @@ def _tell(site: Any, server: str) -> None:
     typer.echo(f"Conditions of this site: {site.home.consent}.\n")
 
 
-def _serve(site: Any, server: str, ca: Path, watcher: Any) -> None:
+def _serve(site: "RunningSite", server: str, ca: Path, watcher: Watcher) -> None:
     from ..deployment.site.server_probe import ServerAddress, check_server
     from ..deployment.site.site_process import run_site
 

@@ -1,4 +1,4 @@
-"""The frozen CLIP: towers, tokenizer, how images are prepared, and every form in which weights come."""
+"""The frozen CLIP: towers, tokenizer, preparation, forms of weights."""
 
 from typing import TYPE_CHECKING, Any
 

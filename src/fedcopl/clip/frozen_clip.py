@@ -61,8 +61,8 @@ class Clip(nn.Module):
         """Sentences as (n, positions), padded. One too long is an error, unless `truncate` cuts it."""
         rows = self._rows(sentences, truncate)
         padded = torch.full((len(rows), self.positions), self.tokenizer.pad_id)
-        for place, row in enumerate(rows):
-            padded[place, : len(row)] = torch.tensor(row)
+        for number, row in enumerate(rows):
+            padded[number, : len(row)] = torch.tensor(row)
         return padded
 
     def sentences(self, texts: Sequence[str]) -> Sentences:

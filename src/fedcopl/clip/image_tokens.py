@@ -12,7 +12,7 @@ from torch import Tensor
 from .frozen_clip import Clip
 
 ENCODE_BATCH = 256  # fixed, not a setting: the last bits of a matrix product may depend on its shape
-Places = NDArray[np.int64]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class TokenStore:
         store = cls(clip, pixels, memory)
         if not len(pixels) or store[np.arange(1)].nbytes * len(pixels) > memory:
             return store
-        return replace(store, kept=torch.cat([store[places] for places in _in_batches(np.arange(len(pixels)))]))
+        return replace(store, kept=torch.cat([store[rows] for rows in _in_batches(np.arange(len(pixels)))]))
 
     @torch.no_grad()
-    def __getitem__(self, places: Places) -> Tensor:
+    def __getitem__(self, rows: Rows) -> Tensor:
         """Tokens (n, N, width) on the CPU."""
         if self.kept is not None:
-            return self.kept[torch.from_numpy(places)]
+            return self.kept[torch.from_numpy(rows)]
         device = self.clip.text.positions.device
-        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[places])).to(device)
+        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[rows])).to(device)
         # One by one on a CPU: an image then has the same bits in whatever company it is embedded.
         groups = pixels.split(1) if device.type == "cpu" else pixels.split(ENCODE_BATCH)
         return torch.cat([self.clip.vision.embed(group).cpu() for group in groups])
@@ -53,28 +53,28 @@ class ClientImages:
     """One client's part of a store. Nothing is copied until it is used."""
 
     store: TokenStore
-    places: Places
+    rows: Rows
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.rows)
 
-    def part(self, places: Places) -> "ClientImages":
-        """Some of these images, by their places among them."""
-        return ClientImages(self.store, self.places[places])
+    def part(self, rows: Rows) -> "ClientImages":
+        """Some of these images, by their numbers among them."""
+        return ClientImages(self.store, self.rows[rows])
 
     @property
     def memory(self) -> float:
         """This part's share of the memory for what is computed of the images."""
-        return self.store.memory * len(self.places) / max(len(self.store.pixels), 1)
+        return self.store.memory * len(self.rows) / max(len(self.store.pixels), 1)
 
-    def tokens(self, index: Places) -> Tensor:
+    def tokens(self, index: Rows) -> Tensor:
         """Tokens of some of the client's images, counted within the client."""
-        return self.store[self.places[index]]
+        return self.store[self.rows[index]]
 
     def batches(self) -> Iterator[Tensor]:
         """Tokens of all of them, in batches of one fixed size."""
-        return (self.store[places] for places in _in_batches(self.places))
+        return (self.store[rows] for rows in _in_batches(self.rows))
 
 
-def _in_batches(places: Places) -> Iterator[Places]:
-    return (places[start : start + ENCODE_BATCH] for start in range(0, len(places), ENCODE_BATCH))
+def _in_batches(rows: Rows) -> Iterator[Rows]:
+    return (rows[start : start + ENCODE_BATCH] for start in range(0, len(rows), ENCODE_BATCH))

@@ -1,1 +1,1 @@
-"""Where images come from."""
+"""Where images come from: readers, a cache of pixels, who holds which."""

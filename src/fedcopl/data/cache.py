@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 class Bad(NamedTuple):
     """An image that cannot be used."""
 
-    place: int
+    number: int
     name: str
     reason: str
 
@@ -107,7 +107,7 @@ class PixelCache:
             entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
             array = entry.array()
         progress(len(images), len(images))
-        return Pixels(array, [Bad(place, images.names[place], why) for place, why in entry.bad], contents)
+        return Pixels(array, [Bad(index, images.names[index], why) for index, why in entry.bad], contents)
 
     def entries(self) -> list[CacheEntry]:
         """All finished entries, the last used first."""
@@ -205,16 +205,16 @@ class PixelCache:
 def read_entry(folder: Path) -> CacheEntry | None:
     """A whole entry, or None: what is missing, cut short or of another format is no entry."""
     try:
-        told = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-        if told["format"] != FORMAT:
+        plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
+        if plain["format"] != FORMAT:
             return None
         entry = CacheEntry(
             folder,
-            str(told["transform"]),
-            str(told["pillow"]),
-            tuple(map(int, told["shape"])),
-            list(told["digests"]),
-            [(int(place), str(reason)) for place, reason in told["bad"]],
+            str(plain["transform"]),
+            str(plain["pillow"]),
+            tuple(map(int, plain["shape"])),
+            list(plain["digests"]),
+            [(int(index), str(reason)) for index, reason in plain["bad"]],
             (folder / ENTRY).stat().st_mtime,
         )
         is_whole = (folder / PIXELS).stat().st_size == entry.size and len(entry.digests) == entry.shape[0]
@@ -228,15 +228,15 @@ def _worker(
 ) -> Callable[[int], NDArray[np.uint8] | str]:
     """What is done for each image: its pixels, or the reason why there are none."""
 
-    def work(place: int) -> NDArray[np.uint8] | str:
-        told = contents[place]
-        if told.startswith(hashing.UNREADABLE):
-            return told
-        if told in known:
-            return known[told]
-        content = _content(stored, place)
-        if content is None or hashing.digest(stored.kind, content) != told:
-            raise DataError(f"{images.names[place]}: was changed while it was read; start again when it is complete")
+    def work(index: int) -> NDArray[np.uint8] | str:
+        expected = contents[index]
+        if expected.startswith(hashing.UNREADABLE):
+            return expected
+        if expected in known:
+            return known[expected]
+        content = _content(stored, index)
+        if content is None or hashing.digest(stored.kind, content) != expected:
+            raise DataError(f"{images.names[index]}: was changed while it was read; start again when it is complete")
         try:
             return cut(stored.decode(content))
         except BadImage as reason:
@@ -245,9 +245,9 @@ def _worker(
     return work
 
 
-def _content(stored: StoredImages, place: int) -> bytes | None:
+def _content(stored: StoredImages, index: int) -> bytes | None:
     try:
-        return stored.content(place)
+        return stored.content(index)
     except OSError:
         return None
 
@@ -266,15 +266,15 @@ def _build(
     try:
         bad = _write_rows(part / PIXELS, work, shape[0], progress)
         dropped = dict(bad)
-        told = {
+        entry = {
             "format": FORMAT,
             "pillow": PIL.__version__,
             "transform": key,
             "shape": [shape[0] - len(bad), *shape[1:]],
             "bad": bad,
-            "digests": [content for place, content in enumerate(contents) if place not in dropped],
+            "digests": [content for index, content in enumerate(contents) if index not in dropped],
         }
-        _write(part / ENTRY, json.dumps(told))
+        _write(part / ENTRY, json.dumps(entry))
         part.rename(home)
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -289,12 +289,12 @@ def _write_rows(
     """
     bad = []
     with file.open("wb") as rows, quiet():
-        for place, result in enumerate(in_order(work, count)):
+        for index, result in enumerate(in_order(work, count)):
             if isinstance(result, str):
-                bad.append((place, result))
+                bad.append((index, result))
             else:
                 rows.write(np.ascontiguousarray(result).data)
-            progress(place, count)
+            progress(index, count)
         rows.flush()
         os.fsync(rows.fileno())
     return bad

@@ -176,7 +176,7 @@ def _image_set(folder: Path, files: Sequence[str], size: int, form: Form, classe
     pixels = np.concatenate([pixels for pixels, _ in batches])
     # Stored colour by colour; an image is row by row.
     rows = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    names = [f"{file}/{place}" for file in files for place in range(size)]
+    names = [f"{file}/{number}" for file in files for number in range(size)]
     return ImageSet(ImageArrays(rows), np.concatenate([labels for _, labels in batches]), names)
 
 
@@ -196,8 +196,8 @@ def _batch(file: Path, size: int, form: Form, classes: int) -> CifarBatch:
 
 def _pickled(file: Path, content: bytes, key: str) -> CifarBatch:
     try:
-        told = load_plain(content)
-        return np.asarray(told["data"], np.uint8), np.array(told[key], np.int64)
+        batch = load_plain(content)
+        return np.asarray(batch["data"], np.uint8), np.array(batch[key], np.int64)
     except (ValueError, TypeError, KeyError) as error:
         raise DataError(f"{file}: is not one of CIFAR's pickles: {error}; fetch it again") from error
 

@@ -17,19 +17,19 @@ from .images import StoredImages
 
 def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
     """Place of an image -> number of its class. Images that are not there, or whose content changed, are left out."""
-    place_of = {name: place for place, name in enumerate(images.names)}
+    index_of = {name: index for index, name in enumerate(images.names)}
     number_of = {name: number for number, name in enumerate(classes)}
     said: dict[int, int] = {}
     for row in _rows(file):
-        place, label = place_of.get(_plain(row["file"])), number_of.get(clean(_plain(row["label"])))
-        if place is not None and label is not None and _is_same(images, place, row.get("digest") or ""):
-            said[place] = label
+        index, label = index_of.get(_plain(row["file"])), number_of.get(clean(_plain(row["label"])))
+        if index is not None and label is not None and _is_same(images, index, row.get("digest") or ""):
+            said[index] = label
     return said
 
 
 def corrections_of(part: NDArray[Any], said: Mapping[int, int]) -> Corrections:
-    """What was said of one client's images; `part` are their places in the data set."""
-    mine = [(number, said[int(place)]) for number, place in enumerate(part) if int(place) in said]
+    """What was said of one client's images; `part` are their rows in the data set."""
+    mine = [(number, said[int(row)]) for number, row in enumerate(part) if int(row) in said]
     index, label = np.array(mine, np.int64).reshape(-1, 2).T
     return Corrections(index, label)
 
@@ -52,10 +52,10 @@ def _plain(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
-def _is_same(images: ImageSet, place: int, known: str) -> bool:
+def _is_same(images: ImageSet, index: int, known: str) -> bool:
     stored = images.images
     if not known:
         return True
     if isinstance(stored, StoredImages):
-        return digest(stored.kind, stored.content(place)) == known
-    return digest(stored[place].mode, stored[place].tobytes()) == known
+        return digest(stored.kind, stored.content(index)) == known
+    return digest(stored[index].mode, stored[index].tobytes()) == known

@@ -28,22 +28,22 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if not self.names:
-            object.__setattr__(self, "names", [str(place) for place in range(len(self.images))])
+            object.__setattr__(self, "names", [str(index) for index in range(len(self.images))])
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def without(self, places: Iterable[int]) -> "ImageSet":
+    def without(self, indices: Iterable[int]) -> "ImageSet":
         """The same set with some images left out."""
-        dropped = set(places)
+        dropped = set(indices)
         if not dropped:
             return self
-        kept = [place for place in range(len(self)) if place not in dropped]
+        kept = [index for index in range(len(self)) if index not in dropped]
         stored = self.images
         return ImageSet(
-            stored.take(kept) if isinstance(stored, StoredImages) else [stored[place] for place in kept],
+            stored.take(kept) if isinstance(stored, StoredImages) else [stored[index] for index in kept],
             None if self.labels is None else self.labels[kept],
-            [self.names[place] for place in kept],
+            [self.names[index] for index in kept],
             None if self.clients is None else self.clients[kept],
         )
 

@@ -25,15 +25,15 @@ def digest(kind: str, content: bytes) -> str:
 def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
     """The digest of each image, and what was learnt about the files among them."""
     if not isinstance(images, ImageFiles):
-        return [_digest_or_reason(images, place) for place in range(len(images))], {}
+        return [_digest_or_reason(images, index) for index in range(len(images))], {}
     found = [_unchanged(path, known) for path in images.paths]
-    unread = [place for place, result in enumerate(found) if result is None]
+    unread = [index for index, result in enumerate(found) if result is None]
     learnt: Index = {}
     read = in_order(lambda number: _read(images, unread[number]), len(unread))
-    for place, (traits, result) in zip(unread, read, strict=True):
-        found[place] = result
+    for index, (traits, result) in zip(unread, read, strict=True):
+        found[index] = result
         if traits is not None:
-            learnt[str(images.paths[place])] = (traits, result)
+            learnt[str(images.paths[index])] = (traits, result)
     return [result or "" for result in found], learnt
 
 
@@ -45,21 +45,21 @@ def _unchanged(path: Path, known: Index) -> str | None:
         return None
 
 
-def _read(images: ImageFiles, place: int) -> tuple[Traits | None, str]:
+def _read(images: ImageFiles, index: int) -> tuple[Traits | None, str]:
     """Its traits, unless they cannot be relied on, and its digest."""
-    path = images.paths[place]
+    path = images.paths[index]
     try:
         traits = _traits(path)
-        result = _digest_or_reason(images, place)
+        result = _digest_or_reason(images, index)
         relied_on = _is_settled(traits) and _traits(path) == traits and not result.startswith(UNREADABLE)
         return traits if relied_on else None, result
     except OSError as error:
         return None, f"{UNREADABLE}{error.strerror or error}"
 
 
-def _digest_or_reason(images: StoredImages, place: int) -> str:
+def _digest_or_reason(images: StoredImages, index: int) -> str:
     try:
-        return digest(images.kind, images.content(place))
+        return digest(images.kind, images.content(index))
     except OSError as error:
         return f"{UNREADABLE}{error.strerror or error}"
 

@@ -57,14 +57,14 @@ class GivenImages(StoredImages):
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def content(self, place: int) -> bytes:
-        return content_of(self.pictures[place])
+    def content(self, index: int) -> bytes:
+        return content_of(self.pictures[index])
 
     def decode(self, content: bytes) -> Image.Image:
         return decode(content)
 
-    def take(self, places: Sequence[int]) -> Self:
-        return type(self)([self.pictures[place] for place in places])
+    def take(self, indices: Sequence[int]) -> Self:
+        return type(self)([self.pictures[index] for index in indices])
 
 
 def content_of(picture: GivenPicture) -> bytes:
@@ -95,9 +95,9 @@ def gather(images: Images, what: str) -> GivenPictures:
         return GivenPictures([images], ["0"])
     if isinstance(images, np.ndarray):
         _refuse_array(images, what)
-        return GivenPictures(list(images), [str(place) for place in range(len(images))])
-    items = [_single(image, place, what) for place, image in enumerate(images)]
-    return GivenPictures(items, [_name(item, place) for place, item in enumerate(items)])
+        return GivenPictures(list(images), [str(index) for index in range(len(images))])
+    items = [_single(image, index, what) for index, image in enumerate(images)]
+    return GivenPictures(items, [_name(item, index) for index, item in enumerate(items)])
 
 
 def _at_path(path: Path, what: str) -> GivenPictures:
@@ -134,20 +134,20 @@ def _refuse_array(images: NDArray[Any], what: str) -> None:
         )
 
 
-def _single(image: object, place: int, what: str) -> GivenPicture:
+def _single(image: object, index: int, what: str) -> GivenPicture:
     match image:
         case str() | Path():
             return Path(image).expanduser()
         case Image.Image():
             return image
         case np.ndarray():
-            _refuse_array(image[None], f"{what}, image {place}")
+            _refuse_array(image[None], f"{what}, image {index}")
             return image
-    raise DataError(f"{what}: image {place} is a {type(image).__name__}, not a path, a Pillow image or an array")
+    raise DataError(f"{what}: image {index} is a {type(image).__name__}, not a path, a Pillow image or an array")
 
 
-def _name(item: GivenPicture, place: int) -> str:
-    return printable(str(item)) if isinstance(item, Path) else str(place)
+def _name(item: GivenPicture, index: int) -> str:
+    return printable(str(item)) if isinstance(item, Path) else str(index)
 
 
 def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> NDArray[np.int64]:
@@ -159,11 +159,11 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> 
         if len(wrong):
             raise DataError(f"{what}: the label {wrong[0]} is none of the {len(classes)} classes, counted from 0")
         return numbers
-    place = {name: number for number, name in enumerate(classes)}
-    unknown = [label for label in given if clean(str(label)) not in place]
+    number_of = {name: number for number, name in enumerate(classes)}
+    unknown = [label for label in given if clean(str(label)) not in number_of]
     if unknown:
         raise DataError(f"{what}: the label {unknown[0]!r} is not among the classes ({', '.join(classes)})")
-    return np.array([place[clean(str(label))] for label in given], np.int64)
+    return np.array([number_of[clean(str(label))] for label in given], np.int64)
 
 
 def gather_labelled(

@@ -26,9 +26,9 @@ class ImageColumn(StoredImages):
     def __len__(self) -> int:
         return len(self._table)
 
-    def content(self, place: int) -> bytes:
+    def content(self, index: int) -> bytes:
         with self._lock:
-            cell = self._table[place][self._column]
+            cell = self._table[index][self._column]
         if cell["bytes"] is not None:
             return bytes(cell["bytes"])
         return Path(cell["path"]).read_bytes()
@@ -36,8 +36,8 @@ class ImageColumn(StoredImages):
     def decode(self, content: bytes) -> Image.Image:
         return decode(content)
 
-    def take(self, places: Sequence[int]) -> Self:
-        return type(self)(self._table.select(places), self._column)
+    def take(self, indices: Sequence[int]) -> Self:
+        return type(self)(self._table.select(indices), self._column)
 
 
 def read_huggingface(data: Data) -> Dataset:

@@ -34,7 +34,7 @@ class StoredImages(Sequence[Image.Image]):
     kind = "file"  # of the bytes: those of a file, or bare pixels of some size
 
     @abstractmethod
-    def content(self, place: int) -> bytes:
+    def content(self, index: int) -> bytes:
         """The bytes that make up one image: the same bytes are the same image. May raise OSError."""
 
     @abstractmethod
@@ -42,17 +42,17 @@ class StoredImages(Sequence[Image.Image]):
         """The image in these bytes, or BadImage."""
 
     @abstractmethod
-    def take(self, places: Sequence[int]) -> Self:
+    def take(self, indices: Sequence[int]) -> Self:
         """Some of the images."""
 
     @overload
-    def __getitem__(self, place: int) -> Image.Image: ...
+    def __getitem__(self, index: int) -> Image.Image: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Image.Image]: ...
-    def __getitem__(self, place: int | slice) -> Image.Image | Sequence[Image.Image]:
-        if isinstance(place, slice):
-            return self.take(range(len(self))[place])
-        return self.decode(self.content(range(len(self))[place]))
+    def __getitem__(self, index: slice) -> Sequence[Image.Image]: ...
+    def __getitem__(self, index: int | slice) -> Image.Image | Sequence[Image.Image]:
+        if isinstance(index, slice):
+            return self.take(range(len(self))[index])
+        return self.decode(self.content(range(len(self))[index]))
 
 
 class ImageFiles(StoredImages):
@@ -64,14 +64,14 @@ class ImageFiles(StoredImages):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def content(self, place: int) -> bytes:
-        return self.paths[place].read_bytes()
+    def content(self, index: int) -> bytes:
+        return self.paths[index].read_bytes()
 
     def decode(self, content: bytes) -> Image.Image:
         return decode(content)
 
-    def take(self, places: Sequence[int]) -> Self:
-        return type(self)([self.paths[place] for place in places])
+    def take(self, indices: Sequence[int]) -> Self:
+        return type(self)([self.paths[index] for index in indices])
 
 
 class ImageArrays(StoredImages):
@@ -84,14 +84,14 @@ class ImageArrays(StoredImages):
     def __len__(self) -> int:
         return len(self.pixels)
 
-    def content(self, place: int) -> bytes:
-        return bytes(self.pixels[place].tobytes())
+    def content(self, index: int) -> bytes:
+        return bytes(self.pixels[index].tobytes())
 
     def decode(self, content: bytes) -> Image.Image:
         return Image.fromarray(np.frombuffer(content, np.uint8).reshape(self.pixels.shape[1:]))
 
-    def take(self, places: Sequence[int]) -> Self:
-        return type(self)(self.pixels[np.asarray(places, np.int64)])
+    def take(self, indices: Sequence[int]) -> Self:
+        return type(self)(self.pixels[np.asarray(indices, np.int64)])
 
 
 def decode(content: bytes) -> Image.Image:

@@ -78,8 +78,10 @@ def read_ucf101(data: Data, sizes: Sizes = UCF101) -> Dataset:
     split_file = root / "split_zhou_UCF101.json"
     splits: tuple[Split, ...] = ("train", "test")
     try:
-        told = _json(split_file)
-        rows = [(split, str(name), int(label), str(action)) for split in splits for name, label, action in told[split]]
+        listed = _json(split_file)
+        rows = [
+            (split, str(name), int(label), str(action)) for split in splits for name, label, action in listed[split]
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{split_file}: is not CoOp's split of UCF101: {error!r}") from error
     names = {label: _ucf_name(action) for _, _, label, action in rows}
@@ -121,7 +123,7 @@ def _resisc_split(root: Path, folder: str) -> list[FileRecord]:
     names = [f"{folder}/{path.name}" for path in (root / folder).glob("*.jpg")]
     names.sort(key=lambda name: (blake2b(name.encode(), digest_size=8).hexdigest(), name))
     train = len(names) // RESISC45_TRAIN_SHARE
-    return [_listed(root, name, "train" if place < train else "test", folder) for place, name in enumerate(names)]
+    return [_listed(root, name, "train" if number < train else "test", folder) for number, name in enumerate(names)]
 
 
 def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
@@ -170,9 +172,11 @@ def _checked(
     train = sum(record.split == "train" for record in records)
     found = Sizes(len(names), train, len(records) - train)
     if found != sizes:
-        raise DataError(f"{root}: {name} has {_told(sizes)}; found {_told(found)}. For a part of it use source=folder")
+        raise DataError(
+            f"{root}: {name} has {_in_words(sizes)}; found {_in_words(found)}. For a part of it use source=folder"
+        )
     return build(name, root, records, listed=(names, root))
 
 
-def _told(sizes: Sizes) -> str:
+def _in_words(sizes: Sizes) -> str:
     return f"{sizes.train:,} train and {sizes.test:,} test images in {sizes.classes} classes"

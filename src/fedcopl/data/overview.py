@@ -33,10 +33,10 @@ class DatasetSurvey:
         train, test = (_by_class(images, len(classes)) for images in (self.dataset.train, self.dataset.test))
         return {
             name: (
-                None if train is None else int(train[place]),
-                None if test is None else int(test[place]),
+                None if train is None else int(train[index]),
+                None if test is None else int(test[index]),
             )
-            for place, name in enumerate(classes)
+            for index, name in enumerate(classes)
         }
 
 
@@ -46,8 +46,8 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
     train, broken_train = _open_all(dataset.train, lambda done: progress(done, total))
     test, broken_test = _open_all(dataset.test, lambda done: progress(first + done, total))
     skipped: list[Skipped] = [
-        *((dataset.train.names[place], reason) for place, reason in broken_train.items()),
-        *((dataset.test.names[place], reason) for place, reason in broken_test.items()),
+        *((dataset.train.names[index], reason) for index, reason in broken_train.items()),
+        *((dataset.test.names[index], reason) for index, reason in broken_test.items()),
     ]
     usable = dataset.without(broken_train, broken_test, skipped)
     notes = [*repeats(train, test), *_small_clients(usable), *_empty_classes(usable)]
@@ -61,17 +61,17 @@ def _open_all(images: ImageSet, progress: Callable[[int], None]) -> tuple[list[s
         return [digest(image.mode, image.tobytes()) for image in stored], {}
     contents, broken = [], {}
     with quiet():
-        for place, (content, reason) in enumerate(in_order(lambda place: _open(stored, place), len(stored))):
+        for index, (content, reason) in enumerate(in_order(lambda index: _open(stored, index), len(stored))):
             contents.append(content)
             if reason:
-                broken[place] = reason
-            progress(place + 1)
+                broken[index] = reason
+            progress(index + 1)
     return contents, broken
 
 
-def _open(stored: StoredImages, place: int) -> tuple[str, str]:
+def _open(stored: StoredImages, index: int) -> tuple[str, str]:
     try:
-        content = stored.content(place)
+        content = stored.content(index)
     except OSError as error:
         reason = f"{UNREADABLE}{error.strerror or error}"
         return reason, reason
@@ -88,7 +88,7 @@ def _by_class(images: ImageSet, classes: int) -> NDArray[np.int64] | None:
 
 def _empty_classes(dataset: Dataset) -> list[str]:
     counts = _by_class(dataset.train, len(dataset.classes))
-    empty = [] if counts is None else [dataset.classes[place] for place in np.flatnonzero(counts == 0)]
+    empty = [] if counts is None else [dataset.classes[index] for index in np.flatnonzero(counts == 0)]
     return [f"no training image of {', '.join(empty)}"] if empty else []
 
 
@@ -97,8 +97,8 @@ def _small_clients(dataset: Dataset) -> list[str]:
         return []
     held = np.bincount(dataset.train.clients, minlength=len(dataset.clients))
     return [
-        f"the client {dataset.clients[place]} has {held[place] or 'no'} training image"
-        for place in np.flatnonzero(held <= 1)
+        f"the client {dataset.clients[index]} has {held[index] or 'no'} training image"
+        for index in np.flatnonzero(held <= 1)
     ]
 
 
@@ -116,9 +116,9 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
     margin = _widest([name for name, _ in rows]) + 2 * GAP
     sheet = Image.new("RGB", (margin + PER_ROW * step, max(len(rows) * step, 1)), "white")
     draw = ImageDraw.Draw(sheet)
-    for row, (name, places) in enumerate(rows):
+    for row, (name, indices) in enumerate(rows):
         draw.text((margin - GAP, row * step + SIDE / 2), _line(name), "black", FONT, anchor="rm")
-        for column, number in enumerate(places):
+        for column, number in enumerate(indices):
             sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
     _save(sheet, file)
 
@@ -167,7 +167,7 @@ def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
         shown = range(min(len(dataset.train), UNLABELLED))
         return [("", list(shown[start : start + PER_ROW])) for start in range(0, len(shown), PER_ROW)]
     return [
-        (name, [int(place) for place in np.flatnonzero(labels == number)[:PER_ROW]])
+        (name, [int(index) for index in np.flatnonzero(labels == number)[:PER_ROW]])
         for number, name in enumerate(dataset.classes)
     ]
 

@@ -25,8 +25,8 @@ def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for place in range(count):
-                waiting.append(pool.submit(work, place))
+            for number in range(count):
+                waiting.append(pool.submit(work, number))
                 if len(waiting) > AHEAD * threads:
                     yield waiting.popleft().result()
             while waiting:

@@ -33,8 +33,8 @@ def prepare(
     if len(train.array) == 0:
         raise DataError(f"{dataset.name}: none of its {first} training images can be used{_first(train.bad)}")
     usable = dataset.without(
-        (bad.place for bad in train.bad),
-        (bad.place for bad in test.bad),
+        (bad.number for bad in train.bad),
+        (bad.number for bad in test.bad),
         ((bad.name, bad.reason) for bad in (*train.bad, *test.bad)),
     )
     return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)))

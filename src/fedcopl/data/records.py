@@ -100,7 +100,7 @@ def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
 
 
 def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
-    number = {client: place for place, client in enumerate(clients)}
+    number = {client: position for position, client in enumerate(clients)}
     return ImageSet(
         ImageFiles([record.path for record in records]),
         _labels(records, origin, classes),
@@ -110,7 +110,7 @@ def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[st
 
 
 def _labels(records: Sequence[FileRecord], origin: Path, classes: Sequence[str]) -> NDArray[np.int64] | None:
-    number = {name: place for place, name in enumerate(classes)}
+    number = {name: position for position, name in enumerate(classes)}
     known = [number[clean(record.label)] for record in records if record.label is not None]
     if not known:
         return None

@@ -1,8 +1,8 @@
-"""The same federation on Flower: simulated on Ray, or one process and machine per site.
+"""The same federation on Flower: a server, sites, the wire between.
 
-All of Flower is imported below this package and nowhere else. Flower asks its own servers whether there is a newer
-version, tells them that it was started, and installs what an app names; here none of this happens, and the switches
-have to be set before Flower is imported.
+Flower is imported below this package, by `flower_app` and by `simulation.on_flower`, and nowhere else. It asks its own
+servers whether there is a newer version, tells them that it was started, and installs what an app names; here none of
+this happens, and the switches have to be set before Flower is imported.
 """
 
 import os

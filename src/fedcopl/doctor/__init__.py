@@ -1,4 +1,4 @@
-"""A look at everything a run needs, before it is needed: what was found, and what to do about it."""
+"""A look at everything a run needs, before it is needed."""
 
 from .findings import Finding, FindingLevel
 from .visit import visit

@@ -43,7 +43,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _package(requirement: str) -> str:
-    return next((requirement[:place] for place, sign in enumerate(requirement) if sign in "<>=!~;[ ("), requirement)
+    return next((requirement[:end] for end, sign in enumerate(requirement) if sign in "<>=!~;[ ("), requirement)
 
 
 def _version(name: str) -> str | None:
@@ -95,22 +95,22 @@ def free_memory() -> int | None:
         return None
 
 
-def check_disk(place: Path) -> Iterator[Finding]:
+def check_disk(path: Path) -> Iterator[Finding]:
     """Where results go, and where decoded images are kept."""
-    yield from _disk("disk", place, "free some space, or work in another folder")
+    yield from _disk("disk", path, "free some space, or work in another folder")
     do = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
     yield from _disk("cache folder", default_folder(), do)
 
 
-def _disk(what: str, place: Path, do: str) -> Iterator[Finding]:
-    there = next(folder for folder in (place.absolute(), *place.absolute().parents) if folder.exists())
+def _disk(what: str, path: Path, do: str) -> Iterator[Finding]:
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if not os.access(there, os.W_OK):
-        yield problem(what, f"{place} cannot be written", "choose a folder that you may write to")
+        yield problem(what, f"{path} cannot be written", "choose a folder that you may write to")
     elif free < LITTLE_DISK:
-        yield problem(what, f"{place}: {_size(free)} free", do)
+        yield problem(what, f"{path}: {_size(free)} free", do)
     else:
-        yield ok(what, f"{place}: {_size(free)} free")
+        yield ok(what, f"{path}: {_size(free)} free")
 
 
 def _size(count: int) -> str:
@@ -142,8 +142,10 @@ def _handshake(connection: socket.socket, host: str, certificate: Path | None) -
         do = "ask the server's owner for its certificate and name it with --certificate"
         return problem("encryption", f"the certificate is not trusted: {error.verify_message}", do)
     except (ssl.SSLError, OSError) as error:
-        told = getattr(error, "reason", None) or error.strerror or type(error).__name__
-        return problem("encryption", f"no TLS: {told}", "start the server with TLS, or check that the port is its own")
+        reason = getattr(error, "reason", None) or error.strerror or type(error).__name__
+        return problem(
+            "encryption", f"no TLS: {reason}", "start the server with TLS, or check that the port is its own"
+        )
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -49,7 +49,7 @@ fedcopl export runs/first --client site-a -o classifier-a
 `runs/first/report.html` shows what came out. New images are labelled by
 `fedcopl predict --classifier classifier-a FOLDER -o answers.csv`.
 """
-PLACE = "Images of {site} go into this folder. This file may stay.\n"
+PUT_HERE = "Images of {site} go into this folder. This file may stay.\n"
 
 
 def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
@@ -67,12 +67,12 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
 
 
 def _files(name: str, sites: int, backbone: str) -> list[tuple[str, str]]:
-    places = [f"site-{letter}" for letter in ascii_lowercase[:sites]]
+    names = [f"site-{letter}" for letter in ascii_lowercase[:sites]]
     return [
         ("settings.toml", SETTINGS.format(name=name, backbone=backbone)),
         ("classes.txt", CLASSES),
         ("README.md", README.format(name=name)),
-        *((f"images/clients/{site}/train/put-images-here.txt", PLACE.format(site=site)) for site in places),
+        *((f"images/clients/{site}/train/put-images-here.txt", PUT_HERE.format(site=site)) for site in names),
     ]
 
 

@@ -69,7 +69,7 @@ def check_data(config: RunConfig, home: Path, progress: Progress) -> Iterator[Fi
         "data", f"{len(usable.classes)} classes, {len(usable.train):,} training and {len(usable.test):,} test images"
     )
     yield from _left_out(usable)
-    yield from (note("data", told, "nothing, if that is meant") for told in found.notes)
+    yield from (note("data", remark, "nothing, if that is meant") for remark in found.notes)
     yield from _few(usable)
     yield from _between_sites(usable)
 
@@ -96,8 +96,8 @@ def _few(dataset: Dataset) -> Iterator[Finding]:
         held = {f"site {name!r}": int(count) for name, count in zip(dataset.clients, counts, strict=True)}
     for who, count in held.items():
         if count < len(dataset.classes):
-            told = f"{who}: {count:,} images for {len(dataset.classes)} classes"
-            yield note("data", told, "add images, or leave out classes that cannot occur")
+            remark = f"{who}: {count:,} images for {len(dataset.classes)} classes"
+            yield note("data", remark, "add images, or leave out classes that cannot occur")
     if len(dataset.classes) < 2:
         yield problem("data", "there is only one class", "name at least two in classes.txt")
 

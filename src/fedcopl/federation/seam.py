@@ -33,14 +33,33 @@ ReplyKind = TypeVar("ReplyKind", Adapted, Estimated, Selected, Trained, Evaluate
 
 
 class Clients(Protocol):
-    """Clients that can be asked. Those missing from the answer did not reply in time."""
+    """Clients that can be asked. Those missing from the answer did not reply in time.
+
+    This is the seam between a round and how messages travel: `federation.server.run` plays a run against anything that
+    has these three. Here two clients that live in a class; one of them is away:
+
+    >>> from fedcopl.messages import Evaluate, Evaluated
+    >>> class InMemory:
+    ...     least = 1
+    ...
+    ...     def clients(self):
+    ...         return ("north", "south")
+    ...
+    ...     def ask(self, questions):
+    ...         return {client: Evaluated(correct=8, examples=10) for client in questions if client == "north"}
+    >>> server = Asking(InMemory(), RoundReport(round=0), classes=2)
+    >>> server.ask(server.federation.clients(), lambda client: Evaluate(0, None), Evaluated)
+    {'north': Evaluated(correct=8, examples=10)}
+    """
 
     @property
     def least(self) -> int:
         """With fewer usable answers nothing goes on, where so many were asked; with none in any case."""
         return 1
 
-    def clients(self) -> tuple[str, ...]: ...
+    def clients(self) -> tuple[str, ...]:
+        """Who can be asked now, in an order that stays the same."""
+        ...
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         """Replies in the order asked, not in the order they came: sums of floats depend on it."""
@@ -59,7 +78,11 @@ class Labelling:
 
 @dataclass
 class RoundReport:
-    """What happened in one round, as far as the server can know."""
+    """What happened in one round, as far as the server can know.
+
+    >>> RoundReport(round=3).participants
+    ()
+    """
 
     round: int
     refreshed: bool = False
@@ -82,7 +105,23 @@ class RoundReport:
 
 @dataclass
 class Asking:
-    """Asks clients within one round."""
+    """Asks clients within one round, and enters into its report what was sent and what was wrong.
+
+    >>> from fedcopl.messages import Evaluate, Evaluated
+    >>> class Liar:
+    ...     least = 1
+    ...
+    ...     def clients(self):
+    ...         return ("north", "liar")
+    ...
+    ...     def ask(self, questions):
+    ...         return {"north": Evaluated(correct=8, examples=10), "liar": Evaluated(correct=11, examples=10)}
+    >>> server = Asking(Liar(), RoundReport(round=0), classes=2)
+    >>> list(server.ask(("north", "liar"), lambda client: Evaluate(0, None), Evaluated))
+    ['north']
+    >>> server.report.dropped
+    {'liar': 'more right than there are'}
+    """
 
     federation: Clients
     report: RoundReport
@@ -135,9 +174,11 @@ def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mappi
     step = f"round {ask.round + 1}, step {type(ask).__name__}"
     if set(wrong.values()) <= {NO_ANSWER} and not usable:
         return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
-    told = sorted((client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER)
-    reasons = [f"{client}: {wrong[client]}" for client in told[:REASONS]]
-    more = [f"and {len(told) - REASONS} more"] * (len(told) > REASONS)
+    unusable = sorted(
+        (client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER
+    )
+    reasons = [f"{client}: {wrong[client]}" for client in unusable[:REASONS]]
+    more = [f"and {len(unusable) - REASONS} more"] * (len(unusable) > REASONS)
     count = f"{usable} usable answer{'s' * (usable != 1)} from {len(questions)} clients"
     least = f"at least {needed} {'is' if needed == 1 else 'are'} needed"
     return "; ".join([f"{step}: {count}, and {least}", *reasons, *more])

@@ -135,13 +135,13 @@ def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -
 
 def labelling(replies: Iterable[Selected]) -> Labelling | None:
     """The clients' numbers added up; None if nobody tells."""
-    told = [reply for reply in replies if reply.images is not None]
-    compared = [reply for reply in told if reply.unchanged is not None]
-    if not told:
+    counted = [reply for reply in replies if reply.images is not None]
+    compared = [reply for reply in counted if reply.unchanged is not None]
+    if not counted:
         return None
     return Labelling(
-        images=sum(reply.images or 0 for reply in told),
-        chosen=sum(reply.examples or 0 for reply in told),
+        images=sum(reply.images or 0 for reply in counted),
+        chosen=sum(reply.examples or 0 for reply in counted),
         compared=sum(reply.images or 0 for reply in compared),
         unchanged=sum(reply.unchanged or 0 for reply in compared),
     )
@@ -184,7 +184,7 @@ def participants(config: RunConfig, members: tuple[str, ...], round: int) -> tup
     share = Fraction(str(config.sharing.participation))  # 0.29 of 100 is 29, not the 28.999... of binary fractions
     count = max(math.floor(share * len(members)), 1)
     drawn = stream(config.seed, "participation", round).choice(len(members), count, replace=False)
-    return tuple(members[place] for place in sorted(drawn))
+    return tuple(members[number] for number in sorted(drawn))
 
 
 def is_evaluated(config: RunConfig, round: int) -> bool:

@@ -52,11 +52,11 @@ class PlainSums:
     def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
         """Who answered, and T: the sum of their counts; None if nobody tells."""
         estimated = server.ask(clients, lambda _: ask, Estimated)
-        told = [reply.counts for reply in estimated.values() if reply.counts is not None]
-        if not told or not self.config.is_cooperative:
+        sent = [reply.counts for reply in estimated.values() if reply.counts is not None]
+        if not sent or not self.config.is_cooperative:
             return tuple(estimated), None
         server.let_out("counts", estimated)
-        return tuple(estimated), np.maximum(np.sum(told, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
+        return tuple(estimated), np.maximum(np.sum(sent, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
 
     def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
         """The sum over all clients of what a step of the priors asks for."""
@@ -72,9 +72,9 @@ class PlainSums:
             server.let_out("prompts", trained)
         worked = [reply for reply in trained.values() if reply.examples]
         mean = weighted_mean([r.shared for r in worked], [r.examples for r in worked]) if worked else None
-        told = [reply for reply in worked if not math.isnan(reply.loss)]
-        weights = [reply.examples for reply in told]
-        loss = float(np.average([reply.loss for reply in told], weights=weights)) if told else math.nan
+        with_loss = [reply for reply in worked if not math.isnan(reply.loss)]
+        weights = [reply.examples for reply in with_loss]
+        loss = float(np.average([reply.loss for reply in with_loss], weights=weights)) if with_loss else math.nan
         batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
         updates = {client: reply.shared for client, reply in trained.items()}
         checks = added_up(reply.checks for reply in trained.values())

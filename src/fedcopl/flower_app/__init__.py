@@ -1,1 +1,4 @@
-"""The two apps that `flwr run` starts, for people who already run Flower; `fedcopl server` and `join` need neither."""
+"""The two apps that `flwr run` starts.
+
+For people who already run Flower; `fedcopl server` and `join` need neither.
+"""

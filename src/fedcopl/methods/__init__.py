@@ -1,4 +1,7 @@
-"""The closed table of methods. A new one is a file here, its test, and one line below."""
+"""What is trained, averaged and kept: a file each, and a table of all.
+
+A new method is a file here, its test, one line below, a row in docs/methods.md and a line in CHANGELOG.md.
+"""
 
 import difflib
 from collections.abc import Callable, Mapping

@@ -30,10 +30,13 @@ class Method:
 
     >>> class PromptWithBias(Method):
     ...     title, words = "Prompt + bias", {"text": "text prompts", "bias": "a bias for each class"}
+    ...
     ...     def shapes(self, clip, classes):
     ...         return {**super().shapes(clip, classes), "bias": (classes,)}
+    ...
     ...     def shared(self):
     ...         return ("text", "bias")
+    ...
     ...     def logits(self, encoder, images, classes, named):
     ...         return super().logits(encoder, images, classes, named) + named["bias"]
     >>> PromptWithBias(RunConfig()).averaged()

@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ..algorithm.select import Selection
+from ..clip.image_tokens import Rows
 from ..config import RunConfig
 from .base import Named, as_numpy
 from .prompted_model import PromptedModel, Prompts
@@ -133,7 +133,6 @@ PARTIAL: Mapping[str, Callable[[Tensor], LabelLoss]] = {
 """The losses on candidate sets, by the setting `labels.cpl_loss`."""
 
 
-Rows = NDArray[np.int64]
 PROMPTS = ("visual", "text")  # the last word of every prompt's name
 
 
@@ -247,9 +246,9 @@ class _Lesson:
         method, encoder = self.model.method, self.model.encoder
         named, batch = {**self.constants, **self.prompts()}, part_of(self.selection, rows)
         images = method.images(encoder, self.frozen(batch.index), named)
-        places = torch.from_numpy(rows).to(encoder.device)
+        positions = torch.from_numpy(rows).to(encoder.device)
         classes = method.classes(encoder, named)
-        return method.loss(encoder, images, classes, named, batch, lambda logits: self.fit(logits, places))
+        return method.loss(encoder, images, classes, named, batch, lambda logits: self.fit(logits, positions))
 
     def _backward(self, loss: Tensor) -> None:
         scale, longest = self.model.encoder.arithmetic.loss_scale, self.config.train.clip_norm

@@ -1,4 +1,4 @@
-"""A trained classifier in use: loaded, asked, told when to keep silent, exported."""
+"""A trained classifier in use: loaded, asked, exported."""
 
 from .answers import Answer
 from .classifier import Classifier

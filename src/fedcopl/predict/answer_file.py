@@ -55,7 +55,7 @@ class CsvRows(AnswerRows):
 
     def __init__(self, top: int):
         super().__init__(top)
-        best = [title for place in range(1, top + 1) for title in (f"top_{place}", f"probability_{place}")]
+        best = [title for rank in range(1, top + 1) for title in (f"top_{rank}", f"probability_{rank}")]
         self.columns = ["image", "label", "probability", "abstain", "problem", *best]
         self.header = _csv_line(self.columns)
 
@@ -82,7 +82,7 @@ class JsonRows(AnswerRows):
     """The same by name, exactly as it is: JSON needs no precautions."""
 
     def line(self, answer: Answer) -> str:
-        told = {
+        plain = {
             "image": answer.image,
             "label": answer.label,
             "probability": _rounded(answer.probability),
@@ -90,13 +90,13 @@ class JsonRows(AnswerRows):
             "problem": answer.problem,
             "top": [{"label": label, "probability": _rounded(share)} for label, share in answer.top[: self.top]],
         }
-        return json.dumps(told) + "\n"
+        return json.dumps(plain) + "\n"
 
     def name(self, line: str) -> str:
-        told = json.loads(line)
-        if not isinstance(told, dict) or not isinstance(told.get("image"), str):
+        plain = json.loads(line)
+        if not isinstance(plain, dict) or not isinstance(plain.get("image"), str):
             raise ValueError("it names no image")
-        return str(told["image"])
+        return str(plain["image"])
 
     def written_name(self, name: str) -> str:
         return name

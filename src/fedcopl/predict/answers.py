@@ -51,7 +51,7 @@ def batches(pictures: Iterable[NamedImages], cut: Cut) -> Iterator[AnswerBatch]:
     while chunk := list(islice(waiting, BATCH)):
         opened = _open_all([named.picture for named in chunk], cut)
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
-        problems = {place: reason for place, reason in enumerate(opened) if isinstance(reason, str)}
+        problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         yield AnswerBatch(
             [named.name for named in chunk], np.stack(good) if good else np.zeros((0,), np.uint8), problems
         )
@@ -59,7 +59,7 @@ def batches(pictures: Iterable[NamedImages], cut: Cut) -> Iterator[AnswerBatch]:
 
 def _open_all(pictures: Sequence[GivenPicture], cut: Cut) -> list[NDArray[np.uint8] | str]:
     with quiet():
-        return list(in_order(lambda place: _open(pictures[place], cut), len(pictures)))
+        return list(in_order(lambda index: _open(pictures[index], cut), len(pictures)))
 
 
 def _open(picture: GivenPicture, cut: Cut) -> NDArray[np.uint8] | str:
@@ -75,10 +75,10 @@ def answers(
     """One answer for each image of a batch, in their order."""
     rows = iter(np.exp(ask(batch.pixels)) if len(batch.pixels) else ())
     return [
-        _broken(name, batch.problems[place])
-        if place in batch.problems
+        _broken(name, batch.problems[index])
+        if index in batch.problems
         else _answer(name, next(rows), classes, top, threshold)
-        for place, name in enumerate(batch.names)
+        for index, name in enumerate(batch.names)
     ]
 
 
@@ -90,7 +90,7 @@ def _answer(
     name: str, probabilities: NDArray[np.float64], classes: Sequence[str], top: int, threshold: float | None
 ) -> Answer:
     order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
-    best = tuple((classes[place], float(probabilities[place])) for place in order)
+    best = tuple((classes[index], float(probabilities[index])) for index in order)
     label, highest = best[0]
     abstains = None if threshold is None else highest < threshold
     return Answer(name, None if abstains else label, highest, abstains, None, best[:top])

@@ -35,13 +35,13 @@ class Predictor:
         return self.model.encoder.clip.preprocess
 
     def log_probabilities(
-        self, pixels: NDArray[np.uint8], places: NDArray[np.int64] | None = None
+        self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
-        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of those at some places."""
-        wanted = np.arange(len(pixels)) if places is None else places
+        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of some rows of them."""
+        wanted = np.arange(len(pixels)) if rows is None else rows
         batches = (pixels[wanted[start : start + BATCH]] for start in range(0, len(wanted), BATCH))
-        rows = [np.zeros((0, self.model.encoder.classes)), *map(self._of_batch, batches)]
-        return np.concatenate(rows)
+        parts = [np.zeros((0, self.model.encoder.classes)), *map(self._of_batch, batches)]
+        return np.concatenate(parts)
 
     def _of_batch(self, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
         return self.logits(pixels).double().log_softmax(-1).numpy()
@@ -69,6 +69,13 @@ class Classifier:
     It has what scikit-learn asks of a fitted classifier, and is fitted by a federation instead of `fit`: there are no
     parameters to get, set or search. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3)
     or (n, height, width), or a list of paths, Pillow images or arrays.
+
+    >>> from fedcopl import simulate
+    >>> classifier = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)["client-0"]
+    >>> classifier
+    <Classifier of client-0: 10 classes, fedcopl on glyph-clip>
+    >>> classifier.predict_proba(np.zeros((3, 8, 8), np.uint8)).shape
+    (3, 10)
     """
 
     def __init__(self, predictor: Predictor, recipe: Recipe):
@@ -107,11 +114,11 @@ class Classifier:
         """The same for two classifiers that answer alike."""
         backbone = replace(self.recipe.backbone, included=False)
         recipe = replace(self.recipe, about={}, confidence=None, share=SHARE, backbone=backbone)
-        told = sha256(recipe.to_json().encode())
+        digest = sha256(recipe.to_json().encode())
         for name, array in sorted(self.predictor.prompts.items()):
-            told.update(f"{name} {array.shape}\n".encode())
-            told.update(np.ascontiguousarray(array).tobytes())
-        return told.hexdigest()
+            digest.update(f"{name} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
     def predict(self, images: Images) -> NDArray[np.str_]:
         """The most probable class of each image, by name. It never abstains: for that there is `answers`."""
@@ -127,8 +134,8 @@ class Classifier:
         """The same as logarithms, so that very sure answers can still be told apart."""
         rows = [np.zeros((0, len(self.recipe.classes)))]
         for batch in self._batches(_named(images)):
-            for place, problem in batch.problems.items():
-                raise DataError(f"{batch.names[place]}: {problem}")
+            for index, problem in batch.problems.items():
+                raise DataError(f"{batch.names[index]}: {problem}")
             rows.append(self.predictor.log_probabilities(batch.pixels))
         return np.concatenate(rows)
 

@@ -101,11 +101,11 @@ def _abstaining(recipe: Recipe) -> str:
     )
 
 
-def _training(told: Mapping[str, Any]) -> Iterator[str]:
-    if told:
+def _training(facts: Mapping[str, Any]) -> Iterator[str]:
+    if facts:
         yield "## How it was trained"
         yield "\n".join(
-            ["| | |", "|---|---|", *(f"| {quoted(name)} | {quoted(value)} |" for name, value in told.items())]
+            ["| | |", "|---|---|", *(f"| {quoted(name)} | {quoted(value)} |" for name, value in facts.items())]
         )
 
 

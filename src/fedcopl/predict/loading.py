@@ -183,11 +183,11 @@ class OwnImages:
     def __init__(self, run: FinishedRun, dataset: Dataset | None = None):
         self.run = run
         transform = run.model.encoder.clip.preprocess
-        self._pixels, self._places = images_of_clients(run.config, transform, SilentWatcher(), dataset)
+        self._pixels, self._rows = images_of_clients(run.config, transform, SilentWatcher(), dataset)
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
         """A client's classifier that knows how sure it is of its own images; one without images knows nothing."""
-        plain, own = self.run.classifier(client), self._places[client]
+        plain, own = self.run.classifier(client), self._rows[client]
         if not len(own):
             return plain
         confidence = Confidence.of(plain.predictor.log_probabilities(self._pixels, own))

@@ -171,8 +171,8 @@ def _pictures(predictor: Predictor, count: int) -> NDArray[np.uint8]:
     """Made-up pictures of few and of many details, for the model is the same for all."""
     side, rng = predictor.transform.crop, stream(0, "pictures for onnx", count)
     pictures = np.empty((count, 3, side, side), np.uint8)
-    for place in range(count):
-        coarse = rng.integers(0, 256, (3, 2 ** (1 + place % 4), 2 ** (1 + place % 4)), dtype=np.uint8)
+    for number in range(count):
+        coarse = rng.integers(0, 256, (3, 2 ** (1 + number % 4), 2 ** (1 + number % 4)), dtype=np.uint8)
         rows = np.arange(side) * coarse.shape[-1] // side
-        pictures[place] = coarse[:, rows][:, :, rows]
+        pictures[number] = coarse[:, rows][:, :, rows]
     return pictures

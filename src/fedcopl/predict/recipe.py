@@ -40,9 +40,9 @@ class Confidence:
         return self.percentiles[int(share * 100 + 1e-9)]
 
 
-def read_confidence(told: object) -> Confidence | None:
+def read_confidence(plain: object) -> Confidence | None:
     """From a classifier's config.json; ValueError when it cannot be."""
-    match told:
+    match plain:
         case None:
             return None
         case {"percentiles": [*percentiles], "images": int(images)}:
@@ -88,7 +88,7 @@ class Recipe:
 
     def to_json(self) -> str:
         model = self.config.model.model_dump()
-        told = {
+        plain = {
             "model_type": KIND,
             "format": FORMAT,
             "classes": self.classes,
@@ -101,44 +101,44 @@ class Recipe:
             "confidence": None if self.confidence is None else vars(self.confidence),
             "about": self.about,
         }
-        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in told.items())
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in plain.items())
         return f"{{\n{lines}\n}}\n"
 
 
 def is_exported(folder: Path) -> bool:
     """Whether a folder holds a classifier, sound or not."""
     try:
-        told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        plain = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
-    return isinstance(told, dict) and told.get("model_type") == KIND
+    return isinstance(plain, dict) and plain.get("model_type") == KIND
 
 
 def read_recipe(file: Path) -> Recipe:
     """From config.json; the first thing wrong with it is an error that names it."""
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        plain = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(told, dict) or told.get("model_type") != KIND:
+    if not isinstance(plain, dict) or plain.get("model_type") != KIND:
         raise ModelError(f"{file}: describes no classifier of fedcopl")
-    if told.get("format") != FORMAT:
-        raise ModelError(f"{file}: is of format {told.get('format')!r}; this version of fedcopl reads {FORMAT}")
-    return _recipe(told, file)
+    if plain.get("format") != FORMAT:
+        raise ModelError(f"{file}: is of format {plain.get('format')!r}; this version of fedcopl reads {FORMAT}")
+    return _recipe(plain, file)
 
 
-def _recipe(told: Mapping[str, Any], file: Path) -> Recipe:
-    part = {name: _part(told, name, read, file) for name, read in READERS.items()}
-    part["config"] = _part(told, "method", lambda method: _config(told), file)
-    part["share"] = _part(told, "abstain", lambda abstain: _share(abstain["share"]), file)
+def _recipe(plain: Mapping[str, Any], file: Path) -> Recipe:
+    part = {name: _part(plain, name, read, file) for name, read in READERS.items()}
+    part["config"] = _part(plain, "method", lambda method: _config(plain), file)
+    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), file)
     return Recipe(**part)
 
 
-def _part(told: Mapping[str, Any], name: str, read: Callable[[Any], Any], file: Path) -> Any:
-    if name not in told:
+def _part(plain: Mapping[str, Any], name: str, read: Callable[[Any], Any], file: Path) -> Any:
+    if name not in plain:
         raise ModelError(f"{file}: lacks {name!r}")
     try:
-        return read(told[name])
+        return read(plain[name])
     except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
         raise ModelError(f"{file}: {name!r} cannot be used: {error}") from error
 
@@ -161,13 +161,13 @@ def _share(share: Any) -> float:
     return float(share)
 
 
-def _backbone(told: Any) -> TrainedOn:
-    return TrainedOn(_text(told["name"]), _text(told["fingerprint"]), told["included"] is True)
+def _backbone(plain: Any) -> TrainedOn:
+    return TrainedOn(_text(plain["name"]), _text(plain["fingerprint"]), plain["included"] is True)
 
 
-def _config(told: Mapping[str, Any]) -> RunConfig:
-    sizes = {name: told["model"][name] for name in SIZES}
-    settings = {"method": told["method"], "options": told["options"], "model": sizes}
+def _config(plain: Mapping[str, Any]) -> RunConfig:
+    sizes = {name: plain["model"][name] for name in SIZES}
+    settings = {"method": plain["method"], "options": plain["options"], "model": sizes}
     return RunConfig.from_mapping(settings, "settings")
 
 

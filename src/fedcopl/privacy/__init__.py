@@ -1,4 +1,6 @@
-"""Sums that show nothing but the sum: masks that cancel, also when clients get lost (Bonawitz et al. 2017).
+"""What a client lets out: masked sums, noise, and the account of it.
+
+Masks cancel in the sum, also when clients get lost (Bonawitz et al. 2017).
 
 Every client adds to its numbers, modulo 2^64, a mask of its own and one for each other client; of each pair one adds
 and the other subtracts, so that in the sum of all only the own masks are left. Before, each has shared out the secrets

@@ -22,7 +22,7 @@ class Release:
 
     of: str  # "counts" or "prompts"
     noise: float  # its standard deviation, in units of what one client can change
-    clients: tuple[str, ...]
+    clients: tuple[str, ...]  # whose numbers were in it
 
 
 def epsilon_of(noises: Iterable[float], delta: float) -> float:
@@ -60,12 +60,12 @@ def planned_releases(config: RunConfig) -> int:
 class PrivacyStatement:
     """What a run has given away so far; without noise there is no epsilon to state."""
 
-    secure_sums: bool
-    epsilon: float | None = None
-    delta: float | None = None
-    unit: str | None = None
-    releases: int | None = None
-    against: str | None = None
+    secure_sums: bool  # the server saw sums only
+    epsilon: float | None = None  # of the site that gave away most
+    delta: float | None = None  # as set
+    unit: str | None = None  # who is protected
+    releases: int | None = None  # with noise on them, of the site that took part most often
+    against: str | None = None  # from whom
 
 
 def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:

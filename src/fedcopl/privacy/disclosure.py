@@ -122,8 +122,8 @@ class Teller:
         if privacy.noise:
             values = self._noised(values, privacy.count_clip, COUNT_BITS, ask, secrets)
         if not privacy.secure_sums:
-            told = np.rint(values).astype(np.int64)
-            return Estimated(told), self._remember_saying(ask, told.tobytes(), secrets)
+            noised = np.rint(values).astype(np.int64)
+            return Estimated(noised), self._remember_saying(ask, noised.tobytes(), secrets)
         masked, secrets = self._masked(ask, secrets, lambda clients: count_words(values, clients))
         return Estimated(None, masked), secrets
 
@@ -146,14 +146,15 @@ class Teller:
         if again is not None:
             values = np.frombuffer(again, np.float32).astype(np.float64)
             return Trained(shaped(values, ask.shared), 1, math.nan), secrets
-        told = self._training_noised(training, ask, secrets) if self.config.privacy.noise else training
+        disclosed = self._training_noised(training, ask, secrets) if self.config.privacy.noise else training
         if not self.config.privacy.secure_sums:
-            shared = told.shared if told is training else shaped(flat(told.shared), ask.shared)
+            shared = disclosed.shared if disclosed is training else shaped(flat(disclosed.shared), ask.shared)
             values = flat(shared).astype(np.float32)
-            trained = Trained(shared, told.examples, told.loss, checks=tuple(told.checks) if told is training else ())
+            checks = tuple(disclosed.checks) if disclosed is training else ()
+            trained = Trained(shared, disclosed.examples, disclosed.loss, checks=checks)
             return trained, self._remember_saying(ask, values.tobytes(), secrets)
         batch = self.config.train.batch
-        masked, secrets = self._masked(ask, secrets, lambda clients: training_words(told, batch, clients))
+        masked, secrets = self._masked(ask, secrets, lambda clients: training_words(disclosed, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets
 
     def _remember_saying(self, ask: SummedAsk, values: bytes, secrets: Secrets) -> Secrets:

@@ -16,24 +16,24 @@ def split(secret: bytes, shares: int, needed: int, random: Random) -> list[bytes
     """The values at 1, 2, ... of a random polynomial of degree needed - 1 that is the secret at 0."""
     higher = [int.from_bytes(random(SECRET + 16)) % PRIME for _ in range(needed - 1)]  # 128 bits more: no bias
     coefficients = [int.from_bytes(secret), *higher]
-    return [_value(coefficients, place).to_bytes(SHARE) for place in range(1, shares + 1)]
+    return [_value(coefficients, point).to_bytes(SHARE) for point in range(1, shares + 1)]
 
 
-def _value(coefficients: list[int], place: int) -> int:
+def _value(coefficients: list[int], point: int) -> int:
     value = 0
     for coefficient in reversed(coefficients):
-        value = (value * place + coefficient) % PRIME
+        value = (value * point + coefficient) % PRIME
     return value
 
 
 def combine(shares: Mapping[int, bytes], at: int = 0) -> int:
-    """The value at 0, which is the secret, or elsewhere, of the polynomial through these shares, by place."""
+    """The value at 0, which is the secret, or elsewhere, of the polynomial through these shares, by point."""
     total = 0
-    for place, share in shares.items():
+    for point, share in shares.items():
         above = below = 1
         for other in shares:
-            if other != place:
-                above, below = above * (at - other) % PRIME, below * (place - other) % PRIME
+            if other != point:
+                above, below = above * (at - other) % PRIME, below * (point - other) % PRIME
         total += int.from_bytes(share) * above * pow(below, -1, PRIME)
     return total % PRIME
 

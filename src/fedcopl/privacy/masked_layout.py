@@ -23,7 +23,7 @@ from ..messages import Shared
 
 COUNT_BITS, PROMPT_BITS = 16, 32
 LARGEST_PROMPT = 2.0**15  # of any value in a prompt; theirs are about 1
-TOLD = 4  # words of examples, loss and batches
+COUNTED = 4  # words of examples, loss and batches
 Words = NDArray[np.uint64]
 Values = NDArray[np.float64]
 
@@ -40,7 +40,7 @@ class Checks(NamedTuple):
 
 
 NO_CHECKS = Checks()
-HEAD = TOLD + len(Checks._fields)  # words before the prompts
+HEAD = COUNTED + len(Checks._fields)  # words before the prompts
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,11 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
     prompts = flat(training.shared)
     if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
         raise CannotAnswer(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
-    told = 0 if math.isnan(training.loss) else training.examples
-    head = np.ldexp([training.examples, told, training.loss if told else 0.0, batches_of(told, batch)], PROMPT_BITS)
-    head[2] *= told
+    with_loss = 0 if math.isnan(training.loss) else training.examples
+    head = np.ldexp(
+        [training.examples, with_loss, training.loss if with_loss else 0.0, batches_of(with_loss, batch)], PROMPT_BITS
+    )
+    head[2] *= with_loss
     checks = np.ldexp(training.checks, PROMPT_BITS)
     return _words(np.concatenate([head, checks, training.examples * np.ldexp(prompts, PROMPT_BITS)]), clients)
 
@@ -106,20 +108,20 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
 def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> TrainingSum:
     """What the words of all clients say together; the prompts get the names and shapes of those sent."""
     values = _values(total, PROMPT_BITS)
-    examples, told, loss, batches = values[:TOLD]
-    if min(examples, told, batches) < 0 or examples != round(examples):
+    examples, with_loss, loss, batches = values[:COUNTED]
+    if min(examples, with_loss, batches) < 0 or examples != round(examples):
         raise Nonsense("the sum is not that of numbers of images")
     mean = values[HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise Nonsense(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
-    told_loss = float(loss / told) if told else math.nan
-    average = shaped(mean, sent) if examples else None
-    return TrainingSum(clients, int(told), int(batches), told_loss, average, Checks(*map(float, values[TOLD:HEAD])))
+    mean_loss = float(loss / with_loss) if with_loss else math.nan
+    average, checks = shaped(mean, sent) if examples else None, Checks(*map(float, values[COUNTED:HEAD]))
+    return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
 
 
 def added_up(checks: Iterable[tuple[float, ...]]) -> Checks:
     """Over all who tell."""
-    return Checks(*np.sum([Checks(*told) for told in checks] or [NO_CHECKS], axis=0).tolist())
+    return Checks(*np.sum([Checks(*one) for one in checks] or [NO_CHECKS], axis=0).tolist())
 
 
 def batches_of(examples: int, batch: int) -> int:

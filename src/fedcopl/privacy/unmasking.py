@@ -67,28 +67,28 @@ class MaskedSum:
 
     def _secret(self, client: str, which: int, shares: Shares) -> bytes | None:
         """A client's private key, from shares that fit together: the public key tells. None: no shares do."""
-        place = {name: number for number, name in enumerate(sorted(self.roster), 1)}
-        told = {place[other]: given[client] for other, given in shares.items() if client in given}
-        for attempt, some in enumerate(_sets(list(told), self.needed)):
-            chosen = {number: told[number] for number in some}
+        point_of = {name: number for number, name in enumerate(sorted(self.roster), 1)}
+        received = {point_of[other]: given[client] for other, given in shares.items() if client in given}
+        for attempt, some in enumerate(_sets(list(received), self.needed)):
+            chosen = {number: received[number] for number in some}
             secret = combine(chosen)
             if _is_private(secret, thirds(self.roster[client])[which]):
                 if attempt:
-                    self.liars.update(other for other in shares if _lies(chosen, told, place[other]))
+                    self.liars.update(other for other in shares if _lies(chosen, received, point_of[other]))
                 return secret.to_bytes(SECRET)
         return None
 
 
-def _sets(places: list[int], size: int) -> Iterator[tuple[int, ...]]:
-    """Sets of so many places: first those of neighbours, so that a single wrong share is soon left out."""
-    around = [*places, *places[: size - 1]] if len(places) > size else places
+def _sets(points: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    """Sets of so many points: first those of neighbours, so that a single wrong share is soon left out."""
+    around = [*points, *points[: size - 1]] if len(points) > size else points
     windows = (tuple(around[start : start + size]) for start in range(len(around) - size + 1))
-    return chain(windows, islice(combinations(places, size), TRIES))
+    return chain(windows, islice(combinations(points, size), TRIES))
 
 
 def _is_private(number: int, public: bytes) -> bool:
     return number < 2 ** (8 * SECRET) and public_of(number.to_bytes(SECRET)) == public
 
 
-def _lies(chosen: Mapping[int, bytes], told: Mapping[int, bytes], place: int) -> bool:
-    return place in told and combine(chosen, at=place) != int.from_bytes(told[place])
+def _lies(chosen: Mapping[int, bytes], received: Mapping[int, bytes], point: int) -> bool:
+    return point in received and combine(chosen, at=point) != int.from_bytes(received[point])

@@ -1,1 +1,4 @@
-"""A run's outcome for people: one HTML page that needs no network, no script and nothing beside it."""
+"""A run's outcome for people: one HTML page.
+
+It needs no network, no script and nothing beside it.
+"""

@@ -80,8 +80,8 @@ def guesses(gallery: Gallery, number: int) -> list[Guess]:
     likeliest = zip(beliefs.top[number], beliefs.top_log_probability[number], strict=True)
     return [
         Guess(int(label), gallery.classes[label], probability(log_share))
-        for place, (label, log_share) in enumerate(likeliest)
-        if place == 0 or log_share > -math.inf
+        for rank, (label, log_share) in enumerate(likeliest)
+        if rank == 0 or log_share > -math.inf
     ]
 
 
@@ -89,8 +89,8 @@ def history(gallery: Gallery, number: int) -> list[tuple[int, str, float]]:
     """The label at each of the last refreshes."""
     beliefs = gallery.beliefs
     return [
-        (beliefs.rounds[place] + 1, gallery.classes[beliefs.labels[place, number]], probability(log_share))
-        for place, log_share in enumerate(beliefs.log_probability[:, number])
+        (beliefs.rounds[refresh] + 1, gallery.classes[beliefs.labels[refresh, number]], probability(log_share))
+        for refresh, log_share in enumerate(beliefs.log_probability[:, number])
     ][-HISTORY:]
 
 

@@ -55,7 +55,7 @@ class Given:
     label: str | None = None  # the class
     drawn_by: int | None = None  # said in the random order: the round whose labels that was drawn by
     tab: str = ""
-    place: str = ""  # the page, to go back to
+    page: str = ""  # to go back to
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Answers:
             given.label,
             sampled,
             given.tab,
-            given.place,
+            given.page,
             _now(),
         )
         with self._open(create=True) as database, database:

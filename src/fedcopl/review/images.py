@@ -170,12 +170,12 @@ def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")
     train = load_dataset(data).train
-    place = {name: number for number, name in enumerate(train.names)}
-    missing = [name for name in held.names if name not in place]
+    index_of = {name: number for number, name in enumerate(train.names)}
+    missing = [name for name in held.names if name not in index_of]
     if missing:
         raise DataError(f"{folder}: {len(missing)} of its images are not in {data.source} any more: {missing[0]}")
-    places, stored = [place[name] for name in held.names], train.images
-    return stored.take(places) if isinstance(stored, StoredImages) else [stored[number] for number in places]
+    indices, stored = [index_of[name] for name in held.names], train.images
+    return stored.take(indices) if isinstance(stored, StoredImages) else [stored[number] for number in indices]
 
 
 SIDES = {"small": 144, "large": 720}  # dots of the longer side
@@ -252,10 +252,10 @@ def on_white(image: Image.Image) -> Image.Image:
 def _crossed_out() -> Image.Image:
     """What stands for an image that cannot be opened."""
     blank = Image.new("L", (48, 48), 200)
-    for place in range(12, 36):
+    for x in range(12, 36):
         for thick in range(3):
-            blank.putpixel((place, min(place + thick, 47)), 110)
-            blank.putpixel((47 - place, min(place + thick, 47)), 110)
+            blank.putpixel((x, min(x + thick, 47)), 110)
+            blank.putpixel((47 - x, min(x + thick, 47)), 110)
     return blank
 
 

@@ -48,13 +48,13 @@ class ReviewPage:
         return Guard(app, self.keys, writes=True)
 
     def show(self, request: Request) -> Response:
-        place = Position.read(request.query_params, len(self.survey.gallery.classes))
-        return self._page(place, did=whole_number(request.query_params.get("did")))
+        position = Position.read(request.query_params, len(self.survey.gallery.classes))
+        return self._page(position, did=whole_number(request.query_params.get("did")))
 
-    def _page(self, place: Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
+    def _page(self, position: Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
         current = self.survey.answers.current()
-        numbers = self._numbers(place, current)
-        at = min(self._to_do(place, current) if place.at is None else place.at, max(len(numbers) - 1, 0))
+        numbers = self._numbers(position, current)
+        at = min(self._to_do(position, current) if position.at is None else position.at, max(len(numbers) - 1, 0))
         start = at - at % PER_PAGE
         shown = enumerate(numbers[start : start + PER_PAGE], start)
         gallery = self.survey.gallery
@@ -66,31 +66,31 @@ class ReviewPage:
             sizes=self.survey.class_sizes.tolist(),
             labels_of=gallery.beliefs.rounds[-1] + 1,
             refreshes=len(gallery.beliefs.rounds),
-            place=replace(place, at=at),
+            position=replace(position, at=at),
             orders=ORDERS,
             total=len(numbers),
             per_page=PER_PAGE,
             detail=detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
-            cards=[card(self.survey, int(number), position, current) for position, number in shown],
+            cards=[card(self.survey, int(number), card_at, current) for card_at, number in shown],
             outcome=self.survey.outcome(current),
             said=next((answer for answer in current.values() if answer.id == did), None),
             words_of=words_of,
             trouble=trouble,
-            can_undo=self.survey.answers.can_undo(place.tab),
+            can_undo=self.survey.answers.can_undo(position.tab),
             key=self.keys.form_key,
             version=self.keys.form_key[:8],
         )
 
-    def _numbers(self, place: Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
-        if place.order != ANSWERED:
-            return self.survey.views.numbers(place.order, place.label)
+    def _numbers(self, position: Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
+        if position.order != ANSWERED:
+            return self.survey.views.numbers(position.order, position.label)
         number_of, label = self.survey.number_of, self.survey.gallery.beliefs.label
         known = [number_of[name] for name in reversed(list(current)) if name in number_of]
-        return np.array([n for n in known if place.label in (None, label[n])], np.int64)
+        return np.array([n for n in known if position.label in (None, label[n])], np.int64)
 
-    def _to_do(self, place: Position, current: Mapping[str, ExpertAnswer]) -> int:
+    def _to_do(self, position: Position, current: Mapping[str, ExpertAnswer]) -> int:
         """The first image of the sample that has no answer yet; in other orders the first one."""
-        return sum(1 for _ in self.survey.sample(current)) if place.order == SAMPLE else 0
+        return sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
 
     def image(self, request: Request) -> Response:
         size, number = request.path_params["size"], request.path_params["number"]
@@ -120,12 +120,12 @@ class ReviewPage:
 
     def _answer(self, fields: Mapping[str, str]) -> Response:
         gallery = self.survey.gallery
-        place, number = Position.read(fields, len(gallery.classes)), whole_number(fields.get("number"))
+        position, number = Position.read(fields, len(gallery.classes)), whole_number(fields.get("number"))
         if number is None or number >= len(gallery.names):
-            return self._page(place, trouble="There is no such image.", status=422)
+            return self._page(position, trouble="There is no such image.", status=422)
         meant = meaning(fields, gallery.classes)
         if isinstance(meant, str):
-            return self._page(place, trouble=meant, status=422)
+            return self._page(position, trouble=meant, status=422)
         kind, label = meant
         given = Given(
             gallery.names[number],
@@ -133,21 +133,21 @@ class ReviewPage:
             gallery.classes[gallery.beliefs.label[number]],
             kind,
             label,
-            self.survey.views.plan_round if place.order == SAMPLE else None,
-            place.tab,
-            place.query(),
+            self.survey.views.plan_round if position.order == SAMPLE else None,
+            position.tab,
+            position.query(),
         )
-        return self._record(given, place)
+        return self._record(given, position)
 
-    def _record(self, given: Given, place: Position) -> Response:
+    def _record(self, given: Given, position: Position) -> Response:
         number = self.survey.answers.add(given)
-        following = None if place.order == SAMPLE or place.at is None else place.at + 1
-        return RedirectResponse(f"{place.link(at=following)}&did={number}", 303)
+        following = None if position.order == SAMPLE or position.at is None else position.at + 1
+        return RedirectResponse(f"{position.link(at=following)}&did={number}", 303)
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
-        place = Position.read(fields, len(self.survey.gallery.classes))
-        taken = self.survey.answers.undo(place.tab)
-        return RedirectResponse(f"/?{taken[1]}" if taken else place.link(), 303)
+        position = Position.read(fields, len(self.survey.gallery.classes))
+        taken = self.survey.answers.undo(position.tab)
+        return RedirectResponse(f"/?{taken[1]}" if taken else position.link(), 303)
 
 
 def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
@@ -168,11 +168,11 @@ def find_class(text: str, classes: Sequence[str]) -> int | str:
         return "Type the name of a class, or a part of it."
     folded = [name.casefold() for name in classes]
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = [place for place, name in enumerate(folded) if fits(name, wanted)]
+        found = [number for number, name in enumerate(folded) if fits(name, wanted)]
         if len(found) == 1:
             return found[0]
         if found:
-            some = ", ".join(classes[place] for place in found[:OPTIONS]) + (", ..." if len(found) > OPTIONS else "")
+            some = ", ".join(classes[number] for number in found[:OPTIONS]) + (", ..." if len(found) > OPTIONS else "")
             return f"Several classes fit “{text}”: {some}."
     near = get_close_matches(wanted, folded, n=1)
     return f"No class fits “{text}”." + (f" Did you mean {classes[folded.index(near[0])]}?" if near else "")

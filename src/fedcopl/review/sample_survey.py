@@ -75,13 +75,13 @@ class SampleSurvey:
 
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
         sampled = list(self.sample(current))
-        told = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
-        looked_at = np.array([number for number, _ in told], np.int64)
-        right = np.array([is_right for _, is_right in told], np.bool_)
+        judged = [(number, self.is_right(number, answer)) for number, answer in sampled if answer.kind != "unclear"]
+        looked_at = np.array([number for number, _ in judged], np.int64)
+        right = np.array([is_right for _, is_right in judged], np.bool_)
         return SampleOutcome(
             estimate=estimate_share(self.views.strata, looked_at, right),
             classes=list(self._by_class(looked_at, right)),
-            unclear=len(sampled) - len(told),
+            unclear=len(sampled) - len(judged),
             answered=len(current),
             corrected=sum(not self.is_right(number, answer) for number, answer in self._decided(current)),
             images=len(self.gallery.names),

@@ -37,11 +37,11 @@ class HeldImages(NamedTuple):
 
 
 def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
-    """The names of the classes, and which images each client holds: `parts` are their places among all."""
+    """The names of the classes, and which images each client holds: `parts` are their rows among all."""
     stored = images.images
     paths = [str(path.absolute()) for path in stored.paths] if isinstance(stored, ImageFiles) else None
     held = {
-        client: {"names": [images.names[place] for place in part], "files": paths and [paths[place] for place in part]}
+        client: {"names": [images.names[index] for index in part], "files": paths and [paths[index] for index in part]}
         for client, part in parts.items()
     }
     write_text(folder / LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
@@ -63,9 +63,9 @@ def _surest(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[
     for start in range(0, len(log_probs), CHUNK):
         left = np.array(log_probs[start : start + CHUNK])
         every = np.arange(len(left))
-        for place in range(many):
+        for rank in range(many):
             best = left.argmax(axis=1)
-            classes[start + every, place], values[start + every, place] = best, left[every, best]
+            classes[start + every, rank], values[start + every, rank] = best, left[every, best]
             left[every, best] = -np.inf
     return classes, values
 
@@ -94,8 +94,8 @@ def _labels_in(file: Path, client: str) -> BelievedLabels | None:
             about = json.loads(stored.metadata()["about"])
             if client not in about["clients"]:
                 return None
-            place = f"client/{about['clients'].index(client)}"
-            arrays = (stored.get_tensor(f"{place}/{name}") for name in ("classes", "log_probability"))
+            prefix = f"client/{about['clients'].index(client)}"
+            arrays = (stored.get_tensor(f"{prefix}/{name}") for name in ("classes", "log_probability"))
             return BelievedLabels(about["round"], *arrays)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error

@@ -67,10 +67,10 @@ class BuiltModel:
         """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
         return first_state(self.config, self.start, self.model.encoder.classes, feature_width(self.clip))
 
-    def images(self, pixels: NDArray[np.uint8], places: NDArray[np.int64] | None = None) -> ClientImages:
-        """All of these images, embedded once if there is memory for it, or those at some places."""
+    def images(self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> ClientImages:
+        """All of these images, embedded once if there is memory for it, or some rows of them."""
         store = TokenStore.of(self.clip, pixels, self.config.model.memory * GIGABYTE)
-        return ClientImages(store, np.arange(len(pixels)) if places is None else places)
+        return ClientImages(store, np.arange(len(pixels)) if rows is None else rows)
 
     def learner(self, images: ClientImages, number: int) -> ClipLearner:
         return ClipLearner(self.model, images, self.start, self.config, number)
@@ -125,7 +125,7 @@ def expert_answers(file: str, dataset: Dataset) -> Mapping[int, int]:
 def images_of_clients(
     config: RunConfig, transform: ImageTransform, watcher: Watcher, dataset: Dataset | None = None
 ) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
-    """Every client's own unlabelled images: the pixels of all, and each one's places in them."""
+    """Every client's own unlabelled images: the pixels of all, and each one's rows in them."""
     prepared = build_images(dataset or load_dataset(config.data), transform, watcher)
     if choose_method(config).pools:
         return prepared.train, {config.method: np.arange(len(prepared.train))}

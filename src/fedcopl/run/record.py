@@ -54,8 +54,10 @@ class Measured(Accuracies):
 class Drift:
     """How far the participants of a round pull apart in one array (supplement of the paper)."""
 
-    diversity: Annotated[float, Strict()] | None = None  # xi; None where it is infinite
+    diversity: Annotated[float, Strict()] | None = None
+    """xi: how much the participants' moves cancel each other; None where it is infinite"""
     cosine: Annotated[float, Strict()] | None = None
+    """cosine distance of the moves, mean over all pairs"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,7 @@ class LabelCounts:
     """What a refresh did at all clients together: what can be watched where nobody knows the truth."""
 
     images: Count
+    """training images of all clients that answered"""
     chosen: Count
     """of these images, to train on"""
     compared: Count = 0
@@ -111,7 +114,9 @@ class RoundRecord(Measured):
     round: Count
     """counted from 0"""
     refreshed: Flag = False
+    """whether all clients labelled their images anew"""
     participants: Count = 0
+    """how many trained"""
     sites: tuple[Text, ...] | None = None
     """who took part"""
     totals: Counts | None = None
@@ -121,12 +126,17 @@ class RoundRecord(Measured):
     examples: Count = 0
     """images trained on; 0 where the clients do not tell"""
     loss: Number | None = None
+    """mean of the last epoch over the participants, weighted by their images"""
     bytes_up: Count = 0
+    """from the clients to the server, what the messages say"""
     bytes_down: Count = 0
+    """from the server to the clients"""
     kept_old_prompt: Flag = False
+    """nothing could be averaged, so the shared prompts are those of the round before"""
     dropped: Mapping[Text, Text] = field(default_factory=dict)
     """whose answers could not be used, and why"""
     drift: Mapping[Text, Drift] | None = None
+    """of each trained array; simulation only"""
     guard: GuardRecord | None = None
     """what was checked and undone without labels; None in folders of version 0.1"""
     releases: tuple[Release, ...] = ()
@@ -136,6 +146,7 @@ class RoundRecord(Measured):
     seconds_of: Mapping[Text, Number] = field(default_factory=dict)
     """of each kind of question"""
     seconds_per_step: Number | None = None
+    """of one training step on one batch; simulation only"""
     seconds: Number = 0.0
     """since the run began, stops not counted"""
 
@@ -156,13 +167,21 @@ class RefreshRecord:
     round: Count
     """counted from 0"""
     images: Count = 0
+    """chosen by all clients together"""
     estimated: tuple[Counts, ...] = ()
+    """u: images of each class that each client was sure of"""
     allocated: tuple[Counts, ...] = ()
+    """how many of each class each client was allowed"""
     selected: tuple[Counts, ...] = ()
+    """how many of each class each client chose"""
     pseudo_label_accuracy: Share | None = None
+    """share of the chosen images whose label is true"""
     distribution_similarity: Number | None = None
+    """of chosen and true label counts: mean cosine over the clients"""
     coverage: Share | None = None
+    """of candidate sets: the share that holds the true label"""
     mean_set_size: Number | None = None
+    """of candidate sets: classes in one"""
 
     @property
     def number(self) -> int:
@@ -175,11 +194,17 @@ class ClientRecord:
     """One client, and its own accuracy before and after."""
 
     name: Text
+    """of the client or site; it may be anything printable"""
     train: Count | None = None
+    """images without labels, to learn from"""
     test: Count | None = None
+    """images with labels, to measure"""
     zero_shot: Share | None = None
+    """accuracy of plain CLIP on its own test images"""
     final: Share | None = None
+    """the same of its own model after the last measured round"""
     true_counts: Counts | None = None
+    """training images of each class; simulation only"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +220,15 @@ class Outcome:
     """
 
     schema: Count = SCHEMA
+    """version of this form; absent in folders of version 0.1"""
     name: Text = ""
+    """of the run, from the settings"""
     seed: Annotated[int, Strict(), Field(ge=0)] = 0
+    """of every random stream"""
     classes: tuple[Text, ...] = ()
+    """names, in the order of their numbers"""
     template: Text = ""
+    """the sentence around a class name"""
     method: Text = ""
     """as tables call it"""
     trains: Flag = True
@@ -210,19 +240,29 @@ class Outcome:
     averaged: tuple[Text, ...] | None = None
     """the same in words; None in folders of version 0.1"""
     clients: tuple[ClientRecord, ...] = ()
+    """all of them, in the order of their numbers"""
     sites: tuple[Text, ...] | None = None
     """only in a real federation: everybody who ever joined"""
     zero_shot: Measured = Measured()
+    """plain CLIP, before anything was learnt"""
     first_prompts: FirstPrompts | None = None
+    """how far they move the model before any training"""
     rounds: tuple[RoundRecord, ...] = ()
+    """one for each round so far"""
     refreshes: tuple[RefreshRecord, ...] = ()
+    """one for each refresh of the pseudo labels; simulation only"""
     images_left_out: Count = 0
+    """files that could not be used; `skipped.jsonl` names them"""
     privacy: PrivacyStatement | None = None
+    """what was given away; None where all settings of `privacy` are off"""
     seconds: Number = 0.0
+    """of the whole run, stops not counted"""
     traffic: Mapping[Text, Count] | None = None
     """bytes that Flower counted; only in a real federation"""
     settings: Mapping[Text, Any] = field(default_factory=dict)
+    """all of them, by section"""
     versions: Mapping[Text, Text] = field(default_factory=dict)
+    """of Python and of the packages that decide about bits"""
 
     @property
     def final(self) -> RoundRecord:
@@ -265,10 +305,10 @@ class Outcome:
         held = [client.train for client in self.clients]
         return None if None in held else sum(filter(None, held))
 
-    def setting(self, *place: str) -> Any:
+    def setting(self, *keys: str) -> Any:
         """A setting, or None where this run knows no such setting."""
         value: Any = self.settings
-        for key in place:
+        for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
         return value
 
@@ -300,7 +340,7 @@ def _headline(record: RoundRecord) -> dict[str, Any]:
 def json_schema() -> dict[str, Any]:
     """The documented form of results.json."""
     schema = adapter(Outcome).json_schema(by_alias=True)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "results.json of fedcopl"} | schema
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema | {"title": "results.json of fedcopl"}
 
 
 @cache

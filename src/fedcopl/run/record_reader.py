@@ -76,33 +76,33 @@ def _read(kind: type, plain: object) -> tuple[Any, list[str]]:
             return adapter(kind).validate_python(plain), complaints
         except ValidationError as error:
             mistakes = error.errors(include_url=False, include_context=False)
-        places = {_existing(plain, mistake["loc"]): mistake for mistake in mistakes}
-        complaints += [_complaint(place, mistake) for place, mistake in places.items()]
-        if () in places:  # nothing of it is what it should be
+        paths = {_existing(plain, mistake["loc"]): mistake for mistake in mistakes}
+        complaints += [_complaint(path, mistake) for path, mistake in paths.items()]
+        if () in paths:  # nothing of it is what it should be
             return None, complaints
-        for place in sorted(places, key=_order, reverse=True):  # the last of a list first, so that the others stay
-            plain = _without(plain, place)
+        for path in sorted(paths, key=_order, reverse=True):  # the last of a list first, so that the others stay
+            plain = _without(plain, path)
 
 
 def _existing(plain: Any, location: Sequence[int | str]) -> tuple[int | str, ...]:
     """The part of pydantic's place that is in the data: it adds the branches of unions, and what is missing."""
-    place: list[int | str] = []
+    path: list[int | str] = []
     for key in location:
         known = range(len(plain)) if isinstance(plain, list) else plain if isinstance(plain, Mapping) else ()
         if key not in known:
             break
         plain = plain[key]
-        place.append(key)
-    return tuple(place)
+        path.append(key)
+    return tuple(path)
 
 
-def _order(place: Sequence[int | str]) -> list[tuple[int, str]]:
-    return [(part, "") if isinstance(part, int) else (-1, part) for part in place]
+def _order(path: Sequence[int | str]) -> list[tuple[int, str]]:
+    return [(part, "") if isinstance(part, int) else (-1, part) for part in path]
 
 
-def _without(plain: Any, place: Sequence[int | str]) -> Any:
+def _without(plain: Any, path: Sequence[int | str]) -> Any:
     """A copy without what is at this place."""
-    key, *below = place
+    key, *below = path
     if isinstance(plain, Mapping):
         rest = {name: value for name, value in plain.items() if name != key}
         return rest | ({key: _without(plain[key], below)} if below else {})
@@ -111,8 +111,8 @@ def _without(plain: Any, place: Sequence[int | str]) -> Any:
     return [*plain[:position], *kept, *plain[position + 1 :]]
 
 
-def _complaint(place: Sequence[int | str], mistake: Any) -> str:
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "it"
+def _complaint(path: Sequence[int | str], mistake: Any) -> str:
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".") or "it"
     if mistake["type"] == "missing":
         return f"{where}.{mistake['loc'][-1]} is missing"
     return f"{where} is {mistake['input']!r:.40}"
@@ -131,9 +131,9 @@ def _misfits(outcome: Outcome) -> Iterator[str]:
     for n, client in enumerate(outcome.clients):
         if len(client.true_counts or ()) not in (0, classes):
             yield f"clients[{n}].true_counts is not one count for each of {classes} classes"
-    for place, recall in _recalls(outcome):
+    for where, recall in _recalls(outcome):
         if len(recall or ()) not in (0, classes):
-            yield f"{place} is not one number for each of {classes} classes"
+            yield f"{where} is not one number for each of {classes} classes"
 
 
 def _recalls(outcome: Outcome) -> Iterator[tuple[str, tuple[float | None, ...] | None]]:

@@ -1,1 +1,1 @@
-"""A whole federation on one machine: for research, for trying things out, and for the demo."""
+"""A whole federation on one machine: for research, and for trying out."""

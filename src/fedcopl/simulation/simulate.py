@@ -79,27 +79,27 @@ def simulate(
     """
     watcher = watcher or SilentWatcher()
     require_accounting(config)
-    with RunFolder(folder) as place:
-        checkpoint = place.open(config, resume=resume)
+    with RunFolder(folder) as run_folder:
+        checkpoint = run_folder.open(config, resume=resume)
         if resume and checkpoint is None:
             watcher.noticed(f"{folder} holds no finished round: starting at the first")
         began = time.monotonic()
         simulation = assemble(config, watcher, dataset)
-        place.begin(config)
-        _write_about_images(simulation, place, watcher)
+        run_folder.begin(config)
+        _write_about_images(simulation, run_folder, watcher)
         states = checkpoint.clients if checkpoint else None
         clients = (engine or NotedClients)(folder, simulation.clients, states, watcher)
         first = checkpoint.server if checkpoint else simulation.server
         watcher.started(config, len(simulation.clients), first.round)
         books = SimulationBooks(simulation, clients, first, watcher)
-        finished = Play(config, place, clients, books, watcher, began).play(simulation.server, checkpoint)
+        finished = Play(config, run_folder, clients, books, watcher, began).play(simulation.server, checkpoint)
         for words in final_words(finished.clients):
             watcher.noticed(words)
-        place.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
+        run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
         return finished.outcome
 
 
-def _write_about_images(simulation: Simulation, place: RunFolder, watcher: Watcher) -> None:
+def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: Watcher) -> None:
     """Say what was left out and what is odd about the images; the whole lists go into the folder."""
     for note in simulation.notes:
         watcher.noticed(note)
@@ -107,9 +107,9 @@ def _write_about_images(simulation: Simulation, place: RunFolder, watcher: Watch
     if skipped:
         many = f"{len(skipped)} images are" if len(skipped) > 1 else "1 image is"
         watcher.noticed(f"{many} left out, for example {skipped[0][0]}: {skipped[0][1]}")
-        place.write_lines("skipped.jsonl", [{"name": name, "why": why} for name, why in skipped])
+        run_folder.write_lines("skipped.jsonl", [{"name": name, "why": why} for name, why in skipped])
     held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
-    write_images(place.path, simulation.dataset.classes, simulation.dataset.train, held)
+    write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
 
 class NotedClients(LocalClients):

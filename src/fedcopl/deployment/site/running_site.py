@@ -116,10 +116,13 @@ class RunningSite:
         dataset = self.prepared.dataset
         final = score.correct / score.examples if score.examples else None
         own = ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final)
+        method = choose_method(config)
         return Outcome(
             name=config.name,
             seed=config.seed,
-            method=choose_method(config).title,
+            method=method.title,
+            trains=method.trains,
+            averaged=method.averaged(),
             rounds=(RoundRecord(round=round, macro=final, clients=(final,)),),
             classes=dataset.classes,
             template=config.model.template or dataset.template,
@@ -157,6 +160,6 @@ def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip,
     prepared = build_images(dataset, clip.preprocess, watcher)
     # They were cut a moment ago: this only looks them up.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
-    bad = {one.place for one in cut_before.bad}
+    bad = {one.number for one in cut_before.bad}
     contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
     return prepared, clip, images_digest(prepared.dataset.train.names, contents)

@@ -1,0 +1,52 @@
+"""One name, one meaning: held over the whole package."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
+TREES = {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+VAGUE = {"told", "place", "places"}  # each once had five meanings
+
+
+def is_camel_case(name: str) -> bool:
+    return name[0].isupper() and any(letter.islower() for letter in name)
+
+
+def kinds(tree: ast.Module) -> Iterator[str]:
+    """Classes wherever they stand, and names that a module gives to types."""
+    yield from (node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    for node in tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        yield from (target.id for target in targets if isinstance(target, ast.Name) and is_camel_case(target.id))
+
+
+def test_a_type_has_a_name_of_its_own():
+    files = defaultdict(list)
+    for path, tree in TREES.items():
+        for name in kinds(tree):
+            files[name].append(str(path))
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}
+
+
+def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Name(id=name)
+                | ast.arg(arg=name)
+                | ast.Attribute(attr=name)
+                | ast.FunctionDef(name=name)
+                | ast.ClassDef(name=name)
+            ):
+                yield node.lineno, name
+
+
+@pytest.mark.parametrize("path", TREES, ids=str)
+def test_nothing_is_called_by_a_word_of_many_meanings(path):
+    assert [f"{path}:{line}" for line, name in names(TREES[path]) if name.strip("_").lower() in VAGUE] == []

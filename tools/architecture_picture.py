@@ -1,0 +1,194 @@
+"""Draw docs/images/architecture.svg from the imports of the source, so that the picture cannot lie.
+
+.venv/bin/python tools/architecture_picture.py
+
+One row for each layer, the highest on top. An arrow is an import; one that follows from a chain of others is not drawn
+(hover over a box for all of them).
+"""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from textwrap import wrap
+
+from layers import LAYERS, LEVEL, SOURCE, import_graph, imports
+
+PICTURE = SOURCE.parents[1] / "docs" / "images" / "architecture.svg"
+BESIDE = SOURCE.parents[1] / "experiments" / "src" / "fedcopl_experiments"
+GROUND = ("config", "errors", "files", "rng")  # single files that any part may use: no arrows lead there
+COLOURS = {  # what a part is for: fill and edge
+    "the algorithm": ("#e8f1fb", "#3a74b0", ("algorithm", "messages", "privacy", "federation")),
+    "images and model": ("#eaf6ea", "#3f8a48", ("clip", "data", "methods")),
+    "a run": ("#fdf3e0", "#b07818", ("run", "simulation", "deployment", "flower_app", "predict")),
+    "for people": (
+        "#f5ecf8",
+        "#8a4f9e",
+        ("progress", "report", "local_page", "review", "watch", "doctor", "api", "cli"),
+    ),
+}
+COLUMN = {  # where a box stands in its row: chosen by eye, so that no arrow is hidden
+    "experiments": 1.1, "cli": 2.4,
+    "review": 3.1, "watch": 4.04,
+    "doctor": 0, "api": 1, "flower_app": 3.15, "local_page": 4.04,
+    "simulation": 2.64,
+    "predict": 1.66, "deployment": 2.55,
+    "progress": 1.01, "report": 4.04,
+    "run": 2.2,
+    "methods": 2.4,
+    "data": 0, "clip": 0.95,
+    "federation": 2.4,
+    "privacy": 2.4,
+    "algorithm": 1.9, "messages": 2.9,
+}  # fmt: skip
+STEP, ROW = 226, 106  # pixels from column to column and from row to row
+WIDTH, HEIGHT, MARGIN, HEAD = 196, 60, 24, 66  # of a box, of the edge, of what stands above the boxes
+CHARACTERS, GROUND_CHARACTERS = 35, 42  # that fit into a line of a box
+Position = tuple[float, int]  # column and row
+Edge = tuple[str, str]
+
+
+def summary(file: Path) -> str:
+    """The first sentence of what a package or file says of itself."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return text.split("\n\n")[0].replace("\n", " ").split(". ")[0].rstrip(".").replace("`", "")
+
+
+def summaries() -> dict[str, str]:
+    """What is in each part."""
+    files = {part: SOURCE / f"{part}.py" for part in LEVEL}
+    return {part: summary(file if file.exists() else SOURCE / part / "__init__.py") for part, file in files.items()}
+
+
+def all_imports() -> dict[str, set[str]]:
+    """Part -> what it imports, and the experiments beside."""
+    beside = {ours for path in BESIDE.rglob("*.py") for ours, _ in imports(path, BESIDE) if ours in LEVEL}
+    return import_graph() | {"experiments": beside}
+
+
+def without_what_follows(graph: Mapping[str, set[str]]) -> list[Edge]:
+    """The arrows to draw: an import is left out if a chain of imports leads to the same part."""
+
+    def below(part: str) -> set[str]:
+        return graph[part] | {lower for direct in graph[part] for lower in below(direct)}
+
+    return sorted(
+        (part, used)
+        for part, direct in graph.items()
+        for used in direct
+        if not any(used in below(other) for other in direct) and not {part, used} & set(GROUND)
+    )
+
+
+def rows() -> list[list[str]]:
+    """The boxes of each row, from the top."""
+    layers = [sorted(names - set(GROUND)) for names in reversed(LAYERS)]
+    shown = [names for names in layers if names]
+    return [[*shown[0], "experiments"], *shown[1:]]
+
+
+def positions(lines: Sequence[Sequence[str]]) -> dict[str, Position]:
+    """Where each box stands."""
+    missing = [part for parts in lines for part in parts if part not in COLUMN]
+    if missing:
+        raise SystemExit(f"{missing[0]} has no column in the picture: choose one in COLUMN and look at it")
+    return {part: (COLUMN[part], row) for row, parts in enumerate(lines) for part in parts}
+
+
+def ports(at: Mapping[str, Position], edges: Sequence[Edge]) -> list[tuple[Position, Position]]:
+    """Where each arrow begins and ends: those at one side of a box stand apart, in the order of where they lead."""
+    below, above = defaultdict(list), defaultdict(list)
+    for upper, lower in sorted(edges, key=lambda edge: at[edge[1]]):
+        below[upper].append(lower)
+    for upper, lower in sorted(edges, key=lambda edge: at[edge[0]]):
+        above[lower].append(upper)
+    return [(moved(at[upper], below[upper], lower), moved(at[lower], above[lower], upper)) for upper, lower in edges]
+
+
+def moved(position: Position, ends: Sequence[str], end: str) -> Position:
+    share = (ends.index(end) + 1) / (len(ends) + 1) - 0.5
+    return position[0] + share * WIDTH / STEP, position[1]
+
+
+def picture() -> str:
+    """The whole SVG."""
+    graph, lines = all_imports(), rows()
+    edges = without_what_follows(graph)
+    at, words = positions(lines), summaries() | {"experiments": summary(BESIDE / "__init__.py")}
+    width, height = MARGIN * 2 + round(STEP * max(COLUMN.values())) + WIDTH, HEAD + len(lines) * ROW + HEIGHT + 78
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        ' font-family="Helvetica, Arial, sans-serif" role="img" aria-label="The parts of fedcopl and their imports">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0L8 4L0 8z" fill="#667"/></marker></defs>',
+        f'<rect width="{width}" height="{height}" fill="#fcfcfa"/>',
+        *title(width),
+        *(arrow(*ends) for ends in ports(at, edges)),
+        *(box(part, at[part], words[part], graph[part]) for line in lines for part in line),
+        *ground(width, height, words),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def title(width: int) -> Iterator[str]:
+    yield f'<text x="{MARGIN}" y="32" font-size="20" font-weight="bold" fill="#223">src/fedcopl</text>'
+    yield (
+        f'<text x="{MARGIN}" y="51" font-size="12" fill="#556">An arrow is an import, and leads down. '
+        "Imports that follow from a chain of arrows are not drawn.</text>"
+    )
+    x = width - MARGIN - 4 * 140
+    for name, (fill, edge, _) in COLOURS.items():
+        yield f'<rect x="{x}" y="22" width="14" height="14" rx="3" fill="{fill}" stroke="{edge}"/>'
+        yield f'<text x="{x + 20}" y="33" font-size="12" fill="#223">{name}</text>'
+        x += 140
+
+
+def corner(position: Position) -> tuple[float, float]:
+    column, row = position
+    return MARGIN + column * STEP, HEAD + row * ROW + 12
+
+
+def arrow(start: Position, stop: Position) -> str:
+    (x, y), (to, end) = corner(start), corner(stop)
+    x, to, y, end = x + WIDTH / 2, to + WIDTH / 2, y + HEIGHT, end - 1
+    middle = (y + end) / 2
+    path = f"M{x:.0f} {y:.0f}C{x:.0f} {middle:.0f} {to:.0f} {middle:.0f} {to:.0f} {end:.0f}"
+    return f'<path d="{path}" fill="none" stroke="#667" stroke-width="1.4" marker-end="url(#tip)"/>'
+
+
+def box(part: str, position: Position, words: str, used: set[str]) -> str:
+    x, y = corner(position)
+    fill, edge = next(((f, e) for f, e, parts in COLOURS.values() if part in parts), ("#ffffff", "#778"))
+    dashes = ' stroke-dasharray="5 4"' if part == "experiments" else ""
+    shape = f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="7"'
+    return (
+        f"<g><title>{part} imports {', '.join(sorted(used)) or 'nothing of ours'}</title>"
+        f'{shape} fill="{fill}" stroke="{edge}"{dashes}/>{label(part, words, x + WIDTH / 2, y, edge, CHARACTERS)}</g>'
+    )
+
+
+def label(part: str, words: str, x: float, y: float, colour: str, width: int) -> str:
+    """A name in bold, and below it what it is."""
+    name = f'<text x="{x:.0f}" y="{y + 20:.0f}" font-size="14" font-weight="bold" fill="{colour}">{part}</text>'
+    lines = (
+        f'<text x="{x:.0f}" y="{y + 38 + 14 * number:.0f}" font-size="11" fill="#334">{escape(line)}</text>'
+        for number, line in enumerate(wrap(words, width))
+    )
+    return f'<g text-anchor="middle">{name}{"".join(lines)}</g>'
+
+
+def ground(width: int, height: int, words: Mapping[str, str]) -> Iterator[str]:
+    """The files that all may use, as one bar below everything."""
+    y, each = height - HEIGHT - 44, (width - 2 * MARGIN) / len(GROUND)
+    shape = f'<rect x="{MARGIN}" y="{y}" width="{width - 2 * MARGIN}" height="{HEIGHT + 24}" rx="7"'
+    yield f'{shape} fill="#f0f0ec" stroke="#889"/>'
+    words_of_all = "single files that every part may use: no arrows drawn"
+    yield f'<text x="{MARGIN + 10}" y="{y + 17}" font-size="11" fill="#667">{words_of_all}</text>'
+    for number, part in enumerate(GROUND):
+        yield label(part, words[part], MARGIN + each * (number + 0.5), y + 19, "#445", GROUND_CHARACTERS)
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(), encoding="utf-8")

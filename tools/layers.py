@@ -1,0 +1,55 @@
+"""The layers of the house, and who imports whom: read from the source, for `tests/test_layers.py` and the picture."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
+LAYERS = [  # lowest first: a part imports only from layers below its own
+    {"errors", "rng"},
+    {"config", "files", "algorithm", "messages"},
+    {"privacy"},
+    {"federation"},
+    {"clip", "data"},
+    {"methods"},
+    {"run"},
+    {"progress", "report"},
+    {"deployment", "predict"},
+    {"simulation"},
+    {"api", "doctor", "flower_app", "local_page"},
+    {"review", "watch"},
+    {"cli"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The package or single file right below fedcopl/ that a file belongs to."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, source: Path = SOURCE) -> Iterator[tuple[str | None, str | None]]:
+    """(part of ours, None) or (None, outside package) for every import in the file, wherever it stands."""
+    package = (source.name, *path.relative_to(source).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = [*base, *(node.module.split(".") if node.module else [])]
+            names = [module] if len(module) > 1 or module != ["fedcopl"] else [[*module, a.name] for a in node.names]
+        else:
+            continue
+        for name in names:
+            yield (name[1], None) if name[0] == "fedcopl" and len(name) > 1 else (None, name[0])
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Part -> the other parts that its files import."""
+    graph: dict[str, set[str]] = {part: set() for part in LEVEL}
+    for path in MODULES:
+        part = part_of(path)
+        if part in graph:
+            graph[part] |= {ours for ours, _ in imports(path) if ours in LEVEL and ours != part}
+    return graph
