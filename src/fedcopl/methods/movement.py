@@ -39,7 +39,7 @@ def movement(model: PromptedModel, images: ClientImages, prompts: Prompts) -> Mo
     if not len(images):
         return None
     few = np.unique(np.linspace(0, len(images) - 1, ENOUGH).round().astype(np.int64))
-    side = ImageSide(model, ClientImages(images.store, images.places[few]))
+    side = ImageSide(model, images.part(few))
     same = side.logits(prompts).argmax(-1) == side.zero_shot_logits().argmax(-1)
     return Movement(len(few), _cosine(side, model.method.at_home(prompts)), same.double().mean().item())
 

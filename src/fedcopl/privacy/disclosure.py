@@ -33,6 +33,7 @@ from ..messages import (
 from .mask_session import Session, needed
 from .masked_layout import (
     COUNT_BITS,
+    NO_CHECKS,
     PROMPT_BITS,
     Training,
     Values,
@@ -150,7 +151,8 @@ class Teller:
         if not self.config.privacy.secure_sums:
             shared = disclosed.shared if disclosed is training else shaped(flat(disclosed.shared), ask.shared)
             values = flat(shared).astype(np.float32)
-            checks = tuple(disclosed.checks) if disclosed is training else ()
+            checked = disclosed is training and disclosed.checks != NO_CHECKS
+            checks = tuple(disclosed.checks) if checked else ()
             trained = Trained(shared, disclosed.examples, disclosed.loss, checks=checks)
             return trained, self._remember_saying(ask, values.tobytes(), secrets)
         batch = self.config.train.batch
