@@ -69,7 +69,7 @@ class LineWatcher:
         self._line(f"note: {what}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._began, self._done_before = time.monotonic(), done
+        self._began, self._done_before, self._rounds = time.monotonic(), done, config.rounds
         self._line(f"going on after round {done}" if done else _size_of_run(clients, config.rounds))
 
     def answered(self, client: str, ask: Ask) -> None:
@@ -104,7 +104,7 @@ class BarWatcher:
         self._progress.console.print(f"note: {what}", highlight=False, markup=False)
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._clients = clients
+        self._clients, self._rounds = clients, config.rounds
         self._progress.reset(self._all, description="rounds", completed=done, total=self._rounds)
 
     def answered(self, client: str, ask: Ask) -> None:

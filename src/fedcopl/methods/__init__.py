@@ -43,6 +43,11 @@ def choose_method(config: RunConfig) -> Method:
     return METHODS[config.method](config)
 
 
+def settled(config: RunConfig) -> RunConfig:
+    """The settings as a run is played by them: a method that learns nothing from a second round has one."""
+    return config.model_copy(update={"rounds": 1}) if choose_method(config).plays_once else config
+
+
 def _refuse_what_makes_no_sense(config: RunConfig) -> None:
     if config.method in ("zeroshot", "priors") and config.labeler != "copl":
         raise ConfigError(

@@ -45,6 +45,7 @@ class Method:
 
     title: ClassVar[str] = "Local"  # as tables and pages call it
     words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # for what is averaged
+    plays_once: ClassVar[bool] = False  # one round is all there is to it
     trains: ClassVar[bool] = True  # False: nothing is trained, so no round is played for it
     pools: ClassVar[bool] = False  # all images in one place: no federation, but what one is measured against
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]

@@ -67,6 +67,7 @@ class Priors(ZeroShot):
     """Nothing is trained; answers are made through what the sites know without labels (`algorithm.priors`)."""
 
     title = "Priors"
+    plays_once = True
 
 
 class CentralOptions(Section):

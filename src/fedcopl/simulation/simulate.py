@@ -13,6 +13,7 @@ from ..federation.client import Client, ClientState
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
 from ..messages import Ask, Estimate, KeyAsk, Reply
+from ..methods import settled
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
 from ..run.believed_labels import write_images, write_labels
@@ -77,7 +78,7 @@ def simulate(
     `dataset` stands in for the one that the settings name, where images were handed over in Python; `engine` carries
     the questions otherwise than one after another in this process.
     """
-    watcher = watcher or SilentWatcher()
+    watcher, config = watcher or SilentWatcher(), settled(config)
     require_accounting(config)
     with RunFolder(folder) as run_folder:
         checkpoint = run_folder.open(config, resume=resume)

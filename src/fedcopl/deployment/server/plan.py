@@ -9,7 +9,7 @@ from ...data.dataset import clean_all, read_classes
 from ...data.records import TEMPLATE
 from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy
-from ...methods import choose_method
+from ...methods import choose_method, settled
 from ...privacy.accountant import require_accounting
 from ...run.build import build_clip, feature_width, first_state
 from ...run.folder import RunFolder
@@ -49,7 +49,7 @@ class PreparedServer:
     @classmethod
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Every mistake that can be found beforehand is found here."""
-        classes, config = plan.classes(), plan.whole_config()
+        classes, config = plan.classes(), settled(plan.whole_config())
         require_accounting(config)
         refuse_privacy(config, choose_method(config).neighbours())
         clip = build_clip(config.model)
