@@ -140,24 +140,29 @@ class Learned:
     def to_arrays(self) -> dict[str, FloatArray]:
         """Fit to be sent and stored."""
         reading = self.reading
-        numbers = np.array([reading.text, reading.tempering, reading.calm, self.is_uneven], np.float64)
+        scalars = [reading.text, reading.tempering, reading.calm, reading.sure, self.is_uneven]
+        numbers = np.array(scalars, np.float64)
         made = {} if self.prototypes is None else vars(self.prototypes)
         return {"bias": reading.bias, "mix": reading.mix, "numbers": numbers, **made}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, FloatArray]) -> "Learned":
         """What `to_arrays` gave."""
-        text, tempering, calm, is_uneven = arrays["numbers"].tolist()
+        text, tempering, calm, sure, is_uneven = arrays["numbers"].tolist()
         made = [arrays[name] for name in ("images", "total", "whiten") if name in arrays]
-        reading = Reading(arrays["bias"], arrays["mix"], text, tempering, calm)
+        reading = Reading(arrays["bias"], arrays["mix"], text, tempering, calm, sure)
         return cls(reading, Prototypes(*made) if made else None, bool(is_uneven))
 
     def answers(self, log_probs: FloatArray, features: FloatArray, mix: FloatArray) -> FloatArray:
         """log p~ of new images, (n, C): nothing of it needs other images. mix is the site's, or `reading.mix`."""
+        return self.view(log_probs, features).posteriors(self.reading, mix)
+
+    def view(self, log_probs: FloatArray, features: FloatArray) -> View:
+        """New images, which no prototype was made of, beside the prototypes."""
         view = View.of(log_probs)
-        if self.prototypes is not None:
-            view = replace(view, squared_distances=distances(self.prototypes, features))
-        return view.posteriors(self.reading, mix)
+        if self.prototypes is None:
+            return view
+        return replace(view, squared_distances=distances(self.prototypes, features))
 
 
 def learn(sites: PriorSums, classes: int, *, known_mix: FloatArray | None = None, prototypes: bool = True) -> Learned:
