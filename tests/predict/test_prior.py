@@ -1,6 +1,7 @@
 """A classifier answers through the priors of its run, whatever form it takes, and for any mix that somebody gives."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedcopl.federation.adaptation import PriorState
 from fedcopl.federation.client import ClientState
 from fedcopl.federation.server import ServerState
 from fedcopl.predict import Classifier
+from fedcopl.predict.classifier import Predictor
 from fedcopl.predict.export import write_card
 from fedcopl.predict.loading import FinishedRun
 from fedcopl.predict.prior import Prior, mix_of, prior_from, read_shares
@@ -28,6 +30,9 @@ from predict.small import QUICK, SITES, digits, pictures, small_run
 EVEN, SKEWED = np.array([0.5, 0.5]), np.array([0.75, 0.25])
 BALANCED = Learned(Reading(np.array([0.2, -0.2]), EVEN), None, False)
 LOOKING = Prototypes(np.array([3.0, 5.0]), np.array([[3.0, 0.0], [0.0, 5.0]]), np.eye(2))
+RNG = np.random.default_rng(5)
+SIGHT = RNG.normal(size=(128, 128))
+LOOKS = Prototypes(RNG.uniform(3, 90, 10), 3 * RNG.normal(size=(10, 128)), SIGHT @ SIGHT.T / 128)
 FULL = Learned(Reading(np.array([0.2, -0.2]), EVEN, 0.7, 0.2, 0.5, 0.25), LOOKING, True)
 
 
@@ -290,3 +295,29 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
 def test_no_such_file(tmp_path):
     with pytest.raises(ConfigError, match="is neither site, none, images nor a file of shares"):
         read_shares(tmp_path / "nowhere.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prototypes", [True, False])
+def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
+    """Of skewed sites, so that the mix is not of equal shares; with what the classes look like, and without."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    learned = replace(north.prior.learned, prototypes=LOOKS if prototypes else None)
+    learned = replace(learned, reading=replace(learned.reading, text=0.7, tempering=0.1, calm=0.5, sure=0.8))
+    predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(learned, north.prior.mix))
+    classifier = Classifier(predictor, north.recipe)
+    file = classifier.export(tmp_path / "classifier", onnx=True) / "classifier.onnx"
+    assert "`log_prior`" in (tmp_path / "classifier/README.md").read_text()
+    images, _ = digits("test", 0, 7)
+    pixels = np.stack([predictor.transform.cut(image.convert("RGB")) for image in images])
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    asked = {"pixels": pixels}
+    assert [one.name for one in session.get_overridable_initializers()] == ["log_prior"]
+    logits, shares = session.run(["logits", "probabilities"], asked)
+    assert shares == pytest.approx(classifier.predict_proba(images), abs=1e-5)
+    assert logits == pytest.approx(classifier.predict_log_proba(images), abs=1e-3)
+    mix = np.arange(1.0, 11.0) / 55
+    log_prior = np.log(mix).astype(np.float32)
+    _, shares = session.run(["logits", "probabilities"], asked | {"log_prior": log_prior})
+    other = classifier.with_prior(dict(zip(CLASSES, mix, strict=True)))
+    assert shares == pytest.approx(other.predict_proba(images), abs=1e-5)

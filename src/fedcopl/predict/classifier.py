@@ -191,7 +191,7 @@ class Classifier:
         class, by its name. `threshold` stays what it was measured to be.
         """
         if isinstance(prior, Mapping):
-            return self._answering_by(self._some_prior().with_mix(mix_of(prior, self.recipe.classes, "prior")))
+            return self.with_mix(mix_of(prior, self.recipe.classes, "prior"))
         if prior == "none":
             return self if self.prior is None else self._answering_by(self.prior.everybodys())
         if prior != "images":
@@ -199,6 +199,10 @@ class Classifier:
         if images is None:
             raise ConfigError('prior: "images" needs the images: with_prior("images", images)')
         return self.fitted_to(_named(images))
+
+    def with_mix(self, mix: NDArray[np.float64]) -> "Classifier":
+        """For images in which the classes occur in this mix, (C,)."""
+        return self._answering_by(self._some_prior().with_mix(mix))
 
     def fitted_to(self, pictures: Iterable[NamedImages]) -> "Classifier":
         """For the mix of classes that these images show. Those that cannot be read are passed over."""

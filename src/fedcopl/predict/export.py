@@ -26,6 +26,14 @@ from .recipe import ARRAYS, BACKBONE, CONFIG, Recipe
 
 TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 ONNX_FILE, ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
+ONNX_PRIOR = """\
+Its `logits` are logarithms of the probabilities. The mix of classes is the initializer `log_prior`, one logarithm of a
+share for each class, and may be given beside the pixels:"""
+ONNX_SETTING = """\
+```python
+log_prior = numpy.log(shares).astype("float32")  # as many as there are classes, in their order, none 0
+session.run(["logits", "probabilities"], {"pixels": pixels, "log_prior": log_prior})
+```"""
 USE = """\
 ```sh
 pip install fedcopl
@@ -166,6 +174,8 @@ def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
             f"`python {ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow alone.",
             120,
         )
+        if prior is not None:
+            yield f"{ONNX_PRIOR}\n\n{ONNX_SETTING}"
 
 
 def quoted(value: object) -> str:
