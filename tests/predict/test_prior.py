@@ -23,6 +23,7 @@ from fedcopl.predict.classifier import Predictor
 from fedcopl.predict.export import write_card
 from fedcopl.predict.loading import FinishedRun
 from fedcopl.predict.prior import Prior, mix_of, prior_from, read_shares
+from fedcopl.run.believed_labels import read_labels
 from fedcopl.run.folder import PRIORS, RunFolder, mix_file
 from fedcopl.simulation.simulate import simulate
 from predict.small import QUICK, SITES, digits, pictures, small_run
@@ -47,14 +48,19 @@ def skewed_holding(name, labels):
     return SiteHolding(name, pictures(train), pictures(test), truth)
 
 
+def simulated(folder, **settings):
+    config = RunConfig.from_mapping({**QUICK, **settings}, "test")
+    simulate(config, folder, dataset=dataset_of_sites(HOLDINGS, CLASSES))
+    return folder
+
+
+NO_PRIORS = {"balance": False, "site": False, "prototypes": False}
 HOLDINGS = [skewed_holding(SITES[0], (1, 4, 7)), skewed_holding(SITES[1], (0, 2, 3, 5, 6, 8, 9))]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("skewed") / "run"
-    simulate(RunConfig.from_mapping(QUICK, "test"), folder, dataset=dataset_of_sites(HOLDINGS, CLASSES))
-    return folder
+    return simulated(tmp_path_factory.mktemp("skewed") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +71,7 @@ def north(run):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """As version 0.1 leaves it: a run without priors."""
-    off = {"balance": False, "site": False, "prototypes": False}
-    folder = small_run(tmp_path_factory.mktemp("small") / "run", method="promptfl", priors=off)
+    folder = small_run(tmp_path_factory.mktemp("small") / "run", method="promptfl", priors=NO_PRIORS)
     assert not (folder / PRIORS).exists() and not mix_file(folder, "north").exists()
     return Classifier.load(folder, client="north", device="cpu")
 
@@ -146,6 +151,23 @@ def test_sites_that_differ_score_as_in_their_exams(run):
     measured = {client.name: client.final for client in opened.outcome.clients}
     for site in HOLDINGS:
         assert opened.classifier(site.name).score(site.test.items, site.truth) == measured[site.name]
+
+
+def test_the_results_say_what_each_site_believes(run):
+    """After the only round of this run that is what its classifiers go by."""
+    [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
+    assert [list(row) for row in refresh.believed_mix] == [
+        load_file(mix_file(run, site.name))["site_mix"].tolist() for site in HOLDINGS
+    ]
+
+
+def test_review_shows_the_labels_of_the_adapted_model(run):
+    """Where only three classes occur, zero-shot CLIP sees others too; with the mix in mind they are all but gone."""
+    [believed] = read_labels(run, "north")
+    by_prior = np.isin(believed.classes[:, 0], (1, 4, 7)).mean()
+    [plain] = read_labels(simulated(run.parent / "plain", priors=NO_PRIORS), "north")
+    assert by_prior > np.isin(plain.classes[:, 0], (1, 4, 7)).mean()
+    assert by_prior > 0.9
 
 
 def test_a_run_without_priors_answers_as_its_model(plain):

@@ -157,6 +157,8 @@ class RefreshRecord:
     estimated: tuple[Counts, ...] = ()
     allocated: tuple[Counts, ...] = ()
     selected: tuple[Counts, ...] = ()
+    believed_mix: tuple[tuple[Share, ...], ...] = ()
+    """in what mix each client believes to hold the classes, found without a label; empty without priors"""
     pseudo_label_accuracy: Share | None = None
     distribution_similarity: Number | None = None
     coverage: Share | None = None
