@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from fedcopl.cli import app
+from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.predict import Classifier
 from predict.small import digits, small_run
@@ -147,3 +149,49 @@ def test_a_reader_that_leaves_early_is_no_traceback(classifier, photos):
     said = process.stderr.read()
     assert process.wait() == 1
     assert said == ""
+
+
+def probabilities(*arguments):
+    """One row for each image, in the order of the classes."""
+    lines = map(json.loads, fedcopl("predict", *arguments, "--format", "jsonl", "--top", "10").stdout.splitlines())
+    by_name = [{one["label"]: one["probability"] for one in line["top"]} for line in lines]
+    return np.array([[row[name] for name in CLASSES] for row in by_name])
+
+
+def test_another_mix(classifier, photos, tmp_path):
+    known = Classifier.load(classifier, device="cpu")
+    images = [photos / f"{number}.png" for number in range(5)]
+    only = {name: float(name in ("one", "two")) for name in CLASSES}
+    (tmp_path / "mix.csv").write_text("class,share\n" + "".join(f"{name},{share}\n" for name, share in only.items()))
+    wanted = {
+        "site": known,
+        "none": known.with_prior("none"),
+        "images": known.with_prior("images", images),
+        str(tmp_path / "mix.csv"): known.with_prior(only),
+    }
+    for prior, same in wanted.items():
+        said = probabilities("-c", classifier, *images, "--prior", prior)
+        assert said == pytest.approx(same.predict_proba(images), abs=1e-6)
+    assert said[:, [1, 2]].sum(axis=1) == pytest.approx(np.ones(5))
+    by_itself = probabilities("-c", classifier, *images)
+    assert by_itself.tolist() == probabilities("-c", classifier, *images, "--prior", "site").tolist()
+
+
+def test_a_mix_that_is_none(classifier, photos, tmp_path):
+    with pytest.raises(ConfigError, match="'sight' is neither site, none, images nor a file of shares"):
+        fedcopl("predict", "-c", classifier, photos, "--prior", "sight")
+    (tmp_path / "mix.csv").write_text("class,share\nten,1\n")
+    with pytest.raises(DataError, match=r"mix\.csv: 'ten' is none of the classes"):
+        fedcopl("predict", "-c", classifier, photos, "--prior", tmp_path / "mix.csv")
+
+
+def test_going_on_with_another_mix_is_refused(classifier, photos, tmp_path):
+    out = tmp_path / "out.csv"
+    even = dict.fromkeys(CLASSES, 1) | {"one": 2}
+    (tmp_path / "mix.json").write_text(json.dumps(even))
+    fedcopl("predict", "-c", classifier, photos, "-o", out)
+    out.rename(tmp_path / "out.csv.part")
+    asked = {"classifier": Classifier.load(classifier, device="cpu").fingerprint}
+    (tmp_path / "out.csv.part.json").write_text(json.dumps(asked))
+    with pytest.raises(RunFolderError, match="was begun with another classifier"):
+        fedcopl("predict", "-c", classifier, photos, "-o", out, "--prior", tmp_path / "mix.json")

@@ -79,7 +79,7 @@ def backbone(name):
 DAMAGES = {
     "another model": ({"backbone": backbone("glyph-clip")}, "is not the CLIP model"),
     "a path for a model": ({"backbone": backbone("/etc")}, "say where it lies"),
-    "another format": ({"format": 2}, "is of format 2"),
+    "another format": ({"format": 3}, "is of format 3"),
     "no classes": ({"classes": []}, "'classes' cannot be used: it must be a list of names"),
     "classes twice": ({"classes": ["a", "a"]}, "'classes' cannot be used"),
     "no such method": ({"method": "magic"}, "unknown method 'magic'"),

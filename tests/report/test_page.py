@@ -273,6 +273,54 @@ def test_heat_maps_hold_the_numbers_of_the_last_refresh():
         assert total == ["all clients", *map(str, np.sum(counts, axis=0))]
 
 
+def with_mixes(**options):
+    """Two clients of 30 and 20 images, and what they believe of themselves."""
+    results = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1, **options)
+    for client, train, true in zip(results["clients"], (30, 20), ([24, 6], [2, 18]), strict=True):
+        client |= {"train": train} | ({"true_counts": true} if client["true_counts"] else {})
+    results["refreshes"][0]["believed_mix"] = [[0.5, 0.5], []]
+    results["refreshes"][1]["believed_mix"] = [[0.7, 0.3], [0.2, 0.8]]
+    return results
+
+
+def test_believed_and_true_mix_side_by_side():
+    tree = page(with_mixes()).one("section", id="mix")
+    shown = {figure.one("h3").text: rows(figure.one("table")) for figure in tree.all("figure", class_="heat-map")}
+    assert shown == {
+        "Believed mix": [
+            ["", "cat", "dog"],
+            ["client-0", "70", "30"],
+            ["client-1", "20", "80"],
+            ["all clients", "50", "50"],  # (30 * 0.7 + 20 * 0.2) / 50
+        ],
+        "True mix": [
+            ["", "cat", "dog"],
+            ["client-0", "80", "20"],
+            ["client-1", "10", "90"],
+            ["all clients", "52", "48"],  # 26 of 50
+        ],
+    }
+    # Of the first refresh only client-0: 0.5 + 0.2; then (0.7 + 0.2 + 0.1 + 0.8) / 2.
+    assert "overlap by 70.0 % (round 1), 90.0 % (round 2), mean over the clients" in words_of(tree.all("p")[0])
+
+
+def test_a_client_without_a_mix_and_a_run_without_labels():
+    results = with_mixes(labelled=False)
+    results["refreshes"][1]["believed_mix"][0] = []
+    tree = page(results).one("section", id="mix")
+    assert [figure.one("h3").text for figure in tree.all("figure")] == ["Believed mix"]
+    assert rows(tree.one("table"))[1:] == [
+        ["client-0", "no answer"],
+        ["client-1", "20", "80"],
+        ["all clients", "20", "80"],
+    ]
+    assert "not known here" in words_of(tree.all("p")[0])
+
+
+def test_without_priors_there_is_no_mix():
+    assert not page(sample_results()).all("section", id="mix")
+
+
 def test_given_and_got_is_allocated_minus_estimated():
     results = sample_results(clients=2, classes=("much", "little"), rounds=1)
     results["refreshes"][-1] |= {"estimated": [[20, 1], [9, 4]], "allocated": [[10, 5], [9, 10]]}

@@ -154,10 +154,14 @@ class Learned:
 
     def answers(self, log_probs: FloatArray, features: FloatArray, mix: FloatArray) -> FloatArray:
         """log p~ of new images, (n, C): nothing of it needs other images. mix is the site's, or `reading.mix`."""
+        return self.view(log_probs, features).posteriors(self.reading, mix)
+
+    def view(self, log_probs: FloatArray, features: FloatArray) -> View:
+        """New images, which no prototype was made of, beside the prototypes."""
         view = View.of(log_probs)
-        if self.prototypes is not None:
-            view = replace(view, squared_distances=distances(self.prototypes, features))
-        return view.posteriors(self.reading, mix)
+        if self.prototypes is None:
+            return view
+        return replace(view, squared_distances=distances(self.prototypes, features))
 
 
 def learn(sites: PriorSums, classes: int, *, known_mix: FloatArray | None = None, prototypes: bool = True) -> Learned:

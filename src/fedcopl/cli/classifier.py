@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +43,11 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished
 BackboneOption = Annotated[
     str | None, typer.Option(help="Where the CLIP model lies, if it is not known by name.", show_default=False)
 ]
+PRIOR = (
+    "In what mix the classes occur: as at its site (site), as at all sites together (none), as the images to be "
+    "labelled themselves show (images; they are read twice), or a FILE: a table `class,share`, or JSON."
+)
+PriorOption = Annotated[str, typer.Option("--prior", help=PRIOR, metavar="site|none|images|FILE")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 
@@ -56,6 +61,7 @@ def predict(
     share: ShareOption = None,
     form: FormOption = None,
     overwrite: Overwrite = False,
+    prior: PriorOption = "site",
     backbone: BackboneOption = None,
     device: Device = "auto",
 ) -> None:
@@ -63,14 +69,17 @@ def predict(
     from ..predict.answer_file import choose_rows, refuse_finished
     from ..predict.label_images import label_to_file, label_to_stream, pictures_at
     from ..predict.loading import load
+    from ..predict.prior import WORDS, read_shares
 
     rows = choose_rows(out, form, top)
     pictures_at(images, [])  # what is wrong is said before the model is loaded
     if out != "-":
         refuse_finished(Path(out), overwrite)
+    shares = None if prior in WORDS else read_shares(Path(prior))
     loaded = load(classifier, client=client, backbone=backbone, device=device)
     limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
     try:
+        loaded = _with_prior(loaded, prior, shares, images)
         with _progress() as progress:
             if out == "-":
                 tally = label_to_stream(loaded, images, rows, limit, sys.stdout, progress)
@@ -80,6 +89,21 @@ def predict(
         how = "" if out == "-" else "; the same command goes on where it was"
         raise Interrupted(f"stopped{how}") from error
     print(_summary(tally, out), file=sys.stderr)
+
+
+def _with_prior(
+    loaded: "Classifier", prior: str, shares: Mapping[str, object] | None, images: list[str]
+) -> "Classifier":
+    """The classifier for the mix that is meant."""
+    from ..predict.label_images import pictures_at
+    from ..predict.prior import mix_of
+
+    if shares is not None:
+        return loaded.with_mix(mix_of(shares, loaded.recipe.classes, prior))
+    if prior == "images":
+        print("looking at all images, to find out in what mix the classes occur", file=sys.stderr)
+        return loaded.fitted_to(pictures_at(images, []))
+    return loaded.with_prior("none") if prior == "none" else loaded
 
 
 def _threshold_of(share: float, confidence: object, threshold: float | None) -> float:

@@ -1,10 +1,11 @@
 """One client's trained model, with scikit-learn's words: `classes_`, `predict`, `predict_proba`, `score`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +15,10 @@ from ..clip.image_tokens import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
 from ..data.dataset import Skipped
 from ..data.handed_over import Images, LabelsOfImages, class_numbers, files_below, gather
-from ..errors import DataError, ModelError
+from ..errors import ConfigError, DataError, ModelError
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from .answers import Answer, AnswerBatch, NamedImages, answers, batches
+from .prior import Prior, mix_of
 from .recipe import SHARE, Confidence, Recipe
 
 BATCH = ENCODE_BATCH  # as in a client's exam: the same images in the same order have the same bits there and here
@@ -25,8 +27,8 @@ BATCH = ENCODE_BATCH  # as in a client's exam: the same images in the same order
 class Predictor:
     """One client's prompts on a model that several clients may share."""
 
-    def __init__(self, model: PromptedModel, prompts: Prompts):
-        self.model, self.prompts = model, prompts
+    def __init__(self, model: PromptedModel, prompts: Prompts, prior: Prior | None = None):
+        self.model, self.prompts, self.prior = model, prompts, prior
         _refuse_misfits(model, prompts)
 
     @property
@@ -37,19 +39,32 @@ class Predictor:
     def log_probabilities(
         self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
-        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of some rows of them."""
+        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of some rows of them.
+
+        Through the prior, where there is one.
+        """
         wanted = np.arange(len(pixels)) if rows is None else rows
         batches = (pixels[wanted[start : start + BATCH]] for start in range(0, len(wanted), BATCH))
         parts = [np.zeros((0, self.model.encoder.classes)), *map(self._of_batch, batches)]
         return np.concatenate(parts)
 
     def _of_batch(self, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-        return self.logits(pixels).double().log_softmax(-1).numpy()
+        if self.prior is None:
+            return self.logits(pixels).double().log_softmax(-1).numpy()
+        return self.prior.answers(*self.seen(pixels))
+
+    def seen(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What a prior answers from: log p of one batch by the model alone, (n, C), and plain features, (n, d)."""
+        side = self._side(pixels)
+        return side.logits(self.prompts).double().log_softmax(-1).numpy(), side.plain_rows()
 
     def logits(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """z of one batch, (n, C), on the CPU."""
+        """z of one batch by the model alone, (n, C), on the CPU."""
+        return self._side(pixels).logits(self.prompts)
+
+    def _side(self, pixels: NDArray[np.uint8]) -> ImageSide:
         images = ClientImages(TokenStore(self.model.encoder.clip, pixels), np.arange(len(pixels)))
-        return ImageSide(self.model, images).logits(self.prompts)
+        return ImageSide(self.model, images)
 
 
 def _refuse_misfits(model: PromptedModel, prompts: Prompts) -> None:
@@ -110,12 +125,19 @@ class Classifier:
         return self.recipe.threshold
 
     @property
+    def prior(self) -> Prior | None:
+        """What it knows before it sees an image; None: nothing."""
+        return self.predictor.prior
+
+    @property
     def fingerprint(self) -> str:
         """The same for two classifiers that answer alike."""
         backbone = replace(self.recipe.backbone, included=False)
         recipe = replace(self.recipe, about={}, confidence=None, share=SHARE, backbone=backbone)
         digest = sha256(recipe.to_json().encode())
-        for name, array in sorted(self.predictor.prompts.items()):
+        prior = {} if self.prior is None else self.prior.to_arrays()
+        arrays: list[tuple[str, NDArray[Any]]] = [*sorted(self.predictor.prompts.items()), *sorted(prior.items())]
+        for name, array in arrays:
             digest.update(f"{name} {array.shape}\n".encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -168,6 +190,40 @@ class Classifier:
         confidence = Confidence.of(self.predict_log_proba(images))
         confidence.threshold(share)
         return Classifier(self.predictor, replace(self.recipe, confidence=confidence, share=share))
+
+    def with_prior(self, prior: str | Mapping[str, float], images: Images | None = None) -> "Classifier":
+        """The same classifier for images in which the classes occur in another mix.
+
+        "none": as at all sites together; "images": as in these images, found out without a label; or a share for each
+        class, by its name. `threshold` stays what it was measured to be.
+        """
+        if isinstance(prior, Mapping):
+            return self.with_mix(mix_of(prior, self.recipe.classes, "prior"))
+        if prior == "none":
+            return self if self.prior is None else self._answering_by(self.prior.everybodys())
+        if prior != "images":
+            raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
+        if images is None:
+            raise ConfigError('prior: "images" needs the images: with_prior("images", images)')
+        return self.fitted_to(_named(images))
+
+    def with_mix(self, mix: NDArray[np.float64]) -> "Classifier":
+        """For images in which the classes occur in this mix, (C,)."""
+        return self._answering_by(self._some_prior().with_mix(mix))
+
+    def fitted_to(self, pictures: Iterable[NamedImages]) -> "Classifier":
+        """For the mix of classes that these images show. Those that cannot be read are passed over."""
+        seen = [self.predictor.seen(batch.pixels) for batch in self._batches(pictures) if len(batch.pixels)]
+        if not seen:
+            raise DataError("there is no image to find the mix of classes from")
+        log_probs, features = (np.concatenate(column) for column in zip(*seen, strict=True))
+        return self._answering_by(self._some_prior().fitted_to(log_probs, features))
+
+    def _some_prior(self) -> Prior:
+        return self.prior or Prior.of_nothing(len(self.recipe.classes))
+
+    def _answering_by(self, prior: Prior) -> "Classifier":
+        return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), self.recipe)
 
     def export(self, folder: str | Path, *, onnx: bool = False, with_backbone: bool = False) -> Path:
         """Write it into a new folder: arrays, settings and a model card, and if asked ONNX and the CLIP model."""

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from ..clip.formats.hub import RELEASES, locate
@@ -17,12 +18,22 @@ from ..clip.formats.hugging_face import WEIGHT_FILES
 from ..clip.formats.openai import OPEN_CLIP_WEIGHTS
 from ..errors import RunFolderError
 from ..files import write_bytes, write_text
-from .classifier import Classifier
+from ..run.folder import SITE_MIX
+from .classifier import Classifier, Predictor
 from .onnx_export import Difference, export_onnx
+from .prior import PRIOR, Prior
 from .recipe import ARRAYS, BACKBONE, CONFIG, Recipe
 
 TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 ONNX_FILE, ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
+ONNX_PRIOR = """\
+Its `logits` are logarithms of the probabilities. The mix of classes is the initializer `log_prior`, one logarithm of a
+share for each class, and may be given beside the pixels:"""
+ONNX_SETTING = """\
+```python
+log_prior = numpy.log(shares).astype("float32")  # as many as there are classes, in their order, none 0
+session.run(["logits", "probabilities"], {"pixels": pixels, "log_prior": log_prior})
+```"""
 USE = """\
 ```sh
 pip install fedcopl
@@ -37,7 +48,7 @@ classifier.predict(["photo.jpg"])
 ```"""
 
 
-def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None) -> str:
+def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
     """The whole page. Names of classes and sites are shown as they are, and cannot be more than text."""
     client = recipe.about.get("client")
     parts = [
@@ -48,13 +59,14 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None)
         "\n".join(f"    {name}" for name in recipe.classes),
         "## How to use it",
         USE,
+        *_beforehand(recipe.classes, prior),
         "## When it abstains",
         fill(_abstaining(recipe), 120),
         *_training({**recipe.about.get("training", {}), **recipe.about.get("versions", {})}),
         "## What is in it",
         fill(_privacy(arrays), 120),
         fill(_backbone(recipe), 120),
-        *_onnx(onnx),
+        *_onnx(onnx, prior),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -91,6 +103,32 @@ def _how_good(accuracy: Mapping[str, Any] | None) -> str:
     )
 
 
+def _beforehand(classes: Sequence[str], prior: Prior | None) -> Iterator[str]:
+    """The mix it answers for, and which part of an answer it is: elsewhere another one may be right."""
+    if prior is None:
+        return
+    reading, made = prior.learned.reading, prior.learned.prototypes is not None
+    looks = ", what images of each class look like over all sites" if made else ""
+    yield "## What it knows beforehand"
+    yield fill(
+        "An answer is made of what the model sees in the image, how far the model leans towards some classes"
+        f"{looks}, and **in what mix the classes occur where the image comes from**: "
+        f"log p = {reading.sure:g} ({reading.calm:g} ({reading.text:g} log p(model)"
+        + (f" - {reading.tempering / 2:g} distance^2" if made else "")
+        + ") + lean + log(mix)), up to a number that makes it a probability. It answers for this mix, which nobody "
+        "counted: it was found without a label, on the images of its site unless somebody gave another one.",
+        120,
+    )
+    width = max(map(len, classes))
+    yield "\n".join(f"    {name:<{width}}  {share:7.2%}" for name, share in prior.named_mix(classes).items())
+    yield fill(
+        "Where images come in another mix, say so: `fedcopl predict --prior FILE` with a table `class,share`, "
+        "`--prior images` to find it out from the images themselves, `--prior none` for the mix of all sites together; "
+        'in Python `classifier.with_prior({"class": share, ...})`, `("images", images)` and `("none")`.',
+        120,
+    )
+
+
 def _abstaining(recipe: Recipe) -> str:
     if recipe.confidence is None:
         return "It always answers: no threshold was measured."
@@ -110,11 +148,12 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _privacy(arrays: Collection[str]) -> str:
-    memory = "memory keys" in arrays
+    memory, mix = "memory keys" in arrays, f"{PRIOR}{SITE_MIX}" in arrays
     return (
         "Prompts: arrays that were trained on the site's images. They hold no image, but nobody has proved that they "
         "tell nothing about the images: hand this folder on as you would any model that was trained on them. What is "
         "personal to the site never left it while it was trained; with this folder it does."
+        + (" So does the mix of classes at the site, and sums over all sites of what they look like." * mix)
         + (f" **Features of some of the site's own images are in `{ARRAYS}`**: the method remembers them." * memory)
     )
 
@@ -125,7 +164,7 @@ def _backbone(recipe: Recipe) -> str:
     return f"The CLIP model {where}, and must have the fingerprint `{backbone.fingerprint}`."
 
 
-def _onnx(difference: Difference | None) -> Iterator[str]:
+def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
     if difference is not None:
         yield "## ONNX"
         yield fill(
@@ -135,6 +174,8 @@ def _onnx(difference: Difference | None) -> Iterator[str]:
             f"`python {ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow alone.",
             120,
         )
+        if prior is not None:
+            yield f"{ONNX_PRIOR}\n\n{ONNX_SETTING}"
 
 
 def quoted(value: object) -> str:
@@ -181,16 +222,23 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
     recipe, predictor = classifier.recipe, classifier.predictor
     recipe = replace(recipe, backbone=replace(recipe.backbone, included=with_backbone))
     difference = export_onnx(predictor, recipe.classes, part / ONNX_FILE) if onnx else None
-    arrays = {name: np.ascontiguousarray(array) for name, array in predictor.prompts.items()}
+    arrays = _arrays(predictor)
     write_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
-    write_text(part / CONFIG, recipe.to_json())
-    write_text(part / "README.md", write_card(recipe, arrays, difference))
+    write_text(part / CONFIG, recipe.to_json(None if predictor.prior is None else predictor.prior.to_numbers()))
+    write_text(part / "README.md", write_card(recipe, arrays, difference, predictor.prior))
     if onnx:
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
         write_text(part / ONNX_EXAMPLE, example)
     if with_backbone:
         copy_backbone(locate(predictor.model.encoder.clip.name), part / BACKBONE)
     return difference
+
+
+def _arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
+    """The prompts, and what is known beforehand; the numbers of that stand in config.json."""
+    prior = {} if predictor.prior is None else predictor.prior.to_arrays()
+    known = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
+    return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **known}.items()}
 
 
 def copy_backbone(source: Path, target: Path) -> None:

@@ -16,14 +16,27 @@ from ..config import RunConfig, load_written
 from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
+from ..federation.state_arrays import below
 from ..methods.prompted_model import PromptedModel
-from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
-from ..run.folder import file_name
+from ..run.build import BuiltModel, build_clip, build_model, feature_width, images_of_clients
+from ..run.folder import PRIORS, file_name, mix_file
 from ..run.reading import read_finished
 from ..run.record import ClientRecord
 from ..run.watcher import SilentWatcher
 from .classifier import Classifier, Predictor
-from .recipe import ARRAYS, BACKBONE, CONFIG, SHARE, Confidence, Recipe, TrainedOn, is_exported, read_recipe
+from .prior import NUMBERS, PRIOR, Prior, prior_from
+from .recipe import (
+    ARRAYS,
+    BACKBONE,
+    CONFIG,
+    SHARE,
+    Confidence,
+    Recipe,
+    TrainedOn,
+    is_exported,
+    read_prior_numbers,
+    read_recipe,
+)
 
 PromptArrays = Mapping[str, NDArray[np.float32]]
 
@@ -57,11 +70,19 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
             f"{where}: is not the CLIP model that {folder} was trained on, {recipe.backbone.name}: "
             f"its fingerprint is {found}, not {wanted}"
         )
-    arrays = read_arrays(folder / ARRAYS)
+    arrays, numbers = read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
+    prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
-        return Classifier(Predictor(model, arrays), recipe)
+        prior = None if numbers is None else _prior_of(below(arrays, PRIOR), numbers, model)
+        return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
+
+
+def _prior_of(arrays: Mapping[str, NDArray[np.float64]], numbers: Mapping[str, float], model: PromptedModel) -> Prior:
+    """The arrays of one file and the numbers of the other, put together."""
+    values = np.array([numbers[name] for name in NUMBERS])
+    return prior_from({**arrays, "numbers": values}, model.encoder.classes, feature_width(model.encoder.clip))
 
 
 def _where(folder: Path, backbone: TrainedOn) -> str | Path:
@@ -76,16 +97,18 @@ def _where(folder: Path, backbone: TrainedOn) -> str | Path:
     raise ModelError(f"{folder}: was trained on a model of its owner's, {backbone.name}; say where it lies: --backbone")
 
 
-def read_arrays(file: Path) -> PromptArrays:
-    """The named arrays of a safetensors file."""
+def read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
+    """The named arrays of a safetensors file, of this kind but for a prior's."""
     try:
         with safe_open(file, framework="numpy") as opened:
             arrays = {name: np.asarray(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     for name, array in arrays.items():
-        if array.dtype != np.float32 or not np.isfinite(array).all():
-            raise ModelError(f"{file}: the array {name!r} does not hold ordinary numbers of 32 bits")
+        wanted = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
+        if array.dtype != wanted or not np.isfinite(array).all():
+            bits = 8 * wanted.itemsize
+            raise ModelError(f"{file}: the array {name!r} does not hold ordinary numbers of {bits} bits")
     return arrays
 
 
@@ -131,7 +154,20 @@ class FinishedRun:
         }
         backbone = TrainedOn(_public_name(self.config.model.backbone), self.fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
-        return Classifier(Predictor(self.model, prompts), recipe)
+        return Classifier(Predictor(self.model, prompts, self._prior(client)), recipe)
+
+    def _prior(self, client: str) -> Prior | None:
+        """What it knows beforehand; folders of version 0.1 hold no such thing, nor do runs without priors."""
+        own, everybodys = mix_file(self.folder, client), self.folder / PRIORS
+        if not own.exists():
+            return None
+        known = read_arrays(everybodys, np.float64) if everybodys.exists() else {}
+        mixed = read_arrays(own, np.float64)
+        arrays = mixed if len(mixed) > 1 else known | mixed  # with more it missed what the others learned last
+        try:
+            return prior_from(arrays, len(self.classes), feature_width(self.model.encoder.clip))
+        except ModelError as error:
+            raise ModelError(f"{own}: {error}") from error
 
     def _arrays(self, name: str) -> PromptArrays:
         return read_arrays(self.folder / "prompts" / f"{name}.safetensors")

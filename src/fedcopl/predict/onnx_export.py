@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..algorithm.balance import LOWEST
 from ..clip.formats.files import first_sentence
 from ..errors import ModelError
 from ..files import write_bytes
 from ..rng import stream
 from .classifier import Predictor
+from .prior import Prior
 
 LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # differences beyond which the file is not believed
 LARGEST_FILE = 2**31 - 2**20  # what one file of this format can hold
 INPUT, OUTPUTS = "pixels", ("logits", "probabilities")
+LOG_PRIOR = "log_prior"  # of the mix the answers are for: in the file, and an input that may be given beside the pixels
 CHECKED_BATCHES = (1, 2, 17)
 
 
@@ -45,6 +48,7 @@ class Baked(nn.Module):
         self.named = self.model.named(prompts)
         self.classes = self.model.classes(prompts).clone()
         self.vision = self.model.encoder.clip.vision
+        self.head = None if predictor.prior is None else PriorHead(predictor.prior)
         self.mean, self.std = (
             torch.tensor(three).view(3, 1, 1) for three in (predictor.transform.mean, predictor.transform.std)
         )
@@ -54,7 +58,47 @@ class Baked(nn.Module):
         tokens = self.vision.embed((pixels.float() / 255 - self.mean) / self.std)
         images = method.images(encoder, method.frozen(encoder, tokens), self.named)
         logits = method.personal(encoder, images, self.classes, self.named)
+        if self.head is not None:
+            features = encoder.image_features(tokens) if self.head.looks else None
+            logits = self.head(logits.log_softmax(-1), features)
         return logits, logits.softmax(-1)
+
+
+class PriorHead(nn.Module):
+    """`Learned.answers` in torch: log p and plain features to log p~. The mix can be set."""
+
+    log_prior: Tensor
+
+    def __init__(self, prior: Prior):
+        super().__init__()
+        reading, prototypes = prior.learned.reading, prior.learned.prototypes
+        self.text, self.tempering, self.calm, self.sure = reading.text, reading.tempering, reading.calm, reading.sure
+        self.looks, self.bias = prototypes is not None, _single(reading.bias)
+        self.register_buffer(LOG_PRIOR, _single(np.maximum(np.log(prior.mix), LOWEST)))
+        if prototypes is not None:
+            means = prototypes.total / prototypes.images[:, None]
+            # Around their own middle: in numbers of 32 bits, distances between far points are lost in their lengths.
+            self.middle, self.means = _single(means.mean(axis=0)), _single((means - means.mean(axis=0)).T)
+            self.lengths = _single(((means - means.mean(axis=0)) ** 2).sum(axis=1))
+            self.whiten, self.worth = _single(prototypes.whiten), _single(prototypes.images / (prototypes.images + 1))
+
+    def forward(self, log_probs: Tensor, features: Tensor | None) -> Tensor:
+        scores = self.text * log_probs
+        if features is not None:
+            scores = scores - self.tempering / 2 * self._distances(features)
+        # The mix is added last: nothing that is constant may be added to it beforehand, or it could not be set.
+        unmixed = (self.calm * scores).clamp(min=LOWEST) + self.bias
+        return (self.sure * (unmixed + self.log_prior)).log_softmax(-1)
+
+    def _distances(self, features: Tensor) -> Tensor:
+        """As `prototypes.distances`, for images that no prototype was made of."""
+        whitened = features @ self.whiten - self.middle
+        squares = (whitened**2).sum(-1, keepdim=True) - 2 * whitened @ self.means + self.lengths
+        return squares.clamp(min=0.0) * self.worth
+
+
+def _single(array: NDArray[np.float64]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, np.float32))
 
 
 def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Difference:
@@ -62,7 +106,10 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
     onnx, runtime = _libraries()
     if predictor.model.encoder.device.type != "cpu":
         raise ModelError('ONNX is written on the CPU: load the classifier with device="cpu"')
-    content = _with_names(onnx, _convert(predictor), _about(predictor, classes))
+    proto = _convert(predictor)
+    if predictor.prior is not None:
+        _let_prior_be_given(proto)
+    content = _with_names(onnx, proto, _about(predictor, classes))
     difference = compare(runtime, content, predictor)
     if difference.logits > LARGEST_LOGIT or difference.probabilities > LARGEST_PROBABILITY:
         raise ModelError(
@@ -128,9 +175,21 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
+def _let_prior_be_given(proto: Any) -> None:
+    """The mix under the name that the model card says, as what holds unless it is given beside the pixels."""
+    [mix] = [value for value in proto.graph.initializer if value.name.endswith(LOG_PRIOR)]
+    for node in proto.graph.node:
+        node.input[:] = [LOG_PRIOR if name == mix.name else name for name in node.input]
+    mix.name = LOG_PRIOR
+    if all(value.name != LOG_PRIOR for value in proto.graph.input):
+        kind = proto.graph.input.add(name=LOG_PRIOR).type.tensor_type
+        kind.elem_type = mix.data_type
+        kind.shape.dim.add(dim_value=mix.dims[0])
+
+
 def _with_names(onnx: Any, proto: Any, about: Mapping[str, str]) -> bytes:
     """The batch called so, and what a user of the file must know inside it."""
-    for value in (*proto.graph.input, *proto.graph.output):
+    for value in (proto.graph.input[0], *proto.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del proto.graph.value_info[:]  # sizes in between, under the exporter's names
     onnx.helper.set_model_props(proto, dict(about))
@@ -149,6 +208,7 @@ def _about(predictor: Predictor, classes: Sequence[str]) -> dict[str, str]:
         "crop": str(transform.crop),
         "resample": transform.resample.name.lower(),
         "squash": json.dumps(transform.squash),
+        **({} if predictor.prior is None else {"prior": json.dumps(predictor.prior.named_mix(classes))}),
     }
 
 
@@ -157,13 +217,13 @@ def compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    of_logits, of_probabilities = [0.0], [0.0]
+    of_logits, of_probabilities, answered = [0.0], [0.0], predictor.log_probabilities
     for size in CHECKED_BATCHES:
         pixels = _pictures(predictor, size)
         logits, probabilities = session.run(list(OUTPUTS), {INPUT: pixels})
-        wanted = predictor.logits(pixels)
-        of_logits.append(float(np.abs(logits - wanted.numpy()).max()))
-        of_probabilities.append(float(np.abs(probabilities - wanted.double().softmax(-1).numpy()).max()))
+        wanted = predictor.logits(pixels).double().numpy() if predictor.prior is None else answered(pixels)
+        of_logits.append(float(np.abs(logits - wanted).max()))
+        of_probabilities.append(float(np.abs(probabilities - np.exp(answered(pixels))).max()))
     return Difference(max(of_logits), max(of_probabilities), sum(CHECKED_BATCHES))
 
 

@@ -1,6 +1,7 @@
 """A classifier but for its arrays: what stands in its config.json."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from ..config import RunConfig
 from ..data.dataset import clean_all
 from ..errors import DataError, FedCoPLError, ModelError
+from .prior import NUMBERS
 
 SHARE = 0.05  # of a site's own images that get no answer, unless somebody chooses otherwise
 LEVELS = np.linspace(0, 1, 101)
@@ -56,7 +58,7 @@ def _are_percentiles(values: Sequence[object]) -> bool:
     return len(numbers) == len(values) == len(LEVELS) and numbers == sorted(numbers)
 
 
-KIND, FORMAT = "fedcopl-classifier", 1
+KIND, FORMAT, WITH_PRIOR = "fedcopl-classifier", 1, 2  # what cannot answer through a prior must not try to
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
 SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that decide what a model is
 
@@ -86,11 +88,12 @@ class Recipe:
     def threshold(self) -> float | None:
         return None if self.confidence is None else self.confidence.threshold(self.share)
 
-    def to_json(self) -> str:
+    def to_json(self, prior: Mapping[str, float] | None = None) -> str:
+        """The whole file; `prior` are the numbers of `Prior.to_numbers`, whose arrays are with the others."""
         model = self.config.model.model_dump()
-        plain = {
+        written = {
             "model_type": KIND,
-            "format": FORMAT,
+            "format": FORMAT if prior is None else WITH_PRIOR,
             "classes": self.classes,
             "template": self.template,
             "method": self.config.method,
@@ -99,9 +102,10 @@ class Recipe:
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
             "confidence": None if self.confidence is None else vars(self.confidence),
+            **({} if prior is None else {"prior": dict(prior)}),
             "about": self.about,
         }
-        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in plain.items())
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in written.items())
         return f"{{\n{lines}\n}}\n"
 
 
@@ -116,15 +120,26 @@ def is_exported(folder: Path) -> bool:
 
 def read_recipe(file: Path) -> Recipe:
     """From config.json; the first thing wrong with it is an error that names it."""
+    return _recipe(_read(file), file)
+
+
+def read_prior_numbers(file: Path) -> dict[str, float] | None:
+    """The numbers of the prior in config.json; None in folders of version 0.1, and where there is no prior."""
+    written = _read(file)
+    return _part(written, "prior", _numbers, file) if "prior" in written else None
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     if not isinstance(plain, dict) or plain.get("model_type") != KIND:
         raise ModelError(f"{file}: describes no classifier of fedcopl")
-    if plain.get("format") != FORMAT:
-        raise ModelError(f"{file}: is of format {plain.get('format')!r}; this version of fedcopl reads {FORMAT}")
-    return _recipe(plain, file)
+    if plain.get("format") not in (FORMAT, WITH_PRIOR):
+        known = f"{FORMAT} and {WITH_PRIOR}"
+        raise ModelError(f"{file}: is of format {plain.get('format')!r}; this version of fedcopl reads {known}")
+    return plain
 
 
 def _recipe(plain: Mapping[str, Any], file: Path) -> Recipe:
@@ -159,6 +174,12 @@ def _share(share: Any) -> float:
     if not isinstance(share, int | float) or not 0 <= share <= 1:
         raise ValueError("it must be a number between 0 and 1")
     return float(share)
+
+
+def _numbers(written: Any) -> dict[str, float]:
+    if any(not isinstance(written[name], int | float) or not math.isfinite(written[name]) for name in NUMBERS):
+        raise ValueError(f"it must hold the numbers {', '.join(NUMBERS)}")
+    return {name: float(written[name]) for name in NUMBERS}
 
 
 def _backbone(plain: Any) -> TrainedOn:

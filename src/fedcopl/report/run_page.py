@@ -31,6 +31,8 @@ from .tables import (
     class_rows,
     counted,
     heat_tables,
+    mix_overlaps,
+    mix_tables,
     recall_rows,
     refresh_rows,
     reported_clients,
@@ -48,6 +50,7 @@ SECTIONS = {
     "labels": "Pseudo labels",
     "balance": "Balance",
     "who": "Client by class",
+    "mix": "Mix of classes",
     "clients": "Clients",
     "classes": "Classes",
     "drift": "Drift",
@@ -75,7 +78,9 @@ def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> Non
 def render(outcome: Outcome, examples: Sequence[Example]) -> str:
     how, numbers = label_story(outcome), counted(outcome)
     clients, recall, drift = reported_clients(outcome, numbers), class_recall(outcome), curves.drift_charts(outcome)
-    shown = {"classes": bool(recall.rows), "drift": bool(drift)} | dict.fromkeys(OF_REFRESHES, numbers is not None)
+    mixes = mix_tables(outcome)
+    shown = {"classes": bool(recall.rows), "drift": bool(drift), "mix": bool(mixes)}
+    shown |= dict.fromkeys(OF_REFRESHES, numbers is not None)
     return template("report.html.jinja").render(
         outcome=outcome,
         how=how,
@@ -89,6 +94,8 @@ def render(outcome: Outcome, examples: Sequence[Example]) -> str:
         labelling=curves.labelling_chart(outcome),
         refreshes=refresh_rows(outcome),
         by_class=None if numbers is None else last_refresh(outcome, numbers, how, clients),
+        mixes=mixes,
+        overlaps=mix_overlaps(outcome),
         clients=clients,
         verdict=verdict(clients),
         recall=recall,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,7 @@ class HeatTable:
     others: list[int] | None  # the clients that are not shown, together
     totals: list[int]
     signed: bool = False
+    unit: str = "counts"
 
 
 def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[HeatTable]:
@@ -99,6 +100,77 @@ def _heat_table(
     others = [int(number) for number in one.counts[rest].sum(axis=0)] if len(rest) else None
     rows = [HeatRow(outcome.clients[k].name, _cells(one, k, largest, signed)) for k in shown]
     return HeatTable(title, note, rows, others, one.totals, signed)
+
+
+@dataclass(frozen=True)
+class Mixes:
+    """Shares by client and class; a row of zeros where a client's are not known."""
+
+    shares: NDArray[np.float64]
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        return np.asarray(self.shares.any(axis=1))
+
+    def together(self, clients: Sequence[int], images: NDArray[np.int64]) -> list[int]:
+        """Of all images of some clients, in per cent; every client counts alike where nobody knows how many it has."""
+        known = [k for k in clients if self.present[k]]
+        weights = images[known] if images[known].any() else np.ones(len(known))
+        mix = weights @ self.shares[known] / max(weights.sum(), 1)
+        return [int(share) for share in np.rint(100 * mix)]
+
+
+def _mixes(rows: Sequence[Sequence[float] | None], classes: int) -> Mixes:
+    numbers = np.array([row or (0.0,) * classes for row in rows], np.float64).reshape(len(rows), classes)
+    sums = numbers.sum(axis=1, keepdims=True)
+    return Mixes(np.divide(numbers, sums, out=np.zeros_like(numbers), where=sums > 0))
+
+
+def mix_tables(outcome: Outcome) -> list[HeatTable]:
+    """In what mix each client believes to hold the classes, and in what mix it does; nothing without priors."""
+    if not outcome.refreshes or not any(outcome.refreshes[-1].believed_mix):
+        return []
+    believed = _mixes(outcome.refreshes[-1].believed_mix, len(outcome.classes))
+    tables = [_mix_table(outcome, "Believed mix", "Found by each client without a label, and never sent.", believed)]
+    true = _true_mixes(outcome)
+    if true.present.any():
+        tables.append(_mix_table(outcome, "True mix", "What the clients really hold; never used.", true))
+    return tables
+
+
+def _true_mixes(outcome: Outcome) -> Mixes:
+    return _mixes([client.true_counts for client in outcome.clients], len(outcome.classes))
+
+
+def _mix_table(outcome: Outcome, title: str, note: str, mixes: Mixes) -> HeatTable:
+    """As a table of counts, but what several clients hold together is no sum of their shares."""
+    rounded = CountTable(np.rint(100 * mixes.shares).astype(np.int64), mixes.present)
+    table = _heat_table(outcome, title, note, rounded, 100)
+    images = np.array([client.train or 0 for client in outcome.clients], np.int64)
+    everybody, shown = range(len(outcome.clients)), set(largest_clients(outcome))
+    others = mixes.together([k for k in everybody if k not in shown], images) if table.others else None
+    return replace(table, others=others, totals=mixes.together(everybody, images), unit="per cent")
+
+
+@dataclass(frozen=True)
+class MixOverlap:
+    """How far the clients' believed mixes were right at a refresh."""
+
+    number: int  # of its round, as people count
+    overlap: float  # sum over the classes of the lesser share, mean over the clients; 1 is the same mix
+
+
+def mix_overlaps(outcome: Outcome) -> list[MixOverlap]:
+    """Refresh by refresh, where somebody knows the truth."""
+    true = _true_mixes(outcome)
+    found = []
+    for refresh in outcome.refreshes:
+        believed = _mixes(refresh.believed_mix or [None] * len(outcome.clients), len(outcome.classes))
+        both = true.present & believed.present
+        if both.any():
+            common = np.minimum(true.shares, believed.shares)[both].sum(axis=1)
+            found.append(MixOverlap(refresh.number, float(min(common.mean(), 1.0))))
+    return found
 
 
 def _changes(outcome: Outcome, numbers: Counted) -> HeatTable:

@@ -8,7 +8,7 @@
 | progress.json | the outcome so far; gone when the run ends |
 | results.json | the outcome |
 | examples.json | the images of the report's gallery, small |
-| prompts/ | the server's prompts, and each client's own in clients/ |
+| prompts/ | the server's prompts, each client's own in clients/; the priors, and each client's own mix in mixes/ |
 | labels/ | what each client believed about its images at each refresh, for `fedcopl review`; never sent |
 | ended.txt | why a federation of real sites could not go on; gone when it does |
 | skipped.jsonl | images that were left out, and why; only when there are any |
@@ -24,11 +24,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 from filelock import FileLock, Timeout
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
+from ..algorithm.priors import Learned
 from ..config import RunConfig, by_full_name, load_written
 from ..errors import RunFolderError
+from ..federation.adaptation import PriorState
 from ..federation.client import ClientState
 from ..federation.server import ServerState
 from ..files import write_bytes, write_text
@@ -38,6 +42,7 @@ from .record import Outcome, round_to_plain, to_plain
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
 EXAMPLES, REPORT, ENDED = "examples.json", "report.html", "ended.txt"
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # files that Windows cannot have
+PRIORS, SITE_MIX = "prompts/priors.safetensors", "site_mix"  # what all know; among the arrays: a client's own mix
 NAMELESS = "%"  # for no name at all; `quote` makes it of none
 
 
@@ -124,9 +129,31 @@ class RunFolder:
 
     def write_prompts(self, server: ServerState, clients: Mapping[str, ClientState]) -> None:
         """What is shared once, what is personal once per client."""
+        self._write_priors(server.learned, clients)
         write_bytes(self.path / "prompts" / "server.safetensors", save(dict(server.shared)))
         for client, state in clients.items():
             write_bytes(self.path / "prompts/clients" / f"{file_name(client)}.safetensors", save(dict(state.own)))
+
+    def _write_priors(self, learned: Learned | None, clients: Mapping[str, ClientState]) -> None:
+        """What all know once, and in what mix each client holds the classes."""
+        if learned is not None:
+            write_bytes(self.path / PRIORS, save(learned.to_arrays()))
+        for client, state in clients.items():
+            if state.prior.mix is not None:
+                write_bytes(mix_file(self.path, client), save(_own_prior(state.prior, learned)))
+
+
+def _own_prior(prior: PriorState, everybodys: Learned | None) -> dict[str, NDArray[np.float64]]:
+    """A client's own mix; what it knows beside only if it missed what the others learned last."""
+    assert prior.learned is not None and prior.mix is not None
+    arrays, known = prior.learned.to_arrays(), {} if everybodys is None else everybodys.to_arrays()
+    same = arrays.keys() == known.keys() and all(np.array_equal(arrays[name], known[name]) for name in arrays)
+    return {SITE_MIX: prior.mix} | ({} if same else arrays)
+
+
+def mix_file(folder: Path, client: str) -> Path:
+    """Where a client's mix of classes is kept."""
+    return folder / "prompts/mixes" / f"{file_name(client)}.safetensors"
 
 
 def file_name(client: str) -> str:

@@ -174,6 +174,8 @@ class RefreshRecord:
     """how many of each class each client was allowed"""
     selected: tuple[Counts, ...] = ()
     """how many of each class each client chose"""
+    believed_mix: tuple[tuple[Share, ...], ...] = ()
+    """in what mix each client believes to hold the classes, found without a label; empty without priors"""
     pseudo_label_accuracy: Share | None = None
     """share of the chosen images whose label is true"""
     distribution_similarity: Number | None = None

@@ -93,6 +93,7 @@ class Audit:
             estimated=tuple(_row(state.counts) for state in states.values()),
             allocated=tuple(_row(state.quota) for state in states.values()),
             selected=tuple(_selected_row(state.selection, self.classes) for state in states.values()),
+            believed_mix=_believed_mixes(states),
         )
         return record if self.truth is None else self._with_truth(record, chosen, self.truth)
 
@@ -139,6 +140,12 @@ def drift(
 
 def _row(counts: NDArray[np.int64] | None) -> tuple[int, ...]:
     return () if counts is None else tuple(counts.tolist())
+
+
+def _believed_mixes(states: States) -> tuple[tuple[float, ...], ...]:
+    """One row for each client, empty for one that knows no mix; nothing where nobody does."""
+    rows = tuple(() if state.prior.mix is None else tuple(state.prior.mix.tolist()) for state in states.values())
+    return rows if any(rows) else ()
 
 
 def _selected_row(selection: Selection | None, classes: int) -> tuple[int, ...]:

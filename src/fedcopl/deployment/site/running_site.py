@@ -103,7 +103,8 @@ class RunningSite:
         if isinstance(ask, Estimate) and state.log_probs is not None:
             write_labels(folder, ask.round, {self.name: state.log_probs})
         if isinstance(ask, Evaluate) and isinstance(reply, Evaluated) and ask.shared is not None:
-            server = ServerState(ask.round, ask.shared, len(self.prepared.dataset.classes))
+            classes, learned = len(self.prepared.dataset.classes), state.prior.learned
+            server = ServerState(ask.round, ask.shared, classes, learned=learned)
             RunFolder(folder).write_prompts(server, {self.name: state})
             RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, ask.round, reply)))
         elif not (folder / SETTINGS).exists():

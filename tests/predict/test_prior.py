@@ -1,0 +1,345 @@
+"""A classifier answers through the priors of its run, whatever form it takes, and for any mix that somebody gives."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from fedcopl.algorithm.priors import Learned, Reading
+from fedcopl.algorithm.prototypes import Prototypes
+from fedcopl.config import RunConfig
+from fedcopl.data.catalog import CLASSES
+from fedcopl.data.handed_over import SiteHolding, dataset_of_sites
+from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
+from fedcopl.federation.adaptation import PriorState
+from fedcopl.federation.client import ClientState
+from fedcopl.federation.server import ServerState
+from fedcopl.predict import Classifier
+from fedcopl.predict.classifier import Predictor
+from fedcopl.predict.export import write_card
+from fedcopl.predict.loading import FinishedRun
+from fedcopl.predict.prior import Prior, mix_of, prior_from, read_shares
+from fedcopl.run.believed_labels import read_labels
+from fedcopl.run.folder import PRIORS, RunFolder, mix_file
+from fedcopl.simulation.simulate import simulate
+from predict.small import QUICK, SITES, digits, pictures, small_run
+
+EVEN, SKEWED = np.array([0.5, 0.5]), np.array([0.75, 0.25])
+BALANCED = Learned(Reading(np.array([0.2, -0.2]), EVEN), None, False)
+LOOKING = Prototypes(np.array([3.0, 5.0]), np.array([[3.0, 0.0], [0.0, 5.0]]), np.eye(2))
+RNG = np.random.default_rng(5)
+SIGHT = RNG.normal(size=(128, 128))
+LOOKS = Prototypes(RNG.uniform(3, 90, 10), 3 * RNG.normal(size=(10, 128)), SIGHT @ SIGHT.T / 128)
+FULL = Learned(Reading(np.array([0.2, -0.2]), EVEN, 0.7, 0.2, 0.5, 0.25), LOOKING, True)
+
+
+def skewed_holding(name, labels):
+    """A site that holds few classes only."""
+    parts = []
+    for split, many in (("train", 60), ("test", 30)):
+        images, truth = digits(split, 0, 400)
+        chosen = [place for place, label in enumerate(truth) if label in labels][:many]
+        parts.append(([images[place] for place in chosen], truth[chosen]))
+    (train, _), (test, truth) = parts
+    return SiteHolding(name, pictures(train), pictures(test), truth)
+
+
+def simulated(folder, **settings):
+    config = RunConfig.from_mapping({**QUICK, **settings}, "test")
+    simulate(config, folder, dataset=dataset_of_sites(HOLDINGS, CLASSES))
+    return folder
+
+
+NO_PRIORS = {"balance": False, "site": False, "prototypes": False}
+HOLDINGS = [skewed_holding(SITES[0], (1, 4, 7)), skewed_holding(SITES[1], (0, 2, 3, 5, 6, 8, 9))]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return simulated(tmp_path_factory.mktemp("skewed") / "run")
+
+
+@pytest.fixture(scope="module")
+def north(run):
+    return Classifier.load(run, client="north", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """As version 0.1 leaves it: a run without priors."""
+    folder = small_run(tmp_path_factory.mktemp("small") / "run", method="promptfl", priors=NO_PRIORS)
+    assert not (folder / PRIORS).exists() and not mix_file(folder, "north").exists()
+    return Classifier.load(folder, client="north", device="cpu")
+
+
+# By hand: log p = log(1/2, 1/2), lean (0, 0), mix (3/4, 1/4): the mix itself.
+def test_an_image_that_says_nothing_is_answered_by_the_mix():
+    prior = Prior(Learned(Reading(np.zeros(2), EVEN), None, False), SKEWED)
+    assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
+    assert np.exp(prior.everybodys().answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
+
+
+# By hand: f = (1, 0) lies at the first mean: D^2 = (0, 2 * 5/6); 0.5 (0.7 log 1/2 - 0.1 D^2) + b + log mix, times 1/4.
+def test_all_parts_by_hand():
+    prior = Prior(FULL, SKEWED)
+    apart = 0.5 * 0.1 * 2 * 5 / 6 + 0.4 + np.log(3)
+    wanted = 1 / (1 + np.exp(-apart / 4))
+    assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.array([[1.0, 0.0]])))[0, 0] == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("learned", [BALANCED, FULL])
+def test_what_is_learned_comes_back_from_its_arrays(learned):
+    back = prior_from(Prior(learned, SKEWED).to_arrays(), 2, 2)
+    assert back.mix.tolist() == SKEWED.tolist()
+    assert back.learned.is_uneven == learned.is_uneven
+    for name, array in learned.to_arrays().items():
+        assert np.array_equal(back.learned.to_arrays()[name], array), name
+    assert vars(back.learned.reading).keys() == vars(learned.reading).keys()
+    assert back.learned.reading.sure == learned.reading.sure
+
+
+WRONG_ARRAYS = {
+    "no mix": ({"site_mix": None}, "lack the array 'site_mix'"),
+    "another number of classes": ({"bias": np.zeros(3)}, r"'bias' of the priors has the shape \(3,\), not \(2,\)"),
+    "other features": ({"total": np.zeros((2, 7))}, r"'total' of the priors has the shape \(2, 7\), not \(2, 2\)"),
+    "no shares": ({"site_mix": np.array([1.5, -0.5])}, "not positive shares that add up to 1"),
+    "not all": ({"mix": np.array([0.5, 0.4])}, "not positive shares that add up to 1"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG_ARRAYS.values(), ids=WRONG_ARRAYS)
+def test_arrays_that_are_no_prior(changes, message):
+    arrays = {name: array for name, array in (Prior(FULL, SKEWED).to_arrays() | changes).items() if array is not None}
+    with pytest.raises(ModelError, match=message):
+        prior_from(arrays, 2, 2)
+
+
+def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
+    knows = ClientState(prior=PriorState(learned=FULL, mix=SKEWED))
+    late = ClientState(prior=PriorState(learned=BALANCED, mix=EVEN))
+    server = ServerState(1, {"visual": np.zeros(1, np.float32)}, 2, learned=FULL)
+    RunFolder(tmp_path).write_prompts(server, {"a": knows, "../b": late, "c": ClientState()})
+    assert set(load_file(tmp_path / PRIORS)) == set(FULL.to_arrays())
+    assert {name: mix.tolist() for name, mix in load_file(mix_file(tmp_path, "a")).items()} == {
+        "site_mix": [0.75, 0.25]
+    }
+    own = load_file(mix_file(tmp_path, "../b"))  # it missed what the others learned last: its answers stay its own
+    assert prior_from(own, 2, 2).learned.reading.sure == 1.0
+    assert not mix_file(tmp_path, "c").exists()
+
+
+def test_a_run_answers_through_its_priors(run, north):
+    images, _ = digits("test", 0, 20)
+    pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
+    known = load_file(run / PRIORS)
+    mix = load_file(mix_file(run, "north"))["site_mix"]
+    wanted = Learned.from_arrays(known).answers(*north.predictor.seen(pixels), mix)
+    assert north.predict_log_proba(images) == pytest.approx(wanted, abs=1e-9)
+    assert north.prior.mix.tolist() == mix.tolist()
+    assert mix[[1, 4, 7]].sum() > 0.8  # the classes it holds
+    other = Classifier.load(run, client=SITES[1], device="cpu")
+    assert other.prior.mix[[1, 4, 7]].sum() < 0.2
+    assert other.fingerprint != north.fingerprint
+
+
+def test_sites_that_differ_score_as_in_their_exams(run):
+    opened = FinishedRun(run, device="cpu")
+    measured = {client.name: client.final for client in opened.outcome.clients}
+    for site in HOLDINGS:
+        assert opened.classifier(site.name).score(site.test.items, site.truth) == measured[site.name]
+
+
+def test_the_results_say_what_each_site_believes(run):
+    """After the only round of this run that is what its classifiers go by."""
+    [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
+    assert [list(row) for row in refresh.believed_mix] == [
+        load_file(mix_file(run, site.name))["site_mix"].tolist() for site in HOLDINGS
+    ]
+
+
+def test_review_shows_the_labels_of_the_adapted_model(run):
+    """Where only three classes occur, zero-shot CLIP sees others too; with the mix in mind they are all but gone."""
+    [believed] = read_labels(run, "north")
+    by_prior = np.isin(believed.classes[:, 0], (1, 4, 7)).mean()
+    [plain] = read_labels(simulated(run.parent / "plain", priors=NO_PRIORS), "north")
+    assert by_prior > np.isin(plain.classes[:, 0], (1, 4, 7)).mean()
+    assert by_prior > 0.9
+
+
+def test_a_run_without_priors_answers_as_its_model(plain):
+    images, _ = digits("test", 0, 5)
+    assert plain.prior is None and plain.with_prior("none") is plain
+    evenly = plain.with_prior(dict.fromkeys(CLASSES, 7))
+    assert evenly.predict_log_proba(images) == pytest.approx(plain.predict_log_proba(images))
+
+
+def test_a_damaged_prior_is_one_clear_line(tmp_path):
+    folder = small_run(tmp_path / "run", method="priors")
+    save_file({"site_mix": np.full(9, 1 / 9)}, mix_file(folder, "north"))
+    with pytest.raises(ModelError, match=r"north\.safetensors: the array 'site_mix' of the priors has the shape"):
+        Classifier.load(folder, client="north", device="cpu")
+
+
+def test_an_exported_classifier_holds_its_prior(north, tmp_path):
+    images, _ = digits("test", 0, 20)
+    loaded = Classifier.load(north.export(tmp_path / "classifier"), device="cpu")
+    assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
+    assert loaded.fingerprint == north.fingerprint
+    assert set(loaded.predictor.prompts) == set(north.predictor.prompts)
+    config = json.loads((tmp_path / "classifier/config.json").read_text())
+    assert config["format"] == 2 and set(config["prior"]) == {"text", "tempering", "calm", "sure", "uneven"}
+
+
+def test_without_priors_the_format_is_that_of_version_0_1(plain, tmp_path):
+    folder = plain.export(tmp_path / "classifier")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["format"] == 1 and "prior" not in config
+    assert "beforehand" not in (folder / "README.md").read_text()
+    assert Classifier.load(folder, device="cpu").prior is None
+
+
+DAMAGES = {
+    "no number": ({"prior": {"text": "a"}}, "'prior' cannot be used"),
+    "not all": ({"prior": {"text": 1.0}}, "'prior' cannot be used"),
+    "nothing": ({"prior": None}, "'prior' cannot be used"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_numbers(north, tmp_path, changes, message):
+    folder = north.export(tmp_path / "classifier")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(FedCoPLError, match=message) as caught:
+        Classifier.load(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_card_states_the_mix_by_name(north):
+    shares = dict.fromkeys(CLASSES, 0.0) | {"seven": 3, "two": 1}
+    classifier = north.with_prior(shares)
+    card = write_card(classifier.recipe, ["prior/site_mix"], None, classifier.prior)
+    assert "    seven   75.00%\n" in card and "    two     25.00%\n" in card and "    one      0.00%\n" in card
+    assert "the mix of classes at the site" in card.replace("\n", " ")
+
+
+def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
+    """p~ is proportional to (mix x)^h: what the mix multiplies can be read off two answers."""
+    images, _ = digits("test", 0, 20)
+    doubled = north.prior.named_mix(CLASSES) | {"three": 2 * north.prior.mix[3]}
+    before, after = north.predict_log_proba(images), north.with_prior(doubled).predict_log_proba(images)
+    gained = (after - before) - (after - before)[:, :1]
+    wanted = np.where(np.arange(10) == 3, np.log(2) * north.prior.learned.reading.sure, 0.0)
+    assert gained == pytest.approx(np.tile(wanted, (20, 1)), abs=1e-9)
+
+
+def test_everybodys_mix_is_the_one_learned_of_all(north):
+    assert north.with_prior("none").prior.mix.tolist() == north.prior.learned.reading.mix.tolist()
+
+
+def test_the_mix_of_the_images_themselves(north, plain, tmp_path):
+    images, truth = digits("test", 0, 300)
+    ones = [image for image, label in zip(images, truth, strict=True) if label in (1, 4)]
+    for classifier in (north, plain):
+        mix = classifier.with_prior("images", ones).prior.named_mix(CLASSES)
+        assert mix["one"] + mix["four"] > 0.6
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    ones[0].save(tmp_path / "one.png")
+    assert north.with_prior("images", tmp_path).prior is not None
+    with pytest.raises(DataError, match="there is no image to find the mix"):
+        north.with_prior("images", [broken])
+
+
+def test_words_that_are_no_prior(north):
+    with pytest.raises(ConfigError, match='must be "none", "images" or a share for each class'):
+        north.with_prior("sight")
+    with pytest.raises(ConfigError, match="needs the images"):
+        north.with_prior("images")
+
+
+@given(st.lists(st.floats(0, 1e300), min_size=2, max_size=5).filter(any))
+def test_shares_of_any_size_are_a_mix(shares):
+    classes = [str(number) for number in range(len(shares))]
+    mix = mix_of(dict(zip(classes, shares, strict=True)), classes, "test")
+    assert (mix > 0).all() and mix.sum() == pytest.approx(1)
+    assert np.argmax(shares) in np.flatnonzero(mix == mix.max())
+
+
+def test_shares_by_hand(tmp_path):
+    (tmp_path / "mix.csv").write_text("class,share\nsea_lion,30\ncat,10\n")
+    (tmp_path / "mix.json").write_text('{"cat": 0.1, "sea lion": 0.3}')
+    for name in ("mix.csv", "mix.json"):
+        mix = mix_of(read_shares(tmp_path / name), ["cat", "sea lion"], name)
+        assert mix == pytest.approx([0.25, 0.75])
+
+
+WRONG_FILES = {
+    "a wrong name": ("class,share\ncat,1\ndig,1\n", "'dig' is none of the classes; did you mean 'dog'"),
+    "a missing class": ("class,share\ncat,1\n", "has no share for 'dog'; every class needs one"),
+    "a negative share": ("class,share\ncat,1\ndog,-1\n", "the share of 'dog' is '-1'; it must be a number, 0 or more"),
+    "no number": ("class,share\ncat,1\ndog,many\n", "the share of 'dog' is 'many'"),
+    "a missing number": ("class,share\ncat,1\ndog\n", "the share of 'dog' is None"),
+    "not finite": ("class,share\ncat,1\ndog,inf\n", "the share of 'dog' is 'inf'"),
+    "all zero": ("class,share\ncat,0\ndog,0\n", "all shares are 0"),
+    "twice": ("class,share\ncat,1\ncat,1\ndog,1\n", "it names 'cat' twice"),
+    "no columns": ("cat,1\ndog,1\n", "its first line must be class,share"),
+    "nothing": ("", "its first line must be class,share"),
+}
+WRONG_JSON = {
+    "NaN": ('{"cat": NaN, "dog": 1}', "the share of 'cat' is nan"),
+    "a list": ("[1, 2]", "write it as"),
+    "a number": ("3", "write it as"),
+    "no JSON": ('{"cat"', "cannot be read as a mix of classes"),
+    "twice": ('{"cat": 1, "cat": 2, "dog": 1}', "it names 'cat' twice"),
+    "true": ('{"cat": true, "dog": 1}', "the share of 'cat' is True"),
+    "a list for a number": ('{"cat": [1], "dog": 1}', r"the share of 'cat' is \[1\]"),
+    "huge": ('{"cat": 1' + 400 * "0" + ', "dog": 1}', "the share of 'cat' is 1000"),
+}
+
+
+@pytest.mark.parametrize(
+    ("ending", "text", "message"),
+    [("csv", *case) for case in WRONG_FILES.values()] + [("json", *case) for case in WRONG_JSON.values()],
+)
+def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
+    file = tmp_path / f"mix.{ending}"
+    file.write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        mix_of(read_shares(file), ["cat", "dog"], str(file))
+    assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
+
+
+def test_no_such_file(tmp_path):
+    with pytest.raises(ConfigError, match="is neither site, none, images nor a file of shares"):
+        read_shares(tmp_path / "nowhere.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prototypes", [True, False])
+def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
+    """Of skewed sites, so that the mix is not of equal shares; with what the classes look like, and without."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    learned = replace(north.prior.learned, prototypes=LOOKS if prototypes else None)
+    learned = replace(learned, reading=replace(learned.reading, text=0.7, tempering=0.1, calm=0.5, sure=0.8))
+    predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(learned, north.prior.mix))
+    classifier = Classifier(predictor, north.recipe)
+    file = classifier.export(tmp_path / "classifier", onnx=True) / "classifier.onnx"
+    assert "`log_prior`" in (tmp_path / "classifier/README.md").read_text()
+    images, _ = digits("test", 0, 7)
+    pixels = np.stack([predictor.transform.cut(image.convert("RGB")) for image in images])
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    asked = {"pixels": pixels}
+    assert [one.name for one in session.get_overridable_initializers()] == ["log_prior"]
+    logits, shares = session.run(["logits", "probabilities"], asked)
+    assert shares == pytest.approx(classifier.predict_proba(images), abs=1e-5)
+    assert logits == pytest.approx(classifier.predict_log_proba(images), abs=1e-3)
+    mix = np.arange(1.0, 11.0) / 55
+    log_prior = np.log(mix).astype(np.float32)
+    _, shares = session.run(["logits", "probabilities"], asked | {"log_prior": log_prior})
+    other = classifier.with_prior(dict(zip(CLASSES, mix, strict=True)))
+    assert shares == pytest.approx(other.predict_proba(images), abs=1e-5)
