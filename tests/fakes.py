@@ -5,13 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedcopl.config import RunConfig
-from fedcopl.federation.client import Client
+from fedcopl.federation.client import NO_PRIOR, Client
 from fedcopl.federation.server import ServerState
 from fedcopl.messages import Ask, Reply
 from fedcopl.rng import stream
 from fedcopl.simulation.simulate import LocalClients
 
-CLASSES = 3
+CLASSES, WIDTH = 3, 4
+NO_PRIORS = {"balance": False, "site": False, "prototypes": False}  # the protocol of the paper
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}
 
 
@@ -30,6 +31,9 @@ class FakeLearner:
     def log_probabilities(self, prompts):
         self.asked_with.append(prompts)
         return self.log_probs
+
+    def features(self):
+        return stream(0, "fake features", self.number).normal(size=(len(self.log_probs), WIDTH))
 
     def remember(self, selection):
         return {}
@@ -66,7 +70,7 @@ class FakeExam:
     def __init__(self, correct: int, examples: int):
         self.result = correct, examples
 
-    def score(self, prompts):
+    def score(self, prompts, prior=NO_PRIOR):
         return (0, self.result[1]) if prompts is None else self.result
 
 
@@ -97,4 +101,4 @@ def clients(config: RunConfig, kind=FakeLearner, count: int = 3) -> dict[str, Cl
 
 def start(aggregate: str = "visual") -> ServerState:
     names = {"visual": ["visual"], "text": ["text"], "both": ["visual", "text"], "none": []}[aggregate]
-    return ServerState(0, {name: START[name] for name in names}, CLASSES)
+    return ServerState(0, {name: START[name] for name in names}, CLASSES, width=WIDTH)

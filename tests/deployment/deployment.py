@@ -16,7 +16,8 @@ from deployment.toolbox import digit_sites
 from fedcopl.deployment.certificates import server_certificates, site_key
 
 PATIENCE = 300.0  # seconds; these machines are shared
-SETTINGS = ["refresh_every=2", "epochs=1", "threads=1", "evaluation.every=100"]
+NO_PRIORS = ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]  # dozens of exchanges fewer
+SETTINGS = ["refresh_every=2", "epochs=1", "threads=1", "evaluation.every=100", *NO_PRIORS]
 
 
 def free_port() -> int:

@@ -12,7 +12,7 @@ from fedcopl.simulation import on_flower
 from fedcopl.simulation.simulate import simulate
 
 CONFIG = RunConfig.from_mapping(
-    override({}, ["rounds=3", "clients=3", "refresh_every=2", "epochs=1", "threads=1"]), "test"
+    override({}, ["rounds=3", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "prototypes=false"]), "test"
 )
 
 

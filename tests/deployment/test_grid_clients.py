@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Message
 from numpy.lib import format as npy
 
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
-from fakes import START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
+from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_clients import GridClients, Patience
 from fedcopl.deployment.server.site_registry import KnownSites
@@ -24,7 +24,7 @@ from fedcopl.messages import Evaluate, Evaluated, Select, SharedOut, ShareOut, T
 from fedcopl.privacy.mask_session import SEALED
 from fedcopl.simulation.simulate import LocalClients
 
-CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}}, "test")
+CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "priors": NO_PRIORS}, "test")
 QUICK = Patience(timeout=0.4, min_sites=1, poll=0.01)
 
 
@@ -401,7 +401,7 @@ def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
 
 
 def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
-    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     answer = nodes["client-1"].answer
 
@@ -420,7 +420,7 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
 
 
 def test_secure_sums_travel_too(tmp_path):
-    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}}, "test")
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
     federation = GridClients(grid, terms(config), KnownSites({}), QUICK, NotingWatcher())

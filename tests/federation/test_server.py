@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fakes import CLASSES, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
+from fakes import CLASSES, NO_PRIORS, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientAnswered
@@ -34,7 +34,7 @@ from fedcopl.simulation.simulate import LocalClients
 
 
 def config_of(rounds=4, **sections):
-    return RunConfig.from_mapping({"rounds": rounds, **sections}, "test")
+    return RunConfig.from_mapping({"rounds": rounds, "priors": NO_PRIORS, **sections}, "test")
 
 
 def ignore(state, report):

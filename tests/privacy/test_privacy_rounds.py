@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, start
+from fakes import CLASSES, NO_PRIORS, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientAnswered
 from fedcopl.federation.client import Client
@@ -21,7 +21,7 @@ SECURE = {"secure_sums": True}
 
 
 def config_of(privacy, rounds=4, **sections):
-    return RunConfig.from_mapping({"rounds": rounds, "privacy": privacy, **sections}, "test")
+    return RunConfig.from_mapping({"rounds": rounds, "privacy": privacy, "priors": NO_PRIORS, **sections}, "test")
 
 
 def clients_of(config, kind=NoisyLearner, count=5, seed=0):

@@ -257,7 +257,7 @@ class Client:
 
     def _is_worth_training(self, state: ClientState) -> bool:
         """Whether enough labels are right, by the priors' own calibrated posteriors; without priors nobody can tell."""
-        if not self.config.adapts or state.confidence is None:
+        if state.prior.learned is None or state.confidence is None:
             return True
         return is_worth_training(float(np.exp(state.confidence).sum()), len(state.confidence))
 
