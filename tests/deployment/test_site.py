@@ -27,7 +27,7 @@ from fedcopl.flower_app.client_app import home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.predict import load
 from fedcopl.report.run_page import write_report
-from fedcopl.run.record import read_outcome
+from fedcopl.run.record_reader import read_outcome
 from fedcopl.simulation.simulate import LocalClients, simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
@@ -241,6 +241,9 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
         wanted = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
         written = load_file(one.home.folder / f"runs/run-1/prompts/clients/{one.name}.safetensors")
         assert written["text"].tobytes() == wanted["text"].tobytes()
+        # what it knows beforehand is the simulation's too, its own mix of classes included
+        here, there = load(one.home.folder / "runs/run-1"), load(tmp_path / "run", client=one.name)
+        assert here.prior is not None and here.fingerprint == there.fingerprint
     results = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
     simulated = json.loads((tmp_path / "run/results.json").read_text())
     assert results["clients"][0]["final"] == simulated["clients"][0]["final"]
