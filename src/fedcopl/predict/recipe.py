@@ -131,15 +131,15 @@ def read_prior_numbers(file: Path) -> dict[str, float] | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        written = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(told, dict) or told.get("model_type") != KIND:
+    if not isinstance(written, dict) or written.get("model_type") != KIND:
         raise ModelError(f"{file}: describes no classifier of fedcopl")
-    if told.get("format") not in (FORMAT, WITH_PRIOR):
+    if written.get("format") not in (FORMAT, WITH_PRIOR):
         known = f"{FORMAT} and {WITH_PRIOR}"
-        raise ModelError(f"{file}: is of format {told.get('format')!r}; this version of fedcopl reads {known}")
-    return told
+        raise ModelError(f"{file}: is of format {written.get('format')!r}; this version of fedcopl reads {known}")
+    return written
 
 
 def _recipe(told: Mapping[str, Any], file: Path) -> Recipe:
