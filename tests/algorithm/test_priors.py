@@ -372,11 +372,11 @@ def test_no_surer_than_two_opinions_agree():
 
 
 def test_labels_worth_training_on():
-    posteriors = logs([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    posteriors = logs([[0.95, 0.05], [0.1, 0.9], [0.5, 0.5]])
     right = expected_right(posteriors, np.array([0, 1]), np.array([0, 1]))
-    assert right == pytest.approx(1.7)
-    assert is_worth_training(right, 2)  # 85 %
-    assert not is_worth_training(1.6, 2)
+    assert right == pytest.approx(1.85)
+    assert is_worth_training(right, 2)  # 92.5 % where 90 are asked for
+    assert not is_worth_training(1.7, 2)
     assert not is_worth_training(0.0, 0)
 
 

@@ -241,6 +241,9 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
         wanted = load_file(tmp_path / f"run/prompts/clients/{one.name}.safetensors")
         written = load_file(one.home.folder / f"runs/run-1/prompts/clients/{one.name}.safetensors")
         assert written["text"].tobytes() == wanted["text"].tobytes()
+        # what it knows beforehand is the simulation's too, its own mix of classes included
+        here, there = load(one.home.folder / "runs/run-1"), load(tmp_path / "run", client=one.name)
+        assert here.prior is not None and here.fingerprint == there.fingerprint
     results = json.loads((site.home.folder / "runs/run-1/results.json").read_text())
     simulated = json.loads((tmp_path / "run/results.json").read_text())
     assert results["clients"][0]["final"] == simulated["clients"][0]["final"]

@@ -6,7 +6,7 @@ import resource
 import numpy as np
 import pytest
 
-from fakes import START, FakeLearner, NoisyLearner, clients, start
+from fakes import NO_PRIORS, START, FakeLearner, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.site_state import SiteState, SiteStep
 from fedcopl.deployment.wire.terms import Refused
@@ -207,7 +207,7 @@ def test_a_round_that_was_left_is_played_again_with_the_same_bits_and_noise(stat
     assert bits(trained) == bits(answered(SiteState(tmp_path / "whole"), round_of(0), client=MANY)[2])
 
 
-SECURE = RunConfig.from_mapping({"rounds": 1, "privacy": {"secure_sums": True}}, "test")
+SECURE = RunConfig.from_mapping({"rounds": 1, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
 
 
 class Kept(LocalClients):

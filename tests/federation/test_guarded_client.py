@@ -10,6 +10,7 @@ from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client, ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, Train
+from fedcopl.privacy.masked_layout import Checks
 
 VISUAL = {"visual": np.zeros((2, 3), np.float32)}
 RIGHT = np.arange(10) % 2  # what the site answers about its ten images, two classes of three; 4 and 9 are the exam
@@ -61,7 +62,7 @@ def test_without_a_guard_everything_is_trained_on_and_kept():
     reply, state = client.answer(Train(0, VISUAL), ready(client))
     assert reply.examples == 10
     assert (reply.shared["visual"] == -3).all()
-    assert reply.checks == (0, 0, 0, 0, 0)
+    assert reply.checks == ()
     assert state.guard.training is None
 
 
@@ -80,7 +81,7 @@ def test_training_that_harms_is_undone_and_the_next_is_slower(move, harm):
     reply, state = client.answer(Train(0, VISUAL), ready(client))
     assert reply.shared is VISUAL
     assert reply.examples == 0  # it has no part in the average
-    assert reply.checks[-1] == 1
+    assert Checks(*reply.checks).training_harmed == 1
     assert state.own == {}
     assert state.guard.training.harm == harm
     client.answer(Train(1, VISUAL), state)
@@ -115,7 +116,7 @@ def test_the_exam_is_answered_with_what_the_site_keeps():
     seen = []
 
     class Spy:
-        def score(self, prompts):
+        def score(self, prompts, prior):
             seen.append(prompts)
             return 0, 0
 

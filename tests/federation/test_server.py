@@ -140,12 +140,12 @@ def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
 
 
 def test_bytes_are_those_of_the_messages():
-    config = config_of(rounds=2)
+    config = config_of(rounds=2, train={"held_out": 0})
     _, [first, second] = reports_of(config, LocalClients(clients(config)))
     prompt = START["visual"].nbytes
-    # round, prompt down for Train and Evaluate; prompt, examples, loss, five checks up for Trained; two for Evaluated
+    # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; two for Evaluated
     assert second.bytes_down == 3 * 2 * (8 + prompt)
-    assert second.bytes_up == 3 * (prompt + 16 + 40 + 16)
+    assert second.bytes_up == 3 * (prompt + 16 + 16)
     assert first.bytes_up - second.bytes_up == 3 * (8 * CLASSES + 16)  # counts; how many were chosen, of how many
     assert payload_bytes(Evaluated(1, 2)) == 16
 

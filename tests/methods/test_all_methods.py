@@ -10,7 +10,7 @@ from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 from methods.toolbox import CHOSEN, SETS, config_of, encoder, floats_of, images, learner_of, trained
 
-TRAINING = [name for name in METHODS if name != "zeroshot"]
+TRAINING = [name for name in METHODS if choose_method(config_of(name)).trains]
 FLOATS = {  # ViT-B/32's numbers in baselines.md, here for glyph-clip: 3 x 5 x 128 visual, 16 x 128 text
     "fedcopl": ({"visual": 1920}, {"text": 2048}),
     "local": ({}, {"visual": 1920, "text": 2048}),

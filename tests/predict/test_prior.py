@@ -224,7 +224,7 @@ def test_the_card_states_the_mix_by_name(north):
     classifier = north.with_prior(shares)
     card = write_card(classifier.recipe, ["prior/site_mix"], None, classifier.prior)
     assert "    seven   75.00%\n" in card and "    two     25.00%\n" in card and "    one      0.00%\n" in card
-    assert "the mix of classes at the site" in card.replace("\n", " ")
+    assert "So do the mix of classes above" in card.replace("\n", " ")
 
 
 def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):

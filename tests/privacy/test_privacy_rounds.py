@@ -99,7 +99,7 @@ def test_bytes_are_those_of_the_messages():
     _, [first, second] = played(config, LocalClients(clients_of(config)))
     n, prompt, names, name = 5, START["visual"].size, 5 * len("client-0"), 16
     keys = n * KEYS + n * n * SEALED + n * n * SHARE
-    assert second.bytes_up == keys + n * (8 * (9 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
+    assert second.bytes_up == keys + n * (8 * (10 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
     assert first.bytes_up - second.bytes_up == keys + n * 8 * CLASSES
     down = n * (8 + name) + n * (8 + name + n * KEYS) + n * (8 + name + names + n * SEALED)
     assert second.bytes_down == down + n * (8 + 4 * prompt + names) + n * (8 + 4 * prompt)
@@ -179,7 +179,7 @@ RUBBISH = {
     ("ShareOut", "shares are missing"): SharedOut({}),
     ("Estimate", "not 3 whole numbers"): Estimated(None, np.zeros(4, np.uint64)),
     ("Estimate", "its masked answer is not"): Estimated(np.zeros(3, np.int64)),
-    ("Train", "not 15 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
+    ("Train", "not 16 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
     ("Train", "its masked answer is not"): Trained(START, 3, 0.1),
     ("Unmask", "not those that were asked for"): Unmasked({"client-0": b"short"}),
     ("Unmask", "answered Unmask with Introduced"): Introduced(bytes(KEYS)),

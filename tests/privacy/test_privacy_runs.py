@@ -16,6 +16,7 @@ from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 
 QUICK = ["rounds=2", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "everywhere=false"]
+QUICK += ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]
 BOTH = ["secure_sums=true", "noise=0.5"]
 
 

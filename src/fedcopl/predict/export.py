@@ -153,7 +153,7 @@ def _privacy(arrays: Collection[str]) -> str:
         "Prompts: arrays that were trained on the site's images. They hold no image, but nobody has proved that they "
         "tell nothing about the images: hand this folder on as you would any model that was trained on them. What is "
         "personal to the site never left it while it was trained; with this folder it does."
-        + (" So does the mix of classes at the site, and sums over all sites of what they look like." * mix)
+        + (" So do the mix of classes above and, summed over all sites, what the classes look like." * mix)
         + (f" **Features of some of the site's own images are in `{ARRAYS}`**: the method remembers them." * memory)
     )
 

@@ -131,15 +131,15 @@ def read_prior_numbers(file: Path) -> dict[str, float] | None:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
+        written = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(plain, dict) or plain.get("model_type") != KIND:
+    if not isinstance(written, dict) or written.get("model_type") != KIND:
         raise ModelError(f"{file}: describes no classifier of fedcopl")
-    if plain.get("format") not in (FORMAT, WITH_PRIOR):
+    if written.get("format") not in (FORMAT, WITH_PRIOR):
         known = f"{FORMAT} and {WITH_PRIOR}"
-        raise ModelError(f"{file}: is of format {plain.get('format')!r}; this version of fedcopl reads {known}")
-    return plain
+        raise ModelError(f"{file}: is of format {written.get('format')!r}; this version of fedcopl reads {known}")
+    return written
 
 
 def _recipe(plain: Mapping[str, Any], file: Path) -> Recipe:

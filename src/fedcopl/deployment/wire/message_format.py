@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
@@ -83,14 +83,20 @@ def unpack(packed: Packed) -> Ask | Reply:
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the {packed.kind} is no JSON") from error
     types = _types(kind)
-    if not isinstance(tree, dict) or set(tree) != set(types):
+    if not isinstance(tree, dict) or not _needed(kind) <= set(tree) <= set(types):
         raise Unreadable(f"the {packed.kind} has other fields than {', '.join(types)}")
-    values = {name: _value(tree[name], packed.arrays, DEEPEST) for name in types}
+    values = {name: _value(tree[name], packed.arrays, DEEPEST) for name in tree}
     for name, value in values.items():
         if not _fits(value, types[name]):
             raise Unreadable(f"{name} of the {packed.kind} is {_described(value)}")
     message: Ask | Reply = kind(**values)
     return message
+
+
+@cache
+def _needed(kind: type) -> set[str]:
+    """The fields that a message cannot be without; what an older version did not know yet has a default."""
+    return {part.name for part in fields(kind) if part.default is MISSING and part.default_factory is MISSING}
 
 
 @cache
