@@ -8,7 +8,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
 LAYERS = [  # lowest first: a part imports only from layers below its own
     {"errors", "rng"},
     {"config", "files", "algorithm", "messages"},
-    {"privacy"},
+    {"privacy", "published"},
     {"federation"},
     {"clip", "data"},
     {"methods"},

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fedcopl.model import load_clip
-from fedcopl.model.device import choose_arithmetic
-from fedcopl.model.encoder import Encoder
-from fedcopl.model.images import TokenStore
 
+from fedcopl.clip import load_clip
+from fedcopl.clip.device import choose_arithmetic
+from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.image_tokens import TokenStore
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
 from pretrain_glyph_clip import NAMES, coarse_pixels, distort, fill_box, render_glyphs

@@ -16,12 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from fedcopl.core import partition
-from fedcopl.core.allocate import allocate
-from fedcopl.core.balance import even_mix, is_balanced, predicted_mix, rebalanced
-from fedcopl.core.estimate import estimate
-from fedcopl.core.evidence import expected_right, is_worth_training
-from fedcopl.core.priors import (
+
+from fedcopl.algorithm import partition
+from fedcopl.algorithm.allocate import allocate
+from fedcopl.algorithm.balance import even_mix, is_balanced, predicted_mix, rebalanced
+from fedcopl.algorithm.estimate import estimate
+from fedcopl.algorithm.evidence import expected_right, is_worth_training
+from fedcopl.algorithm.priors import (
     Explained,
     Learned,
     Reading,
@@ -32,10 +33,9 @@ from fedcopl.core.priors import (
     predicted_by,
     shown_by,
 )
-from fedcopl.core.prototypes import ClassSums, FeatureSums, Prototypes, feature_sums
-from fedcopl.core.select import select
-from fedcopl.core.site_prior import likelihood_ratios, site_mix
-
+from fedcopl.algorithm.prototypes import ClassSums, FeatureSums, Prototypes, feature_sums
+from fedcopl.algorithm.select import select
+from fedcopl.algorithm.site_prior import likelihood_ratios, site_mix
 from fedcopl.rng import stream
 
 SPLITS = ("0.05", "0.1", "0.5", "1", "iid", "quantity")
@@ -90,7 +90,7 @@ class InProcess:
         sums = [explained_by(view, readings) for view in self.views]
         return self._total(sums, sums[0].evidence.size * 2 + sums[0].held.size + 1)
 
-    def classes(self, reading: Reading) -> ClassSums:
+    def classes_of(self, reading: Reading) -> ClassSums:
         shown = [shown_by(view, site.train, reading) for view, site in zip(self.views, self.sites, strict=True)]
         self.own = [own for _, own in shown]
         sums = [told for told, _ in shown]
@@ -259,7 +259,7 @@ class WithoutPriors(InProcess):
         told = super().explained(readings)
         return replace(told, evidence=np.zeros_like(told.evidence))
 
-    def classes(self, reading: Reading) -> ClassSums:
+    def classes_of(self, reading: Reading) -> ClassSums:
         self.own = [np.exp(view.posteriors(reading, reading.mix)) for view in self.views]
         each = zip(self.own, self.sites, strict=True)
         sums = [ClassSums(own.sum(axis=0), own.T @ site.train) for own, site in each]

@@ -4,7 +4,6 @@ Scalars in sections only, so that the same settings can travel as flat `section.
 """
 
 import difflib
-import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -189,23 +188,8 @@ class Privacy(Section):
     """for `noise`: the epsilon of the account holds but for this chance"""
 
 
-AS_PUBLISHED: Mapping[str, str | float | bool] = {
-    "model.start": "random",
-    "train.batch": 64,
-    "train.lr": 0.1,
-    "train.step": "plain",
-    "train.decay_to": "zero",
-    "train.clip_norm": 0.0,
-    "train.held_out": 0.0,
-    "priors.balance": False,
-    "priors.site": False,
-    "priors.prototypes": False,
-}
-"""Where the defaults differ from the paper: a start and steps that hold on any tower, and a guard."""
-
-
 class RunConfig(Section):
-    """All settings of one run. The defaults are the paper's but for `AS_PUBLISHED`.
+    """All settings of one run. Where the defaults differ from the paper: `published.AS_PUBLISHED`.
 
     >>> config = RunConfig.from_mapping({"rounds": 5, "data": {"clients": 3}}, "example")
     >>> config.rounds, config.data.clients, config.method
@@ -289,24 +273,6 @@ def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
     (5, 3, 0.05)
     """
     return RunConfig.from_mapping(override(read_settings(path), overrides), str(path))
-
-
-def load_written(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Settings as a run wrote them into its folder: all of them, so that what is missing is of an older version.
-
-    Version 0.1 knew no other way than the published one.
-    """
-    written = read_settings(path)
-    older = {} if "priors" in written else as_published()
-    whole = {
-        key: {**older.get(key, {}), **value} if isinstance(value, dict) else value for key, value in written.items()
-    }
-    return RunConfig.from_mapping(override({**older, **whole}, overrides), str(path))
-
-
-def as_published() -> dict[str, Any]:
-    """The settings in which the paper differs from the defaults, in their sections."""
-    return override({}, [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()])
 
 
 def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:

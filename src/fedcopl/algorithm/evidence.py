@@ -50,10 +50,10 @@ def choose_tempering(evidence: FloatArray, images: float) -> float:
     """tau, from the evidence with each of TEMPERINGS: larger as long as each step brings something worthwhile."""
     if not is_telling(float(evidence.max()), images):
         return USUAL_TEMPERING
-    place = 0
-    while place + 1 < len(TEMPERINGS) and evidence[place + 1] >= (1 + WORTHWHILE) * evidence[place]:
-        place += 1
-    return TEMPERINGS[place]
+    step = 0
+    while step + 1 < len(TEMPERINGS) and evidence[step + 1] >= (1 + WORTHWHILE) * evidence[step]:
+        step += 1
+    return TEMPERINGS[step]
 
 
 def is_uneven(even: float, own: float, images: float) -> bool:

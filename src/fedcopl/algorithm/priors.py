@@ -195,10 +195,10 @@ def _with_mix(sites: PriorSums, classes: int, known: FloatArray | None) -> tuple
         return _balanced(sites, [start], FIRST_STEPS)[0], False
     own = replace(start, mix=common_mix(sites.predicted([start])[0]))
     even, own = _balanced(sites, [start, own], FIRST_STEPS)
-    told = sites.explained([even, own])
-    if not is_uneven(float(told.evidence[0]), float(told.evidence[1]), float(told.held[0].sum())):
+    found = sites.explained([even, own])
+    if not is_uneven(float(found.evidence[0]), float(found.evidence[1]), float(found.held[0].sum())):
         return even, False
-    held = told.held[1]
+    held = found.held[1]
     for _ in range(ITERATIONS):
         own = _balanced(sites, [replace(own, mix=common_mix(held))])[0]
         held = sites.explained([own]).held[0]
@@ -233,8 +233,8 @@ def _calmed(sites: PriorSums, text: Reading, reading: Reading, images: float) ->
     if sharpness is not None:
         return readings[SHARPNESSES.index(sharpness)]
     # Blunter likelihoods would leave all to site priors of which nobody can tell whether they are right.
-    told = sites.explained([text, *(replace(reading, sure=sharpness) for sharpness in SHARPNESSES)])
-    return replace(reading, sure=choose_sureness(told.confidence[1:] / images, told.agreeing / images))
+    found = sites.explained([text, *(replace(reading, sure=sharpness) for sharpness in SHARPNESSES)])
+    return replace(reading, sure=choose_sureness(found.confidence[1:] / images, found.agreeing / images))
 
 
 def _balanced(sites: PriorSums, readings: Sequence[Reading], steps: int = STEPS) -> list[Reading]:

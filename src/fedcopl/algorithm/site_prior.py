@@ -75,7 +75,7 @@ def held_out_evidence(ratios: FloatArray, around: FloatArray) -> FloatArray:
     evidence = np.zeros(len(STRENGTHS))
     for held_out in (fold == f for f in range(int(fold.max(initial=-1)) + 1)):
         mix = around
-        for place, strength in enumerate(STRENGTHS):
+        for number, strength in enumerate(STRENGTHS):
             mix = site_mix(ratios[~held_out], around, strength, mix)
-            evidence[place] += np.log(ratios[held_out] @ mix).sum()
+            evidence[number] += np.log(ratios[held_out] @ mix).sum()
     return evidence

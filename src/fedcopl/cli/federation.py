@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import RunConfig, load_written, override, read_settings
+from ..config import RunConfig, override, read_settings
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
 from ..progress import watch
+from ..published import load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .run import RUNS, flower

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from ..config import AS_PUBLISHED, RunConfig, load_written, override, read_settings
+from ..config import RunConfig, override, read_settings
 from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
 from ..progress import watch
+from ..published import AS_PUBLISHED, load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .show import print_results

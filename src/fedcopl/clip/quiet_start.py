@@ -70,10 +70,10 @@ def spread(rows: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
 
     Equal prompts would get equal gradients and stay one prompt for ever.
     """
-    places = ((np.arange(wanted) + 0.5) * len(rows) / max(wanted, 1) - 0.5).clip(0, len(rows) - 1)
-    below = np.floor(places).astype(np.int64)
+    spots = ((np.arange(wanted) + 0.5) * len(rows) / max(wanted, 1) - 0.5).clip(0, len(rows) - 1)
+    below = np.floor(spots).astype(np.int64)
     above = np.minimum(below + 1, len(rows) - 1)
-    share = (places - below)[:, None]
+    share = (spots - below)[:, None]
     mixed: NDArray[np.float64] = (1 - share) * rows[below] + share * rows[above]
     return mixed
 

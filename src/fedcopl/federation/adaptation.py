@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..algorithm import FloatArray
 from ..algorithm.priors import (
     Explained,
     Learned,
@@ -23,10 +23,9 @@ from ..algorithm.prototypes import ClassSums, FeatureSums, Prototypes, feature_s
 from ..config import RunConfig
 from ..errors import CannotAnswer
 from ..messages import Adapt
+from ..privacy.accountant import NOISY_STEPS
 
-FloatArray = NDArray[np.float64]
 LARGEST_SQUARE = 256  # d up to which the spread is told as a d x d matrix; beyond, only its size
-NOISY_STEPS = 3  # exchanges where each one is paid for with noise
 
 
 @dataclass(frozen=True)

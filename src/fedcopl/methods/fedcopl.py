@@ -63,10 +63,10 @@ class ZeroShot(FrozenImages):
         return encoder.class_features(None)
 
 
-class Priors(ZeroShot):
+class PriorsOnly(ZeroShot):
     """Nothing is trained; answers are made through what the sites know without labels (`algorithm.priors`)."""
 
-    title = "Priors"
+    title = "PriorsOnly"
     plays_once = True
 
 
@@ -107,7 +107,7 @@ def fedvpt(config: RunConfig) -> Method:
 
 def priors(config: RunConfig) -> Method:
     """No training: how the model leans, each site's mix of classes, and what classes look like, from sums."""
-    return Priors(config)
+    return PriorsOnly(config)
 
 
 def zeroshot(config: RunConfig) -> Method:

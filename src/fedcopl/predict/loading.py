@@ -12,12 +12,13 @@ from safetensors import SafetensorError, safe_open
 
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import fingerprint
-from ..config import RunConfig, load_written
+from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
 from ..federation.state_arrays import below
 from ..methods.prompted_model import PromptedModel
+from ..published import load_written
 from ..run.build import BuiltModel, build_clip, build_model, feature_width, images_of_clients
 from ..run.folder import PRIORS, file_name, mix_file
 from ..run.reading import read_finished

@@ -14,6 +14,7 @@ from ..config import RunConfig
 from ..errors import ConfigError
 
 UNIT = "one site"
+NOISY_STEPS = 3  # exchanges of balance, where each one is paid for with noise
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,12 @@ def noise_for(epsilon: float, delta: float, releases: int) -> float:
 
 
 def planned_releases(config: RunConfig) -> int:
-    """How many releases a site that is always there takes part in: prompts in each round, counts at each refresh."""
-    refreshes = -(-config.rounds // config.labels.refresh_every) if config.is_cooperative else 0
-    return config.rounds + refreshes
+    """How many releases a site that is always there takes part in: prompts in each round; counts and balance at each
+    refresh, and balance once more at the end."""
+    refreshes = -(-config.rounds // config.labels.refresh_every)
+    counts = refreshes if config.is_cooperative else 0
+    balance = NOISY_STEPS * (refreshes + 1) if config.adapts and config.priors.balance else 0
+    return config.rounds + counts + balance
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from ..algorithm.priors import Learned
-from ..config import RunConfig, by_full_name, load_written
+from ..config import RunConfig, by_full_name
 from ..errors import RunFolderError
 from ..federation.adaptation import PriorState
 from ..federation.client import ClientState
 from ..federation.server import ServerState
 from ..files import write_bytes, write_text
+from ..published import load_written
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .record import Outcome, round_to_plain, to_plain
 

@@ -20,18 +20,18 @@ from .record import ClientRecord, Counts, Outcome, RoundRecord, adapter
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOutcome:
     """What could be read, and what could not: `rounds[3].loss is 'high'`."""
 
     outcome: Outcome
     complaints: tuple[str, ...] = ()
 
 
-def read_outcome(plain: object) -> Reading:
+def read_outcome(plain: object) -> ReadOutcome:
     """The outcome in plain data of any version: what is missing is unknown, what is damaged is left out and named."""
     found, complaints = _read(Outcome, plain)
     outcome = _of_this_version(found or Outcome())
-    return Reading(outcome, (*complaints, *_misfits(outcome)))
+    return ReadOutcome(outcome, (*complaints, *_misfits(outcome)))
 
 
 def _of_this_version(outcome: Outcome) -> Outcome:

@@ -1,0 +1,40 @@
+"""The paper to the letter: where the defaults differ from it, and settings of runs that knew no other way."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .config import RunConfig, override, read_settings
+
+AS_PUBLISHED: Mapping[str, str | float | bool] = {
+    "model.start": "random",
+    "train.batch": 64,
+    "train.lr": 0.1,
+    "train.step": "plain",
+    "train.decay_to": "zero",
+    "train.clip_norm": 0.0,
+    "train.held_out": 0.0,
+    "priors.balance": False,
+    "priors.site": False,
+    "priors.prototypes": False,
+}
+"""Where the defaults differ from the paper: a start and steps that hold on any tower, and a guard."""
+
+
+def load_written(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
+    """Settings as a run wrote them into its folder: all of them, so that what is missing is of an older version.
+
+    Version 0.1 knew no other way than the published one.
+    """
+    written = read_settings(path)
+    older = {} if "priors" in written else as_published()
+    whole = {
+        key: {**older.get(key, {}), **value} if isinstance(value, dict) else value for key, value in written.items()
+    }
+    return RunConfig.from_mapping(override({**older, **whole}, overrides), str(path))
+
+
+def as_published() -> dict[str, Any]:
+    """The settings in which the paper differs from the defaults, in their sections."""
+    return override({}, [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()])
