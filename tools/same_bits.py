@@ -65,7 +65,8 @@ def differences(old: Path, new: Path) -> Iterator[str]:
             other = new / file.relative_to(old)
             if file.name != "checkpoint.safetensors" and _bytes(file) != _bytes(other):
                 yield f"{file.relative_to(old)}: other bytes"
-        yield from _unlike(*(json.loads((folder / name / "results.json").read_text()) for folder in (old, new)), name)
+        before, after = (json.loads((folder / name / "results.json").read_text()) for folder in (old, new))
+        yield from _unlike(before, after, name)
 
 
 def _bytes(file: Path) -> bytes | None:
