@@ -56,10 +56,10 @@ def played(folder: Path) -> list[str]:
 
 
 def differences(old: Path, new: Path) -> Iterator[str]:
-    """In the runs that the old one has; a method that is gone was meant to go."""
+    """In the runs that the old one has; a run of a method that is gone is a difference too."""
     for name in played(old):
         if name not in played(new):
-            print(f"{name}: was not played")
+            yield f"{name}: was not played"
             continue
         for file in sorted((old / name).rglob("*.safetensors")):
             other = new / file.relative_to(old)
