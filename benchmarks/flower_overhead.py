@@ -9,13 +9,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.certificates import server_certificates, site_key
+from fedcopl.run.record import Outcome
+from fedcopl.run.record_reader import read_outcome
 from fedcopl.simulation.simulate import simulate
 
 from .measure import Line
@@ -31,14 +32,14 @@ def flower_overhead() -> Iterator[Line]:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         _draw(root)
-        alone = _seconds_a_round(_in_one_process(root)["rounds"])
-        told = _deployed(root)
-    apart = _seconds_a_round(told["rounds"])
+        alone = _seconds_a_round(_in_one_process(root))
+        deployed = _deployed(root)
+    apart = _seconds_a_round(deployed)
     more = max(apart - alone, 0.0)
     detail = f"{more:.1f} s more a round ({apart:.1f} s against {alone:.1f} s), one question each"
     yield Line("round of a minute's training, 2 sites", "one process", (MINUTE + more) / MINUTE, 1.1, True, detail)
-    payload, wire = told["bytes_up"] + told["bytes_down"], sum(told["traffic"].values())
-    detail = f"{wire / 1e3:.0f} kB for {payload / 1e3:.0f} kB of numbers in {len(told['rounds'])} rounds"
+    payload, wire = deployed.bytes_up + deployed.bytes_down, sum((deployed.traffic or {}).values())
+    detail = f"{wire / 1e3:.0f} kB for {payload / 1e3:.0f} kB of numbers in {len(deployed.rounds)} rounds"
     yield Line("bytes on the wire, prompts of a ViT-B/32", "the numbers alone", wire / payload, 1.1, True, detail)
 
 
@@ -52,17 +53,17 @@ def _draw(root: Path) -> None:
             Image.fromarray(pixels).save(root / "data/clients" / site / f"{number}.png")
 
 
-def _in_one_process(root: Path) -> dict[str, Any]:
+def _in_one_process(root: Path) -> Outcome:
     given = ["source=folder", f"path={root / 'data'}", f"classes_file={root / 'classes.txt'}", "partition=natural"]
     return simulate(RunConfig.from_mapping(override({}, [*SETTINGS, *given]), "benchmark"), root / "alone")
 
 
-def _seconds_a_round(rounds: list[dict[str, Any]]) -> float:
+def _seconds_a_round(run: Outcome) -> float:
     """Of those in the middle: only training, nothing is labelled and nothing evaluated."""
-    return float((rounds[-2]["seconds"] - rounds[0]["seconds"]) / (len(rounds) - 2))
+    return (run.rounds[-2].seconds - run.rounds[0].seconds) / (len(run.rounds) - 2)
 
 
-def _deployed(root: Path) -> dict[str, Any]:
+def _deployed(root: Path) -> Outcome:
     server_certificates(root / "federation", [])
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -74,7 +75,7 @@ def _deployed(root: Path) -> dict[str, Any]:
     server = _start(root, "server", "--classes", "classes.txt", *own, *SETTINGS)
     joined = [_start(root, "join", *_site(site, port)) for site in SITES]
     try:
-        outcome: dict[str, Any] = json.loads(server.communicate()[0])
+        outcome = read_outcome(json.loads(server.communicate()[0])).outcome
     finally:
         for process in joined:
             process.terminate()

@@ -62,6 +62,23 @@ def test_make_targets_named_in_documents_exist(path):
     assert set(re.findall(r"`make ([\w-]+)", path.read_text(encoding="utf-8"))) <= targets
 
 
+EXAMPLES = ("NAME", "fedper")  # a method that is not there: docs/methods.md
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_named_in_documents_exist(path):
+    named = re.findall(r"`((?:src|tests|tools|benchmarks|experiments)/[\w./-]+)`", path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists() and not any(x in name for x in EXAMPLES)] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_named_in_documents_exist(path):
+    if path.name != "CHANGELOG.md":  # which also names what is gone
+        for name in set(re.findall(r"\bfedcopl\.([a-z_]+(?:\.\w+)+)", path.read_text(encoding="utf-8"))):
+            package = "/".join(name.split("."))
+            assert (ROOT / "src/fedcopl" / package).with_suffix(".py").exists() or thing_called(name)
+
+
 def commands_in(text):
     return set(re.findall(r"^\s*(?:\$ )?fedcopl (\w+)", text, re.M)) | set(re.findall(r"`fedcopl (\w+)", text))
 

@@ -4,7 +4,7 @@
 
 It sees digits and letters rendered from matplotlib's own fonts with captions in several forms, never handwriting:
 what a run then meets in scikit-learn's handwritten digits is a real change of domain. Everything is drawn from one
-seed. The result is a Hugging Face `CLIPModel` folder in fp16, written to src/fedcopl/model/glyph_clip.
+seed. The result is a Hugging Face `CLIPModel` folder in fp16, written to src/fedcopl/clip/glyph_clip.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from fedcopl.clip.formats.layouts import to_hugging_face
 from fedcopl.clip.towers import TextTower, TowerShape, VisionTower, split_sentences
 from glyph_tokenizer import END, START, build_tokenizer
 
-FOLDER = Path(__file__).parents[1] / "src/fedcopl/model/glyph_clip"
+FOLDER = Path(__file__).parents[1] / "src/fedcopl/clip/glyph_clip"
 FONTS = (
     "DejaVuSans DejaVuSans-Bold DejaVuSans-Oblique DejaVuSansMono DejaVuSansMono-Bold DejaVuSerif DejaVuSerif-Bold "
     "DejaVuSerif-Italic STIXGeneral STIXGeneralBol STIXGeneralItalic STIXGeneralBolIta cmr10 cmb10 cmss10 cmti10 cmtt10"

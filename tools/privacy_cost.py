@@ -16,6 +16,7 @@ from typing import Any
 
 from fedcopl.config import RunConfig, override
 from fedcopl.privacy.accountant import noise_for, planned_releases
+from fedcopl.run.record import Outcome, to_plain
 from fedcopl.simulation.simulate import simulate
 
 SECURE = "privacy.secure_sums=true"
@@ -53,26 +54,27 @@ def main() -> None:
             print(row(name, noise, outcomes), flush=True)
 
 
-def outcome(settings: dict[str, Any]) -> dict[str, Any]:
+def outcome(settings: dict[str, Any]) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
-        results = simulate(RunConfig.from_mapping(settings, "demo"), Path(folder) / "run")
-    print(json.dumps([settings["seed"], results["final"], results["privacy"], results["seconds"]]), file=sys.stderr)
-    return results
+        run = simulate(RunConfig.from_mapping(settings, "demo"), Path(folder) / "run")
+    about = to_plain(run)
+    print(json.dumps([settings["seed"], about["final"], about["privacy"], about["seconds"]]), file=sys.stderr)
+    return run
 
 
-def row(name: str, noise: float, outcomes: list[dict[str, Any]]) -> str:
-    accuracies = [100 * results["final"]["macro"] for results in outcomes]
-    right = statistics.mean(100 * results["pseudo_label_accuracy"][-1] for results in outcomes)
-    stated = (outcomes[0]["privacy"] or {}).get("epsilon")
+def row(name: str, noise: float, outcomes: list[Outcome]) -> str:
+    accuracies = [100 * (run.final.macro or 0) for run in outcomes]
+    right = statistics.mean(100 * (run.pseudo_label_accuracy[-1] or 0) for run in outcomes)
+    stated = outcomes[0].privacy and outcomes[0].privacy.epsilon
     cells = [
         name,
         f"{stated:.0f}" if stated else "",
         f"{noise:.2f}" if noise else "",
-        f"{statistics.mean(100 * results['zero_shot']['macro'] for results in outcomes):.1f}",
+        f"{statistics.mean(100 * (run.zero_shot.macro or 0) for run in outcomes):.1f}",
         ", ".join(f"{accuracy:.1f}" for accuracy in accuracies),
         f"{statistics.mean(accuracies):.1f}",
         f"{right:.1f}",
-        f"{outcomes[0]['bytes_up'] / 1e6:.2f}",
+        f"{outcomes[0].bytes_up / 1e6:.2f}",
     ]
     return f"| {' | '.join(cells)} |"
 

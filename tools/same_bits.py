@@ -56,16 +56,17 @@ def played(folder: Path) -> list[str]:
 
 
 def differences(old: Path, new: Path) -> Iterator[str]:
-    """In the runs that the old one has; a method that is gone was meant to go."""
+    """In the runs that the old one has; a run of a method that is gone is a difference too."""
     for name in played(old):
         if name not in played(new):
-            print(f"{name}: was not played")
+            yield f"{name}: was not played"
             continue
         for file in sorted((old / name).rglob("*.safetensors")):
             other = new / file.relative_to(old)
             if file.name != "checkpoint.safetensors" and _bytes(file) != _bytes(other):
                 yield f"{file.relative_to(old)}: other bytes"
-        yield from _unlike(*(json.loads((folder / name / "results.json").read_text()) for folder in (old, new)), name)
+        before, after = (json.loads((folder / name / "results.json").read_text()) for folder in (old, new))
+        yield from _unlike(before, after, name)
 
 
 def _bytes(file: Path) -> bytes | None:

@@ -6,10 +6,9 @@
 import argparse
 import statistics
 import sys
-import tempfile
 import tomllib
 from importlib.resources import files
-from pathlib import Path
+from typing import Any
 
 from fedcopl import RunConfig, simulate
 from fedcopl.config import override
@@ -30,15 +29,14 @@ def main() -> None:
     )
 
 
-def outcome(settings: dict) -> tuple[float, float, float, float]:
+def outcome(settings: dict[str, Any]) -> tuple[float, float, float, float]:
     """Zero-shot, final and their difference in macro accuracy, and the last pseudo-label accuracy, in percent."""
-    with tempfile.TemporaryDirectory() as folder:
-        results = simulate(RunConfig.from_mapping(settings, "demo"), Path(folder) / "run")
-    zero_shot, final = 100 * results["zero_shot"]["macro"], 100 * results["final"]["macro"]
-    row = (zero_shot, final, final - zero_shot, 100 * results["pseudo_label_accuracy"][-1])
+    run = simulate(config=RunConfig.from_mapping(settings, "demo"), progress=False).outcome
+    zero_shot, final = 100 * (run.zero_shot.macro or 0), 100 * (run.final.macro or 0)
+    row = (zero_shot, final, final - zero_shot, 100 * (run.pseudo_label_accuracy[-1] or 0))
     cells = f"{row[0]:.1f} | {row[1]:.1f} | {row[2]:+.1f} | {row[3]:.1f}"
     print(f"| {settings['seed']} | {cells} |", flush=True)
-    print(f"  {results['seconds']:.0f} s", file=sys.stderr)
+    print(f"  {run.seconds:.0f} s", file=sys.stderr)
     return row
 
 
