@@ -26,7 +26,7 @@ from fedcopl.run.record import (
     round_to_plain,
     to_plain,
 )
-from fedcopl.run.record_reader import Reading, read_outcome, read_rounds
+from fedcopl.run.record_reader import ReadOutcome, read_outcome, read_rounds
 from results_schema import documented
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
@@ -48,7 +48,7 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
             ClientRecord,
             Measured,
             Accuracies,
-            Reading,
+            ReadOutcome,
             read_outcome,
             read_rounds,
             read_finished,

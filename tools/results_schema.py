@@ -18,6 +18,8 @@ from fedcopl.run.record import (
     Accuracies,
     ClientRecord,
     Drift,
+    FirstPrompts,
+    GuardRecord,
     LabelCounts,
     Measured,
     Outcome,
@@ -37,6 +39,8 @@ KINDS = (
     ClientRecord,
     Drift,
     LabelCounts,
+    GuardRecord,
+    FirstPrompts,
     Release,
     PrivacyStatement,
 )

@@ -8,7 +8,7 @@ import pytest
 from fedcopl.algorithm.guard import (
     LARGEST_LOSS,
     Evidence,
-    Verdict,
+    GuardVerdict,
     evidence,
     held_out,
     is_less_sure,
@@ -105,7 +105,7 @@ def test_labels_that_cannot_be_told_of_unseen_images_are_no_knowledge():
     assert judge(before, after, KEY).harm == ""
     verdict = judge_training(before, after, KEY)
     assert verdict.harm == "cannot be learnt"
-    assert isinstance(verdict, Verdict)
+    assert isinstance(verdict, GuardVerdict)
     assert judge_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
 
 

@@ -53,11 +53,12 @@ def config_of(**settings):
 @pytest.mark.parametrize(
     ("settings", "releases"),
     [
-        ({}, 24),
-        ({"rounds": 6}, 8),
-        ({"rounds": 5}, 6),
-        ({"labeler": "fpl"}, 20),
-        ({"labels": {"global_allocation": False}}, 20),
+        ({}, 24 + 3 * 5),  # balance takes three exchanges at each of four refreshes, and three at the end
+        ({"priors": {"balance": False}}, 24),
+        ({"rounds": 6, "priors": {"balance": False}}, 8),
+        ({"rounds": 5, "priors": {"balance": False}}, 6),
+        ({"labeler": "fpl", "priors": {"balance": False}}, 20),
+        ({"labels": {"global_allocation": False}, "priors": {"balance": False}}, 20),
     ],
 )
 def test_prompts_in_each_round_and_counts_at_each_refresh(settings, releases):

@@ -103,8 +103,8 @@ def told_by(*arguments):
 def test_the_command_finds_noise_and_epsilon():
     found = told_by("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
     noise = float(found.split()[1])
-    assert noise_for(8, 1e-5, 24) <= noise <= noise_for(8, 1e-5, 24) + 1e-4
-    assert "24: prompts in 20 rounds, class counts at 4 refreshes" in found
+    assert noise_for(8, 1e-5, 39) <= noise <= noise_for(8, 1e-5, 39) + 1e-4
+    assert "39: prompts in 20 rounds, class counts at 4 refreshes, balance then and at the end" in found
     back = told_by("--noise", str(noise))
     assert back == found
 

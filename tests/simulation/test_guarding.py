@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedcopl.algorithm.guard import Evidence, GuardMemory, Verdict
+from fedcopl.algorithm.guard import Evidence, GuardMemory, GuardVerdict
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import ClientState
 from fedcopl.federation.server import RoundReport
@@ -32,8 +32,8 @@ def test_what_was_undone_is_said():
 
 
 def test_who_gave_up_and_who_keeps_another_model_is_said():
-    harm = Verdict("less sure", Evidence(), Evidence(), 0.0)
-    fine = Verdict("", Evidence(), Evidence(), 0.0)
+    harm = GuardVerdict("less sure", Evidence(), Evidence(), 0.0)
+    fine = GuardVerdict("", Evidence(), Evidence(), 0.0)
     states = {
         "a": ClientState(guard=GuardMemory(gave_up=True)),
         "b": ClientState(guard=GuardMemory(arrival=harm)),

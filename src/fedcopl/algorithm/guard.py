@@ -35,7 +35,7 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GuardVerdict:
     """What the guard found, and by which numbers."""
 
     harm: Harm
@@ -51,8 +51,8 @@ class GuardMemory:
     trusted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: where all began
     standing: FloatArray | None = None  # what it says about the exam, (n, C), until the exam changes
     caution: float = 1.0  # factor on the learning rate
-    arrival: Verdict | None = None  # on the last average that came
-    training: Verdict | None = None  # on the last round's own training
+    arrival: GuardVerdict | None = None  # on the last average that came
+    training: GuardVerdict | None = None  # on the last round's own training
     gave_up: bool = False  # at the end the model contradicted most of the site's first sure answers
 
 
@@ -69,20 +69,20 @@ def evidence(log_probs: FloatArray, key: IntArray) -> Evidence:
     return Evidence(float(len(key)), float(loss), float((log_probs.argmax(axis=1) == key).sum()))
 
 
-def judge(before: FloatArray, after: FloatArray, key: IntArray) -> Verdict:
+def judge(before: FloatArray, after: FloatArray, key: IntArray) -> GuardVerdict:
     """Whether a model that says `after` is worse than the one that said `before`, both (n, C), n > 0."""
     old = evidence(before, key)
     if not np.isfinite(after).all():
-        return Verdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
+        return GuardVerdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
     new, shift = evidence(after, key), mix_shift(before, after)
-    return Verdict(_harm(old, new, shift), old, new, shift)
+    return GuardVerdict(_harm(old, new, shift), old, new, shift)
 
 
-def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> Verdict:
+def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> GuardVerdict:
     """The same, and whether what was trained on can be learnt at all."""
     verdict = judge(before, after, key)
     if not verdict.harm and verdict.after.agreed < FEWEST_AGREE * verdict.after.images:
-        return Verdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
+        return GuardVerdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
     return verdict
 
 

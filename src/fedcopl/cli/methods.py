@@ -50,7 +50,9 @@ def privacy(
     stated = epsilon_of([_positive("--noise", noise)] * releases, delta)
     print(f"{'privacy.noise':<22}{noise:g}")
     print(f"{'epsilon':<22}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
-    print(f"{'releases':<22}{releases}: prompts in {rounds} rounds, class counts at {releases - rounds} refreshes")
+    refreshes = -(-rounds // refresh_every)
+    what = f"prompts in {rounds} rounds, class counts at {refreshes} refreshes, balance then and at the end"
+    print(f"{'releases':<22}{releases}: {what}")
 
 
 def _positive(option: str, value: float | None) -> float:

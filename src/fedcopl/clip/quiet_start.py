@@ -25,11 +25,8 @@ NEARLY_ALIKE = 0.05  # of what sets a blank image's patches apart, where their m
 PICTURES = 6  # made up, to try the starts on
 CELLS = 6  # of such a picture, in each direction
 
-Shape = tuple[int, ...]
-Array = NDArray[np.float32]
 
-
-def quietest(clip: Clip, starts: Sequence[Array]) -> Array:
+def quietest(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """The start that leaves made-up pictures' features nearest to the plain ones; the first of those that do.
 
     Cosines are compared to two digits: what differs after them is neither here nor there, nor the same everywhere.
@@ -50,12 +47,12 @@ def _made_up_tokens(clip: Clip) -> Tensor:
 
 
 @torch.no_grad()
-def _features(clip: Clip, tokens: Tensor, prompts: Sequence[Array] | Array) -> Tensor:
+def _features(clip: Clip, tokens: Tensor, prompts: Sequence[NDArray[np.float32]] | NDArray[np.float32]) -> Tensor:
     features: Tensor = clip.vision(tokens, tuple(torch.tensor(prompt, device=tokens.device) for prompt in prompts))
     return features
 
 
-def blank_image(clip: Clip, shape: Shape) -> tuple[Array, Array]:
+def blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """P^v, (levels, P, width), twice: a blank image's patches at the input of each level, and nearly their mean."""
     levels, vectors, _ = shape
     with torch.no_grad():
@@ -78,28 +75,32 @@ def spread(rows: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
     return mixed
 
 
-def words_over_and_over(clip: Clip, template: str, shape: Shape) -> Array:
+def words_over_and_over(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """P^t, (m, width): the words before the class name, "a photo of a a photo of a", the last right before the name."""
     words = _words(clip, template)
     times = -(-shape[0] // len(words))
     return np.tile(words, (times, 1))[len(words) * times - shape[0] :]
 
 
-def words_drawn_out(clip: Clip, template: str, shape: Shape) -> Array:
+def words_drawn_out(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The same words, "a a photo photo of of a a": as quiet, for a method that needs two prompts that differ."""
     words = _words(clip, template)
     return words[np.arange(shape[0]) * len(words) // max(shape[0], 1)]
 
 
-def _words(clip: Clip, template: str) -> Array:
+def _words(clip: Clip, template: str) -> NDArray[np.float32]:
     """The embeddings of what stands before the class name; of the usual template where nothing does."""
     given, usual = (clip.tokenizer.rows([text.partition("{}")[0]])[0][1:-1] for text in (template, USUAL_TEMPLATE))
-    embeddings: Array = clip.text.embedding.weight[torch.tensor(given or usual)].detach().float().cpu().numpy()
+    embeddings: NDArray[np.float32] = (
+        clip.text.embedding.weight[torch.tensor(given or usual)].detach().float().cpu().numpy()
+    )
     return embeddings
 
 
-def _rounded(values: NDArray[np.float64]) -> Array:
+def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """With `KEPT_BITS` bits of each value's own length: what differs after them depends on the machine."""
     mantissa, exponent = np.frexp(values)
-    rounded: Array = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS).astype(np.float32)
+    rounded: NDArray[np.float32] = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS).astype(
+        np.float32
+    )
     return rounded

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.guard import Evidence, GuardMemory, Harm, Verdict
+from ..algorithm.guard import Evidence, GuardMemory, GuardVerdict, Harm
 from ..algorithm.priors import Learned, View
 from ..algorithm.select import Selection
 from ..privacy.disclosure import LetOut, Secrets
@@ -74,13 +74,13 @@ def guard_from(tensors: Tensors) -> GuardMemory:
     return GuardMemory(below(tensors, TRUSTED), stored.get("standing"), caution, gave_up=bool(gave_up), **found)
 
 
-def _verdict_row(verdict: Verdict) -> NDArray[np.float64]:
+def _verdict_row(verdict: GuardVerdict) -> NDArray[np.float64]:
     return np.array([HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
 
 
-def _verdict_from(row: NDArray[np.float64]) -> Verdict:
+def _verdict_from(row: NDArray[np.float64]) -> GuardVerdict:
     harm, *numbers, shift = row.tolist()
-    return Verdict(HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
+    return GuardVerdict(HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:

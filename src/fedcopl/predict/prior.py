@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..algorithm import FloatArray
 from ..algorithm.priors import Learned, learn_nothing
 from ..data.dataset import clean
 from ..errors import ConfigError, DataError, ModelError
 from ..run.folder import SITE_MIX
 
-FloatArray = NDArray[np.float64]
 PRIOR = "prior/"  # before the names of its arrays, among a classifier's others
 NUMBERS = ("text", "tempering", "calm", "sure", "uneven")  # of `Learned`, in the order of their array
 WORDS = ("site", "none", "images")  # for --prior; anything else is a file
