@@ -1,4 +1,4 @@
-"""The paper to the letter: where the defaults differ from it, and settings of runs that knew no other way."""
+"""Where the defaults differ from the paper."""
 
 import json
 from collections.abc import Iterable, Mapping

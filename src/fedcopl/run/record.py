@@ -81,7 +81,9 @@ class GuardRecord:
     images: Number = 0.0
     """on which the average that came was held against what the clients had"""
     loss_had: Number = 0.0
+    """sum over them, by what the clients had"""
     loss_came: Number = 0.0
+    """and by the average"""
     average_harmed: Number = 0.0
     """clients that keep the model they had"""
     training_harmed: Number = 0.0
@@ -97,6 +99,7 @@ class FirstPrompts:
     """How far the first prompts, untrained, take the clients' models from plain CLIP; on their own images."""
 
     images: Count = 0
+    """looked at"""
     cosine: Annotated[float, Strict()] | None = None
     """mean, of the features with and without; None where a method has features of its own"""
     unchanged: Share | None = None
