@@ -133,14 +133,14 @@ class TrainSettings(Section):
     """local epochs per round, E"""
     batch: int = Field(32, ge=1)
     """images per step"""
-    lr: float = Field(0.2, gt=0)
+    lr: float = Field(0.3, gt=0)
     """learning rate at its highest; for prompts in the units of `step`"""
     step: Literal["relative", "plain"] = "relative"
     """of SGD on a prompt: in units of the prompt's own length, or in plain numbers as published"""
     momentum: float = Field(0.9, ge=0, lt=1)
     """of SGD; the optimiser is new for each client and round"""
-    weight_decay: float = Field(0.05, ge=0)
-    """of SGD, on the prompts"""
+    weight_decay: float = Field(0.005, ge=0)
+    """of SGD, on the prompts; a step pulls them by lr times this"""
     decay_to: Literal["start", "zero"] = "start"
     """where weight decay pulls the prompts: where all began, or to nothing as published"""
     clip_norm: float = Field(1.0, ge=0)

@@ -12,6 +12,7 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "train.batch": 64,
     "train.lr": 0.1,
     "train.step": "plain",
+    "train.weight_decay": 0.05,
     "train.decay_to": "zero",
     "train.clip_norm": 0.0,
     "train.held_out": 0.0,

@@ -7,8 +7,9 @@ from safetensors.numpy import load_file
 
 from clip.test_resnet import TINY, openai_weights, plain_resnet
 from clip.tiny_clip import save_folder, tiny_model
-from fedcopl.config import RunConfig
+from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
+from fedcopl.published import as_published
 from fedcopl.simulation import assemble
 from fedcopl.simulation.simulate import simulate
 
@@ -22,7 +23,9 @@ def few_digits(monkeypatch):
 
 
 def run_with(backbone, folder):
-    config = {"rounds": 1, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"backbone": str(backbone)}}
+    # As published: nobody would train on what random weights say.
+    settings = ["rounds=1", "clients=2", "epochs=1", f"backbone={backbone}"]
+    config = override(as_published(), settings)
     results = simulate(RunConfig.from_mapping(config, "test"), folder)
     return results, load_file(folder / "prompts" / "server.safetensors")["visual"]
 

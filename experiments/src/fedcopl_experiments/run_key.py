@@ -16,7 +16,7 @@ DECIDES_NOTHING = {
     *("api", "cli", "doctor", "errors", "files", "local_page", "predict", "report", "review", "watch"),
     *("run/folder", "run/reading", "run/watcher"),
     # Flower carries the same questions; a grid is played in one process.
-    *("deployment", "flower_app", "simulation/on_flower", "simulation/simulated_sites"),
+    *("deployment", "flower_app", "simulation/on_flower"),
 }
 LENGTH = 16  # hex digits: two of a million runs share a key once in forty million grids
 
