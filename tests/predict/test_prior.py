@@ -324,6 +324,7 @@ def test_no_such_file(tmp_path):
 def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
     """Of skewed sites, so that the mix is not of equal shares; with what the classes look like, and without."""
     import onnxruntime
+
     learned = replace(north.prior.learned, prototypes=LOOKS if prototypes else None)
     learned = replace(learned, reading=replace(learned.reading, text=0.7, tempering=0.1, calm=0.5, sure=0.8))
     predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(learned, north.prior.mix))

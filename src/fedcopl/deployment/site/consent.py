@@ -15,6 +15,8 @@ from ...messages import REPLY_TO, Ask, Estimate, Train
 USUAL = ("visual",)  # what FedCoPL averages; all else is personal
 NEVER = "images, file names, labels, predictions, what stays at home of the prompts, the private key, site.secret"
 WORDS = {
+    ("Adapted", "sums"): "sums over its images for the priors: of posteriors, and of image features by class",
+    ("Adapted", "masked"): "the same under masks, instead, where the run has secure sums",
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
     ("Estimated", "masked"): "the same under masks, instead, where the run has secure sums",
     ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
@@ -23,7 +25,8 @@ WORDS = {
     ("Trained", "shared"): "the prompts that are averaged (for FedCoPL the visual prompt), after each round",
     ("Trained", "examples"): "how many images it trained on",
     ("Trained", "loss"): "the training loss",
-    ("Trained", "masked"): "these three under masks, instead, where the run has secure sums",
+    ("Trained", "checks"): "whether training helps, on images it does not train on; nothing with noise",
+    ("Trained", "masked"): "these under masks, instead, where the run has secure sums",
     ("Evaluated", "correct"): "how many labelled test images are right; 0 of 0 if it has none, or wants masks or noise",
     ("Evaluated", "examples"): "how many labelled test images it has; 0 likewise",
     ("Introduced", "keys"): "public keys made for one secure sum",
