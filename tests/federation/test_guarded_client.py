@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
+from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.config import RunConfig
+from fedcopl.federation.adaptation import PriorState
 from fedcopl.federation.client import Client, ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, Train
@@ -151,3 +153,14 @@ def test_a_guard_is_kept_with_the_state():
     assert np.array_equal(again.guard.standing, state.guard.standing)
     assert np.array_equal(again.guard.trusted["visual"], state.guard.trusted["visual"])
     assert np.array_equal(again.first.index, state.first.index)
+
+
+def test_the_exam_is_judged_through_the_priors():
+    # A model that says nothing, and a site that knows it holds class 0 only: through the prior the answer is class 0.
+    client = client_of(0.0)
+    learned = Learned(Reading(np.zeros(2), np.full(2, 0.5)), None, False)
+    state = ClientState(prior=PriorState(learned=learned, mix=np.array([0.999, 0.001])))
+    client.learner.examine = lambda prompts, index: np.log(np.full((len(index), 2), 0.5))
+    client.learner.features = lambda: np.zeros((20, 3))
+    assert (client._examine({}, np.array([0, 7]), state).argmax(axis=1) == 0).all()
+    assert client._examine({}, np.array([0]), state) == pytest.approx(np.log([[0.999, 0.001]]))

@@ -8,10 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.allocate import quota
-from ..algorithm.estimate import estimate
 from ..algorithm.evidence import is_worth_training
-from ..algorithm.fpl_and_cpl import grown_capacity, select_candidates, select_top, with_soft_targets
 from ..algorithm.guard import (
     FEWEST_AGREE,
     GuardMemory,
@@ -21,7 +18,7 @@ from ..algorithm.guard import (
     judge_training,
     next_caution,
 )
-from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, select, with_corrections
+from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
 from ..config import RunConfig
 from ..errors import CannotAnswer
 from ..messages import (
@@ -44,23 +41,12 @@ from ..messages import (
 from ..privacy.disclosure import Secrets, Teller
 from ..privacy.masked_layout import Checks, Training
 from .adaptation import PriorState, answer
+from .labelling import allowed_counts, choose, count_sure
 
 Prompts = Mapping[str, NDArray[np.float32]]
 """A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
 Labels = NDArray[np.int32]
 """One class for each image."""
-
-CPL_LEVELS: Mapping[str, tuple[float, float]] = {
-    "dtd": (0.75, 0.95),
-    "resisc45": (0.90, 0.97),
-    "cub200": (0.75, 0.99),
-    "ucf101": (0.45, 1 - 0.5 / 101),
-    "cifar100": (0.90, 1 - 0.75 / 100),
-    "cifar10": (0.75, 0.80),  # borrowed from EuroSAT, the other set of ten classes
-}
-"""CPL's quantile levels alpha and beta for each data set, where its authors published them."""
-CPL_USUAL = (0.60, 0.90)
-
 
 NO_PRIOR = PriorState()
 
@@ -177,8 +163,8 @@ class Client:
         site = self.config.priors.site
         sums, prior = answer(ask, state.prior, lambda: self._look(ask.shared, state), self.learner.features, site)
         state = replace(state, prior=prior)
-        if sums is None:
-            return Adapted(None), state
+        if sums is None:  # other priors: what was said about the exam through the old ones is over
+            return Adapted(None), replace(state, guard=replace(state.guard, standing=None))
         reply, secrets = self._teller.adaptation(sums, ask, state.secrets)
         return reply, replace(state, secrets=secrets)
 
@@ -266,7 +252,7 @@ class Client:
         exam = self._exam(state)
         if exam is None or state.guard.standing is None:
             return state
-        said = self.learner.examine(trained, exam.index)
+        said = self._examine(trained, exam.index, state)
         verdict = judge_training(state.guard.standing, said, exam.label)
         caution = next_caution(state.guard.caution, bool(verdict.harm))
         return replace(state, guard=replace(state.guard, training=verdict, caution=caution))
@@ -279,12 +265,12 @@ class Client:
         at_home = {name: value for name, value in state.own.items() if name not in shared}
         had, now = state.guard.trusted or self.learner.initial(), {**self.learner.initial(), **at_home, **shared}
         standing = state.guard.standing
-        standing = self.learner.examine(had, exam.index) if standing is None else standing
+        standing = self._examine(had, exam.index, state) if standing is None else standing
         if are_alike(had, now):  # nothing new; what was said about an average that the server has taken back is over
             arrival = None if state.guard.arrival is None or state.guard.arrival.harm else state.guard.arrival
             own_again = replace(state.guard, trusted=now, standing=standing, arrival=arrival)
             return replace(state, own=at_home, guard=own_again)
-        said = self.learner.examine(now, exam.index)
+        said = self._examine(now, exam.index, state)
         verdict = judge(standing, said, exam.label)
         guard = replace(state.guard, arrival=verdict)
         if verdict.harm:
@@ -296,10 +282,17 @@ class Client:
         prompts = self._prompts(shared, state)
         if state.first is None or prompts is None:
             return state
-        found = evidence(self.learner.examine(prompts, state.first.index), state.first.label)
+        found = evidence(self._examine(prompts, state.first.index, state), state.first.label)
         if found.agreed >= FEWEST_AGREE * found.images:
             return state
         return replace(state, own=self.learner.initial(), guard=replace(state.guard, gave_up=True))
+
+    def _examine(self, prompts: Prompts, index: NDArray[np.int64], state: ClientState) -> NDArray[np.float64]:
+        """What a model says about some images, through the priors: so the answers of the key were made."""
+        said = self.learner.examine(prompts, index)
+        if state.prior.learned is None or not np.isfinite(said).all():
+            return said
+        return state.prior.answers(said, self.learner.features()[index])
 
     def _is_exam(self, state: ClientState) -> NDArray[np.bool_]:
         """Which of the site's images are never trained on."""
@@ -345,54 +338,3 @@ def side_by_side(experts: Sequence[Shared]) -> Prompts:
     """Other clients' prompts as arrays of one more dimension, under names of their own; they are kept, never sent."""
     names = experts[0] if experts else ()
     return {f"experts' {name}": np.stack([expert[name] for expert in experts]) for name in names}
-
-
-def count_sure(log_probs: NDArray[np.float64], config: RunConfig) -> NDArray[np.int64]:
-    """u_k: how many images of each class pass the filters that are switched on. FPL and CPL have no filters."""
-    labels, filters = config.labels, config.labeler == "copl"
-    return estimate(
-        log_probs,
-        confidence_quantile=labels.confidence_quantile if filters and labels.confidence_filter else None,
-        entropy_quantile=labels.entropy_quantile if filters and labels.entropy_filter else None,
-    )
-
-
-def allowed_counts(counts: NDArray[np.int64], images: int, ask: Select, config: RunConfig) -> NDArray[np.int64]:
-    """How many images of each class this client may take.
-
-    CoPL: its row of the allocation, worked out from the sums alone, or its own counts if nothing is shared out.
-    FPL and CPL: the same capacity for every class.
-    """
-    labels = config.labels
-    if config.labeler != "copl":
-        grown = grown_capacity(ask.refresh, images, len(counts), refresh_count(config))
-        return np.full_like(counts, grown if labels.capacity == "grow" else labels.per_class)
-    if ask.totals is None:
-        return counts
-    return quota(counts, ask.totals, ask.clients, refresh_index=ask.refresh, budget=labels.budget, unseen=labels.unseen)
-
-
-def refresh_count(config: RunConfig) -> int:
-    return -(-config.rounds // config.labels.refresh_every)
-
-
-def choose(log_probs: NDArray[np.float64], allowed: NDArray[np.int64], config: RunConfig) -> Selection:
-    """The images to train on with their pseudo labels, by the labeler's rule."""
-    match config.labeler:
-        case "copl":
-            return select(log_probs, allowed, config.labels.candidates)
-        case "fpl":
-            return select_top(log_probs, int(allowed[0]), config.labels.fpl_rule)
-        case "cpl":
-            sets = select_candidates(log_probs, *cpl_levels(config), int(allowed[0]))
-            return with_soft_targets(log_probs, sets) if config.labels.cpl_targets == "soft" else sets
-
-
-def cpl_levels(config: RunConfig) -> tuple[float, float]:
-    """CPL's alpha and beta: as set, else its authors' for this data set, else their usual ones."""
-    alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
-    labels = config.labels
-    return (
-        alpha if labels.cpl_alpha == "auto" else labels.cpl_alpha,
-        beta if labels.cpl_beta == "auto" else labels.cpl_beta,
-    )
