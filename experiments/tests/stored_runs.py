@@ -65,7 +65,6 @@ def stored(key: str = "k1", final: float = 0.75, **settings: Any) -> StoredRun:
         outcome=outcome_of(config, final),
         error=None,
         seconds=3.0,
-        method="FedCoPL",
         host="here",
         code="0.1.0+abc",
         versions=VERSIONS,

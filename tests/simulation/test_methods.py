@@ -9,9 +9,11 @@ from safetensors.numpy import load_file
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS
+from fedcopl.published import AS_PUBLISHED
 from fedcopl.run.record import to_plain
 from fedcopl.simulation.simulate import simulate
 
+PUBLISHED = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()]
 QUICK = ["rounds=2", "clients=3", "refresh_every=1", "epochs=1", "threads=1", "everywhere=false"]
 
 
@@ -24,7 +26,7 @@ def prompts_of(folder):
 
 
 @pytest.mark.parametrize("labeler", ["copl", "fpl", "cpl"])
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("zeroshot", "fedopt")])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("zeroshot", "priors", "fedopt")])
 @pytest.mark.slow
 def test_every_method_with_every_labeler(tmp_path, method, labeler):
     results = run(tmp_path / "run", f"method={method}", f"labeler={labeler}")
@@ -55,7 +57,7 @@ def test_fedopt_is_fedotp(tmp_path):
 def test_one_client_is_central_training(tmp_path):
     # With one client there is nobody to average with: FedCoPL, local and central training are the same.
     for name in ("fedcopl", "local", "central"):
-        run(tmp_path / name, f"method={name}", "clients=1")
+        run(tmp_path / name, f"method={name}", "clients=1", *PUBLISHED)
     federated = prompts_of(tmp_path / "fedcopl")
     visual, text = federated["server.safetensors"]["visual"], federated["client-0.safetensors"]["text"]
     for name, file in (("local", "client-0.safetensors"), ("central", "central.safetensors")):
