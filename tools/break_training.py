@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from fedcopl.engines import assembly
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.clip.frozen_clip import Clip, load_clip
@@ -21,13 +20,24 @@ from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.federation.client import Learner
 from fedcopl.federation.server import run
+from fedcopl.published import AS_PUBLISHED
 from fedcopl.rng import stream
+from fedcopl.run import build
 from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.simulate import LocalClients
 
 RATES = ("0.001", "0.01", "0.1", "1", "10")
 WRONG = 0.8
-COMMON = ("data.clients=5", "model.threads=1", "evaluation.every=99", "evaluation.everywhere=false")
+COMMON = (
+    "data.clients=5",
+    "model.threads=1",
+    "evaluation.every=99",
+    "evaluation.everywhere=false",
+    "priors.balance=false",
+    "priors.site=false",
+    "priors.prototypes=false",
+)
 HEAD = "| data | what is tried | zero-shot | start | end | end - zero-shot | undone | averages undone | gave up |"
 
 
@@ -43,7 +53,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Told:
+class Misled:
     """A learner whose labels are wrong: a class at random instead of the chosen one, for most images."""
 
     learner: Learner
@@ -59,7 +69,7 @@ class Told:
         return np.where(is_wrong[index], (labels + by[index]) % classes, labels)
 
 
-class WrongInTraining(Told):
+class WrongInTraining(Misled):
     """The site knows better than what it trains on."""
 
     def train(self, prompts, selection, round, caution=1.0):
@@ -67,7 +77,7 @@ class WrongInTraining(Told):
         return self.learner.train(prompts, spoilt, round, caution)
 
 
-class WrongBelief(Told):
+class WrongBelief(Misled):
     """The site itself believes the wrong classes, at every refresh."""
 
     def log_probabilities(self, prompts):
@@ -79,7 +89,7 @@ class WrongBelief(Told):
         return swapped
 
 
-def wrong(kind: type[Told]) -> Callable[[Learner, int], Learner]:
+def wrong(kind: type[Misled]) -> Callable[[Learner, int], Learner]:
     return lambda learner, number: kind(learner, number, len(learner.images))
 
 
@@ -97,8 +107,7 @@ ATTEMPTS = (
     *(Attempt(f"learning rate {rate}", (f"train.lr={rate}",)) for rate in RATES),
     Attempt("learning rate 1, no clipping", ("train.lr=1", "train.clip_norm=0")),
     Attempt(
-        "as published: plain steps of 0.1 from random prompts, guarded",
-        ("model.start=random", "train.step=plain", "train.lr=0.1", "train.clip_norm=0", "train.decay_to=zero"),
+        "as published, guarded", tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if "held" not in key)
     ),
     Attempt("one image a class", each=1),
     Attempt("80 % wrong labels in training", learner=wrong(WrongInTraining)),
@@ -144,16 +153,16 @@ def photographs(path: str, model: str, seed: int) -> tuple[Dataset, list[str], i
 def some(part: ImageSet, each: int, rng: np.random.Generator) -> ImageSet:
     """So many images of each class."""
     of_class = (np.flatnonzero(part.labels == label) for label in np.unique(part.labels))
-    places = np.sort(np.concatenate([rng.choice(places, each, replace=False) for places in of_class]))
-    return part.without(set(range(len(part))) - set(places.tolist()))
+    kept = np.sort(np.concatenate([rng.choice(members, each, replace=False) for members in of_class]))
+    return part.without(set(range(len(part))) - set(kept.tolist()))
 
 
 def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
     if attempt.each:
         dataset = replace(dataset, train=some(dataset.train, 5 * attempt.each, stream(0, "few")))
         pairs = [*pairs, "data.partition=iid"]
-    assembly.load_clip = lambda *given, **named: attempt.clip(load_clip(*given, **named))
-    simulation = assembly.assemble(RunConfig.from_mapping(override({}, pairs), "break"), SilentWatcher(), dataset)
+    build.load_clip = lambda *given, **named: attempt.clip(load_clip(*given, **named))
+    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "break"), SilentWatcher(), dataset)
     clients = {
         name: replace(client, learner=attempt.learner(client.learner, number))
         for number, (name, client) in enumerate(simulation.clients.items())
