@@ -1,4 +1,4 @@
-"""Random streams named by what they are for."""
+"""Random streams named by purpose."""
 
 import zlib
 
