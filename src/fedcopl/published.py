@@ -20,7 +20,7 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "priors.site": False,
     "priors.prototypes": False,
 }
-"""Where the defaults differ from the paper: a start and steps that hold on any tower, and a guard."""
+"""Where the defaults differ from the paper: a start and steps that hold on any tower, a guard, and priors."""
 
 
 def load_written(path: Path, overrides: Iterable[str] = ()) -> RunConfig:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVERY = 10_000  # images between two lines, where nobody looks at a terminal
 
 
-ImagesArgument = Annotated[list[str], typer.Argument(help="ImagesArgument, and folders of images.", show_default=False)]
+ImagesArgument = Annotated[list[str], typer.Argument(help="Images, and folders of images.", show_default=False)]
 Folder = Annotated[
     Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export`, or of a run.", show_default=False)
 ]

@@ -99,7 +99,7 @@ def _tell_of_unfinished(folder: Path) -> None:
 
 
 def _read(given: list[str], resumed: Path | None) -> RunConfig:
-    """SettingsArgument from the file named, else of the run that is resumed, else the defaults."""
+    """Settings from the file named, else of the run that is resumed, else the defaults."""
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
         return load_written(resumed / "settings.toml", given)

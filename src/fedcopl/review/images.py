@@ -191,7 +191,7 @@ class ShownPicture(NamedTuple):
 
 
 class ShownPictures:
-    """ShownPictures of a gallery by number and size."""
+    """Pictures of a gallery by number and size."""
 
     def __init__(self, gallery: Gallery, memory: int = MEMORY):
         self._gallery, self._memory = gallery, memory
