@@ -8,9 +8,11 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from fedcopl.clip.towers import Block, Sentences, TextTower, VisionTower
+from fedcopl.clip.blocks import Block
+from fedcopl.clip.text_towers import CausalText, PaddedText, Sentences
+from fedcopl.clip.vision_tower import PoolingHead, VisionTower
 
 Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
@@ -50,10 +52,21 @@ def plain_vision(tower: VisionTower, tokens: Tensor, prompts: Tensor, attend: At
         if level < len(prompts):
             tokens = torch.cat([tokens, prompts[level].expand(len(tokens), -1, -1)], dim=1)
         tokens = plain_block(block, tokens, causal=False, attend=attend)[:, :count]
+    if tower.pool is not None:
+        return plain_pool(tower.pool, tower.norm_last(tokens))
     return tower.project(tower.norm_last(tokens[:, 0]))
 
 
-def plain_text(tower: TextTower, rows: list[list[int]], context: Tensor, attend: Attend = written_out) -> Tensor:
+def plain_pool(pool: PoolingHead, tokens: Tensor) -> Tensor:
+    """Torch's own module for attention with other keys than queries, as `transformers` has it."""
+    attention = nn.MultiheadAttention(tokens.shape[-1], pool.heads, batch_first=True, dtype=tokens.dtype)
+    attention.in_proj_weight, attention.in_proj_bias = pool.query_key_value.weight, pool.query_key_value.bias
+    attention.out_proj.weight, attention.out_proj.bias = pool.out.weight, pool.out.bias
+    (x,) = attention(pool.probe.expand(len(tokens), -1, -1), tokens, tokens)[0].unbind(1)
+    return x + F.linear(pool.activate(pool.up(pool.norm_mlp(x))), pool.down.weight, pool.down.bias)
+
+
+def plain_text(tower: CausalText, rows: list[list[int]], context: Tensor, attend: Attend = written_out) -> Tensor:
     """Every sentence padded to full length; what follows the end token cannot be seen from it."""
     length = len(tower.positions) - len(context)
     padded = torch.tensor([row + [row[-1]] * (length - len(row)) for row in rows])
@@ -63,6 +76,16 @@ def plain_text(tower: TextTower, rows: list[list[int]], context: Tensor, attend:
         x = plain_block(block, x, causal=True, attend=attend)
     end = torch.tensor([len(row) - 1 + len(context) for row in rows])
     return tower.project(tower.norm_last(x[torch.arange(len(rows)), end]))
+
+
+def plain_padded_text(tower: PaddedText, rows: list[list[int]], context: Tensor, pad: int) -> Tensor:
+    """SigLIP's: context, words and padding, all of them seen by all, the last one read."""
+    length = len(tower.positions) - len(context)
+    words = tower.embedding(torch.tensor([row + [pad] * (length - len(row)) for row in rows]))
+    x = torch.cat([context.expand(len(rows), -1, -1), words], dim=1) + tower.positions
+    for block in tower.blocks:
+        x = plain_block(block, x, causal=False)
+    return tower.project(tower.norm_last(x[:, -1]))
 
 
 def rows_of(sentences: Sentences) -> list[list[int]]:

@@ -6,8 +6,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clip.plain_clip import plain_block, plain_text, plain_vision, rows_of
-from fedcopl.clip.towers import TextTower, TowerShape, VisionTower, split_sentences
+from clip.plain_clip import plain_block, plain_padded_text, plain_text, plain_vision, rows_of
+from fedcopl.clip.blocks import TowerShape
+from fedcopl.clip.text_towers import CausalText, PaddedText, ReadPadded, split_sentences
+from fedcopl.clip.vision_tower import PoolingHead, VisionTower
 from fedcopl.errors import ModelError
 
 START, END = 1, 49
@@ -15,11 +17,11 @@ START, END = 1, 49
 
 def towers(
     seed: int, width: int, depth: int, dtype: torch.dtype, activation="quick_gelu", norm_first=True
-) -> tuple[VisionTower, TextTower]:
+) -> tuple[VisionTower, CausalText]:
     generator = torch.Generator().manual_seed(seed)
     shape = TowerShape(width, depth, heads=width // 8, hidden=2 * width, activation=activation)
     vision = VisionTower(shape, patch=4, image=12, output=16, patch_bias=False, norm_first=norm_first)
-    text = TextTower(shape, vocabulary=50, positions=20, output=16)
+    text = CausalText(shape, vocabulary=50, positions=20, output=16)
     for tower in (vision, text):
         for parameter in tower.parameters():
             torch.nn.init.normal_(parameter, std=0.2, generator=generator)
@@ -98,6 +100,53 @@ def test_fast_path_is_the_plain_one_in_float32():
         assert (ours - reference).norm() <= 1e-5 * reference.norm()
 
 
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 1000),
+    st.integers(1, 3),
+    st.integers(0, 3),
+    st.integers(0, 6),
+    st.sampled_from(["gelu", "gelu_tanh"]),
+)
+def test_siglips_fast_path_is_the_plain_one(seed, depth, prompted, length, activation):
+    generator = torch.Generator().manual_seed(seed)
+    shape = TowerShape(16, depth, heads=2, hidden=24, activation=activation, epsilon=1e-6)
+    options = {"patch_bias": True, "norm_first": False, "pooling": "attention"}
+    vision = random_tower(VisionTower(shape, patch=4, image=13, output=16, **options), generator)
+    text = random_tower(PaddedText(shape, vocabulary=50, positions=12, output=16), generator)
+    rows = [[5, 6, END], [7, END], [8, 9, 10, 11, END]]
+    tokens = vision.embed(torch.randn(4, 3, 13, 13, generator=generator, dtype=torch.float64))
+    visual = torch.randn(min(prompted, depth), 2, 16, generator=generator, dtype=torch.float64)
+    context = torch.randn(length, 16, generator=generator, dtype=torch.float64)
+    sentences = ReadPadded(0, 12)(rows)
+
+    def outcome(encode_image, encode_text):
+        prompts = [visual.clone().requires_grad_(), context.clone().requires_grad_()]
+        images, classes = F.normalize(encode_image(prompts[0]), dim=-1), F.normalize(encode_text(prompts[1]), dim=-1)
+        loss = F.cross_entropy(20 * images @ classes.T, torch.tensor([0, 1, 2, 1]))
+        loss.backward()
+        return [loss.detach(), *(torch.zeros_like(p) if p.grad is None else p.grad for p in prompts)]
+
+    fast = outcome(lambda v: vision(tokens, tuple(v)), lambda c: text(sentences, c))
+    plain = outcome(lambda v: plain_vision(vision, tokens, v), lambda c: plain_padded_text(text, rows, c, pad=0))
+    for ours, reference in zip(fast, plain, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-9, atol=1e-10)
+
+
+def random_tower(tower, generator):
+    for parameter in tower.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    return tower.requires_grad_(False).double()
+
+
+def test_a_patch_by_itself_is_pooled_as_an_image_of_one_patch():
+    shape = TowerShape(16, 1, heads=2, hidden=24, activation="gelu_tanh")
+    pool = random_tower(PoolingHead(shape), torch.Generator().manual_seed(0))
+    patches = torch.randn(2, 5, 16, dtype=torch.float64)
+    expected = torch.stack([pool(patches[:, [i]]) for i in range(5)], dim=1)
+    torch.testing.assert_close(pool.each_alone(patches), expected)
+
+
 def test_where_prompts_stand_does_not_matter():
     # A prompt has no position of its own, so before or after the image tokens must be the same.
     vision, _ = towers(0, 16, 3, torch.float64)
@@ -158,3 +207,23 @@ def test_a_sentence_that_is_too_long_is_refused():
     _, text = towers(0, 8, 1, torch.float32)
     with pytest.raises(ModelError, match="takes 23 tokens; this model reads at most 20"):
         text(split_sentences([[START, 5, END]]), torch.zeros(20, 8))
+
+
+def test_siglips_sentences_too():
+    text = random_tower(PaddedText(TowerShape(8, 1, 1, 8), vocabulary=50, positions=12, output=4), None)
+    with pytest.raises(ModelError, match="takes 13 tokens; this model reads at most 12"):
+        text(ReadPadded(0, 12)([[5, 6, END]]), torch.zeros(10, 8, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("width", "patch", "side"), [(768, 32, 224), (768, 16, 224), (48, 8, 32), (1152, 14, 56)])
+def test_an_image_embedded_among_others_has_the_bits_it_has_alone(width, patch, side):
+    shape = TowerShape(width, 1, heads=1, hidden=8)
+    tower = VisionTower(shape, patch=patch, image=side, output=8, patch_bias=width == 1152, norm_first=True)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in (*tower.patches.parameters(), tower.class_token, tower.positions):
+        torch.nn.init.normal_(parameter, std=0.02, generator=generator)
+    images = torch.randn(VisionTower.embedded_alike, 3, side, side, generator=generator)
+    with torch.no_grad():
+        alone = torch.cat([tower.embed(image) for image in images.split(1)])
+        for company in (2, 3, VisionTower.embedded_alike):
+            assert torch.equal(torch.cat([tower.embed(group) for group in images.split(company)]), alone)

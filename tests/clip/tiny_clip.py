@@ -1,4 +1,4 @@
-"""Small random CLIPs made with `transformers`, and their weights rewritten into the other layouts."""
+"""Random CLIPs made with `transformers`, mostly small ones, and their weights rewritten into the other layouts."""
 
 import re
 import warnings
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import CLIPConfig, CLIPModel, CLIPTokenizer
+from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PretrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 VISION = {
@@ -42,6 +43,20 @@ def shaken(model: CLIPModel, seed: int = 0) -> CLIPModel:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def large_model(kind: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """At full size. Drawing all its numbers takes longer than using them: a million serve for all, turned each time."""
+    with no_init_weights():
+        model = kind(config)
+    drawn = 0.02 * torch.randn(1_000_003, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            repeated = drawn.roll(977 * number).repeat(-(-parameter.numel() // len(drawn)))
+            parameter.copy_(repeated[: parameter.numel()].view_as(parameter))
+        for norm in (module for module in model.modules() if isinstance(module, nn.LayerNorm)):
+            norm.weight += 1
     return model.eval()
 
 

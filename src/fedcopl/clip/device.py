@@ -2,13 +2,17 @@
 
 import ctypes
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
 
+from ..config import Model
 from ..errors import ConfigError
+from .formats.hub import BUILT_IN
 
+TORCHS_OWN = torch.get_num_threads()  # as many threads as it took when it was loaded
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # glibc's numbers of the two switches in malloc.h
 
 
@@ -78,7 +82,22 @@ def keep_freed_memory() -> None:
         mallopt(TRIM_THRESHOLD, 2**31 - 1)
 
 
+def threads_for(model: Model) -> int:
+    """The setting `model.threads`; matrices as small as the embedded model's are multiplied sooner than shared out."""
+    return model.threads or (1 if model.backbone in BUILT_IN else 0)
+
+
 def use_threads(count: int) -> None:
-    """CPU threads for torch; 0 leaves its own choice."""
-    if count:
-        torch.set_num_threads(count)
+    """CPU threads for torch; 0 takes its own choice, whatever a run before chose."""
+    torch.set_num_threads(count or TORCHS_OWN)
+
+
+@contextmanager
+def threads_of_torch(count: int) -> Iterator[None]:
+    """For a while."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,6 +1,6 @@
 """A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -12,21 +12,10 @@ from torch import Tensor
 from ..errors import ConfigError
 from .device import Arithmetic
 from .frozen_clip import Clip
-from .towers import Sentences
+from .text_towers import Sentences
+from .wording import Wording, clean_name
 
 Array = NDArray[np.float32]
-
-
-def clean_name(name: str) -> str:
-    """A class name as it stands in a sentence."""
-    return " ".join(name.replace("_", " ").split())
-
-
-def zero_shot_sentences(classes: Iterable[str], template: str) -> list[str]:
-    """The hand-written sentence of each class."""
-    if "{}" not in template:
-        raise ConfigError(f"model.template: must have {{}} where the class name goes (given: {template!r})")
-    return [template.replace("{}", clean_name(name)) for name in classes]
 
 
 class Encoder:
@@ -35,7 +24,9 @@ class Encoder:
     def __init__(self, clip: Clip, classes: Sequence[str], template: str, arithmetic: Arithmetic):
         self.clip = clip.to(arithmetic.device)
         self.arithmetic, self.device, self.classes = arithmetic, arithmetic.device, len(classes)
-        self._zero_shot = clip.sentences(zero_shot_sentences(classes, template))
+        wordings = Wording.of(template).sentences(classes)
+        self._worded = [len(wording) for wording in wordings]
+        self._zero_shot = clip.sentences([sentence for wording in wordings for sentence in wording])
         self._names = [clean_name(name) for name in classes]
         self._prompted = clip.sentences([f"{name}." for name in self._names])
 
@@ -72,7 +63,12 @@ class Encoder:
     def _hand_written(self) -> Tensor:
         # Not in inference mode, whoever asks first: others train with it.
         with torch.inference_mode(False), torch.no_grad():
-            return self._encode_sentences(self._zero_shot, None)
+            features = self._encode_sentences(self._zero_shot, None)
+            return features if len(features) == self.classes else self._middles(features)
+
+    def _middles(self, features: Tensor) -> Tensor:
+        """Where a class has several sentences, it is their mean direction, as CLIP's authors do it."""
+        return F.normalize(torch.stack([own.mean(0) for own in features.split(self._worded)]), dim=-1)
 
     def _encode_sentences(self, sentences: Sentences, context: Tensor | None) -> Tensor:
         with self.arithmetic.towers():

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError
+from .blocks import Activation
 from .formats.hub import locate
 from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
 from .formats.layouts import Parts
-from .formats.openai import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, load_open_clip_folder, load_openai_file
-from .towers import Activation, Sentences, split_sentences
+from .formats.open_clip import OPEN_CLIP_WEIGHTS, load_open_clip_folder
+from .formats.openai import OPEN_CLIP_CONFIG, load_openai_file
+from .text_towers import Sentences
 
 
 class Clip(nn.Module):
@@ -24,7 +27,7 @@ class Clip(nn.Module):
         self.vision, self.text = parts.vision, parts.text
         self.logit_scale = parts.logit_scale
         self.tokenizer, self.preprocess = parts.tokenizer, parts.transform
-        self.highest_id_ends = parts.highest_id_ends
+        self.reading = parts.reading
         self.requires_grad_(False).eval()
 
     @property
@@ -34,10 +37,15 @@ class Clip(nn.Module):
     @property
     def positions(self) -> int:
         """How many tokens a sentence may have, start and end included."""
-        return len(self.text.positions)
+        return self.text.reads
 
     @property
-    def start_id(self) -> int:
+    def feature_size(self) -> int:
+        """d: numbers of a feature, of an image as of a sentence."""
+        return self.text.output
+
+    @property
+    def start_id(self) -> int | None:
         return self.tokenizer.start_id
 
     @property
@@ -78,17 +86,12 @@ class Clip(nn.Module):
 
     def _refuse_long(self, sentence: str, row: Sequence[int]) -> None:
         if len(row) > self.positions:
-            raise ModelError(f"{self.name} reads {self.positions} tokens; this takes {len(row)}: {sentence!r}")
+            raise ModelError(
+                f"{self.name} reads {self.positions} tokens; this takes {len(row)}: {shorten(sentence, 80)!r}"
+            )
 
     def _split(self, rows: Sequence[Sequence[int]]) -> Sentences:
-        return split_sentences([row[: self._end(row) + 1] for row in rows]).to(self.text.positions.device)
-
-    def _end(self, row: Sequence[int]) -> int:
-        """Where a sentence is read: its first end token, which in older checkpoints is the highest id."""
-        end = max(row) if self.highest_id_ends else self.end_id
-        if end not in row[1:]:
-            raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
-        return row.index(end)
+        return self.reading(rows).to(self.text.positions.device)
 
 
 def load_clip(name_or_path: str | Path, *, activation: Activation | None = None) -> Clip:

@@ -41,11 +41,14 @@ class TokenStore:
         """Tokens (n, N, width) on the CPU."""
         if self.kept is not None:
             return self.kept[torch.from_numpy(rows)]
-        device = self.clip.text.positions.device
-        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[rows])).to(device)
-        # One by one on a CPU: an image then has the same bits in whatever company it is embedded.
-        groups = pixels.split(1) if device.type == "cpu" else pixels.split(ENCODE_BATCH)
-        return torch.cat([self.clip.vision.embed(group).cpu() for group in groups])
+        # Few on a CPU: an image has the same bits in whatever company it is embedded.
+        at_once = self.clip.vision.embedded_alike if self.clip.text.positions.device.type == "cpu" else ENCODE_BATCH
+        groups = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+        return torch.cat([self._embedded(group) for group in groups])
+
+    def _embedded(self, rows: Rows) -> Tensor:
+        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[rows]))
+        return self.clip.vision.embed(pixels.to(self.clip.text.positions.device)).cpu()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from ..errors import ModelError
 # What OpenAI trained with, and everybody since: for checkpoints that do not say.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+HALF = (0.5, 0.5, 0.5)  # mean and deviation of SigLIP
 
 
 @dataclass(frozen=True)

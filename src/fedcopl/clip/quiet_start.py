@@ -90,7 +90,7 @@ def words_drawn_out(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArra
 
 def _words(clip: Clip, template: str) -> NDArray[np.float32]:
     """The embeddings of what stands before the class name; of the usual template where nothing does."""
-    given, usual = (clip.tokenizer.rows([text.partition("{}")[0]])[0][1:-1] for text in (template, USUAL_TEMPLATE))
+    given, usual = (clip.tokenizer.words(text.partition("{}")[0]) for text in (template, USUAL_TEMPLATE))
     embeddings: NDArray[np.float32] = (
         clip.text.embedding.weight[torch.tensor(given or usual)].detach().float().cpu().numpy()
     )

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .towers import beside, in_double
+from .blocks import beside, in_double
 
 EXPANSION = 4  # a bottleneck ends with this many times its inner width
 SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
@@ -95,10 +95,12 @@ class AttentionPool(nn.Module):
 class ResNetTower(nn.Module):
     """CLIP's ResNet with a `VisionTower`'s interface. Only `prompts[0]`, (P, width), has a place to go."""
 
+    embedded_alike = 1  # image at once: how a convolution adds up may depend on how many there are
+
     def __init__(self, *, stem: int, depths: Sequence[int], image: int, output: int):
         super().__init__()
         width = stem * SHRINK
-        self.image = image
+        self.image, self.output = image, output
         self.prompt_width = width
         self.prompt_levels = self.usual_prompt_levels = 1
         self.conv1, self.bn1 = (

@@ -2,6 +2,7 @@
 
 import json
 import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,28 +17,52 @@ from .formats.files import first_sentence, read_json
 
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 MARKERS = re.compile(f"({re.escape(START)}|{re.escape(END)})")
+PUNCTUATION = str.maketrans("", "", string.punctuation)
 COMPOSED_LOWER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
 WORDS = MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Sentences as rows of ids, each from the start token to the end token."""
+    """Sentences as rows of ids, each from the start token, where there is one, to the end token."""
 
     rows: Callable[[Sequence[str]], list[list[int]]]
-    start_id: int
+    start_id: int | None  # SigLIP's sentences begin with their first word
     end_id: int
     pad_id: int
     vocabulary: int
 
+    def words(self, text: str) -> list[int]:
+        """The ids of a text alone, without what is put around a sentence."""
+        return self.rows([text])[0][0 if self.start_id is None else 1 : -1]
 
-def read_tokenizer(folder: Path) -> Tokenizer | None:
-    """The tokenizer of a Hugging Face folder; None if it has none."""
+
+Cleaning = Callable[[str], str]
+
+
+def lower_case(text: str) -> str:
+    """What SigLIP 2 was trained on, though its tokenizer's file does not say so."""
+    return text.lower()
+
+
+def canonical(text: str) -> str:
+    """What SigLIP was trained on: lower case, no punctuation, single blanks."""
+    return " ".join(text.lower().translate(PUNCTUATION).split())
+
+
+def read_tokenizer(folder: Path, clean: Cleaning | None = None) -> Tokenizer | None:
+    """The tokenizer of a Hugging Face folder, for sentences that `clean` has gone over; None if it has none."""
     for name, read in (("tokenizer.json", _from_json), ("vocab.json", _from_vocabulary)):
         file = folder / name
         if file.is_file():
-            return _wrap(_read(file, read), _special(folder, "pad_token"), file)
+            return _wrap(_read(file, read), _special(folder, "pad_token"), file, clean)
     return None
+
+
+def tokenizer_kind(folder: Path) -> str:
+    """The class of tokenizer that a folder names; "" if it names none."""
+    file = folder / "tokenizer_config.json"
+    return str(read_json(file).get("tokenizer_class") or "") if file.is_file() else ""
 
 
 def _read(file: Path, read: Callable[[Path], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
@@ -49,21 +74,22 @@ def _read(file: Path, read: Callable[[Path], tokenizers.Tokenizer]) -> tokenizer
         raise ModelError(f"{file}: cannot be read as a tokenizer: {first_sentence(error)}") from error
 
 
-def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path) -> Tokenizer:
+def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path, clean: Cleaning | None) -> Tokenizer:
     inner.no_padding()
     inner.no_truncation()
     around_nothing = inner.encode("").ids
-    if len(around_nothing) != 2:
+    if len(around_nothing) not in (1, 2):
         raise ModelError(f"{file}: puts {len(around_nothing)} tokens around a sentence, not a start and an end")
-    start, end = around_nothing
+    start, end = [None, *around_nothing][-2:]
     pad_id = end if pad is None else inner.token_to_id(pad)
-    if pad_id is None:
+    if pad_id is None or end is None:
         raise ModelError(f"{file}: the padding token {pad!r} is not in the vocabulary")
-    return Tokenizer(lambda sentences: _rows(inner, sentences), start, end, pad_id, inner.get_vocab_size())
+    return Tokenizer(lambda sentences: _rows(inner, sentences, clean), start, end, pad_id, inner.get_vocab_size())
 
 
-def _rows(inner: tokenizers.Tokenizer, sentences: Sequence[str]) -> list[list[int]]:
-    return [encoding.ids for encoding in inner.encode_batch(list(sentences))]
+def _rows(inner: tokenizers.Tokenizer, sentences: Sequence[str], clean: Cleaning | None) -> list[list[int]]:
+    cleaned = list(sentences) if clean is None else [clean(sentence) for sentence in sentences]
+    return [encoding.ids for encoding in inner.encode_batch(cleaned)]
 
 
 def _from_json(file: Path) -> tokenizers.Tokenizer:

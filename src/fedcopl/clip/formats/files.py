@@ -37,6 +37,14 @@ class Weights:
             raise ModelError(f"{self.file}: {name} has the shape {shape}; {dimensions} dimensions are needed")
         return shape
 
+    def table(self, name: str) -> tuple[int, int]:
+        """Rows and columns of a weight that may be kept as a batch of one."""
+        shape = tuple(self.get(name).shape)
+        *batch, rows, columns = shape if len(shape) > 1 else (0, *shape)
+        if len(shape) < 2 or any(size != 1 for size in batch):
+            raise ModelError(f"{self.file}: {name} has the shape {shape}; 2 dimensions are needed")
+        return rows, columns
+
 
 def read_json(file: Path) -> dict[str, Any]:
     try:

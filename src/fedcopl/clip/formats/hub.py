@@ -76,8 +76,35 @@ LAION_B_32 = WeightsRelease(
     "ac4f8c4b88af6d963118cbf40ad93176d092abbedfcb752601ae1866352656e6",
     OPEN_CLIP_FILES,
 )
+SIGLIP_B_16 = WeightsRelease(
+    "google/siglip-base-patch16-224",
+    "7fd15f0689c79d79e38b1c2e2e2370a7bf2761ed",
+    "model.safetensors",
+    "2c63cb7d1f2e95ba501893cbb8faeb4ea9a3af295498d35097126228659c2af8",
+)
+SIGLIP_2_B_16 = WeightsRelease(
+    "google/siglip2-base-patch16-224",
+    "75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2",
+    "model.safetensors",
+    "612923381c76ec5a9bed335d1c48827e3f2e506ac31b044b63b2031fadee6a0b",
+)
+BIOMED_CLIP = WeightsRelease(
+    "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224",
+    "9f341de24bfb00180f1b847274256e9b65a3a32e",
+    "open_clip_pytorch_model.bin",
+    "52cc993c5c5ff962bd0c60931874bc001e7e9b41666a385530f4a036294576be",
+    (*OPEN_CLIP_FILES, "tokenizer.json", "tokenizer_config.json"),
+)
+BIOCLIP = WeightsRelease(
+    "imageomics/bioclip",
+    "ce901ab3c6a913f9e9ef94ce6d27761069f4f01c",
+    "open_clip_pytorch_model.bin",
+    "e380384f0c30d425d8c6c40f24471f9dd497fbdfa734a89c461a94aee95f0ef4",
+    OPEN_CLIP_FILES,
+)
+NEWER = (SIGLIP_B_16, SIGLIP_2_B_16, BIOMED_CLIP, BIOCLIP)
 SHORT_NAMES = {"ViT-B/32": VIT_B_32, "ViT-B/16": VIT_B_16, "ViT-L/14": VIT_L_14, "RN50": RN50}
-RELEASES = SHORT_NAMES | {r.repository: r for r in (VIT_B_32, VIT_B_16, VIT_L_14, RN50, LAION_B_32)}
+RELEASES = SHORT_NAMES | {r.repository: r for r in (VIT_B_32, VIT_B_16, VIT_L_14, RN50, LAION_B_32, *NEWER)}
 
 
 def locate(name_or_path: str | Path) -> Path:
@@ -87,8 +114,14 @@ def locate(name_or_path: str | Path) -> Path:
         return BUILT_IN[name]
     if Path(name_or_path).exists():
         return Path(name_or_path)
-    if name in RELEASES:
-        return find_or_fetch(name)
+    refuse_unknown(name)
+    return find_or_fetch(name)
+
+
+def refuse_unknown(name: str) -> None:
+    """ModelError for what is neither a path nor a well-known name; says what may be meant."""
+    if name in BUILT_IN or name in RELEASES or Path(name).exists():
+        return
     known = [*BUILT_IN, *RELEASES]
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""

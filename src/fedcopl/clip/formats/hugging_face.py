@@ -1,17 +1,17 @@
-"""A Hugging Face `CLIPModel` folder: config.json, weights, tokenizer, and how images are prepared."""
+"""A Hugging Face folder of a CLIP or a SigLIP: config.json, weights, tokenizer, and how images are prepared."""
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ...errors import ModelError
-from ..preprocess import ImageTransform, read_transform
-from ..tokenizer import Tokenizer, clip_tokenizer, read_tokenizer
-from ..towers import Activation, TextTower, VisionTower
+from ..blocks import Activation
+from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, read_transform
+from ..text_towers import CausalText, PaddedText, ReadPadded, ReadUpToEnd, TextTower
+from ..tokenizer import Tokenizer, canonical, clip_tokenizer, lower_case, read_tokenizer, tokenizer_kind
+from ..vision_tower import VisionTower
 from .files import positive, read_json, read_weights
 from .layouts import (
-    HUGGING_FACE_TEXT,
-    HUGGING_FACE_VISION,
     BlockTraits,
     Parts,
     build_text,
@@ -21,6 +21,7 @@ from .layouts import (
     read_scale,
     refuse_leftovers,
 )
+from .names import HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SIGLIP_TEXT, SIGLIP_VISION
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -31,26 +32,74 @@ WEIGHT_FILES = (
 LEGACY_END = 2  # older configs say 2 whatever the vocabulary; `transformers` then reads the highest id instead
 
 
+ACTIVATION_NAMES: Mapping[str, Activation] = {
+    "quick_gelu": "quick_gelu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+# The model of a kind that loads, for kinds that do not.
+NEAREST = {
+    "siglip2": "google/siglip2-base-patch16-224, of one resolution",
+    "metaclip_2": "facebook/metaclip-b16-fullcc2.5b, or google/siglip2-base-patch16-224 for many languages",
+    "chinese_clip": "google/siglip2-base-patch16-224, which reads many languages",
+    "altclip": "google/siglip2-base-patch16-224, which reads many languages",
+}
+
+
 def load_hugging_face(folder: Path) -> Parts:
     config_file = folder / "config.json"
     config = read_json(config_file)
-    if config.get("model_type") != "clip":
-        raise ModelError(f"{config_file}: describes a {config.get('model_type')!r}, not a 'clip'")
+    loaders = {"clip": load_clip_folder, "siglip": load_siglip_folder}
+    kind = config.get("model_type")
+    if kind not in loaders:
+        nearest = NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
+        raise ModelError(
+            f"{config_file}: describes a {kind!r}, not a 'clip' or a 'siglip'; the nearest that loads is {nearest}"
+        )
+    return loaders[kind](folder, config, config_file)
+
+
+def load_clip_folder(folder: Path, config: Mapping[str, Any], config_file: Path) -> Parts:
     vision_config = _section(config, "vision", config_file)
     text_config = _section(config, "text", config_file)
     weights = read_weights(find_weights(folder))
     vision = build_vision(weights, HUGGING_FACE_VISION, _traits(vision_config, config_file))
-    text = build_text(weights, HUGGING_FACE_TEXT, _traits(text_config, config_file))
-    compare_outputs(weights, vision.project, text.project)
+    text = build_text(weights, HUGGING_FACE_TEXT, _traits(text_config, config_file), CausalText)
+    compare_outputs(weights, vision, text)
     refuse_leftovers(weights, [(vision, HUGGING_FACE_VISION), (text, HUGGING_FACE_TEXT)])
     compare_sizes(config_file, _claims(config, vision_config, text_config), _sizes(vision, text))
+    tokenizer = _clip_tokenizer(folder, text, text_config)
+    highest_id_ends = text_config.get("eos_token_id") == LEGACY_END
     return Parts(
         vision,
         text,
         read_scale(weights),
-        _tokenizer(folder, text, text_config),
-        _transform(folder, vision.image),
-        highest_id_ends=text_config.get("eos_token_id") == LEGACY_END,
+        tokenizer,
+        _transform(folder, vision.image, CLIP_MEAN, CLIP_STD),
+        ReadUpToEnd(None if highest_id_ends else tokenizer.end_id),
+    )
+
+
+def load_siglip_folder(folder: Path, config: Mapping[str, Any], config_file: Path) -> Parts:
+    """SigLIP, and SigLIP 2 of a fixed resolution, which is the same model with another tokenizer."""
+    vision_config = _section(config, "vision", config_file)
+    text_config = _section(config, "text", config_file)
+    weights = read_weights(find_weights(folder))
+    image = positive(int, vision_config.get("image_size", 224), "image_size", config_file)
+    vision = build_vision(weights, SIGLIP_VISION, _siglip_traits(vision_config, config_file), image)
+    text = build_text(weights, SIGLIP_TEXT, _siglip_traits(text_config, config_file), PaddedText)
+    compare_outputs(weights, vision, text)
+    refuse_leftovers(weights, [(vision, SIGLIP_VISION), (text, SIGLIP_TEXT)], bias=True)
+    compare_sizes(config_file, _claims(config, vision_config, text_config), _sizes(vision, text))
+    tokenizer = _siglip_tokenizer(folder, text)
+    return Parts(
+        vision,
+        text,
+        read_scale(weights),
+        tokenizer,
+        _transform(folder, vision.image, HALF, HALF),
+        ReadPadded(tokenizer.pad_id, text.reads),
     )
 
 
@@ -71,12 +120,18 @@ def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any
 
 def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     activation = section.get("hidden_act", "quick_gelu")
-    if activation not in get_args(Activation):
-        known = " and ".join(get_args(Activation))
-        raise ModelError(f"{file}: hidden_act is {activation!r}; only {known} are known")
+    if activation not in ACTIVATION_NAMES:
+        *others, last = ACTIVATION_NAMES
+        raise ModelError(f"{file}: hidden_act is {activation!r}; only {', '.join(others)} and {last} are known")
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
-    return BlockTraits(heads, activation, epsilon)
+    return BlockTraits(heads, ACTIVATION_NAMES[activation], epsilon)
+
+
+def _siglip_traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
+    """Its published configs leave out what is as in the base model."""
+    usual = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
+    return _traits(usual | dict(section), file)
 
 
 def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +147,7 @@ def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[
 def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
     """What the weights say, under the names that config.json uses."""
     sizes = {
-        "projection_dim": vision.project.out_features,
+        "projection_dim": vision.output,
         "vision_config.image_size": vision.image,
         "vision_config.patch_size": vision.patch,
         "text_config.vocab_size": text.embedding.num_embeddings,
@@ -107,17 +162,33 @@ def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
     return sizes
 
 
-def _tokenizer(folder: Path, text: TextTower, text_config: Mapping[str, Any]) -> Tokenizer:
+def _clip_tokenizer(folder: Path, text: TextTower, text_config: Mapping[str, Any]) -> Tokenizer:
     tokenizer = read_tokenizer(folder) or clip_tokenizer()
-    rows, file = text.embedding.num_embeddings, folder / "config.json"
-    if tokenizer.vocabulary > rows:
-        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
+    _refuse_unknown_tokens(folder, tokenizer, text)
     end = text_config.get("eos_token_id", tokenizer.end_id)
     if end not in (LEGACY_END, tokenizer.end_id):
+        file = folder / "config.json"
         raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer ends a sentence with {tokenizer.end_id}")
     return tokenizer
 
 
-def _transform(folder: Path, image_size: int) -> ImageTransform:
+def _siglip_tokenizer(folder: Path, text: TextTower) -> Tokenizer:
+    """SigLIP's words have neither capitals nor punctuation; SigLIP 2 has Gemma's tokenizer and keeps punctuation."""
+    clean = lower_case if "gemma" in (kind := tokenizer_kind(folder).lower()) or "siglip2" in kind else canonical
+    tokenizer = read_tokenizer(folder, clean)
+    if tokenizer is None:
+        raise ModelError(f"{folder}: lacks tokenizer.json, and a SigLIP's words are nowhere else but in spiece.model")
+    _refuse_unknown_tokens(folder, tokenizer, text)
+    return tokenizer
+
+
+def _refuse_unknown_tokens(folder: Path, tokenizer: Tokenizer, text: TextTower) -> None:
+    rows = text.embedding.num_embeddings
+    if tokenizer.vocabulary > rows:
+        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
+
+
+def _transform(folder: Path, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageTransform:
     file = folder / "preprocessor_config.json"
-    return read_transform(read_json(file) if file.is_file() else {}, image_size, file)
+    usual = {"image_mean": mean, "image_std": std}
+    return read_transform(usual | (read_json(file) if file.is_file() else {}), image_size, file)

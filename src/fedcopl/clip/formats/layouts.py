@@ -1,4 +1,4 @@
-"""Names of CLIP's weights, ours and those of the checkpoints people have, and the towers they fill."""
+"""Towers of the sizes that weights have, filled with them, whatever their names are."""
 
 import math
 import re
@@ -13,116 +13,19 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...errors import ModelError
+from ..blocks import Activation, TowerShape
 from ..preprocess import ImageTransform
 from ..resnet import ResNetTower
+from ..text_towers import BertText, CausalText, PaddedText, SentenceReading, TextTower
 from ..tokenizer import Tokenizer
-from ..towers import Activation, TextTower, TowerShape, VisionTower
+from ..vision_tower import VisionTower
 from .files import Weights
+from .names import BERT_TEXT, BIAS, HARMLESS, HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SCALE, TowerNames
 
 Tower = TypeVar("Tower", bound=nn.Module)
-WeightsByName = Mapping[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True)
-class TowerNames:
-    """Under which names a kind of checkpoint keeps the weights of one tower.
-
-    A weight with several names is kept there in parts; one below the other, they make ours.
-    """
-
-    outside: WeightsByName
-    block: str
-    inside: WeightsByName
-    turned: frozenset[str] = frozenset()  # ours, kept there as the transpose
-
-    def of(self, ours: str) -> tuple[str, ...]:
-        match = re.fullmatch(r"blocks\.(\d+)\.(.+)", ours)
-        if not match:
-            return self.outside[ours]
-        return tuple(f"{self.block}.{match[1]}.{name}" for name in self.inside[match[2]])
-
-    def one(self, ours: str) -> str:
-        (theirs,) = self.of(ours)
-        return theirs
-
-
-def _both(pairs: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Names of modules -> names of their weights and biases."""
-    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in pairs.items() for kind in ("weight", "bias")}
-
-
-HUGGING_FACE_BLOCK = _both(
-    {
-        "norm_attention": "layer_norm1",
-        "out": "self_attn.out_proj",
-        "norm_mlp": "layer_norm2",
-        "up": "mlp.fc1",
-        "down": "mlp.fc2",
-    }
-) | {f"query_key_value.{kind}": tuple(f"self_attn.{part}_proj.{kind}" for part in "qkv") for kind in ("weight", "bias")}
-HUGGING_FACE_VISION = TowerNames(
-    _both(
-        {
-            "patches": "vision_model.embeddings.patch_embedding",
-            "norm_first": "vision_model.pre_layrnorm",
-            "norm_last": "vision_model.post_layernorm",
-            "project": "visual_projection",
-        }
-    )
-    | {
-        "class_token": ("vision_model.embeddings.class_embedding",),
-        "positions": ("vision_model.embeddings.position_embedding.weight",),
-    },
-    "vision_model.encoder.layers",
-    HUGGING_FACE_BLOCK,
-)
-HUGGING_FACE_TEXT = TowerNames(
-    _both({"norm_last": "text_model.final_layer_norm", "project": "text_projection"})
-    | {
-        "embedding.weight": ("text_model.embeddings.token_embedding.weight",),
-        "positions": ("text_model.embeddings.position_embedding.weight",),
-    },
-    "text_model.encoder.layers",
-    HUGGING_FACE_BLOCK,
-)
-OPENAI_BLOCK = _both(
-    {
-        "norm_attention": "ln_1",
-        "out": "attn.out_proj",
-        "norm_mlp": "ln_2",
-        "up": "mlp.c_fc",
-        "down": "mlp.c_proj",
-    }
-) | {f"query_key_value.{kind}": (f"attn.in_proj_{kind}",) for kind in ("weight", "bias")}
-OPENAI_VISION = TowerNames(
-    _both({"patches": "visual.conv1", "norm_first": "visual.ln_pre", "norm_last": "visual.ln_post"})
-    | {
-        "class_token": ("visual.class_embedding",),
-        "positions": ("visual.positional_embedding",),
-        "project.weight": ("visual.proj",),
-    },
-    "visual.transformer.resblocks",
-    OPENAI_BLOCK,
-    turned=frozenset({"project.weight"}),
-)
-OPENAI_TEXT = TowerNames(
-    _both({"norm_last": "ln_final"})
-    | {
-        "embedding.weight": ("token_embedding.weight",),
-        "positions": ("positional_embedding",),
-        "project.weight": ("text_projection",),
-    },
-    "transformer.resblocks",
-    OPENAI_BLOCK,
-    turned=frozenset({"project.weight"}),
-)
-SCALE = "logit_scale"
 HEAD_WIDTH = 64  # of all of OpenAI's models
-# Tables that older versions stored with the weights; all of them follow from the sizes.
-HARMLESS = re.compile(
-    r"(text_model|vision_model)\.embeddings\.position_ids|attn_mask|input_resolution|context_length|vocab_size"
-    r"|.+\.num_batches_tracked"
-)
 
 
 def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict[str, Tensor]:
@@ -167,43 +70,70 @@ def unfilled() -> Iterator[None]:
         yield
 
 
-def check_square(tokens: int, name: str, weights: Weights) -> int:
-    """The side of the square of patches that, with one more token, makes `tokens`."""
-    side = math.isqrt(max(tokens - 1, 0))
-    if side < 1 or side**2 != tokens - 1:
-        raise ModelError(f"{weights.file}: {name} has {tokens} rows: not a square of patches and one more")
+def check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
+    """The side of the square of patches that, with `extra` more tokens, makes `tokens`."""
+    side = math.isqrt(max(tokens - extra, 0))
+    if side < 1 or side**2 != tokens - extra:
+        one_more = " and one more" if extra else ""
+        raise ModelError(f"{weights.file}: {name} has {tokens} rows: not a square of patches{one_more}")
     return side
 
 
-def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits) -> VisionTower:
-    """A vision transformer of the sizes that its weights have."""
+def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
+    """A vision transformer of the sizes that its weights have. `image` may be wider than its patches reach."""
     (*_, patch) = weights.shape(names.one("patches.weight"), 4)
-    (tokens, _) = weights.shape(names.one("positions"), 2)
-    grid = check_square(tokens, names.one("positions"), weights)
+    (tokens, _) = weights.table(names.one("positions"))
+    has_class = "class_token" in names.outside
+    grid = check_square(tokens, names.one("positions"), weights, extra=int(has_class))
+    shape = _tower_shape(weights, names, traits)
     with unfilled():
         tower = VisionTower(
-            _tower_shape(weights, names, traits),
+            shape,
             patch=patch,
-            image=grid * patch,
-            output=_output(weights, names),
+            image=image if image is not None and image // patch == grid else grid * patch,
+            output=_output(weights, names) if has_class else shape.width,
             patch_bias=names.one("patches.bias") in weights.tensors,
-            norm_first=names.one("norm_first.weight") in weights.tensors,
+            norm_first="norm_first.weight" in names.outside and names.one("norm_first.weight") in weights.tensors,
+            pooling="class token" if has_class else "attention",
         )
     return fill(tower, weights, names)
 
 
-def build_text(weights: Weights, names: TowerNames, traits: BlockTraits) -> TextTower:
+Plain = TypeVar("Plain", CausalText, PaddedText)
+
+
+def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[Plain]) -> Plain:
     """A text transformer of the sizes that its weights have."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
     with unfilled():
         shape = _tower_shape(weights, names, traits)
-        tower = TextTower(shape, vocabulary=vocabulary, positions=positions, output=_output(weights, names))
+        tower = kind(shape, vocabulary=vocabulary, positions=positions, output=_output(weights, names))
     return fill(tower, weights, names)
 
 
+def build_bert(weights: Weights, traits: BlockTraits, length: int) -> BertText:
+    """A BERT that reads at most `length` tokens, and the projection after it: one matrix or two."""
+    (vocabulary, _) = weights.shape(BERT_TEXT.one("embedding.weight"), 2)
+    (positions, _) = weights.shape(BERT_TEXT.one("positions"), 2)
+    (kinds, _) = weights.shape(BERT_TEXT.one("kinds"), 2)
+    is_double = BERT_TEXT.one("project.0.weight") in weights.tensors
+    (output, hidden) = weights.shape(BERT_TEXT.one("project.2.weight" if is_double else "project.weight"), 2)
+    with unfilled():
+        tower = BertText(
+            _tower_shape(weights, BERT_TEXT, traits),
+            vocabulary=vocabulary,
+            positions=positions,
+            output=output,
+            kinds=kinds,
+            hidden_output=hidden if is_double else None,
+        )
+    tower.reads = min(length, positions)
+    return fill(tower, weights, BERT_TEXT)
+
+
 def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> TowerShape:
-    (_, width) = weights.shape(names.one("positions"), 2)
+    (_, width) = weights.table(names.one("positions"))
     (hidden, _) = weights.shape(names.one("blocks.0.up.weight"), 2)
     heads = traits.heads or width // traits.head_width
     if heads < 1 or width % heads:
@@ -231,17 +161,27 @@ def fill(tower: Tower, weights: Weights, names: TowerNames) -> Tower:
 def _fetch(name: str, empty: Tensor, weights: Weights, names: TowerNames) -> Tensor:
     turned, theirs = name in names.turned, names.of(name)
     needed = list(empty.shape[::-1] if turned else empty.shape)
-    needed[0] //= len(theirs)
-    parts = [_fitting(part, needed, weights) for part in theirs]
-    whole = torch.cat(parts) if len(parts) > 1 else parts[0]
+    whole = _whole(theirs, needed, weights)
     return whole.T.contiguous() if turned else whole.contiguous()
 
 
-def _fitting(name: str, needed: list[int], weights: Weights) -> Tensor:
-    found = weights.get(name)
-    if list(found.shape) != needed:
-        raise ModelError(f"{weights.file}: {name} has the shape {tuple(found.shape)}, not {tuple(needed)}")
-    return found.float()
+def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tensor:
+    """A weight from its parts, one below the other."""
+    parts = [_without_batch(weights.get(name), len(needed)) for name in names]
+    share = [needed[0] // len(names), *needed[1:]]
+    fits = [list(part.shape[1:]) == needed[1:] for part in parts]
+    if not all(fits) or sum(len(part) for part in parts) != needed[0]:
+        wrong = next((i for i, part in enumerate(parts) if list(part.shape) != share), 0)
+        shape = tuple(weights.get(names[wrong]).shape)
+        raise ModelError(f"{weights.file}: {names[wrong]} has the shape {shape}, not {tuple(share)}")
+    return torch.cat([part.float() for part in parts]) if len(parts) > 1 else parts[0].float()
+
+
+def _without_batch(tensor: Tensor, dimensions: int) -> Tensor:
+    """Some keep positions as a batch of one."""
+    while tensor.dim() > dimensions and len(tensor) == 1:
+        tensor = tensor[0]
+    return tensor
 
 
 def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
@@ -252,15 +192,15 @@ def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int
             raise ModelError(f"{file}: {name} is {claim}, but the weights beside it have {size}")
 
 
-def compare_outputs(weights: Weights, of_images: nn.Linear, of_sentences: nn.Linear) -> None:
-    images, sentences = of_images.out_features, of_sentences.out_features
-    if images != sentences:
-        raise ModelError(f"{weights.file}: images have {images} features and sentences {sentences}")
+def compare_outputs(weights: Weights, vision: VisionTower | ResNetTower, text: TextTower) -> None:
+    if vision.output != text.output:
+        raise ModelError(f"{weights.file}: images have {vision.output} features and sentences {text.output}")
 
 
-def refuse_leftovers(weights: Weights, towers: Iterable[tuple[nn.Module, TowerNames]]) -> None:
+def refuse_leftovers(weights: Weights, towers: Iterable[tuple[nn.Module, TowerNames]], bias: bool = False) -> None:
     """A weight that nothing uses means that the model is not what it seems."""
-    used = {SCALE} | {theirs for tower, names in towers for ours in tower.state_dict() for theirs in names.of(ours)}
+    used = {theirs for tower, names in towers for ours in tower.state_dict() for theirs in names.of(ours)}
+    used |= {SCALE, BIAS} if bias else {SCALE}
     for name in weights.tensors:
         if name not in used and not HARMLESS.fullmatch(name):
             raise ModelError(f"{weights.file}: holds the weight {name}, which has no place in this kind of CLIP")
@@ -282,4 +222,4 @@ class Parts:
     logit_scale: float
     tokenizer: Tokenizer
     transform: ImageTransform
-    highest_id_ends: bool  # a sentence is read at its highest token id, not at the first end token
+    reading: SentenceReading

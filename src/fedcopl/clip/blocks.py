@@ -1,0 +1,157 @@
+"""The transformer block that all towers are made of, and the activations it may have."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
+Part = TypeVar("Part", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class TowerShape:
+    """The sizes of one transformer, as its checkpoint gives them."""
+
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    activation: Activation = "quick_gelu"
+    epsilon: float = 1e-5
+
+
+QUICK = 1.702
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, which torch has as one pass."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
+        return activated
+    return F.silu(x * QUICK, inplace=True).div_(QUICK)
+
+
+class _QuickGelu(torch.autograd.Function):
+    """The factors cancel in the derivative, so backward is one pass over one saved tensor instead of four over two."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        scaled = x * QUICK
+        ctx.save_for_backward(scaled)
+        return F.silu(scaled).div_(QUICK)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (scaled,) = ctx.saved_tensors
+        passed: Tensor = torch.ops.aten.silu_backward(gradient, scaled)
+        return passed
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by the tangent that SigLIP was trained with."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "quick_gelu": quick_gelu,
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+}
+
+
+class Block(nn.Module):
+    """One pre-norm transformer block whose attention may look at extra keys and values."""
+
+    def __init__(self, shape: TowerShape):
+        super().__init__()
+        self.heads = shape.heads
+        self.norm_attention = nn.LayerNorm(shape.width, shape.epsilon)
+        self.query_key_value = nn.Linear(shape.width, 3 * shape.width)
+        self.out = nn.Linear(shape.width, shape.width)
+        self.norm_mlp = nn.LayerNorm(shape.width, shape.epsilon)
+        self.up = nn.Linear(shape.width, shape.hidden)
+        self.down = nn.Linear(shape.hidden, shape.width)
+        self.activate = ACTIVATIONS[shape.activation]
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Tokens as this block's attention looks at them."""
+        normed: Tensor = self.norm_attention(x)
+        return normed
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self.query_key_value(self.seen(x)).chunk(3, dim=-1)
+        return split_heads(query, self.heads), split_heads(key, self.heads), split_heads(value, self.heads)
+
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Only what others may look at: for tokens whose own output nobody reads."""
+        return keys_values(self.query_key_value, self.seen(x), self.heads)
+
+    def query_keys_values_of_row(self, x: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
+        seen = self.seen(x)
+        return (
+            queries(self.query_key_value, take_row(seen, row), self.heads),
+            *keys_values(self.query_key_value, seen, self.heads),
+        )
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        """Residual attention output, then the MLP. `attended` is (B, heads, N, D / heads)."""
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        del attended  # the MLP needs the memory
+        return x + self.mlp(self.norm_mlp(x))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        output: Tensor = self.down(self.activate(self.up(x)))
+        return output
+
+
+class PostNormBlock(Block):
+    """BERT's: each sum is normed after it is made, and attention looks at tokens as they are."""
+
+    def seen(self, x: Tensor) -> Tensor:
+        return x
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = self.norm_attention(x + self.out(attended.transpose(1, 2).flatten(2)))
+        finished: Tensor = self.norm_mlp(x + self.mlp(x))
+        return finished
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, N, D) -> (B, heads, N, D / heads)."""
+    batch, length, width = x.shape
+    return x.view(batch, length, heads, width // heads).transpose(1, 2)
+
+
+def queries(query_key_value: nn.Linear, x: Tensor, heads: int) -> Tensor:
+    """The first third of a joint projection."""
+    width = x.shape[-1]
+    return split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
+
+
+def keys_values(query_key_value: nn.Linear, x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """The other two thirds."""
+    width = x.shape[-1]
+    key, value = F.linear(x, query_key_value.weight[width:], query_key_value.bias[width:]).chunk(2, dim=-1)
+    return split_heads(key, heads), split_heads(value, heads)
+
+
+def take_row(x: Tensor, row: Tensor) -> Tensor:
+    """x (B, N, D), row (B,) -> (B, 1, D)."""
+    return x.gather(1, row[:, None, None].expand(-1, 1, x.shape[-1]))
+
+
+def beside(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
+    """Put keys or values that all sequences share, (1, heads, P, d), beside each one's own (B, heads, N, d)."""
+    expanded = shared.expand(own.shape[0], -1, -1, -1)
+    return torch.cat([expanded, own] if first else [own, expanded], dim=2)
+
+
+def in_double(module: Part) -> Part:
+    """A copy on the CPU in double precision: there its last bits are far below those of a float32."""
+    return deepcopy(module).cpu().double()

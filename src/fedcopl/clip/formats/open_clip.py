@@ -1,0 +1,237 @@
+"""open_clip's folders: plain CLIPs, SigLIPs, and vision transformers of timm's beside a BERT."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import ModelError
+from ..blocks import Activation
+from ..preprocess import HALF
+from ..text_towers import BertText, PaddedText, ReadPadded, TextTower
+from ..tokenizer import Tokenizer, canonical, read_tokenizer
+from ..vision_tower import VisionTower
+from .files import Weights, positive, read_json, read_weights
+from .layouts import (
+    HEAD_WIDTH,
+    BlockTraits,
+    Parts,
+    build_bert,
+    build_text,
+    build_vision,
+    compare_outputs,
+    compare_sizes,
+    read_scale,
+    refuse_leftovers,
+)
+from .names import BERT_TEXT, OPEN_CLIP_TEXT, TIMM_CLASS_VISION, TIMM_POOLED_VISION
+from .openai import OPEN_CLIP_CONFIG, assemble, read_preprocess
+
+OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+OpenClipSettings = Mapping[str, Any]
+
+# What a config may say of a tower of each kind; the rest makes it another kind, which is refused by the setting's name.
+PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
+PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
+TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
+SIGLIP_TEXT_SETTINGS = PLAIN_TEXT | {
+    "no_causal_mask",
+    "proj_bias",
+    "pool_type",
+    "norm_kwargs",
+    "act_kwargs",
+    "tokenizer_kwargs",
+}
+BERT_SETTINGS = PLAIN_TEXT | {
+    "hf_model_name",
+    "hf_proj_type",
+    "hf_pooler_type",
+    "proj",
+    "pooler_type",
+    "tokenizer_kwargs",
+}
+# timm's plain vision transformers: heads do not show in the weights, the name tells them.
+TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
+TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
+# timm gives these the activation that SigLIP was trained with, and the others exact GELU.
+TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
+# The model that loads, for trunks that do not.
+NEAREST_TRUNKS = (
+    (r"eva", "facebook/metaclip-b16-fullcc2.5b"),
+    (r"fastvit|vit_.*_mci", "wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M"),
+    (r"resnet|convnext", "timm/resnet50_clip.openai"),
+)
+TIMM_EPSILON, BERT_EPSILON = 1e-6, 1e-12
+CLS_POOLER = "cls_last_hidden_state_pooler"
+
+
+def load_open_clip_folder(folder: Path) -> Parts:
+    file = folder / OPEN_CLIP_CONFIG
+    config = read_json(file)
+    model, vision, text = _sections(config, file)
+    preprocess = config.get("preprocess_cfg") or {}
+    if vision.get("timm_model_name"):
+        traits, is_pooled = timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
+        weights = read_weights(find_open_clip_weights(folder))
+        return _load_with_timm(weights, traits, is_pooled, vision, text, preprocess, file)
+    return _load_plain(read_weights(find_open_clip_weights(folder)), model, vision, text, preprocess, file)
+
+
+def find_open_clip_weights(folder: Path) -> Path:
+    for name in OPEN_CLIP_WEIGHTS:
+        if (folder / name).is_file():
+            return folder / name
+    raise ModelError(f"{folder}: has neither {' nor '.join(OPEN_CLIP_WEIGHTS)}")
+
+
+def _sections(config: OpenClipSettings, file: Path) -> tuple[OpenClipSettings, OpenClipSettings, OpenClipSettings]:
+    """The three sections, once every setting in them is one that we understand."""
+    model = config.get("model_cfg")
+    if not isinstance(model, dict):
+        raise ModelError(f"{file}: lacks the section model_cfg")
+    for name in ("vision_cfg", "text_cfg"):
+        if not isinstance(model.get(name), dict):
+            raise ModelError(f"{file}: lacks the section model_cfg.{name}")
+    vision, text = model["vision_cfg"], model["text_cfg"]
+    is_timm = bool(vision.get("timm_model_name"))
+    with_timm = BERT_SETTINGS if text.get("hf_model_name") else SIGLIP_TEXT_SETTINGS
+    _refuse_others("vision_cfg", vision, TIMM_VISION if is_timm else PLAIN_VISION, file)
+    _refuse_others("text_cfg", text, with_timm if is_timm else PLAIN_TEXT, file)
+    return model, vision, text
+
+
+def _refuse_others(section: str, settings: OpenClipSettings, known: set[str], file: Path) -> None:
+    for setting, value in settings.items():
+        if value and setting not in known | TRAINING_ONLY:
+            raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
+
+
+def _load_plain(
+    weights: Weights,
+    model: OpenClipSettings,
+    vision: OpenClipSettings,
+    text: OpenClipSettings,
+    preprocess: OpenClipSettings,
+    file: Path,
+) -> Parts:
+    activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
+    head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
+    heads = positive(int, text.get("heads"), "heads", file)
+    traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
+    parts = assemble(weights, *traits, preprocess)
+    compare_sizes(file, _claims(model, vision, text), _sizes(parts))
+    return parts
+
+
+def _claims(model: OpenClipSettings, vision: OpenClipSettings, text: OpenClipSettings) -> dict[str, Any]:
+    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
+    return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
+
+
+def _sizes(parts: Parts) -> dict[str, int]:
+    """What the weights say, under the names that open_clip's config uses."""
+    sizes = {
+        "embed_dim": parts.text.output,
+        "vision_cfg.image_size": parts.vision.image,
+        "text_cfg.context_length": len(parts.text.positions),
+        "text_cfg.vocab_size": parts.text.embedding.num_embeddings,
+        "text_cfg.width": parts.text.shape.width,
+        "text_cfg.layers": parts.text.shape.depth,
+    }
+    if isinstance(parts.vision, VisionTower):
+        sizes["vision_cfg.width"] = parts.vision.shape.width
+        sizes["vision_cfg.layers"] = parts.vision.shape.depth
+        sizes["vision_cfg.patch_size"] = parts.vision.patch
+    return sizes
+
+
+def _load_with_timm(
+    weights: Weights,
+    traits: BlockTraits,
+    is_pooled: bool,
+    vision: OpenClipSettings,
+    text: OpenClipSettings,
+    preprocess: OpenClipSettings,
+    file: Path,
+) -> Parts:
+    vision_names = TIMM_POOLED_VISION if is_pooled else TIMM_CLASS_VISION
+    image = positive(int, vision.get("image_size", 224), "image_size", file)
+    images = build_vision(weights, vision_names, traits, image)
+    is_bert = bool(text.get("hf_model_name"))
+    sentences = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
+    tokenizer = _tokenizer(weights, sentences, text)
+    compare_outputs(weights, images, sentences)
+    towers = [(images, vision_names), (sentences, BERT_TEXT if is_bert else OPEN_CLIP_TEXT)]
+    refuse_leftovers(weights, towers, bias=not is_bert)
+    usual = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
+    return Parts(
+        images,
+        sentences,
+        read_scale(weights),
+        tokenizer,
+        read_preprocess({**usual, **preprocess}, images.image, file),
+        ReadPadded(tokenizer.pad_id, 0 if is_bert else sentences.reads),
+    )
+
+
+def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
+    """Whether the trunk is pooled by attention; it may else be read at its class token and projected."""
+    pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
+    if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
+        raise ModelError(
+            f"{file}: vision_cfg.timm_pool is {pool!r} with timm_proj {project!r}: only 'map' with 'none' (SigLIP) and "
+            "'token' with 'linear' (BiomedCLIP) are supported"
+        )
+    return pool == "map"
+
+
+def timm_traits(name: Any, file: Path) -> BlockTraits:
+    match = TIMM_NAME.fullmatch(str(name))
+    if match is None:
+        nearest = next((model for start, model in NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP")
+        raise ModelError(
+            f"{file}: vision_cfg.timm_model_name is {name!r}: only timm's plain vision transformers are supported, "
+            f"such as vit_base_patch16_224; the nearest that loads is {nearest}"
+        )
+    activation: Activation = "gelu_tanh" if TIMM_TANH.fullmatch(match[0]) else "gelu"
+    return BlockTraits(TIMM_HEADS[match[1]], activation, TIMM_EPSILON)
+
+
+def _padded(weights: Weights, text: OpenClipSettings, file: Path) -> PaddedText:
+    """SigLIP's text tower. What it is must be said: the weights of a causal one look the same."""
+    for setting, needed in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
+        if text.get(setting) != needed:
+            raise ModelError(f"{file}: text_cfg.{setting} is {text.get(setting)!r}; a SigLIP has {needed!r}")
+    tanh = (text.get("act_kwargs") or {}).get("approximate") == "tanh"
+    epsilon = positive(float, (text.get("norm_kwargs") or {}).get("eps", 1e-5), "norm_kwargs.eps", file)
+    heads = positive(int, text.get("heads"), "heads", file)
+    return build_text(weights, OPEN_CLIP_TEXT, BlockTraits(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
+
+
+def _bert(weights: Weights, text: OpenClipSettings, file: Path) -> BertText:
+    pooler = text.get("hf_pooler_type") or text.get("pooler_type") or CLS_POOLER
+    if pooler != CLS_POOLER:
+        raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {CLS_POOLER!r} is supported")
+    if not any(name.startswith("text.transformer.encoder.layer.0.attention.self.") for name in weights.tensors):
+        raise ModelError(f"{file}: text_cfg.hf_model_name is {text['hf_model_name']!r}, whose weights are no BERT's")
+    length = positive(int, text.get("context_length", 77), "context_length", file)
+    return build_bert(weights, BlockTraits(None, "gelu", BERT_EPSILON), length)
+
+
+def _tokenizer(weights: Weights, tower: TextTower, text: OpenClipSettings) -> Tokenizer:
+    """It lies beside the weights; open_clip's own cleaning comes before it."""
+    clean = (text.get("tokenizer_kwargs") or {}).get("clean")
+    is_canonical = clean == "canonicalize" or isinstance(tower, PaddedText)
+    tokenizer = read_tokenizer(weights.file.parent, _canonical if is_canonical else None)
+    if tokenizer is None or tokenizer.vocabulary > tower.embedding.num_embeddings:
+        raise ModelError(
+            f"{weights.file}: knows {tower.embedding.num_embeddings} tokens; "
+            "a tokenizer.json that fits must lie beside it"
+        )
+    return tokenizer
+
+
+def _canonical(text: str) -> str:
+    """As in open_clip, where an underscore is a blank before punctuation goes."""
+    return canonical(text.replace("_", " "))

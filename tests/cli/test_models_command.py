@@ -1,0 +1,72 @@
+"""`fedcopl models`, as a user types it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcopl.cli import app
+from fedcopl.data.catalog import CLASSES, load_digits
+from fedcopl.errors import ConfigError, ModelError
+
+
+def fedcopl(*words):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, list(words), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_list_says_which_load():
+    lines = fedcopl("models", "list").splitlines()
+    assert any("google/siglip2-base-patch16-224" in line and "Apache-2.0" in line and " yes" in line for line in lines)
+    assert any("apple/MobileCLIP-B-OpenCLIP" in line and " no" in line for line in lines)
+
+
+def test_show_prints_the_revision():
+    seen = fedcopl("models", "show", "google/siglip2-base-patch16-224")
+    assert "revision    75de2d55ec2d0b4efc50b3e9ad70dba96a7b2fa2" in seen
+    assert "fetch       yes" in seen
+
+
+def test_check_says_what_a_checkpoint_is():
+    seen = fedcopl("models", "check", "glyph-clip")
+    assert "is          a Hugging Face folder of a CLIP\nloads       yes\n" in seen
+    assert "images      32 x 32" in seen
+
+
+def test_check_says_why_not(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "siglip2"}))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    result = CliRunner().invoke(app, ["models", "check", str(tmp_path)])
+    assert "a Hugging Face folder of a 'siglip2'\nloads       no\n" in result.stdout
+    assert isinstance(result.exception, ModelError)
+    assert "the nearest that loads is google/siglip2-base-patch16-224" in str(result.exception)
+
+
+def test_fetch_of_what_is_inside_is_its_folder():
+    assert fedcopl("models", "fetch", "glyph-clip").strip().endswith("glyph_clip")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("apple/MobileCLIP-B-OpenCLIP", "cannot be loaded"), ("Zilun/GeoRSCLIP", "by hand, then give its path")],
+)
+def test_fetch_of_what_is_not_pinned_says_so(name, why):
+    result = CliRunner().invoke(app, ["models", "fetch", name])
+    assert isinstance(result.exception, ConfigError)
+    assert why in str(result.exception)
+
+
+def test_compare_ranks_models_and_sentences(tmp_path):
+    for number, image in enumerate(load_digits().test.images[:24]):
+        image.save(tmp_path / f"{number}.png")
+    (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
+    words = ["glyph-clip", "--images", str(tmp_path), "--classes", str(tmp_path / "classes.txt")]
+    seen = fedcopl("models", "compare", *words, "--template", "the number {}", "--template", "{} {} {} nonsense")
+    _, *rows = seen.splitlines()
+    assert len(rows) == 2
+    assert all(row.startswith("glyph-clip") for row in rows)
+    assert float(rows[0].split()[-1]) >= float(rows[1].split()[-1])
+    result = CliRunner().invoke(app, ["models", "compare", *words])
+    assert isinstance(result.exception, ConfigError)
+    assert "give at least two models" in str(result.exception)

@@ -1,0 +1,59 @@
+"""The table of models: what it says of loading is true of the published configurations."""
+
+import json
+import re
+
+import pytest
+
+from fedcopl.clip.formats.hub import RELEASES
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.known_models import KNOWN_MODELS, MEASURED, known_model, measured
+from fedcopl.errors import ModelError
+
+LOADABLE = [model for model in KNOWN_MODELS if model.loads]
+REFUSED = [model for model in KNOWN_MODELS if not model.loads]
+
+
+def write_config(model, folder):
+    if model.layout == "hugging face":
+        (folder / "config.json").write_text(json.dumps(model.config))
+        (folder / "model.safetensors").write_bytes(b"")
+    else:
+        (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": model.config}))
+
+
+@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)
+def test_what_does_not_load_is_refused_with_the_nearest_that_does(model, tmp_path):
+    write_config(model, tmp_path)
+    with pytest.raises(ModelError, match="the nearest that loads is") as refused:
+        load_clip(tmp_path)
+    (nearest,) = re.findall(r"the nearest that loads is ([\w./-]+)", str(refused.value))
+    assert known_model(nearest).loads
+
+
+@pytest.mark.parametrize("model", [m for m in LOADABLE if m.layout != "bare file"], ids=lambda model: model.name)
+def test_what_loads_is_only_refused_for_want_of_weights(model, tmp_path):
+    """True sizes take gigabytes: `tools/measure_models.py` tries those."""
+    write_config(model, tmp_path)
+    wanting = r"model\.safetensors: is damaged|has neither open_clip_model\.safetensors"
+    with pytest.raises(ModelError, match=wanting):
+        load_clip(tmp_path)
+
+
+def test_a_model_is_there_once_and_says_what_must_be_said():
+    assert len({model.name for model in KNOWN_MODELS}) == len(KNOWN_MODELS)
+    assert all(model.purpose and model.licence for model in KNOWN_MODELS)
+    assert all(re.fullmatch(r"[0-9a-f]{40}|", model.pinned) for model in KNOWN_MODELS)
+    assert all(RELEASES[model.name].revision == model.pinned for model in KNOWN_MODELS if model.can_be_fetched)
+
+
+def test_only_what_loads_was_measured():
+    assert set(json.loads(MEASURED.read_text())) <= {model.name for model in LOADABLE}
+    assert all(found.parameters > 1e6 and found.seconds > 0 and found.images > 0 for found in measured().values())
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(ModelError, match="did you mean microsoft/BiomedCLIP"):
+        known_model("biomedclip")
+    with pytest.raises(ModelError, match="did you mean imageomics/bioclip"):
+        known_model("imageomix/bioclip")

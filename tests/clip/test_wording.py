@@ -1,0 +1,110 @@
+"""Several sentences for a class, and several names."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedcopl.clip.device import Arithmetic
+from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.wording import Wording
+from fedcopl.config import RunConfig, override
+from fedcopl.data.dataset import read_classes, read_other_names
+from fedcopl.errors import ConfigError, DataError
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.assemble import assemble
+
+
+def encoder(classes, template) -> Encoder:
+    return Encoder(load_clip("glyph-clip"), classes, template, Arithmetic(torch.device("cpu")))
+
+
+def test_class_names_are_cleaned_once():
+    assert Wording.of("a photo of a {}.").sentences(["sea_lake", " big  cat"]) == [
+        ["a photo of a sea lake."],
+        ["a photo of a big cat."],
+    ]
+    assert Wording.of("a {}").sentences(["{0}"]) == [["a {0}"]]
+
+
+def test_every_name_of_a_class_goes_into_every_sentence():
+    wording = Wording.of("a photo of a {} | {}, drawn | cat = kitten | cat = feline | cat = kitten")
+    assert wording.sentences(["dog", "cat"]) == [
+        ["a photo of a dog", "dog, drawn"],
+        [
+            "a photo of a cat",
+            "cat, drawn",
+            "a photo of a kitten",
+            "kitten, drawn",
+            "a photo of a feline",
+            "feline, drawn",
+        ],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a photo", r"must have \{\} where the class name goes \(given: 'a photo'\)"),
+        ("a {} | a photo", r"must have \{\} where the class name goes \(given: 'a photo'\)"),
+        ("cat = kitten | dog = hound", r"has no sentence with \{\}"),
+        ("a {} | bird = robin", "'bird' is given another name, but there is no such class"),
+    ],
+)
+def test_a_mistake_is_named(text, message):
+    with pytest.raises(ConfigError, match=message):
+        Wording.of(text).sentences(["cat", "dog"])
+
+
+def test_a_class_is_the_mean_direction_of_its_sentences():
+    """As in CLIP's paper: each sentence of length one, their mean, again of length one."""
+    templates = ("a photo of a {}", "the number {}")
+    several = encoder(["one", "two"], " | ".join((*templates, "two = pair"))).class_features(None)
+    alone = torch.stack([encoder(["one", "two", "pair"], template).class_features(None) for template in templates])
+    one, two, pair = alone.sum(0)
+    torch.testing.assert_close(several, F.normalize(torch.stack([one, two + pair]), dim=-1), rtol=1e-5, atol=1e-6)
+
+
+def test_one_sentence_has_the_bits_it_always_had():
+    one = encoder(["one", "two"], "a photo of a {}")
+    plain = F.normalize(one.clip.text(one.clip.sentences(["a photo of a one", "a photo of a two"])), dim=-1)
+    assert torch.equal(one.class_features(None), plain)
+
+
+def test_a_learnt_context_stands_before_the_first_name_alone():
+    context = torch.randn(3, 128, generator=torch.Generator().manual_seed(0))
+    several, one = (encoder(["one", "two"], text) for text in ("a {} | the {} | one = single", "a {}"))
+    assert torch.equal(several.class_features(context), one.class_features(context))
+
+
+def test_a_list_of_sentences_is_one_text():
+    listed = RunConfig.from_mapping({"model": {"template": ["a photo of a {}", "a drawing of a {}"]}}, "test")
+    assert listed.model.template == "a photo of a {} | a drawing of a {}"
+    assert listed == RunConfig.from_mapping(
+        override({}, ["model.template=a photo of a {} | a drawing of a {}"]), "test"
+    )
+
+
+def test_a_line_of_the_class_file_holds_other_names(tmp_path):
+    file = tmp_path / "classes.txt"
+    file.write_text("cat | kitten|house_cat\n\ndog\n")
+    assert read_classes(file) == ["cat", "dog"]
+    assert read_other_names(file) == " | cat = kitten | cat = house cat"
+    file.write_text("cat |\ndog\n")
+    with pytest.raises(DataError, match="has an empty name"):
+        read_classes(file)
+
+
+def test_a_run_reads_them_and_writes_them_down(tmp_path):
+    from PIL import Image
+
+    for number in range(24):
+        shade = np.full((32, 32, 3), 10 * number, np.uint8)
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.fromarray(shade).save(tmp_path / "images" / f"{number}.png")
+    (tmp_path / "images" / "classes.txt").write_text("one | single\ntwo\n")
+    pairs = ["data.source=folder", f"data.path={tmp_path / 'images'}", "clients=2", "partition=iid", "min_train=2"]
+    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "test"), SilentWatcher())
+    assert simulation.dataset.classes == ("one", "two")
+    assert simulation.dataset.wording("") == "a photo of a {} | one = single"

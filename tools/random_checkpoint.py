@@ -1,0 +1,47 @@
+"""Random weights of a known model's true shape in its publisher's layout, made with `transformers`."""
+
+import json
+import sys
+from pathlib import Path
+
+from safetensors.torch import save_file
+from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
+
+from fedcopl.clip.known_models import KnownModel
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from clip.tiny_clip import in_openai_layout
+from clip.tiny_open_clip import bert_words, true_biomed
+from clip.tiny_siglip import word_pieces
+
+
+def checkpoint(model: KnownModel, folder: Path) -> Path:
+    """Random weights in the publisher's layout."""
+    if model.layout == "hugging face":
+        kind = model.config["model_type"]
+        made = CLIPModel(CLIPConfig(**model.config)) if kind == "clip" else SiglipModel(SiglipConfig(**model.config))
+        made.save_pretrained(folder)
+        if kind == "siglip":
+            word_pieces().save(str(folder / "tokenizer.json"))
+        return folder
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": model.config}))
+    weights = true_biomed() if "hf_model_name" in model.config["text_cfg"] else in_openai_layout(plain(model))
+    save_file(weights, folder / "open_clip_model.safetensors")
+    bert_words().save_pretrained(folder)
+    return folder if model.layout == "open_clip" else folder / "open_clip_model.safetensors"
+
+
+def plain(model: KnownModel) -> CLIPModel:
+    """An open_clip config of a plain CLIP in `transformers`' words."""
+    vision, text = model.config["vision_cfg"], model.config["text_cfg"]
+    towers = {
+        name: {
+            "hidden_size": tower["width"],
+            "intermediate_size": 4 * tower["width"],
+            "num_hidden_layers": tower["layers"],
+            "num_attention_heads": tower["width"] // 64,
+        }
+        for name, tower in (("vision_config", vision), ("text_config", text))
+    }
+    towers["vision_config"] |= {"image_size": vision["image_size"], "patch_size": vision["patch_size"]}
+    return CLIPModel(CLIPConfig(**towers, projection_dim=model.config["embed_dim"]))
