@@ -1,9 +1,6 @@
 """`fedcopl data`, as a user types it."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
@@ -13,6 +10,7 @@ from data.pictures import plant, put
 from fedcopl.cli import app
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError, DataError
+from ready_processes import ready_run
 
 
 def fedcopl(*words):
@@ -109,8 +107,7 @@ def test_mistakes(tmp_path):
 
 
 def test_a_mistake_is_one_line_and_code_3(tmp_path):
-    command = [sys.executable, "-m", "fedcopl", "data", "check", "cifar10", str(tmp_path)]
-    process = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
+    process = ready_run("data", "check", "cifar10", str(tmp_path), COLUMNS="80")
     assert process.returncode == 3
     assert process.stderr.startswith(
         f"fedcopl: {tmp_path}: holds no cifar-10-batches-py or cifar-10-batches-bin; fetch"

@@ -191,3 +191,14 @@ def test_nothing_is_written_into_the_folder(tmp_path):
 
 def snapshot(root: Path) -> list:
     return sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in root.rglob("*"))
+
+
+def test_a_stray_folder_does_not_make_flat_images_useless(tmp_path):
+    put(plant(tmp_path, "train/0.png", "train/1.png", "train/old/2.png", "tests/cat/3.png"), "classes.txt", "cat\ndog")
+    dataset = load("folder", tmp_path)
+    assert dataset.train.names == ["train/0.png", "train/1.png"]
+    assert dataset.train.labels is None
+    assert dataset.skipped == [
+        ("tests/", "a folder beside train/ and test/, which is not read; was it meant as test/?"),
+        ("train/old/2.png", "in a sub-folder called after no class; the 2 images beside old/ are taken"),
+    ]

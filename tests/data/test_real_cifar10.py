@@ -1,6 +1,6 @@
 """The real CIFAR-10, all 60,000 images. Asked for with `-m real`; then the data must be there.
 
-tools/get-cifar10 DIR && FEDCOPL_REAL_DATA=DIR pytest -m real
+fedcopl data get cifar10 DIR && FEDCOPL_REAL_DATA=DIR pytest -m real
 """
 
 import os

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from ..algorithm.partition import counts_by_client
-from ..config import RunConfig, override
+from ..config import RunConfig, with_typed
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import Dataset
 from ..data.overview import DatasetSurvey, survey
@@ -104,14 +104,14 @@ def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
     """The defaults with these on top; a DIR that is a key=value belongs to the settings."""
     pairs = [*([folder] if "=" in folder and not Path(folder).exists() else []), *(settings or [])]
     path = "" if folder in pairs else folder
-    named = override({"data": {"source": name, "path": path}}, pairs)
-    return RunConfig.from_mapping(named, "settings")
+    return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
 
 
 def _sentences(dataset: Dataset, config: RunConfig) -> list[str]:
-    from ..clip.encoder import zero_shot_sentences  # brings torch, but these are the very sentences of a run
+    from ..clip.wording import Wording  # these are the very sentences of a run
 
-    return zero_shot_sentences(dataset.classes, config.model.template or dataset.template)
+    wordings = Wording.of(dataset.wording(config.model.template)).sentences(dataset.classes)
+    return [" | ".join(sentences) for sentences in wordings]
 
 
 def _print(found: DatasetSurvey, sentences: list[str]) -> None:

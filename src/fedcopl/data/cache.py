@@ -25,12 +25,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import DataError
+from ..files import OWNER_ONLY_FOLDER, make_folders, only_for_owner
 from . import digests as hashing
 from .dataset import ImageSet
-from .images import BadImage, ImageFiles, StoredImages, quiet
+from .formats import could_be_read_now
+from .images import ImageFiles, StoredImages, quiet
 from .parallel import in_order
+from .reading import BadImage
 
-FORMAT = 1  # of the entries: another number makes all older ones unknown
+FORMAT = 2  # of the entries: another number makes all older ones unknown
 RESERVE = 32_000_000  # bytes left free for others
 PIXELS, ENTRY, PART, LOCK = "pixels.bin", "entry.json", ".part", ".lock"
 HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
@@ -102,6 +105,7 @@ class PixelCache:
         if not isinstance(stored, StoredImages):
             progress(len(images), len(images))
             return Pixels(_stack([cut(image) for image in stored], cut), [], [])
+        key += stored.reading.key
         with self._explained():
             contents = self._digests(stored)
             entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
@@ -126,7 +130,7 @@ class PixelCache:
     def _digests(self, stored: StoredImages) -> list[str]:
         if not isinstance(stored, ImageFiles):
             return hashing.digests(stored, {})[0]
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         name = blake2b(os.fsencode(hashing.home_of(stored.paths)), digest_size=16).hexdigest()
         file = self.folder / f"{name}.index.json"
         contents, learnt = hashing.digests(stored, hashing.read_index(file))
@@ -142,6 +146,8 @@ class PixelCache:
 
     def _find(self, contents: list[str], key: str) -> CacheEntry | None:
         entry = read_entry(self._home(contents, key))
+        if entry and any(could_be_read_now(reason) for _, reason in entry.bad):
+            return None
         if entry:
             with suppress(OSError):
                 os.utime(entry.folder / ENTRY)  # says when it was last used
@@ -152,7 +158,7 @@ class PixelCache:
     ) -> CacheEntry:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folders(self.folder)
         with FileLock(_beside(home, LOCK)):
             if entry := self._find(contents, key):
                 return entry
@@ -235,10 +241,10 @@ def _worker(
         if expected in known:
             return known[expected]
         content = _content(stored, index)
-        if content is None or hashing.digest(stored.kind, content) != expected:
+        if content is None or hashing.digest(stored.kind(index), content) != expected:
             raise DataError(f"{images.names[index]}: was changed while it was read; start again when it is complete")
         try:
-            return cut(stored.decode(content))
+            return cut(stored.picture(index, content).image)
         except BadImage as reason:
             return str(reason)
 
@@ -262,7 +268,7 @@ def _build(
 ) -> None:
     """Write the entry under a temporary name, then give it its own."""
     part = _beside(home, PART)
-    part.mkdir()
+    part.mkdir(OWNER_ONLY_FOLDER)
     try:
         bad = _write_rows(part / PIXELS, work, shape[0], progress)
         dropped = dict(bad)
@@ -288,7 +294,7 @@ def _write_rows(
     Plain writes: on a full disk they are an error that can be caught, where a mapped file would be a crash.
     """
     bad = []
-    with file.open("wb") as rows, quiet():
+    with open(file, "wb", opener=only_for_owner) as rows, quiet():
         for index, result in enumerate(in_order(work, count)):
             if isinstance(result, str):
                 bad.append((index, result))
@@ -303,7 +309,7 @@ def _write_rows(
 def _write(file: Path, text: str) -> None:
     """Whole or not at all; the caller holds a lock."""
     temporary = file.with_name(f"{file.name}.new")
-    with temporary.open("w", encoding="utf-8") as written:
+    with open(temporary, "w", encoding="utf-8", opener=only_for_owner) as written:
         written.write(text)
         written.flush()
         os.fsync(written.fileno())

@@ -16,6 +16,8 @@ from .folder import read_folder
 from .huggingface import read_huggingface
 from .manifest import read_manifest
 from .official import read_cub200, read_dtd, read_resisc45, read_ucf101
+from .pages import read_by_settings
+from .reading import ImageReading
 
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -70,4 +72,5 @@ def load_dataset(data: Data) -> Dataset:
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
     if data.source == "digits" and data.path:
         raise ConfigError("data.path: the embedded digits read no path; for your images say data.source=folder")
-    return SOURCES[data.source].read(data)
+    ImageReading.of(data)  # a mistake in the settings is said before files are listed
+    return read_by_settings(SOURCES[data.source].read(data), data)

@@ -20,8 +20,8 @@ def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> di
     index_of = {name: index for index, name in enumerate(images.names)}
     number_of = {name: number for number, name in enumerate(classes)}
     said: dict[int, int] = {}
-    for row in _rows(file):
-        index, label = index_of.get(_plain(row["file"])), number_of.get(clean(_plain(row["label"])))
+    for row in read_answer_rows(file):
+        index, label = index_of.get(row["file"]), number_of.get(clean(row["label"]))
         if index is not None and label is not None and _is_same(images, index, row.get("digest") or ""):
             said[index] = label
     return said
@@ -34,7 +34,8 @@ def corrections_of(part: NDArray[Any], said: Mapping[int, int]) -> Corrections:
     return Corrections(index, label)
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
+def read_answer_rows(file: Path) -> list[dict[str, str]]:
+    """Every row with at least the cells file and label, as they were said."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             rows = list(csv.DictReader(lines, strict=True))
@@ -44,7 +45,7 @@ def _rows(file: Path) -> list[dict[str, str]]:
         ) from error
     if rows and not {"file", "label"} <= set(rows[0]):
         raise DataError(f"{file}: has no columns file and label; write it with fedcopl review --export")
-    return rows
+    return [{name: _plain(cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
 
 
 def _plain(cell: str) -> str:
@@ -57,5 +58,5 @@ def _is_same(images: ImageSet, index: int, known: str) -> bool:
     if not known:
         return True
     if isinstance(stored, StoredImages):
-        return digest(stored.kind, stored.content(index)) == known
+        return digest(stored.kind(index), stored.content(index)) == known
     return digest(stored[index].mode, stored[index].tobytes()) == known

@@ -57,6 +57,11 @@ class Dataset:
     test: ImageSet
     clients: tuple[str, ...] = ()  # of the natural partition, in the order of the numbers in ImageSet.clients
     skipped: Sequence[Skipped] = ()
+    other_names: str = ""  # of the classes, as `model.template` has them; see `clip.wording`
+
+    def wording(self, template: str) -> str:
+        """What the classes are called in sentences: the template given or one's own, and the other names."""
+        return (template or self.template) + self.other_names
 
     def without(self, train: Iterable[int], test: Iterable[int], skipped: Iterable[Skipped]) -> "Dataset":
         """The same data set with some images left out, and why."""
@@ -89,20 +94,44 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
 
 
 def read_classes(file: Path) -> list[str]:
-    """One name a line; empty lines do not count."""
+    """One class a line; empty lines do not count. What follows a `|` are other names, see `read_other_names`."""
+    return [names[0] for names in _names_by_line(file)]
+
+
+def read_other_names(file: Path) -> str:
+    """Of lines such as `cat | kitten | feline` all but the first names, as they are put behind a template."""
+    lines = [[clean(name) for name in names] for names in _names_by_line(file)]
+    return "".join(f" | {names[0]} = {other}" for names in lines for other in names[1:])
+
+
+def _names_by_line(file: Path) -> list[list[str]]:
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise DataError(f"{file}: there is no such list of classes") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
-    names = [line.strip() for line in lines if line.strip()]
-    if not names:
+    named = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
+    if not named:
         raise DataError(f"{file}: names no class; write one name a line")
-    return names
+    empty = next((names for names in named if "" in names), None)
+    if empty is not None:
+        raise DataError(f"{file}: the line {' | '.join(empty)!r} has an empty name; write name | other name")
+    return named
 
 
-def find_classes(classes_file: str, root: Path) -> tuple[list[str], Path] | None:
+@dataclass(frozen=True)
+class ListedClasses:
+    """Classes in their order, where they were found, and what else they are called."""
+
+    names: Sequence[str]
+    origin: object
+    other_names: str = ""
+
+
+def find_classes(classes_file: str, root: Path) -> ListedClasses | None:
     """The list of classes the settings name, else the one beside the images, if there is one."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
-    return (read_classes(file), file) if classes_file or file.is_file() else None
+    if not classes_file and not file.is_file():
+        return None
+    return ListedClasses(read_classes(file), file, read_other_names(file))

@@ -26,21 +26,27 @@ def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
     """The digest of each image, and what was learnt about the files among them."""
     if not isinstance(images, ImageFiles):
         return [_digest_or_reason(images, index) for index in range(len(images))], {}
-    found = [_unchanged(path, known) for path in images.paths]
+    found = [_unchanged(images, index, known) for index in range(len(images))]
     unread = [index for index, result in enumerate(found) if result is None]
     learnt: Index = {}
     read = in_order(lambda number: _read(images, unread[number]), len(unread))
     for index, (traits, result) in zip(unread, read, strict=True):
         found[index] = result
         if traits is not None:
-            learnt[str(images.paths[index])] = (traits, result)
+            learnt[_known_as(images, index)] = (traits, result)
     return [result or "" for result in found], learnt
 
 
-def _unchanged(path: Path, known: Index) -> str | None:
+def _known_as(images: ImageFiles, index: int) -> str:
+    """In the index: a path, with the page where only that is meant."""
+    kind = images.kind(index)
+    return str(images.paths[index]) + ("" if kind == "file" else f" {kind}")
+
+
+def _unchanged(images: ImageFiles, index: int, known: Index) -> str | None:
     try:
-        traits, result = known[str(path)]
-        return result if _traits(path) == traits else None
+        traits, result = known[_known_as(images, index)]
+        return result if _traits(images.paths[index]) == traits else None
     except (KeyError, OSError):
         return None
 
@@ -59,7 +65,7 @@ def _read(images: ImageFiles, index: int) -> tuple[Traits | None, str]:
 
 def _digest_or_reason(images: StoredImages, index: int) -> str:
     try:
-        return digest(images.kind, images.content(index))
+        return digest(images.kind(index), images.content(index))
     except OSError as error:
         return f"{UNREADABLE}{error.strerror or error}"
 

@@ -9,16 +9,18 @@ The order of the classes is that of classes.txt, or else of the alphabet.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ..config import Data
 from ..errors import DataError
-from .dataset import Dataset, Skipped, find_classes
+from ..files import no_folder
+from .dataset import Dataset, ListedClasses, Skipped, clean, find_classes
+from .formats import dicom
 from .images import SUFFIXES
 from .records import FileRecord, Split, build
 
-NOT_MEANT = frozenset({"thumbs.db", "desktop.ini"})  # what file managers leave behind
+NOT_MEANT = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # what file managers and scanners leave behind
 NOTES = frozenset(".csv .json .md .parquet .pdf .txt".split())  # lies beside images, and is none
 
 
@@ -28,7 +30,9 @@ def require_folder(path: str, source: str) -> Path:
         raise DataError(f"data.path: {source} needs the folder of its images, for example: data.path=/data/{source}")
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise DataError(f"{folder}: there is no such folder; data.path should be the folder of {source}")
+        is_table = folder.suffix.lower() in (".csv", ".parquet", ".pq") and folder.is_file()
+        hint = "; a table of images is read by data.source=manifest" if is_table else ""
+        raise DataError(f"{folder}: {no_folder(folder)}; data.path should be the folder of its images{hint}")
     return folder.resolve()
 
 
@@ -89,11 +93,20 @@ def _why_not(path: Path, root: Path, is_link: bool) -> str | None:
             return "a link to a folder, which is not followed"
         if not target.is_relative_to(root):
             return "a link out of the folder"
-    if path.suffix.lower() not in SUFFIXES:
-        return "its name does not end like an image's"
     if not path.is_file():
         return "not a file"
+    if path.suffix.lower() not in SUFFIXES and not _is_dicom(path):
+        return "its name does not end like an image's"
     return None
+
+
+def _is_dicom(path: Path) -> bool:
+    """Scanners name files by numbers, so the first bytes have to tell."""
+    try:
+        with path.open("rb") as file:
+            return dicom.is_it(file.read(132))
+    except OSError:
+        return False
 
 
 def _below(path: Path, root: Path) -> str:
@@ -108,10 +121,11 @@ def read_folder(data: Data) -> Dataset:
     root = require_folder(data.path, "folder")
     skipped: list[Skipped] = []
     listed = find_classes(data.classes_file, root)
+    written = {clean(name) for name in listed.names} if listed else set()
     if listed is None:  # a class without images is still a class
         named = sorted({folder.name for folder in _class_folders(root)})
-        listed = (named, root) if named else None
-    return build("folder", root, list(_records(root, skipped)), listed=listed, skipped=skipped)
+        listed = ListedClasses(named, root) if named else None
+    return build("folder", root, list(_records(root, written, skipped)), listed=listed, skipped=skipped)
 
 
 def _class_folders(root: Path) -> Iterator[Path]:
@@ -120,10 +134,22 @@ def _class_folders(root: Path) -> Iterator[Path]:
             yield from folders_in(folder)
 
 
-def _records(root: Path, skipped: list[Skipped]) -> Iterator[FileRecord]:
+def _records(root: Path, classes: Collection[str], skipped: list[Skipped]) -> Iterator[FileRecord]:
     for client, home in _homes(root):
-        for split, folder in _splits(home):
-            yield from _split_records(root, split, folder, client, skipped)
+        splits = _splits(home)
+        for split, folder in splits:
+            yield from _split_records(root, split, folder, client, classes, skipped)
+        if home not in dict(splits).values():
+            skipped += _beside_splits(home, root)
+
+
+def _beside_splits(home: Path, root: Path) -> Iterator[Skipped]:
+    """Folders that nobody reads, because train/ and test/ are there."""
+    for folder in folders_in(home):
+        if folder.name not in (*SPLITS, CLIENTS):
+            meant = looks_like_split(folder.name)
+            hint = f"; was it meant as {meant}/?" if meant else ""
+            yield f"{_below(folder, root)}/", f"a folder beside train/ and test/, which is not read{hint}"
 
 
 def _homes(root: Path) -> list[tuple[str | None, Path]]:
@@ -132,17 +158,40 @@ def _homes(root: Path) -> list[tuple[str | None, Path]]:
     return [(folder.name, folder) for folder in folders_in(clients)] if is_folder(clients) else [(None, root)]
 
 
+SLIPS = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
+
+
+def looks_like_split(name: str) -> Split | None:
+    """What a folder was probably meant as, if it is called nearly train or test.
+
+    >>> looks_like_split("Tests"), looks_like_split("train"), looks_like_split("cat")
+    ('test', None, None)
+    """
+    for split in SPLITS:
+        if name != split and name.lower() in (split, *SLIPS[split]):
+            return split
+    return None
+
+
 def _splits(home: Path) -> list[tuple[Split, Path]]:
     found = [(split, home / split) for split in SPLITS if is_folder(home / split)]
     return found or [("train", home)]
 
 
 def _split_records(
-    root: Path, split: Split, folder: Path, client: str | None, skipped: list[Skipped]
+    root: Path, split: Split, folder: Path, client: str | None, classes: Collection[str], skipped: list[Skipped]
 ) -> Iterator[FileRecord]:
-    """The images of each class folder, or those that lie flat, where there are no class folders."""
+    """The images of each class folder, or those that lie flat, where there are no class folders.
+
+    Beside flat images, folders that are called after no class of the list are strays, and do not make the rest useless.
+    """
     flat = list(images_below(folder, root, skipped, deep=False))
     class_folders = folders_in(folder)
+    if flat and classes and not any(clean(below.name) in classes for below in class_folders):
+        for stray in class_folders:
+            reason = f"in a sub-folder called after no class; the {len(flat):,} images beside {stray.name}/ are taken"
+            skipped += ((_below(path, root), reason) for path in images_below(stray, root, skipped))
+        class_folders = []
     for path in flat:
         name = path.relative_to(root).as_posix()
         if class_folders:

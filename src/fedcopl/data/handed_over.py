@@ -1,11 +1,12 @@
 """Images as people hand them over, several sites' images as one data set, and what each client of a run holds."""
 
+import copy
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,20 @@ from PIL import Image, ImageOps
 from ..errors import DataError
 from .dataset import Dataset, ImageSet, Skipped, clean
 from .folder import folders_in, images_below
-from .images import BadImage, ImageFiles, StoredImages, decode
+from .formats import pages_in, read_picture
+from .images import ImageFiles, StoredImages
+from .reading import BadImage, ImageReading
 from .records import TEMPLATE, by_name, printable
 
-GivenPicture = Path | Image.Image | NDArray[np.uint8]
+
+class FilePage(NamedTuple):
+    """One page of a file of several, counted from 0."""
+
+    path: Path
+    page: int
+
+
+GivenPicture = Path | FilePage | Image.Image | NDArray[np.uint8]
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
 """A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
 LabelsOfImages = Sequence[str] | Sequence[int] | NDArray[Any]
@@ -60,17 +71,16 @@ class GivenImages(StoredImages):
     def content(self, index: int) -> bytes:
         return content_of(self.pictures[index])
 
-    def decode(self, content: bytes) -> Image.Image:
-        return decode(content)
-
     def take(self, indices: Sequence[int]) -> Self:
-        return type(self)([self.pictures[index] for index in indices])
+        some = copy.copy(self)
+        some.pictures = [self.pictures[index] for index in indices]
+        return some
 
 
 def content_of(picture: GivenPicture) -> bytes:
     """The bytes of a file; of an image in memory, those of a file that would hold it: all go through one decoder."""
-    if isinstance(picture, Path):
-        return picture.read_bytes()
+    if isinstance(picture, Path | FilePage):
+        return (picture.path if isinstance(picture, FilePage) else picture).read_bytes()
     image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else ImageOps.exif_transpose(picture)
     file = io.BytesIO()
     # Uncompressed TIFF is quick, and knows nearly every mode that Pillow has.
@@ -78,13 +88,21 @@ def content_of(picture: GivenPicture) -> bytes:
     return file.getvalue()
 
 
-def open_picture(picture: GivenPicture) -> Image.Image:
+def open_picture(picture: GivenPicture, reading: ImageReading) -> Image.Image:
     """The image itself, upright and of 8 bits per colour; BadImage says why not."""
     try:
         content = content_of(picture)
     except OSError as error:
         raise BadImage(f"unreadable: {error.strerror or error}") from error
-    return decode(content)
+    return read_picture(content, reading, picture.page if isinstance(picture, FilePage) else None).image
+
+
+def pages_of(picture: GivenPicture, reading: ImageReading) -> Sequence[GivenPicture]:
+    """A picture for each page of a file, where that is how files are read; otherwise the picture itself."""
+    if reading.pages != "all" or not isinstance(picture, Path):
+        return [picture]
+    many = pages_in(picture, reading)
+    return [picture] if many == 1 else [FilePage(picture, page) for page in range(many)]
 
 
 def gather(images: Images, what: str) -> GivenPictures:

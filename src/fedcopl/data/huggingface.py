@@ -1,5 +1,6 @@
 """The source `huggingface`: a data set of the `datasets` package, from a folder or from the hub."""
 
+import copy
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -7,12 +8,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from PIL import Image
 
 from ..config import Data
 from ..errors import DataError
 from .dataset import Dataset, ImageSet, clean_all
-from .images import StoredImages, decode
+from .images import StoredImages
 from .records import TEMPLATE
 
 
@@ -33,11 +33,10 @@ class ImageColumn(StoredImages):
             return bytes(cell["bytes"])
         return Path(cell["path"]).read_bytes()
 
-    def decode(self, content: bytes) -> Image.Image:
-        return decode(content)
-
     def take(self, indices: Sequence[int]) -> Self:
-        return type(self)(self._table.select(indices), self._column)
+        some = copy.copy(self)
+        some._table = self._table.select(indices)
+        return some
 
 
 def read_huggingface(data: Data) -> Dataset:

@@ -1,10 +1,10 @@
 """Images where they lie: opened one at a time, always by the same rules, never written.
 
-The rules, for whatever Pillow can read: the first frame of an animation; turned as its EXIF entry says; 16-bit grey
-scaled to 8 bits by its full range. What is transparent, CMYK or has a palette becomes RGB in the model's transform.
+The rules: the first frame of an animation; turned as its EXIF entry says; more than 8 bits per colour by the window of
+the settings. What is transparent, CMYK or has a palette becomes RGB in the model's transform.
 """
 
-import io
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -14,36 +14,40 @@ from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
-# By name, because Pillow would run Ghostscript for an EPS file, whatever it is called.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-SUFFIXES = frozenset(".bmp .gif .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
-MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
-COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
-THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
+from .formats import read_picture
+from .reading import ImageReading, Picture
 
-
-class BadImage(Exception):
-    """An image that cannot be used; the message is the reason, for the list of what was left out."""
+SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 
 
 class StoredImages(Sequence[Image.Image]):
     """Images that are kept as bytes somewhere and opened when asked for."""
 
-    kind = "file"  # of the bytes: those of a file, or bare pixels of some size
+    reading = ImageReading()
 
     @abstractmethod
     def content(self, index: int) -> bytes:
-        """The bytes that make up one image: the same bytes are the same image. May raise OSError."""
+        """The bytes that an image is in. May raise OSError."""
 
-    @abstractmethod
-    def decode(self, content: bytes) -> Image.Image:
+    def kind(self, index: int) -> str:
+        """Of the bytes: those of a file, of a page of it, or bare pixels. Same kind and bytes are the same image."""
+        return "file"
+
+    def picture(self, index: int, content: bytes) -> Picture:
         """The image in these bytes, or BadImage."""
+        return read_picture(content, self.reading)
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
         """Some of the images."""
+
+    def read_as(self, reading: ImageReading) -> Self:
+        """The same images, by these rules."""
+        same = copy.copy(self)
+        same.reading = reading
+        return same
 
     @overload
     def __getitem__(self, index: int) -> Image.Image: ...
@@ -52,14 +56,16 @@ class StoredImages(Sequence[Image.Image]):
     def __getitem__(self, index: int | slice) -> Image.Image | Sequence[Image.Image]:
         if isinstance(index, slice):
             return self.take(range(len(self))[index])
-        return self.decode(self.content(range(len(self))[index]))
+        number = range(len(self))[index]
+        return self.picture(number, self.content(number)).image
 
 
 class ImageFiles(StoredImages):
-    """One file each."""
+    """One file each, or one page of a file each."""
 
-    def __init__(self, paths: Sequence[Path]):
+    def __init__(self, paths: Sequence[Path], pages: Sequence[int | None] | None = None):
         self.paths = paths
+        self.pages = pages or [None] * len(paths)  # counted from 0; None: whatever stands for the file
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -67,11 +73,18 @@ class ImageFiles(StoredImages):
     def content(self, index: int) -> bytes:
         return self.paths[index].read_bytes()
 
-    def decode(self, content: bytes) -> Image.Image:
-        return decode(content)
+    def kind(self, index: int) -> str:
+        page = self.pages[index]
+        return "file" if page is None else f"page {page}"
+
+    def picture(self, index: int, content: bytes) -> Picture:
+        return read_picture(content, self.reading, self.pages[index])
 
     def take(self, indices: Sequence[int]) -> Self:
-        return type(self)([self.paths[index] for index in indices])
+        some = copy.copy(self)
+        some.paths = [self.paths[index] for index in indices]
+        some.pages = [self.pages[index] for index in indices]
+        return some
 
 
 class ImageArrays(StoredImages):
@@ -79,7 +92,6 @@ class ImageArrays(StoredImages):
 
     def __init__(self, pixels: NDArray[np.uint8]):
         self.pixels = pixels
-        self.kind = "x".join(map(str, pixels.shape[1:]))
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -87,68 +99,24 @@ class ImageArrays(StoredImages):
     def content(self, index: int) -> bytes:
         return bytes(self.pixels[index].tobytes())
 
-    def decode(self, content: bytes) -> Image.Image:
-        return Image.fromarray(np.frombuffer(content, np.uint8).reshape(self.pixels.shape[1:]))
+    def kind(self, index: int) -> str:
+        return "x".join(map(str, self.pixels.shape[1:]))
+
+    def picture(self, index: int, content: bytes) -> Picture:
+        return Picture(Image.fromarray(np.frombuffer(content, np.uint8).reshape(self.pixels.shape[1:])))
 
     def take(self, indices: Sequence[int]) -> Self:
         return type(self)(self.pixels[np.asarray(indices, np.int64)])
 
 
-def decode(content: bytes) -> Image.Image:
-    """The picture in a file's bytes, upright, of 8 bits per colour; BadImage says why not."""
-    if not content:
-        raise BadImage("the file is empty")
-    try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            _refuse_giants(image.size)
-            image.load()
-            return _eight_bits(_upright(image))
-    except BadImage:
-        raise
-    except UnidentifiedImageError:
-        raise BadImage(f"not an image of a known format ({', '.join(FORMATS)})") from None
-    except Image.DecompressionBombError:
-        raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
-    except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file
-        raise BadImage(f"damaged: {_one_line(error)}") from error
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No warnings of Pillow's about images that are refused anyway, or have a harmless flaw."""
+    """No warnings of decoders about images that are refused anyway, or have a harmless flaw.
+
+    Those of pydicom may quote a patient's file.
+    """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="PIL")
+        for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats"):
+            warnings.filterwarnings("ignore", module=package)
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
-
-
-def _refuse_giants(size: tuple[int, int]) -> None:
-    width, height = size
-    if width * height > MOST_PIXELS:
-        raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
-    if max(size) > THINNEST * min(size):
-        raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
-
-
-def _upright(image: Image.Image) -> Image.Image:
-    """A copy, so the file may be closed, turned as its EXIF entry says; a damaged entry says nothing."""
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:
-        return image.copy()
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Deep grey by its full range: the brightness of one picture must not depend on its own extremes."""
-    if image.mode in COLOURS:
-        return image
-    if not (image.mode in ("I", "F") or image.mode.startswith("I;16")):
-        raise BadImage(f"colours of the kind {image.mode}, which cannot be turned into RGB")
-    grey = np.asarray(image)
-    if image.mode == "F" or int(grey.min(initial=0)) < 0 or int(grey.max(initial=0)) > 65535:
-        raise BadImage("grey of 32 bits, whose scale is not known")
-    return Image.fromarray(((grey.astype(np.uint32) + 128) // 257).astype(np.uint8))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

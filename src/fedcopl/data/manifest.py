@@ -32,9 +32,8 @@ def read_manifest(data: Data) -> Dataset:
 def _require_file(path: str) -> Path:
     file = Path(path).expanduser()
     if not path or not file.is_file():
-        raise DataError(
-            f"{path or 'data.path'}: there is no such manifest; data.path should be a .csv or .parquet file"
-        )
+        why = "is a folder" if path and file.is_dir() else "there is no such manifest"
+        raise DataError(f"{path or 'data.path'}: {why}; data.path should be a .csv or .parquet file")
     return file.resolve()
 
 

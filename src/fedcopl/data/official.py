@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import Data
 from ..errors import DataError
-from .dataset import Dataset
+from .dataset import Dataset, ListedClasses
 from .folder import folders_in, require_folder
 from .records import FileRecord, Split, build, by_name
 
@@ -175,7 +175,7 @@ def _checked(
         raise DataError(
             f"{root}: {name} has {_in_words(sizes)}; found {_in_words(found)}. For a part of it use source=folder"
         )
-    return build(name, root, records, listed=(names, root))
+    return build(name, root, records, listed=ListedClasses(names, root))
 
 
 def _in_words(sizes: Sizes) -> str:

@@ -2,9 +2,11 @@
 
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +17,10 @@ from ..files import write_bytes
 from .cache import Progress
 from .dataset import Dataset, ImageSet, Skipped
 from .digests import UNREADABLE, digest
-from .images import BadImage, StoredImages, quiet
+from .images import StoredImages, quiet
 from .parallel import in_order
 from .prepare import repeats
+from .reading import BadImage, Span
 
 
 @dataclass(frozen=True)
@@ -43,43 +46,74 @@ class DatasetSurvey:
 def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
     """Open every image once. Nothing is written anywhere."""
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
-    train, broken_train = _open_all(dataset.train, lambda done: progress(done, total))
-    test, broken_test = _open_all(dataset.test, lambda done: progress(first + done, total))
+    train = _open_all(dataset.train, lambda done: progress(done, total))
+    test = _open_all(dataset.test, lambda done: progress(first + done, total))
+    broken_train, broken_test = _broken(train), _broken(test)
     skipped: list[Skipped] = [
         *((dataset.train.names[index], reason) for index, reason in broken_train.items()),
         *((dataset.test.names[index], reason) for index, reason in broken_test.items()),
     ]
     usable = dataset.without(broken_train, broken_test, skipped)
-    notes = [*repeats(train, test), *_small_clients(usable), *_empty_classes(usable)]
+    again = repeats([seen.digest for seen in train], [seen.digest for seen in test])
+    notes = [*again, *_small_clients(usable), *_empty_classes(usable), *_how_read([*train, *test])]
     return DatasetSurvey(usable, tuple(notes))
 
 
-def _open_all(images: ImageSet, progress: Callable[[int], None]) -> tuple[list[str], dict[int, str]]:
-    """The digest of each image, and why the broken ones are."""
+class OpenedImage(NamedTuple):
+    """What is remembered of an image that was opened."""
+
+    digest: str
+    reason: str = ""  # why it cannot be used
+    remarks: tuple[str, ...] = ()  # how it was read, where there was a choice
+    span: Span | None = None
+
+
+def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[OpenedImage]:
     stored = images.images
     if not isinstance(stored, StoredImages):
-        return [digest(image.mode, image.tobytes()) for image in stored], {}
-    contents, broken = [], {}
+        return [OpenedImage(digest(image.mode, image.tobytes())) for image in stored]
+    opened = []
     with quiet():
-        for index, (content, reason) in enumerate(in_order(lambda index: _open(stored, index), len(stored))):
-            contents.append(content)
-            if reason:
-                broken[index] = reason
-            progress(index + 1)
-    return contents, broken
+        for seen in in_order(lambda index: _open(stored, index), len(stored)):
+            opened.append(seen)
+            progress(len(opened))
+    return opened
 
 
-def _open(stored: StoredImages, index: int) -> tuple[str, str]:
+def _open(stored: StoredImages, index: int) -> OpenedImage:
     try:
         content = stored.content(index)
     except OSError as error:
         reason = f"{UNREADABLE}{error.strerror or error}"
-        return reason, reason
+        return OpenedImage(reason, reason)
+    known = digest(stored.kind(index), content)
     try:
-        stored.decode(content)
+        picture = stored.picture(index, content)
     except BadImage as reason:
-        return digest(stored.kind, content), str(reason)
-    return digest(stored.kind, content), ""
+        return OpenedImage(known, str(reason))
+    return OpenedImage(known, "", picture.remarks, picture.span)
+
+
+def _broken(opened: Sequence[OpenedImage]) -> dict[int, str]:
+    return {index: seen.reason for index, seen in enumerate(opened) if seen.reason}
+
+
+def _how_read(opened: Sequence[OpenedImage]) -> list[str]:
+    """What files held besides plain pictures, how often, and how that was read."""
+    counts = Counter(remark for seen in opened for remark in seen.remarks)
+    spans: dict[str, list[Span]] = {}
+    for seen in opened:
+        if seen.span is not None:
+            spans.setdefault(seen.remarks[0], []).append(seen.span)
+    return [f"{many:,} x {remark}{_reach(spans.get(remark, []))}" for remark, many in counts.items()]
+
+
+def _reach(spans: Sequence[Span]) -> str:
+    """Where black and white were over all images, and how to scale all alike, where each was scaled by itself."""
+    if len(set(spans)) < 2:
+        return f": {spans[0].low:.10g} to {spans[0].high:.10g}" if spans else ""
+    low, high = min(span.low for span in spans), max(span.high for span in spans)
+    return f": in all {low:.10g} to {high:.10g}; data.window={low:.10g}:{high:.10g} scales all alike"
 
 
 def _by_class(images: ImageSet, classes: int) -> NDArray[np.int64] | None:
@@ -118,8 +152,9 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
     draw = ImageDraw.Draw(sheet)
     for row, (name, indices) in enumerate(rows):
         draw.text((margin - GAP, row * step + SIDE / 2), _line(name), "black", FONT, anchor="rm")
-        for column, number in enumerate(indices):
-            sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
+        with quiet():
+            for column, number in enumerate(indices):
+                sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
     _save(sheet, file)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .dataset import Dataset, ImageSet, Skipped, clean, clean_all
+from .dataset import Dataset, ImageSet, ListedClasses, Skipped, clean, clean_all
 from .images import ImageFiles
 
 Split = Literal["train", "test"]
@@ -43,7 +43,7 @@ def build(
     origin: Path,
     records: Iterable[FileRecord],
     *,
-    listed: tuple[Sequence[str], object] | None = None,
+    listed: ListedClasses | None = None,
     template: str = TEMPLATE,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
@@ -64,6 +64,7 @@ def build(
         _image_set([record for record in ordered if record.split == "test"], origin, classes, clients),
         clients,
         sorted((printable(image), reason) for image, reason in skipped),
+        "" if listed is None else listed.other_names,
     )
 
 
@@ -75,18 +76,16 @@ def _first_reason(skipped: Iterable[Skipped]) -> str:
     return f"; {len(left_out)} left out, the first: {printable(name)}: {reason}"
 
 
-def _classes(
-    records: Sequence[FileRecord], origin: Path, listed: tuple[Sequence[str], object] | None
-) -> tuple[str, ...]:
+def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses | None) -> tuple[str, ...]:
     labels = sorted({record.label for record in records if record.label is not None}, key=by_name)
     if listed is None:
         if not labels:
             raise DataError(f"{origin}: has neither labels nor a list of classes; write classes.txt, one name a line")
         return clean_all(labels, origin)
-    classes = clean_all(*listed)
+    classes = clean_all(listed.names, listed.origin)
     unknown = [label for label in labels if clean(label) not in classes]
     if unknown:
-        raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed[1]}")
+        raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed.origin}")
     return classes
 
 

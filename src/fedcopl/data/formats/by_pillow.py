@@ -1,0 +1,181 @@
+"""Whatever Pillow reads. Images of 8 bits are what Pillow makes of them; deeper ones keep all their bits until here."""
+
+import io
+import sys
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
+
+from ..eight_bits import eight_bits, remark
+from ..reading import MOST_PIXELS, BadImage, ImageReading, Picture, Span, Window, one_line, refuse_giants
+
+# By name, because Pillow would run Ghostscript for an EPS file, whatever it is called.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
+OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+SUBFILE, PHOTOMETRIC, BITS, PLANES, SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
+NO_DATA = 42113  # a tag of GDAL's
+REDUCED_OR_MASK, WHITE_IS_ZERO, SEPARATE, UNSIGNED = 0b101, 0, 2, 1  # values of theirs
+
+
+class BeyondPillow(Exception):
+    """A TIFF of bands or numbers that Pillow does not know."""
+
+
+def pages(content: bytes) -> int:
+    """Pictures in a file; the frames of an animation are one."""
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return len(_pages(image))
+    except UnidentifiedImageError:
+        raise BeyondPillow from None
+
+
+def read(content: bytes, reading: ImageReading, page: int | None) -> Picture:
+    is_tiff = content[:4] in TIFF
+    if reading.bands and is_tiff:
+        raise BeyondPillow
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return _read(image, content, reading, page)
+    except (BadImage, BeyondPillow):
+        raise
+    except UnidentifiedImageError:
+        if is_tiff:
+            raise BeyondPillow from None
+        raise BadImage(f"not an image of a known format ({', '.join(FORMATS)}, DICOM, HEIC)") from None
+    except Image.DecompressionBombError:
+        raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
+    except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file
+        raise BadImage(f"damaged: {one_line(error)}") from error
+
+
+def _read(image: ImageFile.ImageFile, content: bytes, reading: ImageReading, page: int | None) -> Picture:
+    refuse_giants(image.size)
+    found = _pages(image)
+    chosen = found[reading.page_of(len(found)) if page is None else page]
+    if image.format == "TIFF":
+        image.seek(chosen)
+        refuse_giants(image.size)
+    if _tag(image, PLANES, 1) == SEPARATE and int(_tag(image, BITS, 8)) > 8:
+        raise BeyondPillow  # it would open, and mix up the colours
+    taken = page_remark(len(found), reading) if page is None else ()
+    if _is_of_two_halves(image):
+        numbers = _both_halves(image, content, chosen)
+        picture = _coloured(numbers, image.mode, reading.window)
+    else:
+        image.load()
+        picture = _eight_bits(image, reading.window)
+    return picture._replace(remarks=picture.remarks + taken)
+
+
+def page_remark(pages: int, reading: ImageReading) -> tuple[str, ...]:
+    """That others were passed over."""
+    return (f"the {reading.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
+
+
+def _pages(image: ImageFile.ImageFile) -> list[int]:
+    """The pages of a TIFF, but for small copies and masks of others; afterwards the first one is open."""
+    found = []
+    for number in count() if image.format == "TIFF" else ():
+        try:
+            image.seek(number)
+        except Exception:  # the end, or a damaged chain: what comes before is good
+            break
+        if not int(_tag(image, SUBFILE, 0)) & REDUCED_OR_MASK:
+            found.append(number)
+    image.seek(0)
+    return found or [0]
+
+
+def _tag(image: Image.Image, number: int, otherwise: Any) -> Any:
+    tags = getattr(image, "tag_v2", None) or {}
+    value = tags.get(number, otherwise)
+    return value[0] if isinstance(value, tuple) else value
+
+
+def _is_of_two_halves(image: ImageFile.ImageFile) -> bool:
+    """Whether Pillow would drop the lower half of 16-bit colours."""
+    return image.mode in ("RGB", "RGBA", "RGBX") and _raw_mode(image)[-4:-1] == ";16" and "LA" not in _raw_mode(image)
+
+
+def _raw_mode(image: ImageFile.ImageFile) -> str:
+    arguments = image.tile[0][3] if image.tile else ""
+    return str(arguments[0] if isinstance(arguments, tuple) else arguments)
+
+
+def _both_halves(image: ImageFile.ImageFile, content: bytes, page: int) -> NDArray[np.uint16]:
+    """All 16 bits: the file is decoded once as it is, and once as if its bytes were in the other order."""
+    with Image.open(io.BytesIO(content), formats=FORMATS) as again:
+        if page:
+            again.seek(page)
+        again.tile = [_of_other_half(tile) for tile in again.tile]
+        image.load()
+        again.load()
+        high, low = (np.asarray(_upright(half), np.uint16) for half in (image, again))
+    return high * np.uint16(256) + low
+
+
+def _of_other_half(tile: Any) -> Any:
+    """Of a tile, which is a plain tuple in older versions of Pillow."""
+    *where, given = tile
+    mode, *others = given if isinstance(given, tuple) else (given,)
+    turned = mode[:-1] + OTHER_HALF[mode[-1]]
+    parts = (*where, (turned, *others) if isinstance(given, tuple) else turned)
+    return tile._make(parts) if hasattr(tile, "_make") else parts
+
+
+def _coloured(numbers: NDArray[np.uint16], mode: str, window: Window) -> Picture:
+    """Colours by the window; how far a dot is transparent is no brightness, and goes by the full range."""
+    colours, span = eight_bits(numbers[..., :3], window)
+    if mode == "RGBA":
+        veil, _ = eight_bits(numbers[..., 3:], Window("type"))
+        colours = np.concatenate([colours, veil], axis=-1)
+    return Picture(Image.fromarray(colours), (remark("colours of 16 bits", window),), span)
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """A copy, so the file may be closed, turned as its EXIF entry says; a damaged entry says nothing."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image.copy()
+
+
+def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
+    """As it is, or deep grey by the window."""
+    upright = _upright(image)
+    if upright.mode in COLOURS:
+        return Picture(upright)
+    if not (upright.mode in ("I", "F") or upright.mode.startswith("I;16")):
+        raise BadImage(f"colours of the kind {upright.mode}, which cannot be turned into RGB")
+    numbers, bits = _numbers(image, upright)
+    whole = Span(0, 65535) if image.format in ("PNG", "PPM") else None
+    grey, span = eight_bits(numbers, window, whole=whole, missing=_without_data(numbers, _tag(image, NO_DATA, "")))
+    if _tag(image, PHOTOMETRIC, 1) == WHITE_IS_ZERO:
+        grey = 255 - grey
+    return Picture(Image.fromarray(grey), (remark(f"grey of {bits}", window),), span)
+
+
+def _numbers(image: Image.Image, upright: Image.Image) -> tuple[NDArray[Any], str]:
+    """The numbers of a grey image as the file means them, and their kind in words."""
+    numbers = np.asarray(upright)
+    if numbers.dtype.kind == "f":
+        return numbers, "floating point"
+    bits = int(_tag(image, BITS, 16 if image.format in ("PNG", "PPM") else 8 * numbers.dtype.itemsize))
+    if bits == 32 and int(_tag(image, SAMPLE_FORMAT, UNSIGNED)) == UNSIGNED:
+        numbers = numbers.view(np.uint32)  # Pillow has no such mode, and keeps the bits in a signed one
+    return numbers, f"{bits} bits"
+
+
+def _without_data(numbers: NDArray[Any], no_data: str) -> NDArray[np.bool_] | None:
+    """The dots that a GeoTIFF says are none."""
+    try:
+        found: NDArray[np.bool_] = numbers == float(no_data)
+    except ValueError:
+        return None
+    return found

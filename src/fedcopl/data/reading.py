@@ -1,0 +1,118 @@
+"""How a file's numbers become a picture: which page, which bands, and what is black and what white."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from PIL import Image
+
+from ..config import Data
+from ..errors import ConfigError
+
+MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
+THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
+
+
+class BadImage(Exception):
+    """An image that cannot be used; the message is the reason, for the list of what was left out."""
+
+
+class Span(NamedTuple):
+    """From black to white, in the file's own numbers."""
+
+    low: float
+    high: float
+
+
+class Picture(NamedTuple):
+    """An upright picture of 8 bits per colour, and how it was made where there was a choice."""
+
+    image: Image.Image
+    remarks: tuple[str, ...] = ()
+    span: Span | None = None  # of deep numbers that were scaled by what the file itself holds
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is black and what is white in an image of more than 8 bits per colour."""
+
+    by: Literal["file", "type", "numbers", "percentiles"] = "file"
+    low: float = 0.0
+    high: float = 0.0
+
+    def __str__(self) -> str:
+        percent = "%" if self.by == "percentiles" else ""
+        return self.by if self.by in ("file", "type") else f"{self.low:g}{percent}:{self.high:g}{percent}"
+
+
+@dataclass(frozen=True)
+class ImageReading:
+    """What the settings say about files that hold more than a plain picture."""
+
+    window: Window = Window()
+    bands: tuple[int, ...] = ()  # three of many, or one as grey, counted from 1
+    pages: Literal["first", "middle", "all"] = "first"
+
+    @classmethod
+    def of(cls, data: Data) -> "ImageReading":
+        """From the settings, or a ConfigError that says what is meant."""
+        return cls(_window(data.window), _bands(data.bands), data.pages)
+
+    def plain(self) -> dict[str, str]:
+        """The settings that differ from the usual ones, as text."""
+        usual = ImageReading()
+        written = {"window": str(self.window), "bands": ",".join(map(str, self.bands)), "pages": self.pages}
+        return {name: text for name, text in written.items() if getattr(self, name) != getattr(usual, name)}
+
+    @property
+    def key(self) -> str:
+        """Names all that decides what a file's picture is; empty when all is as usual."""
+        return "".join(f", {name} {text}" for name, text in self.plain().items())
+
+    def page_of(self, pages: int) -> int:
+        """Which page stands for a file of so many, counted from 0."""
+        return pages // 2 if self.pages == "middle" else 0
+
+
+def _window(given: str | float) -> Window:
+    text = given.strip() if isinstance(given, str) else f"{given:g}"
+    if text in ("file", "type"):
+        return Window("file" if text == "file" else "type")
+    parts = [part.strip() for part in text.split(":")]
+    percent = all(part.endswith("%") for part in parts)
+    numbers = [_number(part.removesuffix("%") if percent else part) for part in parts]
+    if len(numbers) != 2 or not numbers[0] < numbers[1] or (percent and not 0 <= numbers[0] < numbers[1] <= 100):
+        raise ConfigError(
+            f"data.window: should be file, type, two growing numbers as in 0:4095, or percentiles as in 1%:99%, "
+            f"not {text!r}"
+        )
+    return Window("percentiles" if percent else "numbers", *numbers)
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _bands(chosen: str | int) -> tuple[int, ...]:
+    text = str(chosen).strip()
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdecimal() and int(part) > 0 for part in parts) or len(parts) not in (0, 1, 3):
+        raise ConfigError(f"data.bands: should be three numbers counted from 1, as in 4,3,2, or one, not {text!r}")
+    return tuple(map(int, parts))
+
+
+def refuse_giants(size: tuple[int, int]) -> None:
+    """BadImage for what would fill the memory."""
+    width, height = size
+    if width * height > MOST_PIXELS:
+        raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
+    if max(size) > THINNEST * min(size):
+        raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,48 @@
+"""What is wrong with a setting, in words for people."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+KINDS = {  # how pydantic calls a mistake, or the beginning of it -> what is meant
+    "int": "a whole number",
+    "float": "a number",
+    "finite_number": "a number",
+    "bool": "true or false",
+    "string_type": "a text",
+    "string_too_short": "a text that is not empty",
+    "model_type": "a section",
+    "model_attributes_type": "a section",
+    "dict_type": "a section",
+}
+BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("less than", "lt"),
+}
+PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
+
+
+def in_words(mistakes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Setting by its full name -> what it should be; a setting of several kinds has a mistake for each."""
+    meant: dict[str, list[str]] = {}
+    given: dict[str, str] = {}
+    for mistake in mistakes:
+        # pydantic adds the branch of a union to the path: only our own names are of use to a reader
+        name = ".".join(str(part) for part in mistake["loc"][:2])
+        meant.setdefault(name, []).append(_meant(mistake))
+        given[name] = repr(mistake["input"])
+    return {name: f"should be {' or '.join(dict.fromkeys(words))}, not {given[name]}" for name, words in meant.items()}
+
+
+def _meant(mistake: Mapping[str, Any]) -> str:
+    kind, context = str(mistake["type"]), mistake.get("ctx") or {}
+    if kind in BOUNDS:
+        words, limit = BOUNDS[kind]
+        return f"{words} {context[limit]}"
+    if kind == "literal_error":
+        return str(context["expected"]).replace("'", "")
+    if kind == "string_pattern_mismatch":
+        return PATTERNS.get(str(context["pattern"]), f"of the form {context['pattern']}")
+    known = [words for start, words in KINDS.items() if kind == start or kind.startswith(f"{start}_")]
+    return known[0] if known else str(mistake["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")

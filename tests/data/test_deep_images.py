@@ -1,0 +1,350 @@
+"""Images of more than 8 bits, of many bands or pages: files written by tifffile, imagecodecs (libpng) and imageio."""
+
+import contextlib
+import importlib
+import io
+import json
+from dataclasses import replace
+
+import imagecodecs
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+import tifffile
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from data.pictures import TRANSFORM, encoded, load, noise, plant, put
+from fedcopl.config import Data, RunConfig
+from fedcopl.data.cache import PixelCache
+from fedcopl.data.eight_bits import eight_bits
+from fedcopl.data.formats import by_pillow, could_be_read_now, read_picture
+from fedcopl.data.overview import survey
+from fedcopl.data.reading import BadImage, ImageReading, Span, Window
+from fedcopl.deployment.site.running_site import SiteHome
+from fedcopl.errors import ConfigError
+from fedcopl.predict.answers import NamedImages, batches, every_page
+from fedcopl.predict.recipe import Recipe, TrainedOn, read_recipe
+from fedcopl.review.images import open_gallery
+from fedcopl.run.believed_labels import write_images, write_labels
+
+DRAW = np.random.default_rng(3)
+USUAL = ImageReading()
+
+
+def tiff(numbers, **options) -> bytes:
+    file = io.BytesIO()
+    tifffile.imwrite(file, numbers, **options)
+    return file.getvalue()
+
+
+def dots(content, reading=USUAL, page=None) -> np.ndarray:
+    return np.asarray(read_picture(content, reading, page).image)
+
+
+def by_hand(numbers, low, high) -> np.ndarray:
+    """The window as a formula, without tables or chunks."""
+    share = np.clip((numbers.astype(float) - low) / (high - low), 0, 1)
+    return np.rint(share * 255).astype(np.uint8)
+
+
+MODES = {
+    "PNG": "1 L LA P RGB RGBA",
+    "TIFF": "1 L LA P RGB RGBA CMYK",
+    "JPEG": "L RGB CMYK",
+    "BMP": "1 L P RGB",
+    "GIF": "P",
+}
+
+
+@pytest.mark.parametrize(("form", "mode"), [(form, mode) for form, modes in MODES.items() for mode in modes.split()])
+def test_of_eight_bits_nothing_has_changed(form, mode):
+    content = encoded(noise(1).convert(mode), form)
+    plain = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+    for reading in (USUAL, ImageReading(Window("numbers", 0, 4095), (), "middle")):
+        picture = read_picture(content, reading)
+        assert (picture.image.mode, picture.image.tobytes()) == (plain.mode, plain.tobytes())
+        assert picture.remarks == ()
+
+
+def test_windows_by_hand():
+    numbers = np.array([[0, 1000], [2000, 4000]], np.uint16)
+    # the file's own range, 0 to 4000: 1000 / 4000 * 255 = 63.75, 2000 / 4000 * 255 = 127.5 to the even 128
+    assert eight_bits(numbers, Window("file"))[0].tolist() == [[0, 64], [128, 255]]
+    # 0 to 65535: 4000 / 257 = 15.56
+    assert eight_bits(numbers, Window("type"))[0].tolist() == [[0, 4], [8, 16]]
+    # 1000 to 2000, what lies outside is black or white
+    assert eight_bits(numbers, Window("numbers", 1000, 2000))[0].tolist() == [[0, 0], [255, 255]]
+    # the quartiles of four numbers: 750 and 2500; (1000 - 750) / 1750 * 255 = 36.4, (2000 - 750) / 1750 * 255 = 182.1
+    assert eight_bits(numbers, Window("percentiles", 25, 75))[0].tolist() == [[0, 36], [182, 255]]
+
+
+def test_dots_without_a_number_are_black_and_count_for_no_range():
+    numbers = np.array([[np.nan, 1.0], [np.inf, 3.0]])
+    grey, span = eight_bits(numbers, Window())
+    assert (grey.tolist(), span) == ([[0, 0], [0, 255]], Span(1.0, 3.0))
+    with pytest.raises(BadImage, match="no dot"):
+        eight_bits(np.full((2, 2), np.nan), Window())
+    assert not eight_bits(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
+
+
+@given(
+    st.sampled_from([np.uint16, np.int16, np.uint32, np.int32, np.float32, np.float64]),
+    st.integers(0, 99),
+    st.sampled_from([Window(), Window("type"), Window("numbers", -5, 900), Window("percentiles", 2, 98)]),
+)
+def test_more_is_never_darker(kind, seed, window):
+    numbers = (np.random.default_rng(seed).standard_normal((300, 3)) * 1000).astype(kind)
+    grey, _ = eight_bits(numbers, window)
+    order = np.argsort(numbers, axis=None)
+    assert (np.diff(grey.ravel()[order].astype(int)) >= 0).all()
+
+
+GREY = [np.uint16, np.int16, np.uint32, np.int32, np.float32, np.float64, np.float16]
+
+
+@pytest.mark.parametrize("kind", GREY, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "options", [{}, {"byteorder": ">"}, {"compression": "lzw"}, {"compression": "deflate"}], ids=str
+)
+def test_grey_tiff_of_every_kind_by_its_own_range(kind, options):
+    numbers = (DRAW.random((9, 7)) * 3000).astype(kind)
+    expected = by_hand(numbers, numbers.min(), numbers.max())
+    assert np.abs(dots(tiff(numbers, **options)).astype(int) - expected).max() <= 1  # of float16 the hand rounds too
+
+
+def test_numbers_beyond_the_signed_half_are_not_wrapped():
+    numbers = np.array([[0, 2**31, 2**32 - 1]] * 2, np.uint32)
+    assert dots(tiff(numbers))[0].tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"byteorder": ">"}, {"compression": "lzw", "predictor": True}, {"bigtiff": True}], ids=str
+)
+@pytest.mark.parametrize("planes", ["contig", "separate"])
+def test_colours_of_sixteen_bits_keep_them_all(options, planes):
+    numbers = DRAW.integers(0, 4096, (8, 6, 3), dtype=np.uint16)  # twelve bits in sixteen: Pillow alone makes it black
+    written = numbers if planes == "contig" else numbers.transpose(2, 0, 1)
+    content = tiff(written, photometric="rgb", planarconfig=planes, **options)
+    window = ImageReading(Window("numbers", 0, 4095))
+    assert np.abs(dots(content, window).astype(int) - by_hand(numbers, 0, 4095)).max() == 0
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_sixteen_bit_colour_png_of_libpng(channels):
+    numbers = DRAW.integers(0, 4096, (8, 6, channels), dtype=np.uint16)
+    if channels == 4:
+        numbers[..., 3] = 65535
+    seen = dots(imagecodecs.png_encode(numbers), ImageReading(Window("numbers", 0, 4095)))
+    assert np.array_equal(seen[..., :3], by_hand(numbers[..., :3], 0, 4095))
+    assert (seen[..., 3:] == 255).all()
+
+
+def test_sixteen_bit_grey_png_of_imageio():
+    numbers = DRAW.integers(100, 900, (8, 6), dtype=np.uint16)
+    content = imageio.imwrite("<bytes>", numbers, extension=".png")
+    picture = read_picture(content, USUAL)
+    assert np.array_equal(np.asarray(picture.image), by_hand(numbers, numbers.min(), numbers.max()))
+    assert picture.remarks == ("grey of 16 bits, each scaled by its own range",)
+    assert picture.span == (numbers.min(), numbers.max())
+
+
+def test_deep_images_are_turned_as_their_exif_entry_says():
+    numbers = DRAW.integers(0, 60000, (8, 6, 3), dtype=np.uint16)
+    turned = tiff(numbers, photometric="rgb", extratags=[(274, "H", 1, 6, True)])  # 6: turn by 270 degrees
+    assert np.array_equal(dots(turned), np.rot90(dots(tiff(numbers, photometric="rgb")), 3))
+
+
+def test_white_is_zero_and_no_data():
+    numbers = np.array([[0, 50], [100, 9999]], np.uint16)
+    assert dots(tiff(numbers[:1], photometric="miniswhite")).tolist() == [[255, 0]]
+    content = tiff(numbers, extratags=[(42113, "s", 0, "9999", True)])  # as GDAL marks it
+    assert dots(content).tolist() == [[0, 128], [255, 0]]
+    many = tiff(
+        np.stack([numbers] * 5),
+        photometric="minisblack",
+        planarconfig="separate",
+        extratags=[(42113, "s", 0, "9999", True)],
+    )
+    assert dots(many, ImageReading(bands=(5,))).tolist() == [[0, 128], [255, 0]]
+
+
+SCENE = DRAW.integers(0, 3000, (13, 8, 6), dtype=np.uint16)  # as Sentinel-2 has bands
+
+
+@pytest.mark.parametrize("compression", [None, "deflate", "lzw"])
+@pytest.mark.parametrize("planes", ["contig", "separate", "pages"])
+def test_three_bands_of_many(planes, compression):
+    chosen = ImageReading(Window("numbers", 0, 3000), (4, 3, 2))
+    if planes == "pages":
+        content = tiff(SCENE, photometric="minisblack", compression=compression)
+    else:
+        written = SCENE if planes == "separate" else SCENE.transpose(1, 2, 0)
+        content = tiff(written, photometric="minisblack", planarconfig=planes, compression=compression)
+    expected = by_hand(SCENE[[3, 2, 1]].transpose(1, 2, 0), 0, 3000)
+    picture = read_picture(content, chosen)
+    assert np.array_equal(np.asarray(picture.image), expected)
+    assert picture.remarks[0] == "bands 4, 3, 2 of 13 in 16 bits, scaled by the window 0:3000"
+    with pytest.raises(BadImage, match="has 13 bands, so no band 14"):
+        read_picture(content, ImageReading(bands=(14,)))
+
+
+def test_many_bands_without_a_choice_are_left_out_with_the_way_to_choose(caplog):
+    content = tiff(SCENE.transpose(1, 2, 0), photometric="minisblack", planarconfig="contig")
+    with pytest.raises(BadImage, match=r"13 bands; choose three, as in data\.bands=4,3,2"):
+        read_picture(content, USUAL)
+    assert caplog.text == ""  # Pillow would complain beside us
+
+
+STACK = DRAW.integers(0, 256, (5, 8, 6), dtype=np.uint8)
+
+
+def test_one_page_or_another():
+    content = tiff(STACK, photometric="minisblack")
+    assert np.array_equal(dots(content), STACK[0])
+    assert np.array_equal(dots(content, ImageReading(pages="middle")), STACK[2])
+    assert np.array_equal(dots(content, USUAL, 4), STACK[4])
+    assert read_picture(content, USUAL).remarks == ("the first of several pages; data.pages=all takes every one",)
+    fractions = tiff(STACK.astype(np.float64), photometric="minisblack")  # beyond Pillow
+    assert np.array_equal(dots(fractions, USUAL, 3), by_hand(STACK[3], STACK[3].min(), STACK[3].max()))
+
+
+def test_a_small_copy_of_a_page_is_no_page():
+    file = io.BytesIO()
+    with tifffile.TiffWriter(file) as writer:
+        writer.write(STACK[0], photometric="minisblack")
+        writer.write(STACK[0][::2, ::2], photometric="minisblack", subfiletype=1)
+    assert by_pillow.pages(file.getvalue()) == 1
+    assert read_picture(file.getvalue(), ImageReading(pages="middle")).remarks == ()
+
+
+def test_every_page_is_an_image_of_its_own(tmp_path):
+    put(plant(tmp_path, "train/cat/a.png"), "train/dog/stack.tif", tiff(STACK, photometric="minisblack"))
+    dataset = load("folder", tmp_path, pages="all")
+    assert dataset.train.names == ["train/cat/a.png", *(f"train/dog/stack.tif#{page}" for page in range(1, 6))]
+    assert dataset.train.labels.tolist() == [0, 1, 1, 1, 1, 1]
+    assert all(np.array_equal(np.asarray(dataset.train.images[1 + page]), STACK[page]) for page in range(5))
+    cache = PixelCache(tmp_path / "cache")
+    first = cache.pixels(dataset.train, TRANSFORM.cut, TRANSFORM.key)
+    assert len(set(first.digests)) == 6  # five pages of one file are five images
+    assert np.array_equal(first.array, np.stack([TRANSFORM.cut(image) for image in dataset.train.images]))
+
+
+def test_another_window_is_another_entry_of_the_cache(tmp_path):
+    put(tmp_path, "cat/deep.tif", tiff(DRAW.integers(0, 4096, (20, 20), dtype=np.uint16)))
+    cache = PixelCache(tmp_path / "cache")
+    pixels = [
+        cache.pixels(load("folder", tmp_path, window=window).train, TRANSFORM.cut, TRANSFORM.key).array
+        for window in ("file", "type", "0:2000", "file")
+    ]
+    assert len(cache.entries()) == 3
+    assert pixels[0].max() > pixels[1].max()
+    assert np.array_equal(pixels[0], pixels[3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "meant"),
+    [
+        ({"window": "12"}, "two growing numbers as in 0:4095"),
+        ({"window": "9:1"}, "two growing numbers"),
+        ({"window": "1%:99"}, "percentiles as in 1%:99%"),
+        ({"window": "nan:3"}, "two growing numbers"),
+        ({"bands": "1,2"}, "three numbers counted from 1"),
+        ({"bands": "0,1,2"}, "three numbers counted from 1"),
+        ({"bands": "red"}, "three numbers counted from 1"),
+    ],
+)
+def test_wrong_settings_are_said_in_words(tmp_path, settings, meant):
+    with pytest.raises(ConfigError, match=meant):
+        load("folder", plant(tmp_path, "cat/0.png"), **settings)
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0.001, 1e6))
+def test_a_window_is_written_as_it_is_read(low, width):
+    window = Window("numbers", float(f"{low:g}"), float(f"{low + width:g}"))
+    if window.low < window.high:
+        assert ImageReading.of(Data(window=str(window))).window == window
+
+
+def test_the_check_says_how_files_were_read(tmp_path):
+    put(tmp_path, "cat/a.tif", tiff(np.array([[0, 1000]], np.uint16)))
+    put(tmp_path, "cat/b.tif", tiff(np.array([[10, 4095]], np.uint16)))
+    put(tmp_path, "cat/c.tif", tiff(STACK, photometric="minisblack"))
+    put(tmp_path, "cat/d.tif", tiff(SCENE.transpose(1, 2, 0), photometric="minisblack", planarconfig="contig"))
+    found = survey(load("folder", tmp_path))
+    assert found.notes == (
+        "2 x grey of 16 bits, each scaled by its own range: in all 0 to 4095; data.window=0:4095 scales all alike",
+        "1 x the first of several pages; data.pages=all takes every one",
+    )
+    assert found.dataset.skipped == [("cat/d.tif", "13 bands; choose three, as in data.bands=4,3,2")]
+
+
+def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monkeypatch):
+    put(plant(tmp_path, "cat/a.png"), "cat/deep.tif", tiff(SCENE[0].astype(np.float64)))
+    cache, train = PixelCache(tmp_path / "cache"), load("folder", tmp_path).train
+
+    def missing(name):
+        raise ImportError(name)
+
+    with monkeypatch.context() as without:
+        without.setattr("fedcopl.data.formats.deep_tiff.import_module", missing)
+        without.setattr("fedcopl.data.cache.could_be_read_now", lambda reason: False)
+        bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
+        assert bad[0].reason.endswith("need: pip install 'fedcopl[tiff]'")
+        assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
+    assert could_be_read_now(bad[0].reason)
+    assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == []
+
+
+@given(st.binary(max_size=60), st.integers(0, 400))
+def test_a_damaged_deep_tiff_is_a_reason_and_nothing_else(garbage, start):
+    whole = tiff(SCENE[:5].transpose(1, 2, 0), photometric="minisblack", planarconfig="contig")
+    content = whole[:start] + garbage + whole[start + len(garbage) :]
+    with contextlib.suppress(BadImage):
+        read_picture(content, ImageReading(bands=(1, 2, 3)))
+
+
+@pytest.mark.parametrize("name", ["pydicom", "pillow_heif", "tifffile"])
+def test_the_packages_of_the_extras_are_here(name):
+    assert importlib.import_module(name)
+
+
+def test_a_reviewer_sees_the_pages_as_the_run_read_them(tmp_path):
+    deep = STACK.astype(np.uint16) * 16
+    put(tmp_path, "pictures/cat/stack.tif", tiff(deep, photometric="minisblack"))
+    put(tmp_path, "pictures/dog/a.png", encoded(noise(1)))
+    train = load("folder", tmp_path / "pictures", pages="all", window="0:4095").train
+    write_images(tmp_path, ["cat", "dog"], train, {"here": np.array([5, 1])})
+    write_labels(tmp_path, 0, {"here": np.log([[0.5, 0.5], [0.9, 0.1]])})
+    gallery = open_gallery(tmp_path, "here")
+    assert gallery.names == ["dog/a.png", "cat/stack.tif#2"]
+    assert np.array_equal(np.asarray(gallery.image(1)), by_hand(deep[1], 0, 4095))
+
+
+def test_a_classifier_keeps_how_files_are_read():
+    chosen = RunConfig.from_mapping({"data": {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}}, "test")
+    recipe = Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1"))
+    written = json.loads(recipe.to_json())
+    assert written["reading"] == {"window": "0:3000", "bands": "4,3,2", "pages": "middle"}
+    assert "reading" not in json.loads(replace(recipe, config=RunConfig()).to_json())
+
+
+def test_a_written_classifier_reads_files_so(tmp_path):
+    chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
+    put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
+    reading = read_recipe(tmp_path / "config.json").reading
+    assert reading == ImageReading(Window("percentiles", 1, 99), (), "all")
+    stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
+    named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]
+    pages = list(every_page(named, reading))
+    assert [page.name for page in pages] == [*(f"stack.tif#{number}" for number in range(1, 6)), "0"]
+    [batch] = batches(pages, TRANSFORM.cut, reading)
+    assert np.array_equal(batch.pixels[2], TRANSFORM.cut(Image.fromarray(STACK[2])))
+
+
+def test_a_site_reads_its_files_by_its_own_settings(tmp_path):
+    home = SiteHome("a", tmp_path, files={"window": "0:100", "pages": "all"})
+    assert ImageReading.of(home.data()) == ImageReading(Window("numbers", 0, 100), (), "all")
+    with pytest.raises(ConfigError, match="is the server's to say; a site sets window, bands, pages"):
+        SiteHome("a", tmp_path, files={"beta": 1}).data()
