@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.aggregate import weighted_mean
+from fedcopl.algorithm.aggregate import nearest, weighted_mean
 
 singles = hnp.arrays(np.float32, (2, 3), elements=st.floats(-1e6, 1e6, width=32))
 weights = st.lists(st.integers(1, 50_000), min_size=1, max_size=5)
@@ -87,3 +87,11 @@ def test_no_parts_are_refused():
 def test_parts_that_do_not_match_are_refused(other):
     with pytest.raises(ValueError, match="same names, shapes and dtypes"):
         weighted_mean([part(1.0, 2.0), other], [1, 1])
+
+
+def test_the_nearest_are_those_of_the_shortest_distance():
+    # Flat, by name: distances from a are 5 (3, 4), 1 and 13 (5, 12).
+    uploads = {"a": part(0, 0), "b": part(3, 4), "c": part(0, 1), "d": part(5, 12)}
+    assert nearest("a", uploads, 1) == ["c"]
+    assert nearest("a", uploads, 2) == ["c", "b"]
+    assert nearest("z", uploads, 2) == []

@@ -87,6 +87,21 @@ def slow_match(scores, sets, capacity):
 # Candidate sets
 
 
+def test_the_likeliest_class_can_be_kept():
+    # alpha = beta = .75: image 1 is in no class's upper quarter and has no candidate (baselines.md, section 6).
+    strict = candidate_sets(np.log(WORKED), 0.75, 0.75)
+    assert strict.astype(int).tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 1]]
+    kept = candidate_sets(np.log(WORKED), 0.75, 0.75, keep_likeliest=True)
+    assert kept.astype(int).tolist() == [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def test_only_among_some_images():
+    # The levels are of all images, the places are for some: 1 and 2, with the sets they have anyway.
+    chosen = select_candidates(np.log(WORKED), 0.75, 0.5, 1, among=np.array([1, 2]))
+    assert (chosen.index.tolist(), chosen.label.tolist()) == ([1, 2], [0, 1])
+    assert chosen.candidates.astype(int).tolist() == [CANDIDATES[1], CANDIDATES[2]]
+
+
 def test_thresholds_by_hand():
     assert _quantile(WORKED.max(axis=1), 0.75) == pytest.approx(0.625)  # .60 + .25 * (.70 - .60)
     assert _quantile(WORKED, 0.5) == pytest.approx([0.35, 0.30, 0.25])

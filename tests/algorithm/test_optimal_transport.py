@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.optimize import linprog
@@ -130,7 +130,8 @@ def test_a_shift_of_the_cost_changes_where_the_reference_stops_but_not_where_it_
 @given(problems(max_mass=0.8))
 def test_agrees_with_the_plain_loop(problem):
     similarity, mass, smoothing = problem
-    expected, _ = plain(similarity, mass, smoothing, 1e-14, 3000)
+    expected, iterations = plain(similarity, mass, smoothing, 1e-14, 3000)
+    assume(iterations < 3000)  # the loop itself can be slow: what it has not reached yet is no reference
     assert np.allclose(solved(*problem), expected, rtol=0, atol=1e-7)
 
 

@@ -18,11 +18,12 @@ from fedcopl.algorithm.evidence import (
     choose_tempering,
     common_mix,
     expected_right,
+    is_far_from_even,
     is_telling,
     is_uneven,
     is_worth_training,
 )
-from fedcopl.algorithm.priors import Reading, View, explained_by, learn, looked_at, predicted_by, shown_by
+from fedcopl.algorithm.priors import Reading, View, clustered_by, explained_by, learn, looked_at, predicted_by, shown_by
 from fedcopl.algorithm.prototypes import (
     KAPPA,
     ClassSums,
@@ -32,7 +33,14 @@ from fedcopl.algorithm.prototypes import (
     make_prototypes,
     sphere_share,
 )
-from fedcopl.algorithm.site_prior import STRENGTHS, fit_site_prior, held_out_evidence, likelihood_ratios, site_mix
+from fedcopl.algorithm.site_prior import (
+    STRENGTHS,
+    fit_site_prior,
+    fit_site_priors,
+    held_out_evidence,
+    likelihood_ratios,
+    site_mix,
+)
 
 
 def logs(probs):
@@ -73,9 +81,13 @@ class InProcess:
         return total(explained_by(view, readings) for view in self.views)
 
     def classes_of(self, reading):
-        shown = [
-            shown_by(view, features, reading) for view, (_, features) in zip(self.views, self.clients, strict=True)
-        ]
+        return self._class_sums(shown_by, reading)
+
+    def clusters_of(self, reading):
+        return self._class_sums(clustered_by, reading)
+
+    def _class_sums(self, by, reading):
+        shown = [by(view, features, reading) for view, (_, features) in zip(self.views, self.clients, strict=True)]
         self.own = [own for _, own in shown]
         return total(sums for sums, _ in shown)
 
@@ -236,12 +248,42 @@ def test_no_image_and_one_image_teach_nothing(rows):
     assert prior.mix.tolist() == [0.5, 0.5]
 
 
+def one_at_a_time(ratios, around):
+    """The site prior as the formulas say it: fold by fold, strength by strength, image by image."""
+    folds = min(5, len(ratios))
+    evidence = [0.0] * len(STRENGTHS)
+    for number, strength in enumerate(STRENGTHS):
+        for fold in range(folds):
+            mix = site_mix(np.delete(ratios, np.s_[fold::folds], axis=0), around, strength)
+            evidence[number] += sum(np.log(row @ mix) for row in ratios[fold::folds])
+    best = int(np.argmax(evidence))
+    return site_mix(ratios, around, STRENGTHS[best]), evidence
+
+
+@pytest.mark.parametrize(("images", "classes"), [(2, 2), (7, 3), (60, 4), (301, 10)])
+def test_several_readings_at_once_are_as_one_at_a_time(images, classes):
+    mixes = np.random.default_rng(images).dirichlet(np.ones(classes), 3)
+    ratios = [
+        likelihood_ratios(drawn(seed, images, classes, mix=mix)[0], np.zeros(classes), even_mix(classes))
+        for seed, mix in enumerate(mixes)
+    ]
+    around = np.tile(even_mix(classes), (3, 1))
+    evidence = held_out_evidence(np.stack(ratios), around)
+    for each, found, prior in zip(ratios, evidence, fit_site_priors(np.stack(ratios), around), strict=True):
+        mix, expected = one_at_a_time(each, around[0])
+        tried = np.isfinite(found)
+        assert found[tried] == pytest.approx(np.array(expected)[tried], abs=1e-3 * images)
+        assert all(np.array(expected)[~tried] < max(expected))
+        assert prior.evidence == pytest.approx(max(expected), abs=1e-3 * images)
+        assert prior.mix == pytest.approx(mix, abs=2e-3)
+
+
 def test_held_out_evidence_by_hand():
     # Two sure images of class 0, each a fold: the mix of the other with strength a is (1 + a/2) / (1 + a) for class 0,
     # and an image sure of class 0 is p / t = 2 times as likely there: log(2 (1 + a/2) / (1 + a)) each.
     ratios = likelihood_ratios(logs([[1, 0], [1, 0]]), np.zeros(2), even_mix(2))
     expected = [0 if math.isinf(a) else 2 * math.log((2 + a) / (1 + a)) for a in STRENGTHS]
-    assert held_out_evidence(ratios, even_mix(2)) == pytest.approx(expected)
+    assert held_out_evidence(ratios[None], even_mix(2)[None])[0] == pytest.approx(expected)
 
 
 def test_strength_is_infinite_where_there_is_no_skew_to_speak_of_and_small_where_there_is():
@@ -401,6 +443,33 @@ def test_an_uneven_world_is_noticed_and_an_even_one_is_not(last, expected):
     sites = [drawn(site, 300, 6, mix=mix)[0] for site, mix in enumerate(mixes)]
     learned = learn(InProcess([(rows, np.zeros((300, 2))) for rows in sites]), 6, prototypes=False)
     assert learned.is_uneven is expected
+
+
+def test_what_is_far_from_equal_shares():
+    # Two classes 0.7 : 0.3 are 0.2 away. Chance alone brings sqrt(2 / (2 pi n)): 0.018 at n = 1,000, 0.178 at n = 10.
+    assert is_far_from_even(np.array([0.7, 0.3]), 1000)  # sqrt(0.15^2 + 0.018^2) = 0.151
+    assert not is_far_from_even(np.array([0.7, 0.3]), 10)  # sqrt(0.15^2 + 0.178^2) = 0.233
+    assert not is_far_from_even(np.array([0.64, 0.36]), 1000)
+
+
+@pytest.mark.parametrize(("last", "expected"), [(1.0, False), (0.1, True)])
+def test_a_long_tail_that_all_sites_share_is_seen_in_how_images_cluster(last, expected):
+    # No skew between the sites: posteriors cannot tell it from a lean of the model, which has none here.
+    rng = np.random.default_rng(11)
+    shares = last ** (np.arange(6) / 5)
+    means = rng.normal(size=(6, 8)) * 2
+    clients, truth = [], []
+    for site in range(4):
+        log_probs, label = drawn(30 + site, 200, 6, mix=shares / shares.sum())
+        clients.append((log_probs, means[label] + rng.normal(size=(200, 8))))
+        truth.append(label)
+    federation = InProcess(clients)
+    learned = learn(federation, 6)
+    assert learned.is_uneven is expected
+    rows, found = np.concatenate([rows for rows, _ in clients]), np.concatenate([features for _, features in clients])
+    answers = learned.answers(rows, found, learned.reading.mix).argmax(axis=1)
+    truth = np.concatenate(truth)
+    assert (answers == truth).mean() > (rows.argmax(axis=1) == truth).mean()
 
 
 def test_prototypes_help_where_text_is_weak_and_images_are_clear():

@@ -6,6 +6,7 @@ import torch
 
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
+from fedcopl.methods.base import Method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 from methods.toolbox import CHOSEN, SETS, config_of, encoder, floats_of, images, learner_of, trained
@@ -106,7 +107,7 @@ def test_an_unknown_method_lists_the_known_ones():
 def test_options_are_the_methods_own():
     with pytest.raises(ConfigError, match=r"options\.mu: fedcopl has no such option \(it has: none\)"):
         choose_method(config_of("fedcopl", "options.mu=1"))
-    with pytest.raises(ConfigError, match=r"options\.mu: Input should be greater than or equal to 0"):
+    with pytest.raises(ConfigError, match=r"options\.mu: should be at least 0"):
         choose_method(config_of("promptprox", "options.mu=-1"))
     assert choose_method(config_of("promptprox", "options.mu=0.1")).options.mu == 0.1
 
@@ -122,3 +123,14 @@ def test_options_are_the_methods_own():
 def test_pairs_that_make_no_sense_are_refused(pairs, why):
     with pytest.raises(ConfigError, match=why):
         choose_method(config_of(*pairs))
+
+
+def test_arrays_that_are_no_prompts_start_in_their_own_shape():
+    class WithBias(Method):
+        def shapes(self, clip, classes):
+            return {**super().shapes(clip, classes), "bias": (classes,)}
+
+    model = encoder()
+    start = WithBias(config_of("fedcopl", "start=quiet")).start(model.clip, model.classes)
+    assert start["bias"].shape == (model.classes,)
+    assert abs(start["bias"]).max() < 0.2  # small, whatever kind of start: 0.02 is the standard deviation

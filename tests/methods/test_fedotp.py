@@ -1,10 +1,15 @@
 """FedOTP against section 4 of baselines.md; the transport itself is tested in tests/core/test_transport.py."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as F
 
 from clip.plain_clip import plain_block
+from fedcopl.clip.resnet import ResNetTower
+from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from methods.toolbox import config_of, encoder, floats_of, images
 
@@ -69,6 +74,15 @@ def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
     ours, theirs = trained(learner)[0], trained(roomy)[0]
     assert len(asked) > 4  # once for each batch
     np.testing.assert_allclose(ours["global text"], theirs["global text"], atol=1e-5)
+
+
+def test_smoothing_is_its_authors_for_the_kind_of_tower():
+    resnet = SimpleNamespace(vision=ResNetTower(stem=8, depths=(1, 1, 1, 1), image=64, output=40))
+    method = choose_method(config_of("fedotp"))
+    assert (method.smoothing(encoder().clip), method.smoothing(resnet)) == (0.1, 0.01)
+    assert choose_method(config_of("fedotp", "options.smoothing=0.3")).smoothing(resnet) == 0.3
+    with pytest.raises(ConfigError, match=r"options\.smoothing"):
+        choose_method(config_of("fedotp", "options.smoothing=0"))
 
 
 def test_what_is_shared_and_what_stays():

@@ -1,5 +1,8 @@
 """Local training and evaluation on the embedded model."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,17 +10,17 @@ import torch.nn.functional as F
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.clip.device import Arithmetic, choose_arithmetic, choose_device
-from fedcopl.clip.encoder import Encoder, zero_shot_sentences
+from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.errors import ConfigError
-from fedcopl.methods import choose_method
+from fedcopl.methods import choose_method, prompted_model
 from fedcopl.methods.learner import ClipExam, ClipLearner, score_everywhere
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.methods.prompts import initial_prompts, visual_shape
-from fedcopl.methods.training import learning_rate
+from fedcopl.methods.training import Descent, learning_rate
 
 CPU = torch.device("cpu")
 
@@ -163,6 +166,27 @@ def test_one_step_by_hand(encoder, images):
         np.testing.assert_allclose(trained[name], expected.detach().numpy(), atol=2e-6)
 
 
+@pytest.mark.parametrize("schedule", ["refresh", "run"])
+def test_two_steps_by_hand(encoder, images, schedule):
+    # An epoch is one batch. v1 = g1, p1 = p0 - lr1 v1; v2 = 0.9 v1 + g2, p2 = p1 - lr2 v2, where g is the slope with
+    # its decay 0.1 p. Round 1 of 4, two epochs each: e = 2 and 3 of 8, or with a refresh each two rounds 2 and 3 of 4.
+    more = {"step": "plain", "decay_to": "zero", "clip_norm": 0, "momentum": 0.9, "schedule": schedule}
+    settings = {"epochs": 2, "batch": 64, "lr": 0.05, "weight_decay": 0.1} | more
+    config = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "train": settings}, "test")
+    learner = learner_of(encoder, images, config=config)
+    whole = {"refresh": 4, "run": 8}[schedule]
+    rates = [0.05 * (1 + np.cos(np.pi * done / whole)) / 2 for done in (2, 3)]
+    prompts, speed = learner.initial(), {"visual": 0.0, "text": 0.0}
+    for rate in rates:
+        slopes = gradients(encoder, images, prompts)
+        speed = {name: 0.9 * speed[name] + slopes[name] + 0.1 * value for name, value in prompts.items()}
+        prompts = {name: (value - rate * speed[name]).astype(np.float32) for name, value in prompts.items()}
+    trained, _ = learner.train(learner.initial(), CHOSEN, round=1)
+    for name, expected in prompts.items():
+        moved = np.abs(expected - learner.initial()[name]).max()
+        np.testing.assert_allclose(trained[name], expected, atol=1e-3 * moved)
+
+
 def gradients(encoder, images, prompts):
     named = {name: torch.tensor(value).requires_grad_() for name, value in prompts.items()}
     features = F.normalize(encoder.clip.vision(images.tokens(CHOSEN.index), tuple(named["visual"])), dim=-1)
@@ -182,6 +206,21 @@ def test_one_relative_step_by_hand(encoder, images):
         unit = np.linalg.norm(value, axis=-1, keepdims=True).mean(axis=-2, keepdims=True)
         expected = value - 0.05 * (unit**2 * slopes[name] + 0.1 * (value - start[name]))
         np.testing.assert_allclose(trained[name], expected, atol=2e-6)
+
+
+def test_the_gradient_is_made_no_longer_than_the_clip(encoder, images):
+    # All arrays together: p - lr g 0.01 / |g|.
+    plain = {"step": "plain", "decay_to": "zero", "weight_decay": 0, "clip_norm": 0.01}
+    learner = learner_of(encoder, images, config=config_of(epochs=1, batch=64, lr=0.05, **plain))
+    start = learner.initial()
+    slopes = gradients(encoder, images, start)
+    length = np.sqrt(sum((slope.astype(np.float64) ** 2).sum() for slope in slopes.values()))
+    assert length > 0.01  # so there is something to clip
+    trained, _ = learner.train(start, CHOSEN, round=0)
+    moved = np.sqrt(sum(((trained[name] - value).astype(np.float64) ** 2).sum() for name, value in start.items()))
+    assert moved == pytest.approx(0.05 * 0.01, rel=1e-3)
+    for name, value in start.items():
+        np.testing.assert_allclose(trained[name], value - 0.05 * slopes[name] * 0.01 / length, atol=1e-6)
 
 
 def test_relative_steps_do_not_mind_how_long_a_prompt_is(encoder, images):
@@ -248,19 +287,6 @@ def test_a_client_without_images(encoder, images):
     ) == (0, 0)
 
 
-def test_class_names_are_cleaned_once():
-    assert zero_shot_sentences(["sea_lake", " big  cat"], "a photo of a {}.") == [
-        "a photo of a sea lake.",
-        "a photo of a big cat.",
-    ]
-    assert zero_shot_sentences(["{0}"], "a {}") == ["a {0}"]
-
-
-def test_a_template_needs_a_place_for_the_name():
-    with pytest.raises(ConfigError, match=r"model.template: must have \{\}"):
-        zero_shot_sentences(["cat"], "a photo")
-
-
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(it has: cpu"):
@@ -319,3 +345,51 @@ def test_prompts_of_length_zero_are_zero_shot_bit_for_bit(clip, images):
     nothing = {"visual": np.zeros((3, 0, 128), np.float32), "text": np.zeros((0, 128), np.float32)}
     learner = learner_of(plain, images)
     assert (learner.log_probabilities(nothing) == learner.log_probabilities(None)).all()
+
+
+def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
+    model = PromptedModel(choose_method(config_of()), encoder)
+    start = model.method.start(encoder.clip, encoder.classes)
+    many = [{**start, "text": start["text"] + np.float32(number)} for number in range(4)]
+    computed = []
+    compute = model._classes_of
+    monkeypatch.setattr(model, "_classes_of", lambda key: computed.append(key) or compute(key))
+    first = model.classes(many[0])
+    room = first.nbytes + many[0]["text"].nbytes
+    monkeypatch.setattr(prompted_model, "CLASS_SIDES", 3 * room)
+    for number in (1, 2, 0, 3, 0, 2):  # 3 pushes 1 out, which was not asked for again
+        model.classes(many[number])
+    assert len(computed) == 4
+    model.classes(many[1])
+    assert len(computed) == 5
+    assert torch.equal(model.classes(many[0]), first)
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.9, 0.05), (0.0, 0.0)])
+def test_the_steps_are_those_of_torchs_optimiser(momentum, decay):
+    generator = torch.Generator().manual_seed(3)
+    ours = {name: torch.randn(4, 3, generator=generator).requires_grad_() for name in ("visual", "text", "idle")}
+    theirs = {name: value.detach().clone().requires_grad_() for name, value in ours.items()}
+    groups = [{"params": [value], "name": name} for name, value in theirs.items()]
+    optimiser = torch.optim.SGD(groups, 1.0, momentum=momentum, weight_decay=decay)
+    descent = Descent(momentum, decay)
+    for step in range(4):
+        for group in optimiser.param_groups:
+            group["lr"] = descent.rates[group["name"]] = 0.1 / (1 + step) + len(group["name"])
+        for arrays in (ours, theirs):
+            ((arrays["visual"] * arrays["text"].sin()).sum() + step).backward()
+        descent.step(ours)
+        optimiser.step()
+        optimiser.zero_grad()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert all(value.grad is None for value in ours.values())
+
+
+def test_training_brings_no_compiler():
+    script = "import sys, torch; from fedcopl.methods.training import Descent; v = torch.ones(2, requires_grad=True); "
+    script += (
+        "v.sum().backward(); torch.nn.utils.clip_grad_norm_([v], 1.0); Descent(0.9, 0.1, {'v': 0.1}).step({'v': v}); "
+    )
+    script += "print('torch._dynamo' in sys.modules, v.tolist())"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.startswith("False [0.9")

@@ -5,8 +5,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedcopl.algorithm.priors import Beside
 from fedcopl.algorithm.select import Selection
-from fedcopl.methods.training import label_loss
+from fedcopl.methods.training import HardLabels, ThroughPriors, label_loss
 
 P = torch.tensor([[0.70, 0.20, 0.10], [0.40, 0.35, 0.25], [0.15, 0.60, 0.25], [0.30, 0.25, 0.45]])
 SETS = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 1], [0, 0, 1]], bool)
@@ -102,3 +103,14 @@ def test_saturated_logits_stay_finite(kind):
         loss(logits, ROWS).backward()
         loss.epoch_done()
     assert torch.isfinite(logits.grad).all()
+
+
+def test_each_image_has_what_the_priors_say_of_it():
+    # Image 2 is known to be of class 1, of image 0 nothing is known: softmax(2 z + offset), z = log p.
+    offset = np.zeros((4, 3))
+    offset[2, 1] = np.log(3)
+    fit = ThroughPriors(HardLabels(torch.tensor([0, 0, 1, 0])), Beside(2.0, offset), CPU)
+    rows = torch.tensor([2, 0])
+    # 0.15^2, 3 * 0.6^2, 0.25^2 and 0.7^2, 0.2^2, 0.1^2.
+    expected = -(np.log(1.08 / (0.0225 + 1.08 + 0.0625)) + np.log(0.49 / 0.54)) / 2
+    assert fit(P[rows].log(), rows).item() == pytest.approx(expected, rel=1e-5)

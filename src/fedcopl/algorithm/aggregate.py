@@ -52,11 +52,12 @@ def nearest(client: str, uploads: Mapping[str, NamedPrompts], count: int) -> lis
     """
     if client not in uploads:
         return []
-    own = _flat(uploads[client])
+    own = flattened(uploads[client])
     others = [other for other in uploads if other != client]
-    distances = [float(np.linalg.norm(_flat(uploads[other]) - own)) for other in others]
+    distances = [float(np.linalg.norm(flattened(uploads[other]) - own)) for other in others]
     return [others[index] for index in np.argsort(distances, kind="stable")[:count]]
 
 
-def _flat(prompts: NamedPrompts) -> FloatArray:
+def flattened(prompts: NamedArrays) -> FloatArray:
+    """All values in one row, the arrays in the order of their names."""
     return np.concatenate([np.ravel(prompts[name]).astype(np.float64) for name in sorted(prompts)])

@@ -9,6 +9,8 @@ mixes t. Where sites hardly differ it tells nothing (`is_telling`), and the usua
 Each function here takes sums over the sites and may be called by anybody who knows them.
 """
 
+import math
+
 import numpy as np
 
 from . import FloatArray, IntArray
@@ -23,6 +25,7 @@ LEAST_EVIDENCE, LEAST_PER_IMAGE = 10.0, 0.05  # nats, below which evidence tells
 CAUTION = 0.05  # share of an evidence of one nat per image that is given up for blunter posteriors
 WORTHWHILE = 0.05  # share of the evidence that a larger tau has to add
 UNEVEN, LEAST_UNEVEN = 0.03, 5.0  # share and nats that the model's own mix has to add to the evidence of equal shares
+CLUSTERS_ERR = 0.15  # total variation between the mix of clusters and the true one; seen up to 0.12 in even worlds
 TINY = 1e-300  # what a sum of nothing is divided by
 FEWEST = 0.01  # of an equal share, that every class keeps in the mix of all sites
 GOOD_LABELS = 0.9  # expected share of right labels, below which training on them does more harm than good
@@ -62,6 +65,15 @@ def is_uneven(even: float, own: float, images: float) -> bool:
     even and own are the evidence with t of equal shares, and with t the mix that the model predicts unasked.
     """
     return is_telling(own, images) and own >= max((1 + UNEVEN) * even, even + LEAST_UNEVEN)
+
+
+def is_far_from_even(mix: FloatArray, images: float) -> bool:
+    """Whether a mix found by how the images cluster differs from equal shares by more than chance and its own errors.
+
+    Total variation; what chance brings of it with n images of C classes is sqrt(C / (2 pi n)) on average.
+    """
+    distance = float(abs(mix - 1 / len(mix)).sum() / 2)
+    return distance > math.hypot(CLUSTERS_ERR, math.sqrt(len(mix) / (2 * math.pi * images)))
 
 
 def common_mix(held: FloatArray) -> FloatArray:

@@ -11,15 +11,27 @@ from typing import Literal
 
 import numpy as np
 
-from . import BoolArray, FloatArray
+from . import BoolArray, FloatArray, IntArray
 from .select import Selection, rank_in_group, select
 
 Rule = Literal["argmax", "column", "leaderboard"]
 Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
 
 
-def select_top(log_probs: FloatArray, per_class: int, rule: Rule = "argmax") -> Selection:
-    """At most per_class (K) images for each class, by class and then surest first.
+def sure_images(log_probs: FloatArray, level: float) -> IntArray:
+    """The images whose highest probability reaches the quantile `level` of the client's, by index: never none of some.
+
+    Where a client holds few classes, the few images that are predicted as any other class are wrong, and a rule that
+    takes the surest of *each* class takes them all. Most of them are unsure: they go first.
+    """
+    highest = log_probs.max(axis=1, initial=-np.inf)
+    return np.flatnonzero(highest >= _quantile(highest, level)) if len(highest) else np.zeros(0, np.int64)
+
+
+def select_top(
+    log_probs: FloatArray, per_class: int, rule: Rule = "argmax", *, among: IntArray | None = None
+) -> Selection:
+    """At most per_class (K) images for each class, by class and then surest first; only `among` these, if given.
 
     log_probs is (n, C), the float64 log-softmax: where probabilities round to 1, their logarithms still rank.
     argmax       the K surest of the images predicted as that class: one label per image (ties: lower index).
@@ -29,7 +41,11 @@ def select_top(log_probs: FloatArray, per_class: int, rule: Rule = "argmax") -> 
     """
     if per_class < 1:
         raise ValueError(f"a class must be allowed at least one image, not {per_class}")
-    return {"argmax": _argmax, "column": _column, "leaderboard": _leaderboards}[rule](log_probs, per_class)
+    choose = {"argmax": _argmax, "column": _column, "leaderboard": _leaderboards}[rule]
+    if among is None:
+        return choose(log_probs, per_class)
+    chosen = choose(log_probs[among], per_class)
+    return chosen._replace(index=among[chosen.index])
 
 
 def grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
@@ -81,22 +97,38 @@ def _admit(board: list[Ranked], entry: Ranked, capacity: int) -> float:
     return board[-1][0] if len(board) == capacity else np.nan
 
 
-def select_candidates(log_probs: FloatArray, alpha: float, beta: float, capacity: int) -> Selection:
-    """The images to train on with their candidate sets: `candidate_sets`, then `match`."""
-    return match(log_probs, candidate_sets(log_probs, alpha, beta), capacity)
+def select_candidates(
+    log_probs: FloatArray,
+    alpha: float,
+    beta: float,
+    capacity: int,
+    *,
+    keep_likeliest: bool = False,
+    among: IntArray | None = None,
+) -> Selection:
+    """The images to train on with their candidate sets: `candidate_sets`, then `match`, only `among` these if given."""
+    sets = candidate_sets(log_probs, alpha, beta, keep_likeliest=keep_likeliest)
+    if among is None:
+        return match(log_probs, sets, capacity)
+    chosen = match(log_probs[among], sets[among], capacity)
+    return chosen._replace(index=among[chosen.index])
 
 
-def candidate_sets(log_probs: FloatArray, alpha: float, beta: float) -> BoolArray:
+def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_likeliest: bool = False) -> BoolArray:
     """Which classes each image may have, (n, C): those both its own ranking and the class's ranking allow.
 
-    log_probs is (n, C), the float64 log-softmax. A row may be left without any class.
+    log_probs is (n, C), the float64 log-softmax. A row may be left without any class, unless its likeliest is kept:
+    a class that fills more than 1 - beta of a client's images would otherwise turn most of its own away.
     Both filters compare probabilities with a quantile of probabilities, which often is one of them: then the two
     must compare equal. So the probabilities are computed once, in float64, and `_quantile` returns them unrounded.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
     probs = np.exp(np.asarray(log_probs, np.float64))
-    return _likely_for_the_image(probs, alpha) & _likely_for_the_class(probs, beta)
+    sets = _likely_for_the_image(probs, alpha) & _likely_for_the_class(probs, beta)
+    if keep_likeliest:
+        sets[np.arange(len(sets)), log_probs.argmax(axis=1)] = True
+    return sets
 
 
 def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from . import BoolArray, FloatArray, IntArray
 
-Harm = Literal["", "not finite", "less sure", "other answers", "cannot be learnt", "other mix"]
+Harm = Literal["", "not finite", "less sure", "other answers", "cannot be learnt", "other mix", "against the priors"]
 """What is wrong, "" for nothing."""
 
 SLACK = 0.01  # nats an image: what a loss may rise by without meaning anything
 FEWEST_AGREE = 0.5  # of the exam after training: labels that cannot be told of unseen images are no knowledge
 MOST_CONTRADICTED = 0.1  # of the exam's answers may change, and one in any case
+MOST_DOUBTED = 0.02  # of the images not trained on may be wrong for it by the priors, and one in any case
 MOST_SHIFTED = 0.5  # total variation between the mixes of classes answered before and after
 LARGEST_LOSS = 1000.0  # nats an image: more is not told from this, so that sums stay numbers
 SLOWER, RECOVERS = 0.5, 2**0.25  # a site's learning rate after a round that harmed, and after one that did not
@@ -56,6 +57,15 @@ class GuardMemory:
     gave_up: bool = False  # at the end the model contradicted most of the site's first sure answers
 
 
+def at_even_distances(count: int, most: int) -> IntArray:
+    """Numbers from 0 to count - 1, all of them or so many.
+
+    >>> at_even_distances(3, 5).tolist(), at_even_distances(9, 5).tolist()
+    ([0, 1, 2], [0, 2, 4, 6, 8])
+    """
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))
+
+
 def held_out(images: int, share: float) -> BoolArray:
     """Which images are for the exam, (n,): at even distances, so that images sorted by class are all represented."""
     passed = np.floor(np.arange(images + 1) * share + 1e-9)
@@ -86,6 +96,21 @@ def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> Guar
     return verdict
 
 
+def doubt(believed: FloatArray, answers: IntArray) -> float:
+    """How many images fewer are right with these answers, by calibrated posteriors log p~, (n, C): >= 0.
+
+    >>> round(doubt(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
+    0.4
+    """
+    chances = np.exp(believed)
+    return float((chances.max(axis=1, initial=0.0) - chances[np.arange(len(answers)), answers]).sum())
+
+
+def is_against_priors(believed: FloatArray, answers: IntArray) -> bool:
+    """Whether that is more than training may cost."""
+    return doubt(believed, answers) > max(1.0, MOST_DOUBTED * len(answers))
+
+
 def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
     if is_less_sure(old, new):
         return "less sure"
@@ -97,6 +122,11 @@ def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
 def is_less_sure(old: Evidence, new: Evidence) -> bool:
     """Of one site, or of all sites together."""
     return not new.loss <= old.loss + SLACK * old.images
+
+
+def rise(old: Evidence, new: Evidence) -> float:
+    """By how much the loss is beyond what means nothing; negative: it is not."""
+    return new.loss - old.loss - SLACK * old.images
 
 
 def mix_shift(before: FloatArray, after: FloatArray) -> float:

@@ -25,13 +25,24 @@ from .evidence import (
     choose_sureness,
     choose_tempering,
     common_mix,
+    is_far_from_even,
+    is_telling,
     is_uneven,
 )
 from .prototypes import ClassSums, FeatureSums, Prototypes, class_sums, distances, make_prototypes, with_prototypes
-from .site_prior import SitePrior, fit_site_prior
+from .site_prior import SitePrior, fit_site_prior, fit_site_priors, likelihood_ratios
 
 FIRST_STEPS, STEPS = 10, 4  # of balance, at most: from nothing, and from a bias that is nearly right
+CACHED = 2**17  # numbers of all readings that a site prior is fitted to at once, so that none leaves the cache
+CLUSTERINGS = 5  # of the features, to see in what mix they come
 ITERATIONS = 4  # of prototypes, and of a mix that is not of equal shares
+MOST_EXCHANGES = (  # of `learn`, one sum over all sites each: a site answers no more of them
+    (1 + FIRST_STEPS + 1)  # `_with_mix`, and then either more of it, or `_by_clusters`
+    + max(ITERATIONS * (STEPS + 1), 1 + CLUSTERINGS + FIRST_STEPS + 1)
+    + (1 + STEPS + 1)  # features, and how sharp text is read
+    + (STEPS + 1 + ITERATIONS * (1 + STEPS + 1 + STEPS))  # `_with_prototypes`
+    + (STEPS + 2)  # `_calmed`
+)
 
 
 @dataclass(frozen=True)
@@ -68,9 +79,27 @@ class View:
     def site_prior(self, reading: Reading) -> SitePrior:
         return fit_site_prior(self.scores(reading), reading.bias, reading.mix)
 
+    def site_priors(self, readings: Sequence[Reading]) -> list[SitePrior]:
+        """The same under several readings, as many at a time as fit into a processor's cache."""
+        at_once = max(1, CACHED // max(1, self.log_probs.size))
+        parts = [readings[start : start + at_once] for start in range(0, len(readings), at_once)]
+        return [prior for part in parts for prior in self._site_priors(part)]
+
+    def _site_priors(self, readings: Sequence[Reading]) -> list[SitePrior]:
+        ratios = [likelihood_ratios(self.scores(reading), reading.bias, reading.mix) for reading in readings]
+        return fit_site_priors(np.stack(ratios), np.stack([reading.mix for reading in readings]))
+
     def posteriors(self, reading: Reading, mix: FloatArray) -> FloatArray:
         """log p~, (n, C), where the classes have this mix: the site's own, or t for images of anywhere."""
         return cooled(adapted(self.scores(reading), reading.bias, mix), reading.sure)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What the priors put beside a model's opinion of some images: log p~ = log softmax(weight log p + offset)."""
+
+    weight: float  # h g s
+    offset: FloatArray  # h (-g tau/2 D^2 + b + log pi), (n, C)
 
 
 @dataclass(frozen=True)
@@ -97,7 +126,7 @@ def predicted_by(view: View, readings: Sequence[Reading]) -> FloatArray:
 
 
 def explained_by(view: View, readings: Sequence[Reading]) -> Explained:
-    priors = [view.site_prior(reading) for reading in readings]
+    priors = view.site_priors(readings)
     posteriors = [view.posteriors(reading, prior.mix) for reading, prior in zip(readings, priors, strict=True)]
     by_text = view.posteriors(readings[0], readings[0].mix)
     return Explained(
@@ -106,6 +135,12 @@ def explained_by(view: View, readings: Sequence[Reading]) -> Explained:
         np.array([np.exp(rows.max(axis=1, initial=-np.inf)).sum() for rows in posteriors]),
         float((by_text.argmax(axis=1) == view.squared_distances.argmin(axis=1)).sum()),
     )
+
+
+def clustered_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
+    """The same with the mix of all sites in the place of the site's own."""
+    own = np.exp(view.posteriors(reading, reading.mix))
+    return class_sums(features, own), own
 
 
 def shown_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
@@ -126,6 +161,7 @@ class PriorSums(Protocol):
     def predicted(self, readings: Sequence[Reading]) -> FloatArray: ...
     def explained(self, readings: Sequence[Reading]) -> Explained: ...
     def classes_of(self, reading: Reading) -> ClassSums: ...
+    def clusters_of(self, reading: Reading) -> ClassSums: ...
     def look_at(self, prototypes: Prototypes) -> None: ...
 
 
@@ -156,6 +192,12 @@ class Learned:
         """log p~ of new images, (n, C): nothing of it needs other images. mix is the site's, or `reading.mix`."""
         return self.view(log_probs, features).posteriors(self.reading, mix)
 
+    def beside(self, squared_distances: FloatArray, mix: FloatArray) -> Beside:
+        """What is known of images before a model is asked: its answers are softmax(weight log p + offset)."""
+        reading = self.reading
+        known = View(np.zeros(squared_distances.shape), squared_distances).scores(reading) + reading.bias + np.log(mix)
+        return Beside(reading.sure * reading.calm * reading.text, reading.sure * known)
+
     def view(self, log_probs: FloatArray, features: FloatArray) -> View:
         """New images, which no prototype was made of, beside the prototypes."""
         view = View.of(log_probs)
@@ -167,14 +209,20 @@ class Learned:
 def learn(sites: PriorSums, classes: int, *, known_mix: FloatArray | None = None, prototypes: bool = True) -> Learned:
     """Everything, from sums alone. known_mix is the mix of the classes over all sites, where somebody knows it."""
     reading, is_odd = _with_mix(sites, classes, known_mix)
-    sums = sites.features()
+    sums = sites.features() if prototypes else None  # nobody is asked for what is not used
+    sums = None if sums is None or sums.images < FEWEST_PER_CLASS * classes else sums
+    is_tailed = False
+    if sums is not None and known_mix is None and not is_odd:
+        reading, is_tailed = _by_clusters(sites, reading, sums)
     readings = _balanced(sites, [reading.scaled(text=sharpness) for sharpness in SHARPNESSES])
-    sharpness = choose_sharpness(sites.explained(readings).evidence, sums.images)
+    found = sites.explained(readings)
+    sharpness = choose_sharpness(found.evidence, float(found.held[0].sum()))
     text = readings[0 if sharpness is None else SHARPNESSES.index(sharpness)]
-    if not prototypes or sums.images < FEWEST_PER_CLASS * classes:
+    if sums is None:
         return Learned(text, None, is_odd)
     reading, made = _with_prototypes(sites, text, sums, is_odd)
-    return Learned(text if made is None else _calmed(sites, text, reading, sums.images), made, is_odd)
+    reading = text if made is None else _calmed(sites, text, reading, sums.images)
+    return Learned(reading, made, is_odd or is_tailed)
 
 
 def learn_balance(sites: PriorSums, classes: int, steps: int, known_mix: FloatArray | None = None) -> Learned:
@@ -203,6 +251,26 @@ def _with_mix(sites: PriorSums, classes: int, known: FloatArray | None) -> tuple
         own = _balanced(sites, [replace(own, mix=common_mix(held))])[0]
         held = sites.explained([own]).held[0]
     return own, True
+
+
+def _by_clusters(sites: PriorSums, even: Reading, sums: FeatureSums) -> tuple[Reading, bool]:
+    """A reading balanced to the mix in which the images cluster, where that is far from equal shares; else as it is.
+
+    Where sites do not differ, posteriors cannot tell a lean of the model from classes that are not equally common. How
+    the features cluster can: a mixture of Gaussians that starts from text, half balanced, and has its own weights.
+    """
+    found = sites.clusters_of(replace(even, bias=even.bias / 2))
+    for _ in range(CLUSTERINGS):
+        mix = common_mix(found.images)
+        sites.look_at(make_prototypes(sums, found))
+        found = sites.clusters_of(Reading(np.zeros_like(mix), mix, tempering=1.0))
+    mix = common_mix(found.images)
+    if not is_far_from_even(mix, sums.images):
+        return even, False
+    own = _balanced(sites, [replace(even, mix=mix)], FIRST_STEPS)[0]
+    by_even, by_own = sites.explained([even, own]).evidence
+    contradicted = by_own < by_even and is_telling(float(by_even), sums.images)
+    return (even, False) if contradicted else (own, True)
 
 
 def _with_prototypes(

@@ -21,6 +21,7 @@ STRENGTHS = (math.inf, 3.0, 1.0, 0.3, 0.1, 0.03, 0.0)  # tried from the most cau
 FOLDS = 5
 ITERATIONS = 500
 TOLERANCE = 1e-5  # of any class's share, in one iteration
+CLEARLY = 0.5  # of log-likelihood: that much worse than the best so far
 SMALLEST = 1e-9  # share of a class, so that what was ruled out here can still be answered
 
 
@@ -35,10 +36,19 @@ class SitePrior:
 
 def fit_site_prior(log_probs: FloatArray, bias: FloatArray, around: FloatArray) -> SitePrior:
     """pi with the strength that predicts held-out images best; `around` is the mix t of all sites."""
-    ratios = likelihood_ratios(log_probs, bias, around)
+    return fit_site_priors(likelihood_ratios(log_probs, bias, around)[None], around[None])[0]
+
+
+def fit_site_priors(ratios: FloatArray, around: FloatArray) -> list[SitePrior]:
+    """The same under several readings at once, (J, n, C) and (J, C): small sites would only wait for Python."""
     evidence = held_out_evidence(ratios, around)
-    best = int(evidence.argmax())
-    return SitePrior(site_mix(ratios, around, STRENGTHS[best]), STRENGTHS[best], float(evidence[best]))
+    best = evidence.argmax(axis=1)
+    strengths = np.array(STRENGTHS)[best]
+    mixes = _mixes(ratios, np.ones((1, ratios.shape[1])), around, strengths, around[:, None])[:, 0]
+    return [
+        SitePrior(mix, float(strength), float(known[chosen]))
+        for mix, strength, known, chosen in zip(mixes, strengths, evidence, best, strict=True)
+    ]
 
 
 def likelihood_ratios(log_probs: FloatArray, bias: FloatArray, around: FloatArray) -> FloatArray:
@@ -47,35 +57,72 @@ def likelihood_ratios(log_probs: FloatArray, bias: FloatArray, around: FloatArra
     return ratios
 
 
-def site_mix(ratios: FloatArray, around: FloatArray, strength: float, start: FloatArray | None = None) -> FloatArray:
-    """pi by expectation maximisation, (C,); without an image, or with infinite strength, it is `around`.
+def site_mix(ratios: FloatArray, around: FloatArray, strength: float) -> FloatArray:
+    """pi by expectation maximisation, (C,); without an image, or with infinite strength, it is `around`."""
+    everything = np.ones((1, len(ratios)))
+    mixes = _mixes(ratios[None], everything, around[None], np.array([strength]), around[None, None])
+    mix: FloatArray = mixes[0, 0]
+    return mix
 
-    Wherever it starts it ends at the same mix, only sooner if that is near.
+
+def _mixes(
+    ratios: FloatArray,
+    counted: FloatArray,
+    around: FloatArray,
+    strengths: FloatArray,
+    start: FloatArray,
+) -> FloatArray:
+    """pi under J readings, each of F choices of images, (J, F, C): `counted` is 1 for an image of a choice, (F, n).
+
+    Wherever it starts it ends at the same mix, only sooner if that is near. They all go on until the last is there.
     """
-    images = len(ratios)
-    if images == 0 or math.isinf(strength):
-        return around
-    mix = around if start is None else start
+    images = counted.sum(axis=1)
+    center = np.broadcast_to(around[:, None], (len(ratios), len(counted), around.shape[1]))
+    if not images.all() or np.isinf(strengths).all():
+        return center
+    pull = np.where(np.isinf(strengths), 0.0, strengths)[:, None, None]
+    columns, mix = ratios.swapaxes(1, 2), start
     for _ in range(ITERATIONS):
-        held = mix * (ratios.T @ (1 / np.maximum(ratios @ mix, SMALLEST)))
-        before, mix = mix, (held / images + strength * around) / (1 + strength)
+        seen = counted.T / np.maximum(ratios @ mix.swapaxes(1, 2), SMALLEST)
+        held = mix * (columns @ seen).swapaxes(1, 2)
+        before, mix = mix, (held / images[:, None] + pull * center) / (1 + pull)
         if abs(mix - before).max() < TOLERANCE:
             break
     held = np.maximum(mix, SMALLEST)
-    shares: FloatArray = held / held.sum()
-    return shares
+    shares: FloatArray = held / held.sum(axis=2, keepdims=True)
+    return np.where(np.isinf(strengths)[:, None, None], center, shares)
 
 
 def held_out_evidence(ratios: FloatArray, around: FloatArray) -> FloatArray:
-    """For each of STRENGTHS the log-likelihood of all images, each under the mix found without its fold.
+    """For each of STRENGTHS the log-likelihood of all images, each under the mix found without its fold, (J, 7).
+
+    -inf for those that need not be tried: along the way from the most cautious to the boldest it rises, then it falls.
 
     Image i is in fold i mod FOLDS: no random numbers, and every fold sees all of an order by class or date.
     """
-    fold = np.arange(len(ratios)) % min(FOLDS, max(len(ratios), 1))
-    evidence = np.zeros(len(STRENGTHS))
-    for held_out in (fold == f for f in range(int(fold.max(initial=-1)) + 1)):
-        mix = around
-        for number, strength in enumerate(STRENGTHS):
-            mix = site_mix(ratios[~held_out], around, strength, mix)
-            evidence[number] += np.log(ratios[held_out] @ mix).sum()
+    readings, images, _ = ratios.shape
+    if images < 2:  # nothing is left to find a mix by
+        return np.zeros((readings, len(STRENGTHS)))
+    fold = np.arange(images) % min(FOLDS, images)
+    others = (fold != np.arange(fold.max() + 1)[:, None]).astype(float)
+    mixes = np.broadcast_to(around[:, None], (readings, len(others), around.shape[1]))
+    evidence = np.full((readings, len(STRENGTHS)), -np.inf)
+    for number, strength in enumerate(STRENGTHS):
+        mixes = _mixes(ratios, others, around, np.full(readings, strength), mixes)
+        likely = (ratios @ mixes.swapaxes(1, 2))[:, np.arange(images), fold]
+        evidence[:, number] = np.log(likely).sum(axis=1)
+        if is_past_the_best(evidence[:, : number + 1]):
+            break
     return evidence
+
+
+def is_past_the_best(evidence: FloatArray) -> bool:
+    """Whether under every reading it has clearly been better, and got worse twice: weaker ones take longest to find.
+
+    >>> is_past_the_best(np.array([[0.0, 2.0, 1.5, 1.0]])), is_past_the_best(np.array([[0.0, 2.0, 1.0, 1.9]]))
+    (True, False)
+    """
+    if evidence.shape[1] < 3:
+        return False
+    is_falling = (np.diff(evidence[:, -3:], axis=1) < 0).all(axis=1)
+    return bool((is_falling & (evidence[:, -1] < evidence.max(axis=1) - CLEARLY)).all())

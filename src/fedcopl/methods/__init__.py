@@ -12,9 +12,11 @@ from .base import Method
 from .fedclip import fedclip
 from .fedcopl import central, fedcopl, fedvpt, local, priors, zeroshot
 from .fedotp import fedotp
+from .fst import fst
 from .pfedmoap import pfedmoap
 from .pfedprompt import pfedprompt
 from .promptfl import promptfl, promptprox
+from .transclip import transclip
 
 METHODS: Mapping[str, Callable[[RunConfig], Method]] = {
     "fedcopl": fedcopl,
@@ -30,6 +32,8 @@ METHODS: Mapping[str, Callable[[RunConfig], Method]] = {
     "fedvpt": fedvpt,
     "fedclip": fedclip,
     "pfedmoap": pfedmoap,
+    "fst": fst,
+    "transclip": transclip,
 }
 
 
@@ -40,7 +44,12 @@ def choose_method(config: RunConfig) -> Method:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(f"method: unknown method {config.method!r} (known: {', '.join(METHODS)}){hint}")
     _refuse_what_makes_no_sense(config)
-    return METHODS[config.method](config)
+    method = METHODS[config.method](config)
+    if not method.trains and config.labeler != "copl":
+        raise ConfigError(
+            f"labeler: {config.method} trains on no labels, so labeler={config.labeler} would change nothing"
+        )
+    return method
 
 
 def settled(config: RunConfig) -> RunConfig:
@@ -49,10 +58,6 @@ def settled(config: RunConfig) -> RunConfig:
 
 
 def _refuse_what_makes_no_sense(config: RunConfig) -> None:
-    if config.method in ("zeroshot", "priors") and config.labeler != "copl":
-        raise ConfigError(
-            f"labeler: {config.method} trains on no labels, so labeler={config.labeler} would change nothing"
-        )
     if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
         raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
     if config.method != "fedcopl" and config.sharing.aggregate != "visual":

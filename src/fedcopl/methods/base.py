@@ -47,12 +47,15 @@ class Method:
     words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # for what is averaged
     plays_once: ClassVar[bool] = False  # one round is all there is to it
     trains: ClassVar[bool] = True  # False: nothing is trained, so no round is played for it
+    answers_alone: ClassVar[bool] = False  # without training each site still answers in a way of its own, by itself
     pools: ClassVar[bool] = False  # all images in one place: no federation, but what one is measured against
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
     keeps_images: ClassVar[bool] = False  # `frozen` is worth computing once per run
     of_images: ClassVar[tuple[str, ...]] = ("visual",)  # what of `named` the image side depends on
     of_classes: ClassVar[tuple[str, ...]] = ("text",)  # and the class side
     everyone_first: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
+
+    remembers_by_class: ClassVar[tuple[str, ...]] = ()  # what of a client's memory is of no use with other classes
 
     def __init__(self, config: RunConfig):
         self.config = config

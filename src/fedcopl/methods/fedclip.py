@@ -34,7 +34,7 @@ class FedCLIP(Method):
     of_classes = ()
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        size = clip.text.project.out_features
+        size = clip.feature_size
         return {"down": (size, size), "down bias": (size,), "up": (size, size), "up bias": (size,)}
 
     def shared(self) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ class ZeroShot(FrozenImages):
 
     title = "CLIP"
     trains = False
+    plays_once = True
     of_classes = ()
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
@@ -66,8 +67,7 @@ class ZeroShot(FrozenImages):
 class PriorsOnly(ZeroShot):
     """Nothing is trained; answers are made through what the sites know without labels (`algorithm.priors`)."""
 
-    title = "PriorsOnly"
-    plays_once = True
+    title = "Priors"
 
 
 class CentralOptions(Section):

@@ -1,5 +1,7 @@
 """FedOTP (Li et al., CVPR 2024; "FedOPT" in the paper): patches are transported to a global and a local prompt."""
 
+from typing import Annotated, Literal
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -8,18 +10,21 @@ from ..algorithm.optimal_transport import transport
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..clip.quiet_start import words_drawn_out
+from ..clip.resnet import ResNetTower
 from ..config import RunConfig, Section
 from .base import Method, Named, in_double
 from .prompts import Shape, text_shape
 
+Smoothing = Annotated[float, Field(gt=0)]
+
 
 class FedOTPOptions(Section):
-    """Settings of FedOTP, as in its authors' scripts for ViT."""
+    """Settings of FedOTP, as in its authors' scripts."""
 
     mass: float = Field(0.8, gt=0, le=1)
     """gamma: the share of the patches' mass that must be transported; 1 is balanced transport"""
-    smoothing: float = Field(0.1, gt=0)
-    """lambda of the entropy"""
+    smoothing: Smoothing | Literal["auto"] = "auto"
+    """lambda of the entropy; auto: 0.1, and 0.01 with a ResNet, as its authors' scripts for each"""
 
 
 class FedOTP(Method):
@@ -59,9 +64,15 @@ class FedOTP(Method):
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
         """z_c = s sum_ij T_ij S_ij. The plan T is a constant to the gradient, which flows through S alone."""
         similarity = torch.einsum("bmd,jcd->bcmj", images, classes)
-        plan = transport(in_double(similarity), mass=self.options.mass, smoothing=self.options.smoothing)
+        plan = transport(in_double(similarity), mass=self.options.mass, smoothing=self.smoothing(encoder.clip))
         weighed = torch.from_numpy(plan).to(similarity) * similarity
         return encoder.clip.logit_scale * weighed.sum((-1, -2))
+
+    def smoothing(self, clip: Clip) -> float:
+        """lambda."""
+        if self.options.smoothing != "auto":
+            return float(self.options.smoothing)
+        return 0.01 if isinstance(clip.vision, ResNetTower) else 0.1
 
 
 def fedotp(config: RunConfig) -> FedOTP:

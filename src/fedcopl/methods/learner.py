@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..algorithm.priors import Beside
 from ..algorithm.select import Selection
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..config import RunConfig
@@ -56,10 +57,18 @@ class ClipLearner:
         logits = torch.cat([method.logits(encoder, side, classes, named) for side in sides])
         return logits.cpu().double().log_softmax(-1).numpy()
 
-    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
+    def train(
+        self,
+        prompts: Prompts,
+        selection: Selection,
+        round: int,
+        caution: float = 1.0,
+        beside: Beside | None = None,
+    ) -> tuple[Prompts, float]:
         """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        return train(self.model, self.side.frozen, self.config, prompts, self.start, selection, round, shuffle, caution)
+        parts = self.model, self.side.frozen, self.config
+        return train(*parts, prompts, self.start, selection, round, shuffle, caution, beside)
 
 
 class ClipExam:
@@ -68,7 +77,7 @@ class ClipExam:
     def __init__(self, model: PromptedModel, images: ClientImages, truth: NDArray[np.int64]):
         self.model, self.side = model, ImageSide(model, images)
         self.truth = torch.from_numpy(truth)
-        self._by_zero_shot: Tensor | None = None
+        self._zero_shot: Tensor | None = None
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
         return int((self.predict(prompts, prior) == self.truth).sum()), len(self.truth)
@@ -83,9 +92,9 @@ class ClipExam:
         """The most probable class of each test image."""
         if prompts is not None:
             return adapted_answers(self.side.logits(prompts), prior, self.side.plain_rows)
-        if self._by_zero_shot is None:
-            self._by_zero_shot = self.side.zero_shot_logits().argmax(-1)
-        return self._by_zero_shot
+        if self._zero_shot is None:
+            self._zero_shot = self.side.zero_shot_logits()
+        return adapted_answers(self._zero_shot, prior, self.side.plain_rows)
 
 
 def adapted_answers(logits: Tensor, prior: PriorState, features: Callable[[], NDArray[np.float64]]) -> Tensor:
@@ -96,31 +105,18 @@ def adapted_answers(logits: Tensor, prior: PriorState, features: Callable[[], ND
     return torch.from_numpy(prior.answers(log_probs, features()).argmax(axis=1))
 
 
-@torch.inference_mode()
 def score_everywhere(
     exams: Sequence[ClipExam], models: Sequence[Prompts], prior: PriorState = NO_PRIOR
 ) -> list[tuple[int, int]]:
-    """How many of all clients' test images each of these models gets right, of how many."""
-    exams = [exam for exam in exams if len(exam.side)]
-    model, truth = exams[0].model, torch.cat([exam.truth for exam in exams])
-    method, encoder = model.method, model.encoder
-    seen: tuple[Key, Tensor] | None = None
+    """How many of all clients' test images each of these models gets right, of how many.
+
+    Model by model, so that each one's class side is computed once; exam by exam, so that it does not matter who else's
+    images are there. The same model is asked once.
+    """
     scores: dict[Key, tuple[int, int]] = {}
-    everywhere = []
-
-    def plain() -> NDArray[np.float64]:
-        return np.concatenate([exam.side.plain_rows() for exam in exams])
-
-    for prompts in map(method.at_home, models):
-        whole = key_of(prompts, tuple(prompts))
-        if whole not in scores:
-            key = key_of(prompts, method.of_images)
-            if seen is None or seen[0] != key:
-                seen = key, torch.cat([batch for exam in exams for batch in exam.side.features(prompts)])
-            logits = method.personal(encoder, seen[1], model.classes(prompts), model.named(prompts))
-            answers = adapted_answers(
-                logits.cpu(), prior, lambda: np.concatenate([exam.side.plain_rows() for exam in exams])
-            )
-            scores[whole] = int((answers == truth).sum()), len(truth)
-        everywhere.append(scores[whole])
-    return everywhere
+    keys = [key_of(prompts, tuple(prompts)) for prompts in map(exams[0].model.method.at_home, models)]
+    for key, prompts in zip(keys, models, strict=True):
+        if key not in scores:
+            right, examples = zip(*(exam.score(prompts, prior) for exam in exams), strict=True)
+            scores[key] = sum(right), sum(examples)
+    return [scores[key] for key in keys]

@@ -1,16 +1,18 @@
 """How far prompts take a model from plain CLIP, on images whose labels nobody knows."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..algorithm.guard import at_even_distances
 from ..clip.image_tokens import ClientImages
 from .prompted_model import ImageSide, PromptedModel, Prompts
 
 ENOUGH = 64  # images of a client to look at: a share of them is then known to a few per cent
+CLIENTS = 50  # at even distances among all, to look at: with more the mean would not be known better
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,10 @@ class Movement:
     unchanged: float  # share of the images that get the same answer
 
 
-def movement_of_all(clients: Iterable[tuple[PromptedModel, ClientImages]], prompts: Prompts) -> Movement | None:
+def movement_of_all(clients: Sequence[tuple[PromptedModel, ClientImages]], prompts: Prompts) -> Movement | None:
     """Over several clients, each image counting alike; None where nobody has any."""
-    found = [found for model, images in clients if (found := movement(model, images, prompts)) is not None]
+    some = (clients[number] for number in at_even_distances(len(clients), CLIENTS))
+    found = [found for model, images in some if (found := movement(model, images, prompts)) is not None]
     if not found:
         return None
     weights = [one.images for one in found]
@@ -38,7 +41,7 @@ def movement(model: PromptedModel, images: ClientImages, prompts: Prompts) -> Mo
     """On some of a client's own images, at even distances; None for a client that has none."""
     if not len(images):
         return None
-    few = np.unique(np.linspace(0, len(images) - 1, ENOUGH).round().astype(np.int64))
+    few = at_even_distances(len(images), ENOUGH)
     side = ImageSide(model, images.part(few))
     same = side.logits(prompts).argmax(-1) == side.zero_shot_logits().argmax(-1)
     return Movement(len(few), _cosine(side, model.method.at_home(prompts)), same.double().mean().item())

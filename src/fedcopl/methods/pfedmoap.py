@@ -47,7 +47,7 @@ class PFedMoAP(FrozenImages):
     of_classes = ("text", EXPERTS)
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        size = len(range(0, clip.text.project.out_features, stride(clip.text.project.out_features)))
+        size = len(range(0, clip.feature_size, stride(clip.feature_size)))
         if size % self.options.heads:
             raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate looks at")
         gate = {gate_name(part): (size, size) for part in GATE} | {f"{gate_name(part)} bias": (size,) for part in GATE}

@@ -49,6 +49,7 @@ class PFedPrompt(FrozenImages):
 
     title = "pFedPrompt"
     Options = PFedPromptOptions
+    remembers_by_class = (KEYS, VALUES, IMAGES)
 
     def shared(self) -> tuple[str, ...]:
         return ("text",)

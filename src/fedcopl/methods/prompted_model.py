@@ -1,7 +1,8 @@
 """A method on a frozen CLIP, and images as it reads them: what is frozen is computed once."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..federation.client import Prompts as Prompts
 from .base import Method
 
+CLASS_SIDES = 128 * 2**20  # bytes of class sides that are kept: all clients' of a small model, 64 of a large one
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 
@@ -21,20 +23,33 @@ class PromptedModel:
 
     def __init__(self, method: Method, encoder: Encoder):
         self.method, self.encoder = method, encoder
-        # Evaluation here and everywhere asks for the same few clients' class features again.
-        self._classes = lru_cache(maxsize=64)(self._classes_of)
+        self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class sides, those used last at the end
+        self._bytes = 0  # of all that is kept
 
     def named(self, prompts: Prompts) -> dict[str, Tensor]:
         return {name: self.encoder.tensor(value) for name, value in prompts.items()}
 
     def classes(self, prompts: Prompts) -> Tensor:
-        """The class side without gradient."""
-        return self._classes(key_of(prompts, self.method.of_classes))
+        """The class side without gradient; those of the last clients are kept, which are asked for again."""
+        key = key_of(prompts, self.method.of_classes)
+        if key not in self._kept:
+            self._keep(key, self._classes_of(key))
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _keep(self, key: Key, classes: Tensor) -> None:
+        self._kept[key], self._bytes = classes, self._bytes + _size(key, classes)
+        while self._bytes > CLASS_SIDES and len(self._kept) > 1:
+            self._bytes -= _size(*self._kept.popitem(last=False))
 
     @torch.inference_mode()
     def _classes_of(self, key: Key) -> Tensor:
         arrays = {name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key}
         return self.method.classes(self.encoder, self.named(arrays))
+
+
+def _size(key: Key, classes: Tensor) -> int:
+    return classes.nbytes + sum(len(data) for _, data, _ in key)
 
 
 def key_of(prompts: Prompts, names: Sequence[str]) -> Key:
@@ -127,7 +142,7 @@ class ImageSide:
     def plain_rows(self) -> NDArray[np.float64]:
         """The same in one array, (n, d), for the algorithm, which computes in float64."""
         if not len(self):
-            return np.zeros((0, self._model.encoder.clip.text.project.out_features))
+            return np.zeros((0, self._model.encoder.clip.feature_size))
         return torch.cat(self.plain_features()).cpu().double().numpy()
 
     def forget(self) -> None:

@@ -29,12 +29,17 @@ def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) ->
     loud = initial_prompts(shapes, config.model.init_std, config.seed)
     if config.model.start == "random":
         return loud
-    return {
-        name: quiet_visual(clip, prompt)
-        if name == "visual"
-        else words_over_and_over(clip, config.model.template, prompt.shape)
-        for name, prompt in loud.items()
-    }
+    return {name: _quiet(name, clip, config, prompt) for name, prompt in loud.items()}
+
+
+def _quiet(name: str, clip: Clip, config: RunConfig, loud: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What kind of prompt it is says the last word of its name; what is none has small random values."""
+    match name.split()[-1]:
+        case "visual":
+            return quiet_visual(clip, loud)
+        case "text":
+            return words_over_and_over(clip, config.model.template, loud.shape)
+    return loud
 
 
 def quiet_visual(clip: Clip, loud: NDArray[np.float32]) -> NDArray[np.float32]:

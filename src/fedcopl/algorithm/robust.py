@@ -1,0 +1,138 @@
+"""Averages that one site cannot steer, and how far its say goes in any average.
+
+The rules (all but `mean` count every site the same, whatever number of images it claims):
+
+    mean      Eq. 4, weighted by images: one lying site can move it anywhere
+    trimmed   of each number, the mean without the highest and lowest fifth, at least one each (Yin et al., 2018)
+    median    of each number (Yin et al., 2018)
+    krum      the one update that is nearest to its nearest others (Blanchard et al., 2017)
+
+Among one or two there is nobody who could say which of them lies: then each rule is the mean, and nothing is bounded.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import FloatArray, IntArray
+from .aggregate import NamedArrays, flattened, weighted_mean
+
+RobustRule = Literal["mean", "trimmed", "median", "krum"]
+FEWEST = 3  # among fewer nobody can be outvoted
+TRIMMED = 0.2  # share of the sites on each side
+FURTHEST = 10.0  # times the median of the others, of a move or a weight
+LENGTHS = 3.0  # of the array that was sent, which anybody may move: where priors know most, most sites hardly move
+
+
+def robust_mean(rule: RobustRule, parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """The clients' named arrays in one, by the rule; weights are the images each trained on, for the mean alone."""
+    if rule == "mean" or len(parts) < FEWEST or not parts[0]:
+        return weighted_mean(parts, weights)
+    if rule == "krum":
+        return dict(parts[nearest_to_others([flattened(part) for part in parts])])
+    of_each: Mapping[str, Callable[[FloatArray], FloatArray]] = {"trimmed": _trimmed, "median": _median}
+    return {name: _each_number(of_each[rule], [part[name] for part in parts]) for name in parts[0]}
+
+
+def trimmed_away(sites: int) -> int:
+    """How many are left out on each side.
+
+    >>> [trimmed_away(sites) for sites in (2, 3, 5, 10, 20)]
+    [0, 1, 1, 2, 4]
+    """
+    return 0 if sites < FEWEST else max(1, int(TRIMMED * sites))
+
+
+def nearest_to_others(updates: Sequence[FloatArray]) -> int:
+    """Krum: whose sum of squared distances to its n - f - 2 nearest is smallest, f = (n - 3) // 2.
+
+    Two that are each other's nearest tie among three; then the next nearest decides, and so on, and last their numbers.
+    """
+    rows = np.stack(updates)
+    squared = [((rows - row) ** 2).sum(axis=1) for row in rows]
+    near = len(rows) - max(0, (len(rows) - 3) // 2) - 2
+    ordered = [np.sort(np.delete(row, number)) for number, row in enumerate(squared)]
+    return min(range(len(rows)), key=lambda number: (ordered[number][:near].sum(), *ordered[number], *rows[number]))
+
+
+def bounded_weights(weights: Sequence[int]) -> list[int]:
+    """No site weighs more than FURTHEST times the median of the others; who weighs nothing has no say in it.
+
+    >>> bounded_weights([5, 10, 100]), bounded_weights([5, 10, 10**9]), bounded_weights([1, 99])
+    ([5, 10, 75], [5, 10, 75], [1, 99])
+    """
+    limits = _limits(np.array(weights, np.float64))
+    return [int(min(weight, limit)) for weight, limit in zip(weights, limits, strict=True)]
+
+
+def bounded_counts(counts: IntArray) -> IntArray:
+    """The rows of (K, C) counts, their sums bounded in the same way; rounded down where one is cut."""
+    sizes = np.abs(counts).sum(axis=1).tolist()
+    allowed = bounded_weights(sizes)
+    rows = [row if most == size else row * most // size for row, size, most in zip(counts, sizes, allowed, strict=True)]
+    return np.stack(rows)
+
+
+def overreach(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str, float]]:
+    """Of each client and array: how often the furthest allowed move its own is; above 1 is too far.
+
+    The furthest is FURTHEST times the median of the others' moves from `start`, of those who moved; or LENGTHS times
+    the length of the array that was sent, where that is more.
+    """
+    lengths = {name: np.array([_length(part[name], start[name]) for part in parts]) for name in start}
+    own = {name: LENGTHS * float(np.linalg.norm(value.astype(np.float64))) for name, value in start.items()}
+    times = {name: moved / np.maximum(_limits(moved), own[name]) for name, moved in lengths.items()}
+    return [{name: float(times[name][number]) for name in start} for number in range(len(parts))]
+
+
+def within_reach(part: NamedArrays, start: NamedArrays, too_far: Mapping[str, float]) -> NamedArrays:
+    """The part with its moves cut to the furthest allowed; the very same where none is further."""
+    if max(too_far.values(), default=0.0) <= 1:
+        return part
+    return {name: _cut(value, start[name], too_far[name]) for name, value in part.items()}
+
+
+def trimmed_total(values: Sequence[float]) -> float:
+    """The sum without the highest and lowest claims: no one site decides what it comes to."""
+    aside = trimmed_away(len(values))
+    return float(sum(sorted(values)[aside : len(values) - aside]))
+
+
+def _limits(sizes: FloatArray) -> FloatArray:
+    """For each site FURTHEST times the median of the others that have any; infinite where too few have."""
+    limits = np.full(len(sizes), np.inf)
+    for number in range(len(sizes)):
+        others = np.delete(sizes, number)
+        others = others[others > 0]
+        if len(others) + 1 >= FEWEST:
+            limits[number] = FURTHEST * np.median(others)
+    return limits
+
+
+def _cut(value: NDArray[Any], start: NDArray[Any], too_far: float) -> NDArray[Any]:
+    if too_far <= 1:
+        return value
+    origin = start.astype(np.float64)
+    cut: NDArray[Any] = (origin + (value.astype(np.float64) - origin) / too_far).astype(value.dtype)
+    return cut
+
+
+def _length(value: NDArray[Any], start: NDArray[Any]) -> float:
+    return float(np.linalg.norm(value.astype(np.float64) - start.astype(np.float64)))
+
+
+def _each_number(middle: Callable[[FloatArray], FloatArray], values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return middle(np.stack(values).astype(np.float64)).astype(values[0].dtype)
+
+
+def _trimmed(values: FloatArray) -> FloatArray:
+    aside = trimmed_away(len(values))
+    mean: FloatArray = np.sort(values, axis=0)[aside : len(values) - aside].mean(axis=0)
+    return mean
+
+
+def _median(values: FloatArray) -> FloatArray:
+    middle: FloatArray = np.median(values, axis=0)
+    return middle

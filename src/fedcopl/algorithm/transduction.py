@@ -1,0 +1,111 @@
+"""TransCLIP's kind of answer (Zanella et al., NeurIPS 2024): all images of a site answered together, without training.
+
+A Gaussian mixture over the site's image features f_i, of length one, whose assignments z_i (C,) are held near the
+text's probabilities y_i and near those of the neighbours. It lowers
+
+    sum_i z_i . (log z_i - lambda log y_i - kappa log p_i)  -  1/2 sum_ij w_ij z_i . z_j,
+
+log p_ic = -1/2 sum_d (f_id - mu_cd)^2 / sigma_d up to a constant, with one diagonal covariance sigma for all classes,
+by turns: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j), then mu and sigma as the means z says.
+w_ij is the cosine of i and j, not below 0, over n where j is one of the n nearest images of i, else 0.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from . import FloatArray, IntArray
+
+LEAST_MASS = 1e-9  # a class that no image leans to keeps its centre
+LEAST_SPREAD = 1e-8  # of a dimension in which all images agree
+
+
+class MixtureWeights(NamedTuple):
+    """How much each of the three counts."""
+
+    text: float  # lambda
+    mixture: float  # kappa
+    neighbours: int  # how many pull
+
+
+class Mixture(NamedTuple):
+    """What a site found out about its own images; it stays there."""
+
+    centres: FloatArray  # mu (C, d), of length one
+    spread: FloatArray  # sigma (d,)
+    features: FloatArray  # (n, d) of its images
+    assignments: FloatArray  # z (n, C)
+
+
+def transduce(
+    features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
+) -> Mixture:
+    """The mixture over these images, (n, d) and (n, C): `turns` of all three, each with `passes` over the z.
+
+    It begins with z = y, mu as z says and sigma = 1 / d.
+    """
+    assignments = np.exp(text_log_probs)
+    texts = _unit(assignments.T @ features)
+    mixture = Mixture(texts, np.full(features.shape[1], 1 / features.shape[1]), features, assignments)
+    near, pull = nearest(features, features, weights.neighbours, skip_itself=True)
+    for _ in range(turns):
+        scores = weights.text * text_log_probs + weights.mixture * log_likelihood(features, mixture)
+        for _ in range(passes):
+            pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
+            mixture = mixture._replace(assignments=_softmax(scores + pulled))
+        mixture = _refit(mixture)
+    return mixture
+
+
+def scores_of(
+    features: FloatArray, text_log_probs: FloatArray, mixture: Mixture, weights: MixtureWeights
+) -> FloatArray:
+    """The unnormalised log z of other images, (m, C): the same formula, with neighbours among the site's own images."""
+    near, pull = nearest(features, mixture.features, weights.neighbours)
+    pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
+    said = weights.text * text_log_probs + weights.mixture * log_likelihood(features, mixture)
+    scores: FloatArray = said + pulled
+    return scores
+
+
+def log_likelihood(features: FloatArray, mixture: Mixture) -> FloatArray:
+    """log p_ic but for what all classes have in common, (m, C)."""
+    scaled, centres = features / mixture.spread, mixture.centres
+    found: FloatArray = scaled @ centres.T - 0.5 * (centres**2 / mixture.spread).sum(axis=1)
+    return found
+
+
+def nearest(
+    features: FloatArray, among: FloatArray, neighbours: int, *, skip_itself: bool = False
+) -> tuple[IntArray, FloatArray]:
+    """The nearest of `among` for each row, (m, k), and w: how much each counts (ties: lower index)."""
+    cosines = features @ among.T
+    if skip_itself:
+        np.fill_diagonal(cosines, -np.inf)
+    count = min(neighbours, len(among) - skip_itself)
+    near = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
+    return near, np.maximum(np.take_along_axis(cosines, near, axis=1), 0.0) / max(count, 1)
+
+
+def _refit(mixture: Mixture) -> Mixture:
+    """mu and sigma as the assignments say."""
+    z, features = mixture.assignments, mixture.features
+    mass = z.sum(axis=0)
+    centres = np.where(mass[:, None] > LEAST_MASS, _unit(z.T @ features), mixture.centres)
+    # sum_ic z_ic (f_i - mu_c)^2 / n, with sum_c z_ic = 1
+    spread = (features**2).mean(axis=0) + (-2 * (z.T @ features) * centres + mass[:, None] * centres**2).sum(
+        axis=0
+    ) / len(z)
+    return mixture._replace(centres=centres, spread=np.maximum(spread, LEAST_SPREAD))
+
+
+def _unit(rows: FloatArray) -> FloatArray:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    units: FloatArray = rows / np.where(length > 0, length, 1.0)
+    return units
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    shares: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares

@@ -1,0 +1,168 @@
+"""The robust averages: numbers worked by hand, and what must hold whatever the sites send."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedcopl.algorithm.aggregate import weighted_mean
+from fedcopl.algorithm.robust import (
+    FURTHEST,
+    bounded_counts,
+    bounded_weights,
+    nearest_to_others,
+    overreach,
+    robust_mean,
+    trimmed_away,
+    trimmed_total,
+    within_reach,
+)
+
+RULES = ["mean", "trimmed", "median", "krum"]
+ROBUST = RULES[1:]
+numbers = st.floats(-100, 100, width=32)
+updates = st.lists(arrays(np.float32, (2, 2), elements=numbers), min_size=3, max_size=9)
+
+
+def named(values):
+    return [{"visual": np.asarray(value, np.float32)} for value in values]
+
+
+def combined(rule, values, weights=None):
+    return robust_mean(rule, named(values), weights or [1] * len(values))["visual"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("mean", [(1 + 2 + 3 + 4 + 1000) / 5, (10 + 20 + 30 + 40 - 1000) / 5]),
+        ("trimmed", [3, 20]),  # of 1 2 3 4 1000 the middle three are 2 3 4; of -1000 10 20 30 40 they are 10 20 30
+        ("median", [3, 20]),
+        # Squared distances: 101 between neighbours, 404 over one, 909 over two. Five sites: f = 1, the 2 nearest count:
+        # 2 and 3 have 101 + 101, the others more; the third nearest is 404 for both, the fourth, the liar, decides:
+        # (1000 - 3)^2 + (-1000 - 30)^2 is 2,054,909, and (1000 - 2)^2 + (-1000 - 20)^2 is 2,036,404.
+        ("krum", [2, 20]),
+    ],
+)
+def test_by_hand(rule, expected):
+    sent = [[1, 10], [2, 20], [3, 30], [4, 40], [1000, -1000]]
+    assert combined(rule, sent).tolist() == expected
+
+
+def test_only_the_mean_goes_by_what_sites_claim():
+    sent = [[0.0], [1.0], [5.0]]
+    assert combined("mean", sent, [1, 1, 98]).tolist() == pytest.approx([4.91])
+    assert [combined(rule, sent, [1, 1, 98]).tolist() for rule in ROBUST] == [[1.0]] * 3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_of_one_or_two_every_rule_is_the_mean(rule):
+    assert combined(rule, [[1.0]], [7]).tolist() == [1.0]
+    assert combined(rule, [[1.0], [4.0]], [1, 2]).tolist() == [3.0]
+    assert robust_mean(rule, [{}, {}, {}], [1, 1, 1]) == {}
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+@given(updates, st.randoms())
+def test_the_order_of_the_sites_does_not_matter(rule, sent, random):
+    mixed = list(sent)
+    random.shuffle(mixed)
+    assert combined(rule, mixed).tolist() == combined(rule, sent).tolist()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(arrays(np.float32, 3, elements=numbers), st.integers(1, 9))
+def test_what_all_agree_on_stays(rule, update, sites):
+    assert combined(rule, [update] * sites) == pytest.approx(update, rel=1e-6)
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+@given(st.data(), st.integers(3, 9))
+def test_one_liar_cannot_leave_the_range_of_the_honest(rule, data, sites):
+    honest = data.draw(st.lists(arrays(np.float32, 4, elements=numbers), min_size=sites - 1, max_size=sites - 1))
+    lie = data.draw(arrays(np.float32, 4, elements=st.floats(-3e4, 3e4, width=32)))
+    made = combined(rule, [*honest, lie])
+    if rule == "krum" and any((made == one).all() for one in [*honest]):
+        return  # Krum may take the liar's own update, if that is nearer to the others than they are to each other
+    if rule == "krum":
+        near = min(np.linalg.norm(lie - one) for one in honest)
+        assert near <= max(np.linalg.norm(a - b) for a in honest for b in honest) * (1 + 1e-6)
+        return
+    assert (np.min(honest, axis=0) <= made + 1e-4).all()
+    assert (made <= np.max(honest, axis=0) + 1e-4).all()
+
+
+@given(st.integers(3, 30))
+def test_trimming_leaves_somebody(sites):
+    assert sites - 2 * trimmed_away(sites) >= 1
+
+
+def test_krum_takes_one_of_the_two_that_agree():
+    assert nearest_to_others([np.array([0.0]), np.array([10.0]), np.array([11.0])]) == 1
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=3, max_size=9))
+def test_nobody_weighs_more_than_ten_times_the_others(weights):
+    allowed = bounded_weights(weights)
+    assert all(one <= weight for one, weight in zip(allowed, weights, strict=True))
+    for number, one in enumerate(allowed):
+        others = [weight for other, weight in enumerate(weights) if other != number and weight]
+        assert len(others) < 2 or one <= FURTHEST * np.median(others)
+    if min(weights) * FURTHEST >= max(weights):
+        assert allowed == weights
+
+
+def test_counts_of_a_liar_shrink_to_ten_times_those_of_the_others():
+    # 30 and 20 sure images at the honest, 25 in the middle; 10^6 of each of two classes become 125 of each.
+    counts = np.array([[10, 20], [20, 0], [10**6, 10**6]])
+    assert bounded_counts(counts).tolist() == [[10, 20], [20, 0], [125, 125]]
+    honest = np.array([[1, 2], [3, 4], [5, 5]])
+    assert bounded_counts(honest).tolist() == honest.tolist()
+
+
+def test_a_move_is_cut_to_what_the_others_allow():
+    start = {"visual": np.zeros(2, np.float32)}
+    sent = named([[3, 4], [0, 5], [300, 400]])
+    # The others moved by 5 each, so the furthest is 50; the liar's 500 are cut to a tenth.
+    too_far = overreach(sent, start)
+    assert [one["visual"] for one in too_far] == pytest.approx(
+        [5 / (FURTHEST * 252.5), 5 / (FURTHEST * 252.5), 500 / (FURTHEST * 5)]
+    )
+    cut = [within_reach(part, start, far) for part, far in zip(sent, too_far, strict=True)]
+    assert cut[0] is sent[0] and cut[1] is sent[1]
+    assert cut[2]["visual"].tolist() == [30, 40]
+
+
+def test_a_move_of_a_few_lengths_of_the_array_is_nobodys_business():
+    # The array has length 5; others moved by 1, so ten times their median is 10, and three lengths are 15.
+    start = {"visual": np.array([3, 4], np.float32)}
+    sent = named([[4, 4], [3, 5], [3 + 30, 4]])
+    assert [one["visual"] for one in overreach(sent, start)] == pytest.approx([1 / 155, 1 / 155, 30 / 15])
+
+
+def test_nobody_is_measured_by_those_who_stood_still_or_by_one_other():
+    start = {"visual": np.zeros(1, np.float32)}
+    assert [one["visual"] for one in overreach(named([[0], [0], [9]]), start)] == [0, 0, 0]
+    assert [one["visual"] for one in overreach(named([[0.001], [9]]), start)] == [0, 0]
+
+
+@given(updates)
+def test_the_mean_moves_no_further_than_the_furthest_allowed(sent):
+    start = {"visual": np.zeros((2, 2), np.float32)}
+    parts = named(sent)
+    too_far = overreach(parts, start)
+    cut = [within_reach(part, start, far) for part, far in zip(parts, too_far, strict=True)]
+    for part, whole, far in zip(cut, parts, too_far, strict=True):
+        assert np.linalg.norm(part["visual"]) * max(far["visual"], 1) == pytest.approx(
+            np.linalg.norm(whole["visual"]), rel=1e-4, abs=1e-6
+        )
+    if all(far["visual"] <= 1 for far in too_far):
+        same = weighted_mean(cut, [1] * len(cut))["visual"].tobytes()
+        assert same == weighted_mean(parts, [1] * len(parts))["visual"].tobytes()
+
+
+def test_one_claim_decides_no_sum():
+    assert trimmed_total([-1.0, -1.0, -1.0, -1.0, 10**6]) == -3.0
+    assert trimmed_total([1.0, 1.0, 1.0, 1.0, -(10**6)]) == 3.0
+    assert trimmed_total([2.0, 3.0]) == 5.0

@@ -1,0 +1,42 @@
+"""TransCLIP at a site: what it remembers, what it says before and after; the mixture itself is tested in the core."""
+
+import numpy as np
+import pytest
+
+from fedcopl.errors import ConfigError
+from fedcopl.methods import choose_method
+from fedcopl.methods.transclip import SEEN
+from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
+
+
+def test_nothing_is_trained_or_shared():
+    assert floats_of("transclip") == ({}, {})
+    method = choose_method(config_of("transclip"))
+    assert (method.trains, method.plays_once, method.answers_alone) == (False, True, True)
+
+
+def test_it_is_plain_clip_until_it_has_seen_the_sites_images():
+    learner = learner_of("transclip")
+    np.testing.assert_allclose(learner.log_probabilities({}), learner.log_probabilities(None), atol=1e-5)
+
+
+def test_it_answers_the_sites_images_together():
+    learner = learner_of("transclip")
+    memory = learner.remember(CHOSEN)
+    assert {name: value.shape for name, value in memory.items()} == {SEEN: (60, 128)}
+    together, alone = learner.log_probabilities(memory), learner.log_probabilities(None)
+    assert (together.argmax(1) != alone.argmax(1)).any()
+    assert (together.argmax(1) == alone.argmax(1)).mean() > 0.5  # the text still counts
+
+
+def test_options_change_the_answers():
+    memory = learner_of("transclip").remember(CHOSEN)
+    usual, lonely = (
+        learner_of("transclip", *pairs).log_probabilities(memory) for pairs in ((), ("options.neighbours=0",))
+    )
+    assert (usual != lonely).any()
+
+
+def test_a_labeler_would_change_nothing():
+    with pytest.raises(ConfigError, match="transclip trains on no labels"):
+        choose_method(config_of("transclip", "labeler=fpl"))

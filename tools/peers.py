@@ -1,0 +1,68 @@
+"""The two peers that the paper leaves out, on the demo: the table between markers in docs/methods.md.
+
+.venv/bin/python tools/peers.py            # seeds 1 to 3, as published, about a minute
+"""
+
+import re
+import statistics
+import tempfile
+from pathlib import Path
+
+from fedcopl.simulation.simulate import simulate
+from fedcopl_experiments.cells import seeded
+from fedcopl_experiments.paper_names import BLOCKS
+from fedcopl_experiments.scales import SKEWS, Stage, find_scale
+
+PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
+SEEDS = (1, 2, 3)
+NO_SKEW = "iid"
+ROWS = {
+    "`method=fst`, CoPL's labels": ("fst", {}),
+    "the same, classes not filled up": ("fst", {"options.balance": False}),
+    "`method=transclip`": ("transclip", {}),
+}
+Accuracies = list[tuple[float, float]]  # of each seed: zero-shot, last round
+
+
+def played(stage: Stage, method: str, skew: str, changes: dict) -> Accuracies:
+    how = changes | ({"data.partition": "iid"} if skew == NO_SKEW else {})
+    config = stage.config("digits", method, skew="dirichlet-0.1" if skew == NO_SKEW else skew, changes=how)
+    found = []
+    for seed in SEEDS:
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = simulate(seeded(config, seed), Path(folder) / "run")
+        found.append((100 * (outcome.zero_shot.macro or 0), 100 * (outcome.final.macro or 0)))
+    return found
+
+
+def shown(numbers: list[float]) -> str:
+    return f"{statistics.mean(numbers):.1f} ± {statistics.stdev(numbers):.1f}"
+
+
+def table() -> str:
+    stage, skews = Stage(find_scale("demo")), [NO_SKEW, *SKEWS]
+    cells = {(name, skew): played(stage, *_of(row, skew)) for name, row in ROWS.items() for skew in skews}
+    heads = [BLOCKS.get(skew, "no skew") for skew in skews]
+    first = next(iter(ROWS))
+    lines = [f"| accuracy in %, {len(SEEDS)} seeds | {' | '.join(heads)} |", "|---|" + "---:|" * len(skews)]
+    lines.append("| zero-shot | " + " | ".join(shown([z for z, _ in cells[first, skew]]) for skew in skews) + " |")
+    for name in ROWS:
+        lines.append(f"| {name} | " + " | ".join(shown([f for _, f in cells[name, skew]]) for skew in skews) + " |")
+    return "\n".join(lines)
+
+
+def _of(row: tuple[str, dict], skew: str) -> tuple[str, str, dict]:
+    return row[0], skew, row[1]
+
+
+def main() -> None:
+    pattern = r"(<!-- table: peers -->\n).*?(<!-- end -->)"
+    made = table()
+    page = PAGE.read_text(encoding="utf-8")
+    assert re.search(pattern, page, re.S), f"{PAGE}: no markers for the table"
+    page = re.sub(pattern, lambda found: f"{found[1]}\n{made}\n\n{found[2]}", page, flags=re.S)
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
