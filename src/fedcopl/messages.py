@@ -38,11 +38,9 @@ class Adapt:
     """
 
     round: int
-    shared: Shared | None  # the model to look at the images by; None: plain zero-shot CLIP
-    step: int  # counted from 0: then the images are looked at anew
-    wanted: str  # features, predicted, explained, classes, or keep
+    step: int  # counted from 0: then the images are looked at, by plain zero-shot CLIP
+    wanted: str  # features, predicted, explained, classes, clusters, or keep
     width: int  # d, numbers of a feature
-    final: bool = False  # with the last prompts, after the last round
     readings: tuple[Mapping[str, NDArray[np.float64]], ...] = ()  # how to make posteriors, see `algorithm.priors`
     prototypes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # new ones; none: those of before
     peers: tuple[str, ...] = ()  # with secure sums: whose sums are added up, and masked for each other
@@ -100,6 +98,7 @@ class Evaluate:
 
     round: int
     shared: Shared | None
+    through: str = ""  # "priors", with `shared` None: plain CLIP, answered through them
 
 
 @dataclass(frozen=True)
@@ -119,6 +118,7 @@ class Introduce:
 @dataclass(frozen=True)
 class Introduced:
     keys: bytes  # three public keys
+    voucher: bytes = b""  # at a real site: the key that it joins with, and its signature that these are its own
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ class ShareOut:
     round: int
     session: bytes
     keys: Mapping[str, bytes]  # the public keys of all, yours among them
+    vouchers: Mapping[str, bytes] = field(default_factory=dict)  # and who vouches for them
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,16 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
     assert later["text"] is START["text"]
 
 
+def test_who_goes_on_from_an_earlier_run_labels_first_by_what_it_had_there():
+    client, left = client_with(), {"visual": VISUAL["visual"] + 1, "text": START["text"] + 2}
+    _, state = client.answer(Estimate(0, VISUAL), ClientState(begun=left))
+    client.answer(Estimate(5, VISUAL), state)
+    first, later = client.learner.asked_with
+    assert first is left
+    assert later["visual"] is VISUAL["visual"]  # the average of now
+    assert later["text"] is left["text"]  # and its own, as long as it has not trained
+
+
 def test_select_works_its_quota_out_from_the_sums():
     # T = [1, 1, 2], S = 4, M = 4/3: quota ceil(1 * 4/3) = 2 of classes 0 and 1. Of class 0's images 0, 1, 3: two.
     client = client_with()
@@ -172,7 +182,7 @@ def test_what_leaves_a_client():
         "Selected": ["examples", "images", "unchanged"],
         "Trained": ["shared", "examples", "loss", "masked", "checks"],
         "Evaluated": ["correct", "examples"],
-        "Introduced": ["keys"],
+        "Introduced": ["keys", "voucher"],
         "SharedOut": ["sealed"],
         "Unmasked": ["shares"],
     }
@@ -203,6 +213,14 @@ def test_fpl_can_take_any_image_for_a_class():
     state = selected_by("fpl", per_class=1, fpl_rule="column")
     assert state.selection.label.tolist() == [0, 1, 2]
     assert state.selection.index.tolist() == [0, 2, 3]
+
+
+@pytest.mark.parametrize("labeler", ["fpl", "cpl"])
+def test_only_the_sure_images_may_be_labelled(labeler):
+    # Confidences .9 .6 .8 .5: images 0 and 2 are the upper half.
+    state = selected_by(labeler, per_class=2, among="sure", cpl_keep_likeliest=True)
+    assert (state.selection.index.tolist(), state.selection.label.tolist()) == ([0, 2], [0, 1])
+    assert selected_by(labeler, per_class=2, among="sure", confidence_quantile=0.9).selection.index.tolist() == [0]
 
 
 def test_an_image_chosen_for_several_classes_is_one_image():

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
+from fedcopl.algorithm.guard import doubt
 from fedcopl.algorithm.priors import Learned, Reading
+from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.adaptation import PriorState
 from fedcopl.federation.client import Client, ClientState
@@ -31,7 +33,7 @@ class Driven(FakeLearner):
         logits[np.arange(len(index)), RIGHT[index]] = 1 + prompts["visual"][0, 0].astype(np.float64)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def train(self, prompts, selection, round, caution=1.0):
+    def train(self, prompts, selection, round, caution=1.0, beside=None):
         self.cautions.append(caution)
         self.chosen.append(selection.index.tolist())
         moved = {"visual": prompts["visual"] + np.float32(self.move), "text": prompts["text"] + np.float32(1)}
@@ -159,8 +161,52 @@ def test_the_exam_is_judged_through_the_priors():
     # A model that says nothing, and a site that knows it holds class 0 only: through the prior the answer is class 0.
     client = client_of(0.0)
     learned = Learned(Reading(np.zeros(2), np.full(2, 0.5)), None, False)
-    state = ClientState(prior=PriorState(learned=learned, mix=np.array([0.999, 0.001])))
+    known = PriorState(learned=learned, mix=np.array([0.999, 0.001]), distances=np.zeros((20, 2)))
+    state = ClientState(prior=known)
     client.learner.examine = lambda prompts, index: np.log(np.full((len(index), 2), 0.5))
-    client.learner.features = lambda: np.zeros((20, 3))
     assert (client._examine({}, np.array([0, 7]), state).argmax(axis=1) == 0).all()
     assert client._examine({}, np.array([0]), state) == pytest.approx(np.log([[0.999, 0.001]]))
+
+
+class Straying(Driven):
+    """Training makes it surer of the exam, and turns its answers about three images that nobody trains on."""
+
+    def examine(self, prompts, index):
+        said = super().examine({"visual": prompts["visual"] + 2}, index)  # or nobody would train on its labels
+        if prompts["visual"][0, 0] > 0:
+            for row in np.flatnonzero(np.isin(index, [0, 1, 2])):
+                said[row] = np.log([0.05, 0.05, 0.9])
+        return said
+
+
+def even_priors():
+    """Of which nothing follows but how sure the site's own answers are."""
+    even = np.full(3, 1 / 3)
+    return PriorState(learned=Learned(Reading(np.zeros(3), even), None, False), mix=even, distances=np.zeros((10, 3)))
+
+
+def doubtful_of_three(client, prior):
+    """Ready, but the images 0, 1, 2 were not chosen."""
+    state = ready(client)
+    chosen = state.selection.index > 2
+    selection = Selection(state.selection.index[chosen], state.selection.label[chosen])
+    return replace(state, prior=prior, selection=selection, confidence=state.confidence[chosen])
+
+
+@pytest.mark.parametrize(("prior", "harm"), [(PriorState(), ""), (even_priors(), "against the priors")])
+def test_what_the_priors_hold_for_wrong_is_undone_though_the_exam_is_passed(prior, harm):
+    client = client_of()
+    client = replace(client, learner=Straying())
+    reply, state = client.answer(Train(0, VISUAL), doubtful_of_three(client, prior))
+    # By priors p = e^3 / (e^3 + 2) for the answers it had, 1 / (e^3 + 2) for new ones: here three of ten.
+    assert state.guard.training.harm == harm
+    assert (reply.examples == 0) == bool(harm)
+    fewer = doubt(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
+    assert fewer == pytest.approx(3 * (np.e**3 - 1) / (np.e**3 + 2))
+
+
+def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
+    client = replace(client_of(), learner=Straying())
+    _, state = client.answer(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
+    assert state.guard.arrival.harm == "against the priors"
+    assert (state.own["visual"] == 0).all()

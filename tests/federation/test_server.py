@@ -17,7 +17,7 @@ from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientAnswered
 from fedcopl.federation.client import ClientState
 from fedcopl.federation.seam import Labelling
-from fedcopl.federation.server import labelling, participants, play_round, run, what_is_wrong, zero_shot_scores
+from fedcopl.federation.server import labelling, look_first, participants, play_round, run, what_is_wrong
 from fedcopl.messages import (
     Estimate,
     Estimated,
@@ -30,7 +30,7 @@ from fedcopl.messages import (
     payload_bytes,
 )
 from fedcopl.privacy.masked_layout import LARGEST_PROMPT
-from fedcopl.simulation.simulate import LocalClients
+from fedcopl.simulation.local_clients import LocalClients
 
 
 def config_of(rounds=4, **sections):
@@ -75,7 +75,7 @@ def test_clients_choose_as_the_whole_table_would_have_it():
 
 def test_the_average_is_weighted_by_the_images_chosen():
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0):
+        def train(self, prompts, selection, round, caution=1.0, beside=None):
             return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
 
     config = config_of(rounds=1, train={"held_out": 0})
@@ -130,7 +130,7 @@ def test_nobody_has_anything_to_train_on():
 
 
 def test_zero_shot_asks_without_prompts():
-    assert zero_shot_scores(LocalClients(clients(config_of()))) == {f"client-{i}": (0, 12) for i in range(3)}
+    assert look_first(LocalClients(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
 
 
 def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():

@@ -53,7 +53,7 @@ def config_of(**settings):
 @pytest.mark.parametrize(
     ("settings", "releases"),
     [
-        ({}, 24 + 3 * 5),  # balance takes three exchanges at each of four refreshes, and three at the end
+        ({}, 24 + 3),  # balance takes three exchanges, once
         ({"priors": {"balance": False}}, 24),
         ({"rounds": 6, "priors": {"balance": False}}, 8),
         ({"rounds": 5, "priors": {"balance": False}}, 6),

@@ -281,7 +281,7 @@ def test_counts_are_clipped_and_noised_around_the_truth():
 
 def test_diverged_prompts_are_not_sent():
     class Diverging(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0):
+        def train(self, prompts, selection, round, caution=1.0, beside=None):
             return prompts | {"visual": prompts["visual"] * np.float32(np.nan)}, math.nan
 
     client = replace(client_with(noise=1.0), learner=Diverging())

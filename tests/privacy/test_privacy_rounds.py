@@ -15,7 +15,7 @@ from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
-from fedcopl.simulation.simulate import LocalClients
+from fedcopl.simulation.local_clients import LocalClients
 
 SECURE = {"secure_sums": True}
 
@@ -124,7 +124,7 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
 @pytest.mark.parametrize("stage", ["Introduce", "ShareOut", "Train", "Unmask"])
 def test_training_goes_on_without_the_lost(stage):
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0):
+        def train(self, prompts, selection, round, caution=1.0, beside=None):
             return prompts | {"visual": np.full((2, 3), 2.0**self.number, np.float32)}, float(self.number)
 
     config = config_of(SECURE, rounds=1, train={"held_out": 0})
@@ -205,7 +205,7 @@ def test_two_clients_with_one_key():
         ("client-3", "Introduce"): lambda _: seen[-1],
     }
     _, report = play_round(config, federation, start())
-    assert report.dropped == {"client-3": "sent the keys of another client"}
+    assert report.dropped == {"client-3": "Introduce: sent the keys of another client"}
 
 
 def test_wrong_shares_of_others_masks_are_found_out():
@@ -214,7 +214,7 @@ def test_wrong_shares_of_others_masks_are_found_out():
     federation.altered = {("client-1", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
     one, report = play_round(config, federation, start())
     other, _ = play_round(config, honest, start())
-    assert report.dropped == {"client-1": "gave wrong shares of other clients' masks"}
+    assert report.dropped == {"client-1": "Unmask: gave wrong shares of other clients' masks (2 times)"}
     assert (one.shared["visual"] == other.shared["visual"]).all()
 
 
@@ -246,6 +246,7 @@ def trainings(federation):
 
 
 WHY = "its masks did not come off: the shares of 0 clients do not fit"
+LEFT_OUT = f"secure sum: {WHY}"
 
 
 @pytest.mark.parametrize("spoilers", [["client-1"], ["client-1", "client-3"]])
@@ -256,7 +257,7 @@ def test_a_run_goes_on_without_those_whose_masks_do_not_come_off(spoilers):
     wanted, without = played(config, LocalClients(others))
     assert (last.shared["visual"] == wanted.shared["visual"]).all()
     assert [report.participants for report in reports] == [report.participants for report in without]
-    assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, WHY)] * 4
+    assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, LEFT_OUT)] * 4
     assert (reports[2].totals == without[2].totals).all()
 
 
@@ -266,7 +267,7 @@ def test_one_spoiler_after_another_is_found():
     federation.altered |= spoiling({}, ["client-2"], sums={1}).altered  # it begins when the first is gone
     _, report = play_round(config, federation, start())
     assert report.participants == ("client-0", "client-3", "client-4")
-    assert report.dropped == dict.fromkeys(["client-1", "client-2"], WHY)
+    assert report.dropped == dict.fromkeys(["client-1", "client-2"], LEFT_OUT)
 
 
 def test_a_spoilt_training_leaves_the_old_prompt_and_nobody_trains_twice():
@@ -277,7 +278,7 @@ def test_a_spoilt_training_leaves_the_old_prompt_and_nobody_trains_twice():
     assert [report.kept_old_prompt for report in reports] == [True, False, False]
     assert [len(report.participants) for report in reports] == [0, 4, 4]
     assert math.isnan(reports[0].loss)
-    assert all(report.dropped == {"client-1": WHY} for report in reports)
+    assert all(report.dropped == {"client-1": LEFT_OUT} for report in reports)
     assert (last.shared["visual"] == 2).all()  # one a round, but for the first
     assert trainings(federation) == {"client-0": 3, "client-1": 1, "client-2": 3, "client-3": 3, "client-4": 3}
     assert (federation.states["client-2"].own["text"] == 2 * 3).all()
@@ -298,7 +299,7 @@ def test_who_shares_out_rubbish_and_gets_lost_is_found_too():
     federation = spoiling(clients_of(config), ["client-1"])
     federation.lost = {"Estimate": ["client-1"]}
     _, report = play_round(config, federation, start())
-    assert report.dropped == {"client-1": WHY}
+    assert report.dropped == {"client-1": LEFT_OUT}
     assert report.participants == ("client-0", "client-2", "client-3", "client-4")
 
 
@@ -461,10 +462,11 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
 
 def test_all_weigh_the_same_and_changes_are_clipped():
     class Far(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0):
+        def train(self, prompts, selection, round, caution=1.0, beside=None):
             return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5
 
-    config = config_of({"noise": 1e-4, "update_clip": math.sqrt(6), "count_clip": 1e6}, rounds=1)
+    # 5, 25 and 45 images are less than 100, and the noise of their counts, 100 / 10,000, is nothing: all classes stay.
+    config = config_of({"noise": 1e-4, "update_clip": math.sqrt(6), "count_clip": 100.0}, rounds=1)
     federation = LocalClients(clients_of(config, lambda i: Far(i, images=5 + 20 * i), count=3))
     state, _ = play_round(config, federation, start())
     # Each change has 6 numbers of 3, of length 3 sqrt(6): clipped to 1 each. One goes down, two up: 1/3 on average.

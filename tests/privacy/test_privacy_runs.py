@@ -14,6 +14,7 @@ from fedcopl.privacy.accountant import PrivacyStatement, epsilon_of, noise_for
 from fedcopl.run.record import to_plain
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
+from small_digits import small_digits
 
 QUICK = ["rounds=2", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "everywhere=false"]
 QUICK += ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]
@@ -31,18 +32,18 @@ def prompts(folder):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain") / "run"
-    return simulate(config_of("rounds=1"), folder), folder
+    return simulate(config_of("rounds=1"), folder, dataset=small_digits()), folder
 
 
 @pytest.fixture(scope="module")
 def noised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noised") / "run"
-    return simulate(config_of(*BOTH), folder), folder
+    return simulate(config_of(*BOTH), folder, dataset=small_digits()), folder
 
 
 def test_secure_sums_change_nothing_but_what_is_seen(plain, tmp_path):
     one, folder = plain
-    other = simulate(config_of("rounds=1", "secure_sums=true"), tmp_path / "run")
+    other = simulate(config_of("rounds=1", "secure_sums=true"), tmp_path / "run", dataset=small_digits())
     assert other.refreshes == one.refreshes  # every count and every pseudo label
     assert prompts(tmp_path / "run")["visual"] == pytest.approx(prompts(folder)["visual"], rel=2**-22, abs=2**-33)
     [before], [after] = one.rounds, other.rounds
@@ -73,8 +74,8 @@ class StopAfterOne(SilentWatcher):
 def test_noise_is_the_same_after_a_stop(noised, tmp_path):
     results, folder = noised
     with pytest.raises(KeyboardInterrupt):
-        simulate(config_of(*BOTH), tmp_path / "run", watcher=StopAfterOne())
-    resumed = simulate(config_of(*BOTH), tmp_path / "run", resume=True)
+        simulate(config_of(*BOTH), tmp_path / "run", watcher=StopAfterOne(), dataset=small_digits())
+    resumed = simulate(config_of(*BOTH), tmp_path / "run", resume=True, dataset=small_digits())
     assert resumed.privacy == results.privacy
     assert (prompts(tmp_path / "run")["visual"] == prompts(folder)["visual"]).all()
 
@@ -103,8 +104,8 @@ def told_by(*arguments):
 def test_the_command_finds_noise_and_epsilon():
     found = told_by("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
     noise = float(found.split()[1])
-    assert noise_for(8, 1e-5, 39) <= noise <= noise_for(8, 1e-5, 39) + 1e-4
-    assert "39: prompts in 20 rounds, class counts at 4 refreshes, balance then and at the end" in found
+    assert noise_for(8, 1e-5, 27) <= noise <= noise_for(8, 1e-5, 27) + 1e-4
+    assert "27: prompts in 20 rounds, class counts at 4 refreshes, balance in 3 exchanges" in found
     back = told_by("--noise", str(noise))
     assert back == found
 
@@ -116,8 +117,8 @@ def test_the_command_finds_noise_and_epsilon():
         (["--epsilon", "1", "--noise", "1"], "name either --epsilon or --noise"),
         (["--epsilon", "0"], "--epsilon: should be above 0"),
         (["--noise", "nan"], "--noise: should be above 0"),
-        (["--noise", "1", "--rounds", "0"], "rounds: Input should be greater"),
-        (["--noise", "1", "--delta", "1"], "privacy.delta: Input should be less"),
+        (["--noise", "1", "--rounds", "0"], "rounds: should be at least 1"),
+        (["--noise", "1", "--delta", "1"], "privacy.delta: should be less than 1"),
     ],
 )
 def test_mistakes_are_named(arguments, message):

@@ -5,12 +5,15 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ..algorithm import FloatArray
+from ..algorithm import FloatArray, IntArray
 from ..algorithm.priors import (
+    MOST_EXCHANGES,
+    Beside,
     Explained,
     Learned,
     Reading,
     View,
+    clustered_by,
     explained_by,
     learn,
     learn_balance,
@@ -25,6 +28,7 @@ from ..errors import CannotAnswer
 from ..messages import Adapt
 from ..privacy.accountant import NOISY_STEPS
 
+ALL = slice(None)
 LARGEST_SQUARE = 256  # d up to which the spread is told as a d x d matrix; beyond, only its size
 
 
@@ -32,10 +36,11 @@ LARGEST_SQUARE = 256  # d up to which the spread is told as a d x d matrix; beyo
 class PriorState:
     """What a client keeps of the priors. Never sent."""
 
-    view: View | None = None  # its images, while they are looked at
+    view: View | None = None  # its images as plain CLIP sees them, until they are labelled for the first time
     shown: FloatArray | None = None  # q, the share of each image in the last prototypes
     learned: Learned | None = None
     mix: FloatArray | None = None  # pi, in what mix it holds the classes
+    distances: FloatArray | None = None  # D^2 of its own images to prototypes without themselves, (n, C)
 
     def answers(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """log p~ of new images, where the priors are known; else as they are."""
@@ -43,17 +48,34 @@ class PriorState:
             return log_probs
         return self.learned.answers(log_probs, features, self.mix)
 
-    def posteriors(self) -> FloatArray:
-        """log p~ of its own images, each judged by prototypes without itself."""
-        assert self.view is not None and self.learned is not None and self.mix is not None
-        return self.view.posteriors(self.learned.reading, self.mix)
+    def of_own(self, log_probs: FloatArray, index: IntArray | slice = ALL) -> FloatArray:
+        """log p~ of all or some of its own images, each judged by prototypes without itself."""
+        if self.learned is None or self.mix is None or self.distances is None:
+            return log_probs
+        return View(log_probs, self.distances[index]).posteriors(self.learned.reading, self.mix)
+
+    def beside(self, index: IntArray) -> Beside | None:
+        """What is known of some of its own images before a model is asked; None: nothing."""
+        if self.learned is None or self.mix is None or self.distances is None:
+            return None
+        return self.learned.beside(self.distances[index], self.mix)
 
 
 def answer(
-    ask: Adapt, prior: PriorState, look: Callable[[], FloatArray], features: Callable[[], FloatArray], site: bool
+    ask: Adapt,
+    prior: PriorState,
+    look: Callable[[], FloatArray],
+    features: Callable[[], FloatArray],
+    site: bool,
+    least_images: int = 0,
 ) -> tuple[FloatArray | None, PriorState]:
-    """The sums that are asked for, and what to keep; `look` labels all images by the model of the question."""
-    view = View.of(look()) if ask.step == 0 else prior.view
+    """The sums that are asked for, and what to keep; `look` labels all images by the model of the question.
+
+    Of a class with fewer than `least_images`, nothing is told of what they look like.
+    """
+    if ask.step == 0:
+        prior = PriorState(View.of(look()))
+    view = prior.view
     if view is None:
         raise CannotAnswer("asked to go on with priors that it has not begun with")
     if ask.prototypes:
@@ -62,19 +84,30 @@ def answer(
     prior, readings = replace(prior, view=view), [reading_from(one) for one in ask.readings]
     match ask.wanted:
         case "features":
+            if len(view.log_probs) < least_images:
+                raise CannotAnswer(f"it has fewer than {least_images} images: their features would be theirs alone")
             return flat_features(feature_sums(features(), full=ask.width <= LARGEST_SQUARE)), prior
         case "predicted":
             return predicted_by(view, readings).ravel(), prior
         case "explained":
             return flat_explained(explained_by(view, readings)), prior
-        case "classes":
-            sums, shown = shown_by(view, features(), readings[0])
+        case "classes" | "clusters":
+            by = shown_by if ask.wanted == "classes" else clustered_by
+            sums, shown = by(view, features(), readings[0])
             return np.concatenate([sums.images, sums.total.ravel()]), replace(prior, shown=shown)
         case "keep":
             learned = Learned.from_arrays(ask.readings[0])
+            if ask.step == 0:  # it was not there when this was learnt
+                view = learned.view(view.log_probs, features())
             mix = view.site_prior(learned.reading).mix if site else learned.reading.mix
-            return None, replace(prior, learned=learned, mix=mix, shown=None)
+            return None, PriorState(view, None, learned, mix, view.squared_distances)
     raise CannotAnswer(f"asked for sums of no known kind: {ask.wanted!r:.40}")
+
+
+def without_small(sums: ClassSums, shown: FloatArray, least_images: int) -> tuple[ClassSums, FloatArray]:
+    """Nothing of classes with fewer images than that: their sum would show what a few images look like."""
+    enough = sums.images >= least_images
+    return ClassSums(sums.images * enough, sums.total * enough[:, None]), shown * enough
 
 
 def size_of(ask: Adapt, classes: int) -> int:
@@ -86,6 +119,7 @@ def size_of(ask: Adapt, classes: int) -> int:
         "predicted": readings * classes,
         "explained": readings * (classes + 2) + 1,
         "classes": classes * (1 + ask.width),
+        "clusters": classes * (1 + ask.width),
     }.get(ask.wanted, 0)
 
 
@@ -131,7 +165,13 @@ class AskedSums:
         return Explained(sums[:many], held, sums[many * (self.classes + 1) : -1], float(sums[-1]))
 
     def classes_of(self, reading: Reading) -> ClassSums:
-        sums = self._ask("classes", [reading])
+        return self._class_sums("classes", reading)
+
+    def clusters_of(self, reading: Reading) -> ClassSums:
+        return self._class_sums("clusters", reading)
+
+    def _class_sums(self, wanted: str, reading: Reading) -> ClassSums:
+        sums = self._ask(wanted, [reading])
         return ClassSums(sums[: self.classes], sums[self.classes :].reshape(self.classes, -1))
 
     def look_at(self, prototypes: Prototypes) -> None:
@@ -148,17 +188,28 @@ class AskedSums:
 
     def kept(self, learned: Learned) -> Adapt:
         """The last question, the same for all: it says what was learnt."""
-        ask = replace(self.first, step=self._step, wanted="keep", readings=(learned.to_arrays(),))
-        return replace(ask, prototypes=dict(self._prototypes))
+        return replace(keep(self.first, learned), step=self._step, prototypes=dict(self._prototypes))
 
     def _ask(self, wanted: str, readings: Sequence[Reading] = ()) -> FloatArray:
         return self.total(self.next(wanted, [reading_arrays(reading) for reading in readings]))
 
 
-def learn_from(sums: AskedSums, config: RunConfig) -> Learned:
-    """What the settings want to be known."""
+def keep(first: Adapt, learned: Learned) -> Adapt:
+    """What was learnt; at step 0 for a client that was not there then, and looks at its images now."""
+    return replace(first, wanted="keep", readings=(learned.to_arrays(),))
+
+
+def most_steps(config: RunConfig) -> int:
+    """How many questions of the priors come one after the other, at most; the last one says what was learnt."""
+    if not config.priors.balance:
+        return 1
+    return 1 + (NOISY_STEPS if config.privacy.noise else MOST_EXCHANGES)
+
+
+def learn_from(sums: AskedSums, config: RunConfig, known_mix: FloatArray | None = None) -> Learned:
+    """What the settings want to be known; known_mix is that of the classes over all sites, where somebody said it."""
     if not config.priors.balance:
         return learn_nothing(sums.classes)
     if config.privacy.noise:
-        return learn_balance(sums, sums.classes, NOISY_STEPS)
-    return learn(sums, sums.classes, prototypes=config.priors.prototypes)
+        return learn_balance(sums, sums.classes, NOISY_STEPS, known_mix)
+    return learn(sums, sums.classes, known_mix=known_mix, prototypes=config.priors.prototypes)

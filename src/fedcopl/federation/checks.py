@@ -31,6 +31,7 @@ from .adaptation import size_of
 
 MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
 LARGEST_SUM = 1e12  # of any number that a site tells for the priors
+LONGEST_VOUCHER = 1000  # bytes: a public key and a signature
 LONGEST = 300  # letters of a reason: names in it are somebody else's
 
 
@@ -95,8 +96,8 @@ def _wrong_masked(ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Tr
 
 def _wrong_keys(ask: Ask, reply: Reply) -> str | None:
     match ask, reply:
-        case _, Introduced(keys=keys):
-            return _wrong_public(keys)
+        case _, Introduced(keys=keys, voucher=voucher):
+            return _wrong_public(keys) or ("its voucher is none" if len(voucher) > LONGEST_VOUCHER else None)
         case ShareOut(keys=asked), SharedOut(sealed=sealed):
             return _wrong_pieces(sealed, asked, SEALED) or (None if len(sealed) == len(asked) else "shares are missing")
         case Unmask(survivors=survivors, dropped=lost), Unmasked(shares=shares):

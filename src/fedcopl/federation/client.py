@@ -12,12 +12,16 @@ from ..algorithm.evidence import is_worth_training
 from ..algorithm.guard import (
     FEWEST_AGREE,
     GuardMemory,
+    GuardVerdict,
+    at_even_distances,
     evidence,
     held_out,
+    is_against_priors,
     judge,
     judge_training,
     next_caution,
 )
+from ..algorithm.priors import Beside
 from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
 from ..config import RunConfig
 from ..errors import CannotAnswer
@@ -49,6 +53,7 @@ Labels = NDArray[np.int32]
 """One class for each image."""
 
 NO_PRIOR = PriorState()
+ENOUGH = 64  # images of a site by which a model is held against the priors, twice a round: more would cost too much
 
 
 class Learner(Protocol):
@@ -74,10 +79,17 @@ class Learner(Protocol):
         """log p_c(x) of some images, (m, C), as the model is trained: without what a client remembers of its images."""
         ...
 
-    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
+    def train(
+        self,
+        prompts: Prompts,
+        selection: Selection,
+        round: int,
+        caution: float = 1.0,
+        beside: Beside | None = None,
+    ) -> tuple[Prompts, float]:
         """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
 
-        `caution` is a factor on the learning rate.
+        `caution` is a factor on the learning rate; `beside` is what the priors say of the chosen images, row by row.
         """
         ...
 
@@ -105,6 +117,7 @@ class ClientState:
     """What a client keeps to itself between rounds. Never sent."""
 
     own: Prompts = field(default_factory=dict)  # what stays at home; what is shared too, while the average harms here
+    begun: Prompts = field(default_factory=dict)  # its whole model at the end of the run this one goes on from, if any
     log_probs: NDArray[np.float64] | None = None  # of the last estimate, until the selection is made from it
     counts: NDArray[np.int64] | None = None  # u_k of the last estimate
     quota: NDArray[np.int64] | None = None  # how many of each class the last selection was allowed
@@ -127,6 +140,7 @@ class Client:
     secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
     said: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
     repeatable: bool = False  # only in a simulation: see `Teller`
+    least_images: int = 0  # with fewer nothing is trained, and nothing told of what those of a class look like
 
     @cached_property
     def _teller(self) -> Teller:
@@ -154,35 +168,45 @@ class Client:
         if ask.shared is not None:
             state = self._arrive(ask.shared, state)
             state = self._look_back(ask.shared, state) if ask.round + 1 == self.config.rounds else state
-        prior = NO_PRIOR if ask.shared is None else state.prior
+        prior = NO_PRIOR if ask.shared is None and ask.through != "priors" else state.prior
         return Evaluated(*self.exam.score(self._prompts(ask.shared, state), prior)), state
 
     def _adapt(self, ask: Adapt, state: ClientState) -> tuple[Reply, ClientState]:
-        if ask.shared is not None and ask.step == 0:
-            state = self._arrive(ask.shared, state)
-        site = self.config.priors.site
-        sums, prior = answer(ask, state.prior, lambda: self._look(ask.shared, state), self.learner.features, site)
+        if state.prior.learned is not None and ask.step == 0 and ask.wanted == "keep":
+            return Adapted(None), state  # it was there when this was learnt
+        look, features = lambda: self._look(None, state), self.learner.features
+        sums, prior = answer(ask, state.prior, look, features, self.config.priors.site, self.least_images)
         state = replace(state, prior=prior)
         if sums is None:  # other priors: what was said about the exam through the old ones is over
             return Adapted(None), replace(state, guard=replace(state.guard, standing=None))
         reply, secrets = self._teller.adaptation(sums, ask, state.secrets)
         return reply, replace(state, secrets=secrets)
 
+    def _first_look(self, state: ClientState) -> NDArray[np.float64]:
+        """What the first labels are made from: the classifier that an earlier run left here, else zero-shot CLIP.
+
+        For the first prompts know nothing yet.
+        """
+        if state.begun:
+            return self._by(state.begun)
+        if state.prior.view is not None:  # it has just looked at its images, for the priors
+            return state.prior.view.log_probs
+        return self._look(None, state)
+
     def _look(self, shared: Shared | None, state: ClientState) -> NDArray[np.float64]:
         """log p_c(x) of all images by a model; None: by plain zero-shot CLIP."""
-        log_probs = self.learner.log_probabilities(self._prompts(shared, state))
+        return self._by(self._prompts(shared, state))
+
+    def _by(self, prompts: Prompts | None) -> NDArray[np.float64]:
+        log_probs = self.learner.log_probabilities(prompts)
         if np.isnan(log_probs).any():
             raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
         return log_probs
 
     def _estimate(self, ask: Estimate, state: ClientState) -> tuple[Reply, ClientState]:
         state = self._arrive(ask.shared, state)
-        if state.prior.view is not None:  # it has just looked at its images, for the priors
-            log_probs = state.prior.posteriors()
-            state = replace(state, prior=replace(state.prior, view=None))
-        else:
-            # The first prompts know nothing yet: the first labels are zero-shot CLIP's.
-            log_probs = self._look(None if ask.round == 0 else ask.shared, state)
+        seen = self._first_look(state) if ask.round == 0 else self._look(ask.shared, state)
+        log_probs, state = state.prior.of_own(seen), replace(state, prior=replace(state.prior, view=None))
         counts = count_sure(log_probs, self.config)
         state = replace(state, log_probs=log_probs, counts=counts)
         if not self.config.is_cooperative:
@@ -228,12 +252,14 @@ class Client:
         state = replace(state, guard=replace(state.guard, training=None))
         to_learn = without_exam(selection, self._is_exam(state))
         nothing = Training(ask.shared, 0, float("nan"), checks_of(state.guard))
-        if not len(to_learn.index) or set(ask.shared) & set(state.own):  # nothing to learn, or not from this average
+        many = len(np.unique(to_learn.index))
+        if many < max(1, self.least_images) or set(ask.shared) & set(state.own):  # too little, or not from this average
             return nothing, state
         if not self._is_worth_training(state):
             return replace(nothing, checks=nothing.checks._replace(too_doubtful=1.0)), state
         prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
-        trained, loss = self.learner.train(prompts, to_learn, ask.round, state.guard.caution)
+        beside = state.prior.beside(to_learn.index)
+        trained, loss = self.learner.train(prompts, to_learn, ask.round, state.guard.caution, beside)
         state = self._check(trained, state)
         if state.guard.training is not None and state.guard.training.harm:
             return replace(nothing, checks=checks_of(state.guard)), state
@@ -253,7 +279,7 @@ class Client:
         if exam is None or state.guard.standing is None:
             return state
         said = self._examine(trained, exam.index, state)
-        verdict = judge_training(state.guard.standing, said, exam.label)
+        verdict = self._with_priors(judge_training(state.guard.standing, said, exam.label), trained, state)
         caution = next_caution(state.guard.caution, bool(verdict.harm))
         return replace(state, guard=replace(state.guard, training=verdict, caution=caution))
 
@@ -263,7 +289,8 @@ class Client:
         if exam is None:
             return state
         at_home = {name: value for name, value in state.own.items() if name not in shared}
-        had, now = state.guard.trusted or self.learner.initial(), {**self.learner.initial(), **at_home, **shared}
+        begin = self._begin(state)
+        had, now = state.guard.trusted or begin, {**begin, **at_home, **shared}
         standing = state.guard.standing
         standing = self._examine(had, exam.index, state) if standing is None else standing
         if are_alike(had, now):  # nothing new; what was said about an average that the server has taken back is over
@@ -271,11 +298,25 @@ class Client:
             own_again = replace(state.guard, trusted=now, standing=standing, arrival=arrival)
             return replace(state, own=at_home, guard=own_again)
         said = self._examine(now, exam.index, state)
-        verdict = judge(standing, said, exam.label)
+        verdict = self._with_priors(judge(standing, said, exam.label), now, state)
         guard = replace(state.guard, arrival=verdict)
         if verdict.harm:
             return replace(state, own=had, guard=replace(guard, trusted=had, standing=standing))
         return replace(state, own=at_home, guard=replace(guard, trusted=now, standing=said))
+
+    def _with_priors(self, verdict: GuardVerdict, prompts: Prompts, state: ClientState) -> GuardVerdict:
+        """The same verdict, unless a model answers much that the priors, which are calibrated, hold for wrong.
+
+        By images that nobody trained on, sure or not: of those that a site is sure of the exam tells only the best.
+        """
+        if verdict.harm or state.prior.learned is None or state.labels is None or state.selection is None:
+            return verdict
+        trained_on = without_exam(state.selection, self._is_exam(state)).index
+        unseen = np.setdiff1d(np.arange(len(state.labels)), trained_on)
+        some = unseen[at_even_distances(len(unseen), ENOUGH)]
+        believed = state.prior.of_own(self.learner.log_probabilities(None)[some], some)
+        answers = self._examine(prompts, some, state).argmax(axis=1)
+        return replace(verdict, harm="against the priors") if is_against_priors(believed, answers) else verdict
 
     def _look_back(self, shared: Shared, state: ClientState) -> ClientState:
         """At the end: a model that contradicts most of the site's first sure answers is given up for the first one."""
@@ -285,14 +326,12 @@ class Client:
         found = evidence(self._examine(prompts, state.first.index, state), state.first.label)
         if found.agreed >= FEWEST_AGREE * found.images:
             return state
-        return replace(state, own=self.learner.initial(), guard=replace(state.guard, gave_up=True))
+        return replace(state, own=self._begin(state), guard=replace(state.guard, gave_up=True))
 
     def _examine(self, prompts: Prompts, index: NDArray[np.int64], state: ClientState) -> NDArray[np.float64]:
         """What a model says about some images, through the priors: so the answers of the key were made."""
         said = self.learner.examine(prompts, index)
-        if state.prior.learned is None or not np.isfinite(said).all():
-            return said
-        return state.prior.answers(said, self.learner.features()[index])
+        return state.prior.of_own(said, index) if np.isfinite(said).all() else said
 
     def _is_exam(self, state: ClientState) -> NDArray[np.bool_]:
         """Which of the site's images are never trained on."""
@@ -308,8 +347,16 @@ class Client:
         return Selection(index, state.labels[index].astype(np.int64)) if len(index) else None
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
-        """The whole model: where all began, what the server averaged, and what this client made or keeps of it."""
-        return None if shared is None else {**self.learner.initial(), **shared, **state.own}
+        return None if shared is None else whole_model(self.learner.initial(), shared, state)
+
+    def _begin(self, state: ClientState) -> Prompts:
+        """Where this client began: with what an earlier run left it, or where all do."""
+        return {**self.learner.initial(), **state.begun}
+
+
+def whole_model(start: Prompts, shared: Shared, state: ClientState) -> Prompts:
+    """A client's: where it began, what the server averaged, and what the client made or keeps of it."""
+    return {**start, **state.begun, **shared, **state.own}
 
 
 def without_exam(selection: Selection, is_exam: NDArray[np.bool_]) -> Selection:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.allocate import quota
 from ..algorithm.estimate import estimate
-from ..algorithm.fpl_and_cpl import grown_capacity, select_candidates, select_top, with_soft_targets
+from ..algorithm.fpl_and_cpl import grown_capacity, select_candidates, select_top, sure_images, with_soft_targets
 from ..algorithm.select import Selection, select
 from ..config import RunConfig
 from ..messages import Select
@@ -55,14 +55,17 @@ def refresh_count(config: RunConfig) -> int:
 
 def choose(log_probs: NDArray[np.float64], allowed: NDArray[np.int64], config: RunConfig) -> Selection:
     """The images to train on with their pseudo labels, by the labeler's rule."""
+    labels = config.labels
+    among = sure_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
     match config.labeler:
         case "copl":
-            return select(log_probs, allowed, config.labels.candidates)
+            return select(log_probs, allowed, labels.candidates)
         case "fpl":
-            return select_top(log_probs, int(allowed[0]), config.labels.fpl_rule)
+            return select_top(log_probs, int(allowed[0]), labels.fpl_rule, among=among)
         case "cpl":
-            sets = select_candidates(log_probs, *cpl_levels(config), int(allowed[0]))
-            return with_soft_targets(log_probs, sets) if config.labels.cpl_targets == "soft" else sets
+            levels, likeliest = cpl_levels(config), labels.cpl_keep_likeliest
+            sets = select_candidates(log_probs, *levels, int(allowed[0]), keep_likeliest=likeliest, among=among)
+            return with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
 
 
 def cpl_levels(config: RunConfig) -> tuple[float, float]:

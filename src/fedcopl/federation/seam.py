@@ -1,6 +1,7 @@
 """The server asks, and keeps the account of what was sent, what had to be dropped, and what was let out with noise."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -8,10 +9,13 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import RunConfig
 from ..errors import NoClientAnswered
 from ..messages import (
+    Adapt,
     Adapted,
     Ask,
+    Estimate,
     Estimated,
     Evaluated,
     Introduced,
@@ -26,9 +30,12 @@ from ..messages import (
 from ..privacy.accountant import Release
 from ..privacy.masked_layout import NO_CHECKS, Checks
 from .checks import what_is_wrong
+from .claims import NO_CLAIMS, Claims, contradiction, with_reply
 
 NO_ANSWER = "gave no answer that can be read"
 REASONS = 3  # told of all that there are, where too few have answered
+WhyNot = dict[str, str]
+"""Client -> what is wrong with its reply."""
 ReplyKind = TypeVar("ReplyKind", Adapted, Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
 
 
@@ -76,6 +83,39 @@ class Labelling:
     unchanged: int  # of these, labelled as before
 
 
+class Reasons:
+    """What had to be done about whom, and why: every reason, client by client, in the order they came.
+
+    >>> reasons = Reasons()
+    >>> for why in ("late", "late", "not finite"):
+    ...     reasons.add("north", "Train", why)
+    >>> reasons.in_words()
+    {'north': 'Train: late (2 times); Train: not finite'}
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[str, Counter[str]] = {}
+
+    def add(self, client: str, step: str, why: str) -> None:
+        self._times.setdefault(client, Counter())[f"{step}: {why}"] += 1
+
+    def take(self, other: "Reasons") -> None:
+        """Those of another account too."""
+        for client, times in other._times.items():
+            self._times.setdefault(client, Counter()).update(times)
+
+    def __contains__(self, client: str) -> bool:
+        return client in self._times
+
+    def in_words(self) -> dict[str, str]:
+        return {client: "; ".join(map(_said_times, times.items())) for client, times in self._times.items()}
+
+
+def _said_times(reason: tuple[str, int]) -> str:
+    why, times = reason
+    return why if times == 1 else f"{why} ({times} times)"
+
+
 @dataclass
 class RoundReport:
     """What happened in one round, as far as the server can know.
@@ -96,11 +136,19 @@ class RoundReport:
     average_undone: bool = False  # the average that this round began with harmed: the one before is back
     kept_old_prompt: bool = False  # nobody had anything to train on, or the masks of a secure sum did not come off
     scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
+    untrained: dict[str, tuple[int, int]] = field(default_factory=dict)  # the same by priors alone, before training
     updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure sums
     bytes_down: int = 0
     bytes_up: int = 0
-    dropped: dict[str, str] = field(default_factory=dict)  # client -> what was wrong with its reply
+    drops: Reasons = field(default_factory=Reasons)  # what was wrong with whose replies
+    bounds: Reasons = field(default_factory=Reasons)  # whose say in a sum was cut, and how far
+    missed_refresh: tuple[str, ...] = ()  # known clients that train nothing until the next refresh
     releases: list[Release] = field(default_factory=list)  # for the account of differential privacy
+
+    @property
+    def dropped(self) -> dict[str, str]:
+        """Client -> what was wrong with its replies, step by step."""
+        return self.drops.in_words()
 
 
 @dataclass
@@ -120,50 +168,93 @@ class Asking:
     >>> list(server.ask(("north", "liar"), lambda client: Evaluate(0, None), Evaluated))
     ['north']
     >>> server.report.dropped
-    {'liar': 'more right than there are'}
+    {'liar': 'Evaluate: more right than there are'}
     """
 
     federation: Clients
     report: RoundReport
     classes: int
-    noise: float = 0.0  # that the clients add, in units of what one of them can change
+    config: RunConfig = field(default_factory=RunConfig)
     left_out: dict[str, str] = field(default_factory=dict)  # client -> why it is in no secure sum of this run any more
+    claims: dict[str, Claims] = field(default_factory=dict)  # what each client has said of itself
+    seen: tuple[str, ...] = ()  # everybody who could ever be asked
+    refused: set[str] = field(default_factory=set)  # whose labelling made no sense: in no more of this round's
 
     def __post_init__(self) -> None:
-        self.report.dropped |= self.left_out
+        self._note(self.left_out)
 
     def ask(
         self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
     ) -> dict[str, ReplyKind]:
         """The usable replies; NoClientAnswered if there are too few."""
         questions = {client: question(client) for client in clients}
-        replies = self.federation.ask(questions)
-        self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
-        good, wrong = {}, dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER)
-        for client, reply in replies.items():
-            why = what_is_wrong(questions[client], reply, self.classes, has_noise=self.noise > 0)
-            if why:
-                self.report.dropped[client] = wrong[client] = why
-            elif isinstance(reply, kind):
-                self.report.bytes_up += payload_bytes(reply)
-                good[client] = reply
+        good, wrong = self._usable(questions, kind)
         needed = max(1, min(self.federation.least, len(questions)))
         if len(good) < needed:
             raise NoClientAnswered(too_few(questions, len(good), needed, wrong))
         return good
 
+    def ask_about(
+        self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
+    ) -> dict[str, ReplyKind]:
+        """The usable replies to what nothing depends on: there may be none."""
+        questions = {client: question(client) for client in clients}
+        return self._usable(questions, kind)[0] if questions else {}
+
+    def _usable(self, questions: Mapping[str, Ask], kind: type[ReplyKind]) -> tuple[dict[str, ReplyKind], WhyNot]:
+        """The usable replies, and what is wrong with the others."""
+        replies = self.federation.ask(questions)
+        self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
+        good, wrong = {}, dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER)
+        for client, reply in replies.items():
+            why = self._why_not(client, questions[client], reply)
+            if why:
+                wrong[client] = why
+            elif isinstance(reply, kind):
+                self.report.bytes_up += payload_bytes(reply)
+                good[client] = reply
+        return good, wrong
+
+    def _why_not(self, client: str, ask: Ask, reply: Reply) -> str | None:
+        """What is wrong with a reply in itself, or beside what the client said before; else it is remembered."""
+        said = self.claims.get(client, NO_CLAIMS)
+        why = what_is_wrong(ask, reply, self.classes, has_noise=self.config.privacy.noise > 0)
+        why = why or contradiction(said, ask, reply, self.classes, self.config)
+        if why is None:
+            self.claims[client] = with_reply(said, ask, reply)
+            return None
+        self.report.drops.add(client, type(ask).__name__, why)
+        if isinstance(ask, Adapt | Estimate):
+            self.refused.add(client)
+        return why
+
     def leave_out(self, clients: Mapping[str, str]) -> None:
         """For the rest of the run, with the reason for each."""
         self.left_out |= clients
-        self.report.dropped |= clients
+        self._note(clients)
+
+    def _note(self, clients: Mapping[str, str]) -> None:
+        for client, why in clients.items():
+            self.report.drops.add(client, "secure sum", why)
 
     def still_in(self, clients: Iterable[str]) -> tuple[str, ...]:
         return tuple(client for client in clients if client not in self.left_out)
 
+    def everyone(self) -> tuple[str, ...]:
+        """Who can be asked now; whoever ever could is known from then on."""
+        present = self.federation.clients()
+        self.seen = tuple(dict.fromkeys((*self.seen, *present)))
+        return present
+
+    def labelling_with(self, clients: Iterable[str]) -> tuple[str, ...]:
+        """Who is in the rest of this round's labelling."""
+        return tuple(client for client in self.still_in(clients) if client not in self.refused)
+
     def let_out(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
         """Enter into the account what was learnt from these clients; `share` of the noise's variance was there."""
-        if self.noise:
-            self.report.releases.append(Release(of, self.noise * math.sqrt(share), tuple(clients)))
+        noise = self.config.privacy.noise
+        if noise:
+            self.report.releases.append(Release(of, noise * math.sqrt(share), tuple(clients)))
 
 
 def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mapping[str, str]) -> str:

@@ -1,23 +1,27 @@
 """The FedCoPL run as the server sees it: the paper's algorithm, and nothing of how messages travel."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Protocol
 
+from ..algorithm import FloatArray
 from ..algorithm.aggregate import nearest
-from ..algorithm.guard import Evidence, is_less_sure
+from ..algorithm.guard import Evidence, is_less_sure, rise
 from ..algorithm.metrics import Score
 from ..algorithm.priors import Learned
+from ..algorithm.robust import trimmed_total
 from ..config import RunConfig
-from ..errors import ConfigError
+from ..errors import ConfigError, NoClientAnswered
 from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
 from ..privacy import require_cryptography
-from ..privacy.masked_layout import Checks, TrainingSum, Values
+from ..privacy.masked_layout import TrainingSum, Values
 from ..rng import stream
-from .adaptation import AskedSums, learn_from
+from .adaptation import AskedSums, keep, learn_from
 from .checks import what_is_wrong as what_is_wrong
+from .claims import Claims
 from .seam import Asking, Labelling
 from .seam import Clients as Clients
 from .seam import RoundReport as RoundReport
@@ -37,8 +41,11 @@ class ServerState:
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
     left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
     width: int = 0  # d, numbers of an image feature: for the priors
-    learned: Learned | None = None  # what the priors came to last
+    learned: Learned | None = None  # what the priors came to
     good: Shared | None = None  # the last average that the clients' guards have seen and not found harmful
+    claims: Mapping[str, Claims] = field(default_factory=dict)  # what each client has said of itself
+    seen: tuple[str, ...] = ()  # everybody who could ever be asked
+    known_mix: FloatArray | None = None  # of the classes over all sites, where somebody said it; for the first round
 
 
 AfterRound = Callable[[ServerState, RoundReport], None]
@@ -70,6 +77,11 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
     """ConfigError where the settings of `privacy` cannot be done: say so before a run begins."""
     if config.is_private:
         require_cryptography()
+    if config.privacy.secure_sums and config.sharing.robust != "mean":
+        raise ConfigError(
+            f"sharing.robust: {config.sharing.robust} needs single sites' updates, and with privacy.secure_sums nobody "
+            "sees them; use one or the other"
+        )
     if config.privacy.secure_sums and neighbours:
         raise ConfigError(
             f"privacy.secure_sums: method={config.method} sends clients each other's prompts, "
@@ -87,44 +99,61 @@ def run(config: RunConfig, federation: Clients, state: ServerState, after_round:
 
 def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
     """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
-    report, left_out = RoundReport(state.round), dict(state.left_out)
-    server = Asking(federation, report, state.classes, config.privacy.noise, left_out)
+    report, left_out, claims = RoundReport(state.round), dict(state.left_out), dict(state.claims)
+    server = Asking(federation, report, state.classes, config, left_out, claims, state.seen)
     sums = choose_sums(config, state)
-    learned = state.learned
-    if config.adapts and state.round % config.labels.refresh_every == 0:
-        learned = adapt(config, server, sums, state, state.shared if state.round else None)
-    members = refresh(config, server, sums, state) if state.round % config.labels.refresh_every == 0 else state.members
+    learned, members = state.learned, state.members
+    if state.round % config.labels.refresh_every == 0:
+        learned = adapt(config, server, sums, state) if config.adapts else None
+        members = refresh(config, server, sums, state)
     shared, good = train(config, server, sums, state, members)
-    if config.adapts and state.round + 1 == config.rounds and shared:
-        learned = adapt(config, server, sums, state, shared, final=True)
     if is_evaluated(config, state.round):
         report.scores = evaluate(server, state.round, shared)
+    report.missed_refresh = tuple(client for client in server.seen if client not in members)
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
+    after = replace(after, claims=claims, seen=server.seen)
     return replace(after, left_out=left_out, good=good, learned=learned), report
 
 
-def zero_shot_scores(federation: Clients) -> dict[str, Score]:
-    """What plain CLIP gets right at each client: the number to be better than."""
-    return evaluate(Asking(federation, RoundReport(0), classes=0), 0, None)
+def look_first(federation: Clients) -> RoundReport:
+    """What plain CLIP gets right at each client, the number to be better than; and who could not tell."""
+    report = RoundReport(0)
+    report.scores = evaluate(Asking(federation, report, classes=0), 0, None)
+    return report
 
 
-def adapt(
-    config: RunConfig, server: Asking, sums: Sums, state: ServerState, shared: Shared | None, *, final: bool = False
-) -> Learned:
-    """The priors: from sums over all clients how the model leans and what classes look like; told to all at the end."""
-    everyone = server.still_in(server.federation.clients())
-    first = Adapt(state.round, shared, 0, "", state.width, final)
-    asked = AskedSums(lambda ask: sums.adaptation(server, everyone, ask), first, state.classes)
-    learned = learn_from(asked, config)
-    server.ask(everyone, lambda _: asked.kept(learned), Adapted)
+def adapt(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> Learned:
+    """The priors: from sums over all clients how plain CLIP leans and what classes look like; told to all at the end.
+
+    Once, before any training: a client's own trained model fits its own mix, and what it says of its images could not
+    be compared with what others say of theirs. Who comes later is told what was learnt.
+    """
+    everyone = server.everyone()
+    first = Adapt(state.round, 0, "", state.width)
+    if state.learned is not None:
+        still_in = server.labelling_with(everyone)
+        tell_newcomers(server, [client for client in still_in if client not in state.members], first, state.learned)
+        return state.learned
+    asked = AskedSums(lambda ask: sums.adaptation(server, server.labelling_with(everyone), ask), first, state.classes)
+    learned = learn_from(asked, config, state.known_mix)
+    server.ask(server.labelling_with(everyone), lambda _: asked.kept(learned), Adapted)
+    if config.method != "priors":  # there it is the result
+        server.report.untrained = evaluate(server, state.round, None, through="priors")
     return learned
+
+
+def tell_newcomers(server: Asking, clients: Sequence[str], first: Adapt, learned: Learned) -> None:
+    """What the priors are; whoever does not answer has its reason in the report, and the round goes on."""
+    if clients:
+        with suppress(NoClientAnswered):
+            server.ask(clients, lambda _: keep(first, learned), Adapted)
 
 
 def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> tuple[str, ...]:
     """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
     server.report.refreshed = True
-    everyone = server.still_in(server.federation.clients())
+    everyone = server.labelling_with(server.everyone())
     estimated, totals = sums.counts(server, everyone, Estimate(state.round, state.shared))
     server.report.totals = totals
     index = state.round // config.labels.refresh_every
@@ -162,14 +191,22 @@ def train(
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
-    report.checks, report.average_undone = trained.checks, has_harmed(trained.checks) and state.good is not None
+    report.checks, report.average_undone = trained.checks, has_harmed(trained) and state.good is not None
     if report.average_undone and state.good is not None:
         return state.good, None  # there is no way further back: sites that had more than this keep it
     return (state.shared if trained.mean is None else trained.mean), state.shared
 
 
-def has_harmed(checks: Checks) -> bool:
-    """Whether the average made the clients, all together, less sure of their exams."""
+def has_harmed(trained: TrainingSum) -> bool:
+    """Whether the average made the clients, all together, less sure of their exams; of many no few decide that."""
+    if trained.guards:
+        return (
+            trimmed_total(
+                [rise(Evidence(g.images, g.loss_had), Evidence(g.images, g.loss_came)) for g in trained.guards]
+            )
+            > 0
+        )
+    checks = trained.checks
     had, came = (Evidence(checks.images, loss) for loss in (checks.loss_had, checks.loss_came))
     return is_less_sure(had, came)
 
@@ -192,6 +229,11 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
     return (round + 1) % config.evaluation.every == 0 or round + 1 == config.rounds
 
 
-def evaluate(server: Asking, round: int, shared: Shared | None) -> dict[str, Score]:
-    scores = server.ask(server.federation.clients(), lambda _: Evaluate(round, shared), Evaluated)
+def evaluate(server: Asking, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
+    """What each client gets right, by a model or by plain CLIP.
+
+    Measuring changes no model: whoever cannot be measured is named, and the run goes on.
+    """
+    ask = Evaluate(round, shared, through)
+    scores = server.ask_about(server.everyone(), lambda _: ask, Evaluated)
     return {client: (score.correct, score.examples) for client, score in scores.items()}

@@ -24,6 +24,7 @@ HARMS: tuple[Harm, ...] = get_args(Harm)
 
 def state_tensors(state: ClientState) -> Tensors:
     tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
+    tensors |= {f"begun/{name}": value for name, value in state.begun.items()}
     named = {name: getattr(state, name) for name in ARRAYS}
     tensors |= {name: value for name, value in named.items() if value is not None}
     if state.selection is not None:
@@ -36,7 +37,7 @@ def state_tensors(state: ClientState) -> Tensors:
 
 
 def prior_tensors(prior: PriorState) -> Tensors:
-    named: dict[str, NDArray[Any] | None] = {"shown": prior.shown, "mix": prior.mix}
+    named: dict[str, NDArray[Any] | None] = {"shown": prior.shown, "mix": prior.mix, "own_distances": prior.distances}
     if prior.view is not None:
         named |= {"log_probs": prior.view.log_probs, "distances": prior.view.squared_distances}
     if prior.learned is not None:
@@ -52,6 +53,7 @@ def prior_from(stored: Tensors) -> PriorState:
         stored.get("shown"),
         Learned.from_arrays(learned) if learned else None,
         stored.get("mix"),
+        stored.get("own_distances"),
     )
 
 
@@ -99,6 +101,7 @@ def state_from(tensors: Tensors) -> ClientState:
     first = Selection(tensors["first/index"], tensors["first/label"]) if "first/index" in tensors else None
     return ClientState(
         own=below(tensors, "own/"),
+        begun=below(tensors, "begun/"),
         selection=selection,
         first=first,
         guard=guard_from(tensors),

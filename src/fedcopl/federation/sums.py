@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.aggregate import weighted_mean
+from ..algorithm.robust import robust_mean
 from ..config import RunConfig
 from ..errors import NoClientAnswered
 from ..messages import (
@@ -28,6 +28,7 @@ from ..messages import (
 )
 from ..privacy.mask_session import needed
 from ..privacy.masked_layout import (
+    Checks,
     Nonsense,
     TrainingSum,
     Values,
@@ -38,6 +39,8 @@ from ..privacy.masked_layout import (
     totals_of,
     training_sum,
 )
+from . import bounded
+from .claims import impossible_sums
 from .seam import Asking
 
 Totals = NDArray[np.int64]
@@ -52,33 +55,43 @@ class PlainSums:
     def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
         """Who answered, and T: the sum of their counts; None if nobody tells."""
         estimated = server.ask(clients, lambda _: ask, Estimated)
-        sent = [reply.counts for reply in estimated.values() if reply.counts is not None]
+        sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not self.config.is_cooperative:
             return tuple(estimated), None
         server.let_out("counts", estimated)
-        return tuple(estimated), np.maximum(np.sum(sent, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
+        rows = bounded.counts(server, sent) if self.config.sharing.bounded else list(sent.values())
+        return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
 
     def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
         """The sum over all clients of what a step of the priors asks for."""
         adapted = server.ask(clients, lambda _: ask, Adapted)
         server.let_out("sums", adapted)
-        total: Values = np.sum([reply.sums for reply in adapted.values() if reply.sums is not None], axis=0)
+        sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
+        rows = bounded.sums(server, sums) if self.config.sharing.bounded else list(sums.values())
+        total: Values = np.sum(rows, axis=0)
         return total
 
     def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
         """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
-        trained = server.ask(clients, ask, Trained)
+        chosen = tuple(clients)
+        trained = server.ask(chosen, ask, Trained)
         if any(reply.shared for reply in trained.values()):
             server.let_out("prompts", trained)
+        checks = {client: Checks(*reply.checks) for client, reply in trained.items() if reply.checks}
+        if self.config.sharing.bounded:
+            trained = bounded.updates(server, trained, ask(chosen[0]).shared)
         worked = [reply for reply in trained.values() if reply.examples]
-        mean = weighted_mean([r.shared for r in worked], [r.examples for r in worked]) if worked else None
+        weights = [reply.examples for reply in worked]
+        mean = robust_mean(self.config.sharing.robust, [r.shared for r in worked], weights) if worked else None
         with_loss = [reply for reply in worked if not math.isnan(reply.loss)]
         weights = [reply.examples for reply in with_loss]
         loss = float(np.average([reply.loss for reply in with_loss], weights=weights)) if with_loss else math.nan
         batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
         updates = {client: reply.shared for client, reply in trained.items()}
-        checks = added_up(reply.checks for reply in trained.values())
-        return TrainingSum(tuple(trained), sum(weights), batches, loss, mean, checks, updates)
+        guards = bounded.guards(checks.values()) if self.config.sharing.bounded else ()
+        return TrainingSum(
+            tuple(trained), sum(weights), batches, loss, mean, added_up(checks.values()), updates, guards
+        )
 
 
 NAME = 16  # bytes of a session's name
@@ -132,7 +145,11 @@ class SecureSums:
         """The sum over all who are in it."""
         bare = self._counts(server, tuple(clients), lambda peers: replace(ask, peers=peers))
         server.let_out("sums", bare.clients, bare.share)
-        return adapted_sums(bare.total)
+        total = adapted_sums(bare.total)
+        why = None if self.config.privacy.noise else impossible_sums(ask, total, server.classes, None)
+        if why:
+            raise _hidden(ask.round, "Adapt", why)
+        return total
 
     def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:
         server.leave_out(spoilt.reasons)
@@ -157,8 +174,11 @@ class SecureSums:
         try:
             return training_sum(bare.total, shared, bare.clients)
         except Nonsense as error:
-            why = f"{error}; a client sent rubbish, and secure sums hide which"
-            raise NoClientAnswered(f"round {round + 1}, step Train: {why}") from error
+            raise _hidden(round, "Train", str(error)) from error
+
+
+def _hidden(round: int, step: str, why: str) -> NoClientAnswered:
+    return NoClientAnswered(f"round {round + 1}, step {step}: {why}; a client sent rubbish, and secure sums hide which")
 
 
 class _Session:
@@ -167,6 +187,7 @@ class _Session:
     def __init__(self, server: Asking, config: RunConfig):
         self.server, self.privacy = server, config.privacy
         self.round, self.name = server.report.round, os.urandom(NAME)
+        self.vouchers: Mapping[str, bytes] = {}
 
     def sum(self, clients: Iterable[str], question: Question) -> Bare:
         """Keys, shares of secrets, masked answers, and the help of those who are still there."""
@@ -182,14 +203,16 @@ class _Session:
         introduced = self.server.ask(clients, lambda _: Introduce(self.round, self.name), Introduced)
         first = {reply.keys: client for client, reply in reversed(introduced.items())}
         again = [client for client, reply in introduced.items() if first[reply.keys] != client]
-        self.server.report.dropped |= dict.fromkeys(again, "sent the keys of another client")
+        for client in again:
+            self.server.report.drops.add(client, "Introduce", "sent the keys of another client")
         keys = {client: reply.keys for client, reply in introduced.items() if client not in again}
+        self.vouchers = {client: introduced[client].voucher for client in keys if introduced[client].voucher}
         self._refuse_few(keys, self.privacy.min_sites, "Introduce")
         return keys
 
     def _sealed(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
         """Each client's shares of its secrets, one for each."""
-        shared_out = self.server.ask(keys, lambda _: ShareOut(self.round, self.name, keys), SharedOut)
+        shared_out = self.server.ask(keys, lambda _: ShareOut(self.round, self.name, keys, self.vouchers), SharedOut)
         self._refuse_few(shared_out, enough, "ShareOut")
         return {client: reply.sealed for client, reply in shared_out.items()}
 
@@ -224,7 +247,8 @@ class _Session:
         except CannotUnmask as error:
             raise Spoilt(str(error), error.reasons) from error
         finally:
-            self.server.report.dropped |= dict.fromkeys(total.liars, "gave wrong shares of other clients' masks")
+            for client in total.liars:
+                self.server.report.drops.add(client, "Unmask", "gave wrong shares of other clients' masks")
 
     def _unmask(
         self, client: str, survivors: tuple[str, ...], lost: tuple[str, ...], sealed: Mapping[str, Mapping[str, bytes]]

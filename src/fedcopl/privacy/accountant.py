@@ -52,11 +52,11 @@ def noise_for(epsilon: float, delta: float, releases: int) -> float:
 
 
 def planned_releases(config: RunConfig) -> int:
-    """How many releases a site that is always there takes part in: prompts in each round; counts and balance at each
-    refresh, and balance once more at the end."""
+    """How many releases a site that is always there takes part in: balance once, counts at each refresh, prompts in
+    each round."""
     refreshes = -(-config.rounds // config.labels.refresh_every)
     counts = refreshes if config.is_cooperative else 0
-    balance = NOISY_STEPS * (refreshes + 1) if config.adapts and config.priors.balance else 0
+    balance = NOISY_STEPS if config.adapts and config.priors.balance else 0
     return config.rounds + counts + balance
 
 

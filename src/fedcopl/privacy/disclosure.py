@@ -250,8 +250,7 @@ class Teller:
 
 def kind_of(ask: SummedAsk) -> str:
     """Of which there is one answer a round, where there is noise: each step of the priors is one of its own."""
-    final = isinstance(ask, Adapt) and ask.final
-    return f"Adapt {ask.step}{' final' * final}" if isinstance(ask, Adapt) else type(ask).__name__
+    return f"Adapt {ask.step}" if isinstance(ask, Adapt) else type(ask).__name__
 
 
 def said_before(ask: SummedAsk, secrets: Secrets) -> bytes | None:

@@ -64,6 +64,7 @@ class TrainingSum:
     mean: Shared | None  # the average of the prompts (Eq. 4); None: nobody had anything to train on
     checks: Checks = NO_CHECKS
     updates: Mapping[str, Shared] = field(default_factory=dict)  # client by client, where that is known
+    guards: tuple[Checks, ...] = ()  # of each client, where single ones may not decide
 
 
 class Nonsense(Exception):

@@ -1,0 +1,69 @@
+"""One client's say in the server's sums, bounded by the others'; every cut is entered into the report of the round."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.robust import FEWEST, bounded_counts, bounded_weights, overreach, within_reach
+from ..messages import Shared, Trained
+from ..privacy.masked_layout import Checks, Values
+from .seam import Asking
+
+ClassCounts = NDArray[np.int64]
+
+
+def counts(server: Asking, sent: Mapping[str, ClassCounts]) -> list[ClassCounts]:
+    """Nobody is sure of many times as many images as the others."""
+    rows = np.stack(list(sent.values()))
+    allowed = bounded_counts(rows)
+    for client, row, cut in zip(sent, rows, allowed, strict=True):
+        if cut is not row and (cut != row).any():
+            _note(server, client, "Estimate", f"{_size(row):,} sure images count as {_size(cut):,}")
+    return list(allowed)
+
+
+def sums(server: Asking, sent: Mapping[str, Values]) -> list[Values]:
+    """Nobody has many times as many images as the others, by what each has said of itself."""
+    images = [server.claims[client].images or 0 for client in sent]
+    allowed = bounded_weights(images)
+    for client, has, counted in zip(sent, images, allowed, strict=True):
+        if counted < has:
+            _note(server, client, "Adapt", f"{has:,} images count as {counted:,}")
+    return [
+        row if counted == has else row * (counted / has)
+        for row, has, counted in zip(sent.values(), images, allowed, strict=True)
+    ]
+
+
+def updates(server: Asking, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
+    """Nobody trained on many times as many images as the others, or moved much further than they did."""
+    worked = [client for client, reply in trained.items() if reply.examples]
+    weights = bounded_weights([trained[client].examples for client in worked])
+    too_far = overreach([trained[client].shared for client in worked], sent)
+    cut = {}
+    for client, weight, times in zip(worked, weights, too_far, strict=True):
+        reply = trained[client]
+        if weight < reply.examples:
+            _note(server, client, "Train", f"{reply.examples:,} images count as {weight:,}")
+        for name in (name for name in times if times[name] > 1):
+            _note(
+                server, client, "Train", f"moved {name} {times[name]:.1f} times as far as it may, and was cut to that"
+            )
+        cut[client] = replace(reply, examples=weight, shared=within_reach(reply.shared, sent, times))
+    return {**trained, **cut}
+
+
+def guards(checks: Iterable[Checks]) -> tuple[Checks, ...]:
+    """What each client's guard says, where there are enough to outvote one that lies."""
+    telling = tuple(one for one in checks if one.images)
+    return telling if len(telling) >= FEWEST else ()
+
+
+def _note(server: Asking, client: str, step: str, how: str) -> None:
+    server.report.bounds.add(client, step, how)
+
+
+def _size(row: ClassCounts) -> int:
+    return int(np.abs(row).sum())

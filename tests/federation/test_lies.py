@@ -1,0 +1,294 @@
+"""Sites that lie, played against the server: what it believes, what it drops, and how far a lie goes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
+from fedcopl.algorithm.priors import Reading, View, explained_by, predicted_by, shown_by
+from fedcopl.algorithm.prototypes import feature_sums
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError, NoClientAnswered
+from fedcopl.federation.adaptation import flat_explained, flat_features, reading_arrays
+from fedcopl.federation.claims import Claims, contradiction, impossible_sums
+from fedcopl.federation.server import look_first, play_round, run
+from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
+from fedcopl.privacy.masked_layout import Checks
+from fedcopl.rng import stream
+from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fedcopl.run.record import Outcome, RoundRecord
+from fedcopl.simulation.local_clients import LocalClients
+
+LIAR, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
+
+
+class Lying(LocalClients):
+    """What `lie` makes of the answers of one client is what the server gets."""
+
+    def __init__(self, clients, lie):
+        super().__init__(clients)
+        self.lie = lie
+
+    def ask(self, questions):
+        replies = super().ask(questions)
+        return {name: self.lie(questions[name], reply) if name == LIAR else reply for name, reply in replies.items()}
+
+
+def config_of(rounds=1, priors=NO_PRIORS, **sections):
+    return RunConfig.from_mapping({"rounds": rounds, "priors": priors, **sections}, "test")
+
+
+def played(config, lie, learner=FakeLearner):
+    """All rounds with a lying client among five: the last state and the reports."""
+    reports, federation = [], Lying(clients(config, learner, count=5), lie)
+    last = run(config, federation, start(), lambda _, report: reports.append(report))
+    return last, reports
+
+
+def only(kind, change):
+    """A lie in the answers to one kind of question."""
+    return lambda ask, reply: change(reply) if isinstance(ask, kind) else reply
+
+
+MILLION = np.full(CLASSES, 10**6)
+
+
+def test_more_sure_images_than_it_has_are_found_out_when_it_tells_how_many_it_has():
+    last, [report] = played(config_of(), only(Estimate, lambda _: Estimated(MILLION)))
+    assert report.dropped == {LIAR: "Select: was sure of 3,000,000 images, but has 12 by its own word"}
+    assert LIAR not in last.members and report.missed_refresh == (LIAR,)
+    # The others have 12 images each, so at most 12 sure ones: ten times their median is the most that counts.
+    assert report.totals.sum() <= 4 * 12 + 120
+    assert "3,000,000 sure images count as" in report.bounds.in_words()[LIAR]
+
+
+def test_and_at_once_when_it_has_told_before():
+    def lie(ask, reply):
+        return Estimated(MILLION) if isinstance(ask, Estimate) and ask.round else reply
+
+    _, [_, report] = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
+    assert report.dropped == {LIAR: "Estimate: is sure of 3,000,000 images, but has 12 by its own word"}
+    assert report.totals.sum() <= 4 * 12
+
+
+def test_a_weight_beyond_what_it_chose():
+    last, [report] = played(config_of(), only(Train, lambda reply: replace(reply, examples=10**6)))
+    assert "Train: trained on 1,000,000 images, but chose " in report.dropped[LIAR]
+    assert report.participants == HONEST
+    assert (last.shared["visual"] == 1).all()
+
+
+def test_a_size_that_changes():
+    def lie(ask, reply):
+        return replace(reply, images=13) if isinstance(ask, Select) and ask.round else reply
+
+    _, reports = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
+    assert reports[1].dropped == {LIAR: "Select: has 13 images, but had 12 before"}
+    grown = contradiction(Claims(tested=10), Evaluate(1, None), Evaluated(5, 11), CLASSES, RunConfig())
+    assert grown == "tested 11 images, and 10 before"
+
+
+def consistent(ask, reply):
+    """Says all along that it has a million times its images, and is as sure of them."""
+    match reply:
+        case Estimated(counts=counts) if counts is not None:
+            return Estimated(counts * 10**6)
+        case Selected(images=images, examples=examples) if images is not None:
+            return replace(reply, images=images * 10**6, examples=examples * 10**6)
+        case Trained(shared=shared, examples=examples):
+            moved = {name: value + 99 for name, value in shared.items()}
+            return replace(reply, shared=moved, examples=examples * 10**6, checks=())
+        case Adapted(sums=sums) if sums is not None:
+            return Adapted(sums * 10**6)
+    return reply
+
+
+def test_one_story_from_beginning_to_end_goes_as_far_as_the_others_allow():
+    last, [report] = played(config_of(), consistent)
+    assert report.dropped == {}
+    cut = report.bounds.in_words()[LIAR]
+    assert "Train: moved visual 10.0 times as far as it may, and was cut to that" in cut
+    assert 1 < last.shared["visual"].max() < 10  # the honest move by 1, the liar by 10 at most
+    plain, _ = played(config_of(sharing={"bounded": False}), consistent)
+    assert plain.shared["visual"].max() == pytest.approx(100, abs=0.1)
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "krum"])
+def test_a_robust_rule_goes_by_the_honest(rule):
+    last, _ = played(config_of(sharing={"robust": rule, "bounded": False}), consistent)
+    assert (last.shared["visual"] == 1).all()
+
+
+def test_the_story_told_to_the_priors_counts_as_ten_sites_at_most():
+    config = config_of(priors={"balance": True})
+    _, [report] = played(config, consistent)
+    assert report.dropped == {}
+    assert "Adapt: 12,000,000 images count as 120" in report.bounds.in_words()[LIAR]
+
+
+def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():
+    lies = only(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
+    last, [report] = played(config_of(priors={"balance": True}), lies)
+    assert report.dropped[LIAR].startswith("Adapt: tells less than no image of a class")
+    assert report.missed_refresh == (LIAR,)
+    assert last.members == HONEST
+    other, _ = played(config_of(priors={"balance": True}), lambda ask, reply: reply)
+    assert np.isfinite(last.learned.reading.bias).all() and other.members == (HONEST[0], LIAR, *HONEST[1:])
+
+
+def test_one_guard_cannot_have_the_average_taken_back_nor_keep_it():
+    config = config_of(rounds=3)
+    images = {}
+
+    def cries(ask, reply):
+        if isinstance(reply, Trained) and reply.checks and reply.checks[0]:
+            found = Checks(*reply.checks)
+            images[ask.round] = found.images
+            return replace(reply, checks=tuple(found._replace(loss_came=1000.0 * found.images)))
+        return reply
+
+    _, reports = played(config, cries)
+    assert images  # it did cry
+    assert not any(report.average_undone for report in reports)
+    _, believed = played(config_of(rounds=3, sharing={"bounded": False}), cries)
+    assert any(report.average_undone for report in believed)
+
+
+@pytest.mark.parametrize(
+    ("checks", "why"),
+    [
+        (Checks(images=10**6), "its guard looked at 1,000,000 images, but it chose 9"),
+        (Checks(images=2.0, loss_came=2100.0), "beyond those of so few images"),
+        (Checks(images=2.0, average_harmed=5.0), "speaks for more than one client"),
+    ],
+)
+def test_what_a_guard_can_have_found(checks, why):
+    trained = Trained(START, 3, 0.5, checks=tuple(checks))
+    assert why in contradiction(Claims(12, 9, 9), Train(0, START), trained, CLASSES, RunConfig())
+
+
+def test_with_noise_all_weigh_the_same():
+    config = RunConfig.from_mapping({"privacy": {"noise": 1.0}}, "test")
+    assert "weigh more" in contradiction(Claims(), Train(0, START), Trained(START, 2, 0.5), CLASSES, config)
+    assert contradiction(Claims(), Train(0, START), Trained(START, 1, 0.5), CLASSES, config) is None
+
+
+def test_every_reason_of_every_drop_is_kept():
+    def lie(ask, reply):
+        match ask:
+            case Train():
+                return replace(reply, examples=10**6)
+            case Evaluate():
+                return Evaluated(11, 10)
+        return reply
+
+    _, [report] = played(config_of(), lie)
+    train, evaluate = report.dropped[LIAR].split("; ")
+    assert train.startswith("Train: trained on 1,000,000")
+    assert evaluate == "Evaluate: more right than there are"
+
+
+def test_nothing_in_an_evaluation_ends_a_run():
+    config = config_of(rounds=2)
+    federation = FlakyFederation(clients(config))
+    federation.least = 3
+    federation.lost = {("client-0", "Evaluate", 0)}
+    federation.spoiled = {(f"client-{i}", "Evaluate", 0): Evaluated(2, 1) for i in (1, 2)}
+    reports = []
+    assert look_first(federation).scores == {}
+    run(config, federation, start(), lambda _, report: reports.append(report))
+    assert [len(report.scores) for report in reports] == [0, 3]
+    assert list(reports[0].dropped) == ["client-1", "client-2"]
+
+
+def test_who_missed_a_refresh_is_named_until_it_is_back(tmp_path):
+    config = config_of(rounds=5, labels={"refresh_every": 3})
+    federation = FlakyFederation(clients(config))
+    federation.lost = {("client-2", "Estimate", 0)}
+    missed, state = [], start()
+    while state.round < 5:
+        state, report = play_round(config, federation, state)
+        missed.append(report.missed_refresh)
+        # What the server knows of its clients survives a stop.
+        rounds = tuple({"round": number} for number in range(state.round))
+        save_checkpoint(tmp_path, Checkpoint(state, {}, outcome_of(rounds)))
+        state = load_checkpoint(tmp_path).server
+    assert missed == [("client-2",)] * 3 + [()] * 2
+    assert state.claims["client-0"].images == 12
+
+
+def outcome_of(rounds):
+    return Outcome(rounds=tuple(RoundRecord(**record) for record in rounds))
+
+
+WIDTH = 3
+READINGS = [
+    Reading(np.zeros(CLASSES), np.full(CLASSES, 1 / CLASSES)),
+    Reading(np.ones(CLASSES), np.array([0.5, 0.3, 0.2])),
+]
+
+
+def sums_of(images, seed):
+    """What an honest site tells at every step of the priors, by the kind of sums."""
+    random = stream(seed, "sums", images)
+    rows = random.normal(size=(images, WIDTH))
+    features = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    view = View.of(np.log(random.dirichlet(np.ones(CLASSES), size=images)))
+    classes, _ = shown_by(view, features, READINGS[0])
+    return {
+        "features": flat_features(feature_sums(features, full=True)),
+        "predicted": predicted_by(view, READINGS).ravel(),
+        "explained": flat_explained(explained_by(view, READINGS)),
+        "classes": np.concatenate([classes.images, classes.total.ravel()]),
+    }
+
+
+def ask_for(wanted):
+    return Adapt(0, 0, wanted, WIDTH, readings=tuple(map(reading_arrays, READINGS)))
+
+
+@given(st.integers(0, 40), st.integers(0, 99))
+def test_the_sums_of_real_images_are_possible_alone_and_together(images, seed):
+    one, other = sums_of(images, seed), sums_of(7, seed)
+    for wanted in one:
+        assert impossible_sums(ask_for(wanted), one[wanted], CLASSES, images) is None
+        assert impossible_sums(ask_for(wanted), one[wanted] + other[wanted], CLASSES, images + 7) is None
+
+
+@pytest.mark.parametrize("wanted", ["features", "predicted", "explained", "classes"])
+@pytest.mark.parametrize("lie", [lambda sums: sums * 1.1, lambda sums: -sums, lambda sums: sums + 5, np.roll])
+def test_sums_of_other_images_than_it_has_are_not(wanted, lie):
+    sums = sums_of(20, 1)[wanted]
+    lied = np.roll(sums, 1) if lie is np.roll else lie(sums)
+    if lie is np.roll and wanted == "predicted":
+        return  # classes in another order are as good as the right ones: nobody but the site can tell
+    assert impossible_sums(ask_for(wanted), lied, CLASSES, 20)
+
+
+def test_a_spread_that_no_features_have():
+    # Two images along one axis: n = 2, F = (2, 0, 0), G has 2 there. A G that lies across has no such F.
+    good = np.concatenate([[2.0], [2, 0, 0], np.diag([2.0, 0, 0]).ravel()])
+    across = np.concatenate([[2.0], [2, 0, 0], np.diag([0, 2.0, 0]).ravel()])
+    assert impossible_sums(ask_for("features"), good, CLASSES, 2) is None
+    assert impossible_sums(ask_for("features"), across, CLASSES, 2) == "no features have such a spread"
+
+
+def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is():
+    config = config_of(priors={"balance": True}, privacy={"secure_sums": True})
+
+    def lie(ask, reply):
+        if isinstance(ask, Adapt) and reply.masked is not None:
+            return Adapted(None, reply.masked - np.uint64(1000 << 32))  # a thousand images of each class fewer
+        return reply
+
+    with pytest.raises(NoClientAnswered, match=r"step Adapt: .*a client sent rubbish, and secure sums hide which"):
+        played(config, lie)
+
+
+def test_in_a_secure_sum_there_is_nothing_to_bound():
+    config = config_of(sharing={"robust": "median"}, privacy={"secure_sums": True})
+    with pytest.raises(ConfigError, match=r"sharing.robust: median needs single sites' updates"):
+        played(config, lambda ask, reply: reply)

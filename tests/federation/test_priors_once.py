@@ -1,0 +1,107 @@
+"""The priors within a run: learnt once from plain CLIP, told to who comes later, part of what is trained."""
+
+import numpy as np
+import pytest
+import torch
+
+from fakes import CLASSES, FakeLearner, FlakyFederation, clients, start
+from fedcopl.algorithm.priors import Learned, Reading
+from fedcopl.config import RunConfig
+from fedcopl.federation.adaptation import PriorState
+from fedcopl.federation.server import run
+from fedcopl.messages import Evaluate
+from fedcopl.methods.training import HardLabels, ThroughPriors
+
+
+def config_of(**sections):
+    return RunConfig.from_mapping({"rounds": 3, "labels": {"refresh_every": 1}, **sections}, "test")
+
+
+def played(federation, config):
+    reports = []
+    state = run(config, federation, start(), lambda _, report: reports.append(report))
+    return state, reports
+
+
+class Recorder(FlakyFederation):
+    """Also keeps the questions themselves."""
+
+    def __init__(self, members):
+        super().__init__(members)
+        self.questions = []
+
+    def ask(self, questions):
+        self.questions += questions.values()
+        return super().ask(questions)
+
+
+def test_priors_are_learnt_before_the_first_round_and_not_again():
+    federation = Recorder(clients(config_of()))
+    state, reports = played(federation, config_of())
+    assert {number for _, kind, number in federation.asked if kind == "Adapt"} == {0}
+    assert state.learned is not None
+    assert all(client.learner.asked_with[0] is None for client in federation._clients.values())  # by plain CLIP
+    assert [ask.round for ask in federation.questions if isinstance(ask, Evaluate) and ask.through == "priors"] == [
+        0
+    ] * 3
+    assert [bool(report.untrained) for report in reports] == [True, False, False]
+
+
+def test_who_comes_later_is_told_what_was_learnt():
+    config = config_of()
+    federation = FlakyFederation(clients(config))
+    late = "client-2"
+    federation.lost = {(late, kind, 0) for kind in ("Adapt", "Estimate", "Evaluate")}
+    state, _ = played(federation, config)
+    assert [number for client, kind, number in federation.asked if kind == "Adapt" and number] == [1]
+    prior = federation.states[late].prior
+    assert np.array_equal(prior.learned.reading.bias, state.learned.reading.bias)
+    assert prior.mix is not None and prior.distances is not None
+
+
+def test_a_newcomer_that_does_not_answer_ends_nothing():
+    config = config_of()
+    federation = FlakyFederation(clients(config))
+    federation.lost = {("client-2", kind, number) for kind in ("Adapt", "Estimate", "Evaluate") for number in (0, 1, 2)}
+    state, reports = played(federation, config)
+    assert state.round == 3 and reports[-1].participants == ("client-0", "client-1")
+
+
+def test_training_is_told_what_the_priors_know():
+    config, seen = config_of(), []
+
+    class Listening(FakeLearner):
+        """Sure enough of its labels to train on them."""
+
+        def __init__(self, number):
+            super().__init__(number)
+            sharp = 30 * self.log_probs
+            self.log_probs = sharp - np.log(np.exp(sharp - sharp.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
+            self.log_probs -= sharp.max(axis=1, keepdims=True)
+
+        def train(self, prompts, selection, round, caution=1.0, beside=None):
+            seen.append((self.number, selection.index, beside))
+            return super().train(prompts, selection, round, caution, beside)
+
+    federation = FlakyFederation(clients(config, Listening))
+    played(federation, config)
+    assert seen
+    for number, index, beside in seen:
+        prior = federation.states[f"client-{number}"].prior
+        assert beside.offset.shape == (len(index), CLASSES)
+        log_probs = federation._clients[f"client-{number}"].learner.log_probs[index]
+        answered = beside.weight * log_probs + beside.offset
+        answered -= np.log(np.exp(answered).sum(axis=1, keepdims=True))
+        assert answered == pytest.approx(prior.of_own(log_probs, index))  # what is trained is what is answered
+
+
+def test_the_loss_is_that_of_the_answer():
+    # Two classes; the model says 1 : 1, the site holds them 3 : 1. The answer is 3/4, its loss log(4/3).
+    learned = Learned(Reading(np.zeros(2), np.full(2, 0.5)), None, False)
+    beside = PriorState(None, None, learned, np.array([0.75, 0.25]), np.zeros((1, 2))).beside(np.array([0]))
+    fit = ThroughPriors(HardLabels(torch.tensor([0])), beside, torch.device("cpu"))
+    assert float(fit(torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(np.log(4 / 3))
+
+
+def test_without_priors_training_knows_nothing_of_them():
+    assert PriorState().beside(np.array([0])) is None

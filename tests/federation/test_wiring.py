@@ -1,0 +1,210 @@
+"""What the settings say arrives where it is used: the pieces joined, with numbers worked by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fakes import NO_PRIORS, START, FakeLearner, clients, start
+from fedcopl.config import RunConfig
+from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.server import run
+from fedcopl.messages import Ask, Estimate, Evaluate, Select, Train
+from fedcopl.simulation.local_clients import LocalClients
+
+VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
+NO_FILTERS = {"confidence_filter": False, "entropy_filter": False}
+
+
+def config_of(**sections):
+    return RunConfig.from_mapping({"priors": NO_PRIORS, "train": {"held_out": 0}, **sections}, "test")
+
+
+class Overheard(LocalClients):
+    """Writes down every question."""
+
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.questions: list[Ask] = []
+
+    def ask(self, questions):
+        self.questions += questions.values()
+        return super().ask(questions)
+
+    def of(self, kind):
+        return [question for question in self.questions if isinstance(question, kind)]
+
+
+def looking_like(probs, number=0):
+    learner = FakeLearner(number)
+    learner.log_probs = np.log(np.array(probs, np.float64))
+    return learner
+
+
+def played(config, federation, state=None):
+    return run(config, federation, state or start(), lambda state, report: None)
+
+
+# The server's sums and the number of the refresh reach the quota.
+
+ONE_AND_TWO = [[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.2, 0.6, 0.2], [0.3, 0.4, 0.3]]  # u_k = (1, 3, 0)
+
+
+def test_a_class_nobody_is_sure_of_grows_with_the_refreshes_and_is_shared_by_all_clients():
+    # Three such clients: T = (3, 9, 0), S = 12, M = 4. Class 0: ceil(1 * 4 / 3) = 2, class 1: ceil(3 * 4 / 9) = 2.
+    # Class 2 at refresh q: ceil(4 (q + 1) / (2 * 3)) = ceil(2 (q + 1) / 3) = 1, 2, 2, 3.
+    # With K = 1 it would be 2, 4, 6, 8; with q always 0, 1 each time.
+    config = config_of(rounds=7, labels={"refresh_every": 2, **NO_FILTERS})
+    federation = Overheard(clients(config, lambda i: looking_like(ONE_AND_TWO, i)))
+    quotas = []
+    run(config, federation, start(), lambda state, _: quotas.append(federation.states["client-0"].quota.tolist()))
+    assert quotas[::2] == [[2, 2, 1], [2, 2, 2], [2, 2, 2], [2, 2, 3]]
+    assert {question.clients for question in federation.of(Select)} == {3}
+    assert [question.refresh for question in federation.of(Select)[::3]] == [0, 1, 2, 3]
+    assert [question.round for question in federation.of(Select)[::3]] == [0, 2, 4, 6]
+
+
+def test_k_is_how_many_are_in_the_sum_and_not_how_many_there_are():
+    class OneIsAway(Overheard):
+        def ask(self, questions):
+            return {name: reply for name, reply in super().ask(questions).items() if name != "client-2"}
+
+    config = config_of(rounds=1)
+    federation = OneIsAway(clients(config))
+    played(config, federation)
+    assert [question.clients for question in federation.of(Select)] == [2, 2]
+
+
+def test_each_question_of_a_round_carries_the_round_and_the_prompts_of_that_round():
+    # Every client adds 1 to the visual prompt in a round: what is sent in round r is r, what is examined r + 1.
+    config = config_of(rounds=3, labels={"refresh_every": 1})
+    federation = Overheard(clients(config))
+    played(config, federation)
+    for kind, more in ((Estimate, 0), (Train, 0), (Evaluate, 1)):
+        sent = [(question.round, question.shared["visual"][0, 0]) for question in federation.of(kind)[::3]]
+        assert sent == [(number, number + more) for number in range(3)], kind
+
+
+# The levels of both filters reach their own filter.
+
+# Confidences 0.9 0.6 0.8 0.5; the entropies are in the opposite order: 0.39, 0.90, 0.64, 1.03.
+ORDERED = [[0.9, 0.05, 0.05], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1], [0.5, 0.3, 0.2]]
+# Image 0 is surer (0.6 against 0.55), image 1 has less entropy (0.69 against 0.95).
+CONTRARY = [[0.6, 0.2, 0.2], [0.45, 0.549999, 0.000001]]
+
+
+def counted(probs, **labels):
+    client = Client(looking_like(probs), config_of(labels=labels))
+    return client.answer(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
+
+
+def test_tau_1_and_tau_2_are_the_levels_of_confidence_and_of_entropy():
+    # At level 0 all but the worst pass; at 0.75 only image 0: 0.9 > 0.825, and 0.39 < 0.39 + 0.75 * (0.64 - 0.39).
+    assert counted(ORDERED, confidence_quantile=0.0, entropy_quantile=0.0) == [2, 1, 0]
+    assert counted(ORDERED, confidence_quantile=0.0, entropy_quantile=0.75) == [1, 0, 0]
+    assert counted(ORDERED, confidence_quantile=0.75, entropy_quantile=0.0) == [1, 0, 0]
+
+
+@pytest.mark.parametrize(("off", "counts"), [("entropy_filter", [1, 0, 0]), ("confidence_filter", [0, 1, 0])])
+def test_each_filter_can_be_switched_off_alone(off, counts):
+    assert counted(CONTRARY, **{off: False}) == counts
+
+
+def last_quota(**labels):
+    """At the third refresh of a client alone, with u = (1, 3, 0)."""
+    config = config_of(rounds=3, labels={"refresh_every": 1, **NO_FILTERS, **labels})
+    federation = LocalClients(clients(config, lambda i: looking_like(ONE_AND_TWO, i), count=1))
+    played(config, federation)
+    return federation.states["client-0"].quota.tolist()
+
+
+def test_the_budget_and_the_rule_of_unseen_classes_are_those_of_the_settings():
+    # S = 4, M = 4/3: class 0 gets ceil(1 * 4/3), class 1 ceil(3 * 4/3 / 3), the class nobody saw ceil(4/3 * 3/2) = 2.
+    # With M rounded up to 2 first, that is ceil(2 * 3/2) = 3.
+    assert last_quota() == [2, 2, 2]
+    assert last_quota(budget="ceil") == [2, 2, 3]
+    assert last_quota(unseen="none") == [2, 2, 0]
+
+
+@pytest.mark.parametrize(("candidates", "chosen"), [("argmax", {0: 0, 1: 0, 2: 1}), ("any", {0: 0, 1: 0, 2: 1, 3: 2})])
+def test_who_may_be_chosen_for_a_class_is_that_of_the_settings(candidates, chosen):
+    # u = T = (3, 1, 0), S = 4, M = 4/3: quotas 2, 2 and, of the class nobody saw, ceil(4/3 / 2) = 1. No image is taken
+    # for class 2; among all, image 3 is the likeliest with 0.2, and image 1, wanted by class 1 too, is likelier of 0.
+    client = Client(looking_like(ORDERED), config_of(labels={"candidates": candidates, **NO_FILTERS}))
+    _, state = client.answer(Estimate(0, VISUAL), ClientState())
+    _, state = client.answer(Select(0, 0, np.array([3, 1, 0]), 1), state)
+    assert state.quota.tolist() == [2, 2, 1]
+    assert dict(zip(state.selection.index.tolist(), state.selection.label.tolist(), strict=True)) == chosen
+
+
+# A client's own text prompt takes part in everything but the first labels.
+
+
+class Spy:
+    """An exam that only notes what it was asked with."""
+
+    def __init__(self):
+        self.prompts, self.priors = [], []
+
+    def score(self, prompts, prior=None):
+        self.prompts.append(prompts)
+        self.priors.append(prior)
+        return 1, 2
+
+
+def trained_client(**sections):
+    learner = looking_like(ORDERED, number=7)  # training adds 7 to the text prompt
+    client = Client(learner, config_of(labels={"global_allocation": False}, **sections), Spy())
+    _, state = client.answer(Estimate(0, VISUAL), ClientState())
+    _, state = client.answer(Select(0, 0, None, 1), state)
+    _, state = client.answer(Train(0, VISUAL), state)
+    return client, state
+
+
+def test_relabelling_evaluating_and_training_are_by_the_clients_own_text_prompt():
+    client, state = trained_client()
+    sent = {"visual": VISUAL["visual"] + 1}
+    client.answer(Estimate(5, sent), state)
+    client.answer(Evaluate(5, sent), state)
+    client.answer(Train(6, sent), state)
+    for used in (client.learner.asked_with[-1], client.exam.prompts[-1], client.learner.trained_with[-1]):
+        assert (used["text"] == 7).all()
+        assert used["visual"] is sent["visual"]
+
+
+def test_zero_shot_is_asked_for_without_any_prompt():
+    client, state = trained_client()
+    client.answer(Evaluate(0, None), state)
+    assert client.exam.prompts == [None]
+
+
+def test_what_is_averaged_is_not_kept_at_home():
+    client, state = trained_client()
+    assert set(state.own) == {"text"}
+    _, state = client.answer(Train(1, {**VISUAL, "text": START["text"]}), replace(state, own={}))
+    assert state.own == {}
+
+
+def test_the_learner_is_told_the_round_and_what_was_chosen():
+    class Noting(FakeLearner):
+        def train(self, prompts, selection, round, caution=1.0, beside=None):
+            noted.append((round, selection.index.tolist(), selection.label.tolist(), caution))
+            return prompts, 0.5
+
+    noted = []
+    learner = Noting()
+    learner.log_probs = np.log(np.array(ORDERED))
+    client = Client(learner, config_of(labels={"global_allocation": False}))
+    _, state = client.answer(Estimate(0, VISUAL), ClientState())
+    _, state = client.answer(Select(0, 0, None, 1), state)
+    client.answer(Train(3, VISUAL), state)
+    assert noted == [(3, [0, 2], [0, 1], 1.0)]
+
+
+def test_relabelling_changes_what_is_trained_on():
+    client, state = trained_client()
+    client.learner.log_probs = np.log(np.array(ORDERED))[:, ::-1]
+    _, state = client.answer(Estimate(5, VISUAL), state)
+    _, state = client.answer(Select(5, 1, None, 1), state)
+    assert state.selection.label.tolist() == [1, 2]
+    assert np.exp(state.confidence).tolist() == pytest.approx([0.8, 0.9])

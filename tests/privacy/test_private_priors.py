@@ -1,0 +1,260 @@
+"""The sums of the priors over secure sums and with noise."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, start
+from fedcopl.algorithm.balance import even_mix
+from fedcopl.algorithm.priors import Learned, Reading
+from fedcopl.config import RunConfig
+from fedcopl.errors import CannotAnswer, NoClientAnswered
+from fedcopl.federation.adaptation import reading_arrays
+from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.seam import Asking, RoundReport
+from fedcopl.federation.server import choose_sums, play_round, run
+from fedcopl.federation.state_arrays import state_from, state_tensors
+from fedcopl.messages import Adapt, Adapted
+from fedcopl.privacy.accountant import planned_releases
+from fedcopl.privacy.masked_layout import adapted_sums, adapted_words
+from fedcopl.rng import stream
+from fedcopl.simulation.local_clients import LocalClients
+
+SECURE = {"secure_sums": True}
+EVEN = Reading(np.zeros(CLASSES), even_mix(CLASSES))
+BALANCE = Adapt(0, 0, "predicted", WIDTH, readings=(reading_arrays(EVEN),))
+
+
+def config_of(privacy, rounds=2, **sections):
+    return RunConfig.from_mapping({"rounds": rounds, "privacy": privacy, **sections}, "test")
+
+
+class Overheard(LocalClients):
+    """Keeps all answers about priors, and loses those of some clients, or puts others in their stead."""
+
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.heard: list[tuple[Adapt, Adapted]] = []
+        self.lost, self.instead = set(), {}
+
+    def ask(self, questions):
+        replies = super().ask(questions)
+        asks = {client: ask for client, ask in questions.items() if isinstance(ask, Adapt)}
+        replies |= {client: self.instead[client] for client in asks if client in self.instead}
+        replies = {client: reply for client, reply in replies.items() if not (client in asks and client in self.lost)}
+        self.heard += [(ask, replies[client]) for client, ask in asks.items() if client in replies]
+        return replies
+
+
+def clients_of(config, count=5, seed=0):
+    secrets = [stream(seed, "secret", number).bytes(32) for number in range(count)]
+    return {
+        f"client-{i}": Client(SkewedLearner(i), config, FakeExam(6, 12), secrets[i], repeatable=True)
+        for i in range(count)
+    }
+
+
+def played(config, federation, state=None):
+    reports = []
+    last = run(config, federation, state or start(), lambda state, report: reports.append(report))
+    return last, reports
+
+
+def summed(config, federation):
+    """What the server makes of one question of the priors, and its account of it."""
+    server = Asking(federation, RoundReport(0), CLASSES, config)
+    return choose_sums(config, start()).adaptation(server, federation.clients(), BALANCE), server.report
+
+
+# Secure sums
+
+
+def test_over_secure_sums_the_same_is_learnt():
+    learned, mixes = [], []
+    for privacy in ({}, SECURE):
+        config = config_of(privacy, rounds=1)
+        federation = Overheard(clients_of(config, count=3))
+        state, _ = played(config, federation)
+        learned.append(state.learned)
+        mixes.append([one.prior.mix for one in federation.states.values()])
+    # A sum is wrong by at most five roundings to 2^-32; what is made of it stays as near.
+    assert learned[1].reading.bias == pytest.approx(learned[0].reading.bias, abs=1e-6)
+    assert learned[1].reading.tempering == learned[0].reading.tempering > 0
+    assert learned[1].prototypes.total == pytest.approx(learned[0].prototypes.total, abs=1e-5)
+    assert np.array(mixes[1]) == pytest.approx(np.array(mixes[0]), abs=1e-4)
+
+
+def test_nothing_but_masked_numbers_is_sent():
+    config = config_of(SECURE, rounds=1)
+    federation = Overheard(clients_of(config))
+    played(config, federation)
+    told = [(ask, reply) for ask, reply in federation.heard if ask.wanted != "keep"]
+    assert {ask.wanted for ask, _ in told} == {"predicted", "features", "explained", "clusters", "classes"}
+    assert all(reply.sums is None and reply.masked.dtype == np.uint64 for _, reply in told)
+    assert all(len(ask.peers) == 5 for ask, _ in told)
+    # A sum of sixty images in steps of 2^-32 is below 2^39; under its masks it is anywhere up to 2^64.
+    assert np.median(np.concatenate([reply.masked for _, reply in told])) > 2**60
+    assert all(reply == Adapted(None) for ask, reply in federation.heard if ask.wanted == "keep")
+
+
+def test_a_client_tells_no_sums_openly():
+    client = clients_of(config_of(SECURE))["client-0"]
+    with pytest.raises(CannotAnswer, match=r"openly, but privacy\.secure_sums is switched on"):
+        client.answer(BALANCE, ClientState())
+
+
+def test_the_sum_goes_on_without_the_lost():
+    config = config_of(SECURE)
+    federation = Overheard(clients_of(config))
+    federation.lost = {"client-1", "client-3"}
+    total, report = summed(config, federation)
+    # By equal shares and no bias, the posteriors are the model's probabilities.
+    assert total == pytest.approx(sum(np.exp(SkewedLearner(i).log_probs).sum(axis=0) for i in (0, 2, 4)), abs=2**-30)
+    assert report.releases == []  # there is no noise to account for
+
+
+def test_too_few_for_a_secret_end_the_round():
+    config = config_of(SECURE)
+    federation = Overheard(clients_of(config))
+    federation.lost = {f"client-{i}" for i in range(3)}
+    with pytest.raises(NoClientAnswered, match="round 1, step Adapt: 2 clients answered, but a secure sum takes 3"):
+        summed(config, federation)
+
+
+def test_a_masked_answer_of_the_wrong_size_is_dropped():
+    config = config_of(SECURE)
+    federation = Overheard(clients_of(config))
+    federation.instead = {"client-2": Adapted(None, np.zeros(1, np.uint64))}
+    total, report = summed(config, federation)
+    assert report.dropped == {"client-2": "Adapt: its masked answer is not 3 whole numbers"}
+    assert total.sum() == pytest.approx(4 * 60)
+
+
+def test_sums_come_out_of_their_words_within_a_rounding():
+    # Halves of 2^-32 are rounded once for each of two clients.
+    parts = [np.array([1.5, -2.25, math.pi]), np.array([0.5, 1e-3, 7e5])]
+    words = [adapted_words(part, 2) for part in parts]
+    total = np.sum(words, axis=0, dtype=np.uint64)
+    assert adapted_sums(total) == pytest.approx(parts[0] + parts[1], abs=2**-32)
+    with pytest.raises(CannotAnswer, match="too large to be summed over 2 clients"):
+        adapted_words(np.array([2.0**30]), 2)
+
+
+# Noise
+
+
+def noisy(noise=1.0, **more):
+    return config_of({"noise": noise, **more})
+
+
+def alone(config, secret=bytes(range(32))):
+    return Client(SkewedLearner(0), config, secret=secret)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_every_release_of_a_run_is_planned_for_and_in_the_account(secure):
+    # Three rounds, a refresh each two: balance once in three exchanges, counts twice, prompts three times.
+    config = config_of({"noise": 1.0, "secure_sums": secure}, rounds=3, labels={"refresh_every": 2})
+    _, reports = played(config, Overheard(clients_of(config)))
+    kinds = [[release.of for release in report.releases] for report in reports]
+    assert kinds == [["sums"] * 3 + ["counts", "prompts"], ["prompts"], ["counts", "prompts"]]
+    assert sum(map(len, kinds)) == planned_releases(config) == 8
+    assert {release.noise for report in reports for release in report.releases} == {1.0}
+
+
+def test_the_account_knows_of_noise_that_got_lost():
+    config = config_of({**SECURE, "noise": 1.5})
+    federation = Overheard(clients_of(config))
+    federation.lost = {"client-2"}
+    [release] = summed(config, federation)[1].releases
+    assert release.noise == pytest.approx(1.5 * math.sqrt(4 / 5))  # each of five put in a fifth of the variance
+    assert release.clients == ("client-0", "client-1", "client-3", "client-4")
+
+
+def test_with_noise_only_balance_is_learnt_in_three_exchanges_each():
+    config = noisy()
+    federation = Overheard(clients_of(config))
+    state, _ = play_round(config, federation, start())
+    wanted = [ask.wanted for ask, _ in federation.heard[::5]]
+    assert wanted == ["predicted"] * 3 + ["keep"]
+    assert state.learned.prototypes is None
+    assert all(len(ask.readings) == 1 for ask, _ in federation.heard)
+
+
+@pytest.mark.parametrize("wanted", ["features", "explained", "classes"])
+def test_other_sums_are_not_let_out_where_there_is_noise(wanted):
+    with pytest.raises(CannotAnswer, match=f"asked for sums of {wanted}, which are not let out where there is noise"):
+        alone(noisy()).answer(replace(BALANCE, wanted=wanted), ClientState())
+    with pytest.raises(CannotAnswer, match="asked for sums of predicted, which are not let out"):
+        alone(noisy()).answer(replace(BALANCE, readings=2 * BALANCE.readings), ClientState())
+
+
+def test_sums_are_clipped_and_noised_around_the_truth():
+    exact = alone(config_of({})).answer(BALANCE, ClientState())[0].sums
+    assert exact.sum() == pytest.approx(60)
+    clip = float(np.linalg.norm(exact)) / 2
+    config = noisy(count_clip=clip)
+    told = np.array([alone(config, bytes([n]) * 32).answer(BALANCE, ClientState())[0].sums for n in range(200)])
+    assert told.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
+    assert told.std(axis=0) == pytest.approx(np.full(CLASSES, clip), rel=0.25)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
+    # Sums of length 0.5 altogether: all that is seen is noise, of 2 * 0.5 in a secure sum, and of that from each of
+    # five clients otherwise.
+    config = config_of({"secure_sums": secure, "noise": 2.0, "count_clip": 0.5})
+    totals = [summed(config, Overheard(clients_of(config, seed=seed)))[0] for seed in range(25)]
+    together = 1 if secure else math.sqrt(5)
+    assert np.std(totals) == pytest.approx(2.0 * 0.5 * together, rel=0.25)
+
+
+def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
+    client = alone(noisy())
+    first, state = client.answer(BALANCE, ClientState())
+    state = state_from(state_tensors(state))
+    client.learner.log_probs = client.learner.log_probs[:, ::-1]  # whatever it has learnt since
+    again, state = client.answer(BALANCE, state)
+    assert again.sums.tobytes() == first.sums.tobytes()
+    other = replace(BALANCE, readings=(reading_arrays(replace(EVEN, bias=np.array([0.1, 0, -0.1]))),))
+    with pytest.raises(CannotAnswer, match="asked to Adapt 0 in round 1, but has answered another such question"):
+        client.answer(other, state)
+    assert client.answer(replace(other, step=1), state)[0].sums is not None
+
+
+def test_the_noise_is_another_one_for_every_question():
+    client, config = alone(noisy()), noisy()
+    later = replace(BALANCE, step=1)
+    one, state = client.answer(BALANCE, ClientState())
+    two, _ = client.answer(later, state)
+    exact = alone(config_of({})).answer(BALANCE, ClientState())[0].sums
+    clipped = exact * min(1, config.privacy.count_clip / np.linalg.norm(exact))
+    assert one.sums - clipped != pytest.approx(two.sums - clipped)
+
+
+def test_a_question_of_a_round_that_the_run_has_not_is_refused():
+    with pytest.raises(CannotAnswer, match="asked to Adapt 0 in round 3, but the run has 2"):
+        alone(noisy()).answer(replace(BALANCE, round=2), ClientState())
+
+
+def test_what_was_learnt_is_kept_and_tells_nothing():
+    client = alone(noisy())
+    _, state = client.answer(BALANCE, ClientState())
+    keep = replace(BALANCE, step=1, wanted="keep", readings=(Learned(EVEN, None, False).to_arrays(),))
+    reply, state = client.answer(keep, state)
+    assert reply == Adapted(None)
+    assert state.prior.learned is not None
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits():
+    config = config_of({**SECURE, "noise": 0.5}, rounds=3, labels={"refresh_every": 2})
+    whole, _ = played(config, LocalClients(clients_of(config)))
+    first, state = LocalClients(clients_of(config)), start()
+    for _ in range(2):
+        state, _ = play_round(config, first, state)
+    kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
+    resumed, _ = played(config, LocalClients(clients_of(config), kept), state)
+    assert (resumed.shared["visual"] == whole.shared["visual"]).all()
+    assert (resumed.learned.reading.bias == whole.learned.reading.bias).all()

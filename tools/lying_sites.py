@@ -1,0 +1,214 @@
+"""What lying sites cost the honest ones: the demo with ten sites, none, one and two of them lying, by rule and by lie.
+
+.venv/bin/python tools/lying_sites.py            # all of it, into docs/robust.md; what was measured before is kept
+"""
+
+import argparse
+import json
+import statistics
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from fedcopl.algorithm.metrics import Score
+from fedcopl.config import RunConfig, override
+from fedcopl.federation.server import run
+from fedcopl.files import write_text
+from fedcopl.messages import Adapt, Adapted, Ask, Estimated, Reply, Selected, Shared, Train, Trained
+from fedcopl.rng import stream
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.assemble import Simulation, assemble
+from fedcopl.simulation.local_clients import LocalClients
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "robust.md"
+BEGIN, END = "<!-- made by tools/lying_sites.py -->\n", "<!-- end -->\n"
+SHORT = ("clients=10", "rounds=2", "epochs=2", "evaluation.every=2", "evaluation.everywhere=false")
+NOTHING_ELSE = ("balance=false", "site=false", "prototypes=false", "held_out=0")
+RULES = {
+    "mean, not bounded": ("bounded=false",),
+    "mean, bounded": (),
+    "trimmed": ("robust=trimmed",),
+    "median": ("robust=median",),
+    "krum": ("robust=krum",),
+}
+LIARS = ("client-3", "client-7")
+Lie = Callable[[Ask, Reply], Reply]
+
+
+def moved(ask: Ask, reply: Reply, move: Callable[[Shared, Shared], Shared]) -> Reply:
+    """Another update in the place of its own, and a guard that finds nothing wrong."""
+    if not isinstance(ask, Train) or not isinstance(reply, Trained):
+        return reply
+    return replace(reply, shared=move(ask.shared, reply.shared), examples=max(reply.examples, 1), checks=())
+
+
+def by_factor(factor: float) -> Lie:
+    def move(sent: Shared, own: Shared) -> Shared:
+        return {name: (sent[name] + np.float32(factor) * (value - sent[name])) for name, value in own.items()}
+
+    return lambda ask, reply: moved(ask, reply, move)
+
+
+def at_random(ask: Ask, reply: Reply) -> Reply:
+    random = stream(1, "lies", ask.round)
+
+    def move(sent: Shared, own: Shared) -> Shared:
+        return {name: random.normal(size=value.shape).astype(np.float32) for name, value in own.items()}
+
+    return moved(ask, reply, move)
+
+
+def as_of_many(ask: Ask, reply: Reply) -> Reply:
+    """A thousand times its images, in all it says, and its update turned round."""
+    match reply:
+        case Adapted(sums=sums) if sums is not None:
+            return Adapted(sums * 1000)
+        case Estimated(counts=counts) if counts is not None:
+            return Estimated(counts * 1000)
+        case Selected(images=images, examples=examples) if images is not None and examples is not None:
+            return replace(reply, images=1000 * images, examples=1000 * examples)
+        case Trained(examples=examples):
+            return by_factor(-1)(ask, replace(reply, examples=1000 * examples))
+    return reply
+
+
+def of_other_classes(ask: Ask, reply: Reply) -> Reply:
+    """Tells the sums of each class as those of the next: sums that its images could have."""
+    if not isinstance(ask, Adapt) or not isinstance(reply, Adapted) or reply.sums is None:
+        return reply
+    classes = len(ask.readings[0]["mix"]) if ask.readings else 0
+    match ask.wanted:
+        case "predicted":
+            return Adapted(np.roll(reply.sums.reshape(-1, classes), 1, axis=1).ravel())
+        case "classes":
+            held, total = reply.sums[:classes], reply.sums[classes:].reshape(classes, -1)
+            return Adapted(np.concatenate([np.roll(held, 1), np.roll(total, 1, axis=0).ravel()]))
+    return reply
+
+
+UPDATES: Mapping[str, Lie] = {
+    "random prompts": at_random,
+    "update × 100": by_factor(100),
+    "update × −1": by_factor(-1),
+    "1000 × images, update × −1": as_of_many,
+}
+LIES = UPDATES | {"sums of the next class": of_other_classes}
+
+
+@dataclass(frozen=True)
+class Study:
+    """One table."""
+
+    title: str
+    settings: tuple[str, ...]
+    rules: tuple[str, ...]
+    lies: tuple[str, ...]
+    liars: tuple[int, ...]
+
+    def cases(self) -> list[tuple[str, str, int]]:
+        told = [(rule, lie, many) for lie in self.lies for many in self.liars for rule in self.rules]
+        return [*((rule, "", 0) for rule in self.rules), *told]
+
+
+STUDIES = {
+    "updates": Study("no priors, no guards", NOTHING_ELSE, tuple(RULES), tuple(UPDATES), (1, 2)),
+    "default": Study(
+        "priors and guards on, as by default",
+        (),
+        ("mean, not bounded", "mean, bounded"),
+        ("update × 100", "1000 × images, update × −1", "sums of the next class"),
+        (2,),
+    ),
+}
+
+
+class LyingSites(LocalClients):
+    """The first of LIARS tell lies, the others what they are asked."""
+
+    lie: Lie
+    liars: tuple[str, ...] = ()
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        replies = super().ask(questions)
+        return replies | {name: self.lie(questions[name], replies[name]) for name in self.liars if name in replies}
+
+
+def measured(simulation: Simulation, config: RunConfig, lie: Lie, liars: tuple[str, ...]) -> dict[str, Score]:
+    """What every site gets right after the last round."""
+    sites, scores = LyingSites(simulation.clients), {}
+    sites.lie, sites.liars = lie, liars
+    run(config, sites, simulation.server, lambda _, report: scores.update(report.scores))
+    return scores
+
+
+def measure(study: Study, kept: Path) -> None:
+    """Every case that is not known yet; each is written down as soon as it is."""
+    demo = tomllib.loads((files("fedcopl") / "demo.toml").read_text())
+    simulation = None
+    for rule, lie, many in study.cases():
+        file = kept / file_of(study, rule, lie, many)
+        if not file.exists():
+            config = RunConfig.from_mapping(override(demo, [*SHORT, *study.settings, *RULES[rule]]), "demo")
+            simulation = simulation or assemble(config, SilentWatcher())
+            scores = measured(simulation, config, LIES.get(lie, by_factor(1)), LIARS[:many])
+            write_text(file, json.dumps(scores))
+            print(rule, lie, many, f"{honest_mean(scores):.1f}", flush=True)
+
+
+def file_of(study: Study, rule: str, lie: str, many: int) -> str:
+    return sha256(json.dumps([SHORT, study.settings, rule, lie, many]).encode()).hexdigest()[:16] + ".json"
+
+
+def honest(scores: Mapping[str, Score]) -> dict[str, float]:
+    """Accuracy of those who never lie, in percent."""
+    return {name: 100 * right / tested for name, (right, tested) in scores.items() if name not in LIARS and tested}
+
+
+def honest_mean(scores: Mapping[str, Score]) -> float:
+    return statistics.mean(honest(scores).values())
+
+
+def table(study: Study, kept: Path) -> str:
+    """Points that the honest sites lose to lies, in the mean, and the one that loses most."""
+    known = {case: json.loads((kept / file_of(study, *case)).read_text()) for case in study.cases()}
+    nobody = {rule: known[rule, "", 0] for rule in study.rules}
+    rows = [["nobody lies: accuracy", *(f"{honest_mean(nobody[rule]):.1f}" for rule in study.rules)]]
+    for lie, many in ((lie, many) for lie in study.lies for many in study.liars):
+        cells = [lost(nobody[rule], known[rule, lie, many]) for rule in study.rules]
+        rows.append([f"{lie}, {many} of 10", *cells])
+    head = [[study.title, *study.rules], ["---"] * (1 + len(study.rules))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [*head, *rows])
+
+
+def lost(before: Mapping[str, Score], after: Mapping[str, Score]) -> str:
+    had, has = honest(before), honest(after)
+    each = {name: has.get(name, 0.0) - had[name] for name in had}
+    worst = min(each, key=lambda name: each[name])
+    return f"{statistics.mean(each.values()):+.1f} ({worst.removeprefix('client-')}: {each[worst]:+.1f})"
+
+
+def into_page(tables: str) -> None:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    write_text(PAGE, f"{before}{BEGIN}\n{tables}\n{END}{after}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kept", type=Path, default=Path("lying-sites"), help="folder of what was measured so far")
+    parser.add_argument("--only", choices=STUDIES, help="measure this one alone, and write no page")
+    arguments = parser.parse_args()
+    arguments.kept.mkdir(parents=True, exist_ok=True)
+    for study in [STUDIES[arguments.only]] if arguments.only else STUDIES.values():
+        measure(study, arguments.kept)
+    if not arguments.only:
+        into_page("\n".join(table(study, arguments.kept) for study in STUDIES.values()))
+
+
+if __name__ == "__main__":
+    main()
