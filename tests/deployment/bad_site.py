@@ -27,7 +27,7 @@ def spoiled(self, ask, terms):
         case "wrong shape":
             return replace(reply, shared={"visual": visual[:, :1]})
         case "huge":
-            return replace(reply, shared={"visual": np.zeros(1_000_000, np.float32)})
+            return replace(reply, shared={"visual": np.zeros(400_000, np.float32)})
         case "of another round":
             old["question"] = digest(replace(ask, round=0))
             return reply

@@ -1,12 +1,10 @@
 """A server and its sites as real processes on this machine."""
 
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import IO
 
 from deployment.toolbox import digit_sites
 from fedcopl.deployment.certificates import server_certificates, site_key
+from ready_processes import ReadyProcess
 
 PATIENCE = 300.0  # seconds; these machines are shared
 NO_PRIORS = ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]  # dozens of exchanges fewer
@@ -32,7 +31,7 @@ class Deployment:
     def __init__(self, root: Path, count: int = 3, images: int = 40):
         self.root, self.port = root, free_port()
         self.names = digit_sites(root / "data", count, images)
-        self.processes: dict[str, subprocess.Popen] = {}
+        self.processes: dict[str, ReadyProcess] = {}
         server_certificates(root / "federation", [])  # sites need it, whoever starts first
         (root / "federation" / "sites").mkdir()
 
@@ -46,28 +45,19 @@ class Deployment:
     def home(self, name: str) -> Path:
         return self.root / "homes" / name
 
-    def server(self, *words: str, out: str = "run", min_sites: int = 3, timeout: float = 90) -> subprocess.Popen:
+    def server(self, *words: str, out: str = "run", min_sites: int = 3, timeout: float = 90) -> ReadyProcess:
         given = ["--classes", "data/classes.txt", "--host", "127.0.0.1", "--port", str(self.port), "--out", out]
         given += ["--min-sites", str(min_sites), "--timeout", str(timeout)]
         return self._start("server", ["server", *given, *SETTINGS, *words])
 
-    def join(
-        self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None
-    ) -> subprocess.Popen:
+    def join(self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None) -> ReadyProcess:
         given = ["--server", f"127.0.0.1:{self.port}", "--ca", "federation/ca.pem", "--name", name]
         given += ["--images", f"data/clients/{name}", "--classes", "data/classes.txt"]
-        given += ["--folder", home or str(self.home(name)), "model.threads=1"]
+        given += ["--folder", home or str(self.home(name)), "model.threads=1", "--accept", "always"]
         return self._start(log or name, ["join", *given, *words], program)
 
-    def _start(self, log: str, words: list[str], program: Path | None = None) -> subprocess.Popen:
-        command = [sys.executable, *([str(program)] if program else ["-m", "fedcopl"]), *words]
-        process = subprocess.Popen(
-            command,
-            cwd=self.root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "FEDCOPL_CACHE": str(self.root / "cache")},
-        )
+    def _start(self, log: str, words: list[str], program: Path | None = None) -> ReadyProcess:
+        process = ReadyProcess(words, self.root, program, FEDCOPL_CACHE=str(self.root / "cache"))
         # Written down by the test, as a terminal would: a process whose disk is full can still speak.
         threading.Thread(target=self._write_down, args=(process.stdout, log), daemon=True).start()
         self.processes[log] = process

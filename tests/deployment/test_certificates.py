@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from deployment.toolbox import turned_away
 from fedcopl.deployment import certificates
 from fedcopl.deployment.certificates import (
     given_certificates,
@@ -19,7 +20,7 @@ from fedcopl.deployment.certificates import (
     site_secret,
 )
 from fedcopl.deployment.flower_internals import superlink as link
-from fedcopl.deployment.site.server_probe import ServerAddress, check_server, why_not_let_in
+from fedcopl.deployment.site.server_probe import ServerAddress, check_server
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -66,7 +67,7 @@ def test_who_is_not_there_yet_is_waited_for(made, tmp_path):
         port = door.getsockname()[1]
     server = ServerAddress(f"127.0.0.1:{port}", made.ca)
     check_server(server)
-    assert why_not_let_in(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
+    assert turned_away(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
@@ -211,9 +212,26 @@ def test_who_is_not_let_in_finds_nothing():
     async def send(event):
         sent.append(event)
 
-    guard = link.OnlySitesFromOutside(app)
+    guard = link.OnlySitesFromOutside(app, (), "key")
     for path in ("/v1/control/start-run", "/v1/fleet/get-run"):
         asyncio.run(guard({"type": "http", "path": path, "client": ("192.0.2.1", 5)}, None, send))
     asyncio.run(guard({"type": "lifespan", "path": "start"}, None, send))
     assert passed == ["/v1/fleet/get-run", "start"]
     assert [event.get("status") for event in sent] == [404, None]
+
+
+@pytest.mark.parametrize(
+    ("path", "shown", "let_in"),
+    [
+        ("/v1/control/register-node", b"key", True),
+        ("/v1/control/register-node", b"guess", False),
+        ("/v1/control/register-node", None, False),
+        ("/v1/fleet/pull-messages", None, True),
+        ("/health", None, True),
+    ],
+)
+def test_other_users_of_the_machine_are_no_operators(path, shown, let_in):
+    headers = [] if shown is None else [(b"x-fedcopl-control", shown)]
+    scope = {"type": "http", "path": path, "client": ("127.0.0.1", 5), "headers": headers}
+    assert link.is_operator(scope, "key") is let_in
+    assert link.is_operator({**scope, "path": "/v1/control/x"}, "") is False  # without a key nobody is

@@ -13,12 +13,15 @@ from safetensors.numpy import load_file
 from deployment.deployment import SETTINGS, Deployment
 from fakes import FlakyFederation
 from fedcopl.config import RunConfig, override
+from fedcopl.deployment.audit_log import read_audit
+from fedcopl.deployment.processes import ask_to_stop
 from fedcopl.federation.server import run
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.assemble import assemble
 
 pytestmark = pytest.mark.slow
 BAD_SITE = Path(__file__).with_name("bad_site.py")
+FLOODING_SITE = Path(__file__).with_name("flooding_site.py")
 
 
 @pytest.fixture
@@ -112,6 +115,24 @@ def test_rubbish_is_dropped_named_and_without_effect(deployment):
     assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
 
 
+def test_a_flood_is_refused_before_it_is_stored(deployment):
+    deployment.admit(*deployment.names)
+    deployment.server("--start-with", "3", "rounds=1", min_sites=2, timeout=30)
+    deployment.join("site-a")
+    deployment.join("site-c")
+    deployment.join("site-b", program=FLOODING_SITE)
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+
+    [record] = deployment.rounds()
+    assert "Train: gave no answer within 30 s" in record["dropped"]["site-b"]
+    assert record["sites"] == ["site-a", "site-c"]
+    [link] = deployment.root.rglob("superlink.log")
+    assert "bytes is refused, unread" in link.read_text()
+    assert not list(link.parent.glob("*.db*"))  # nor is anything of it on the disk
+    shared, _ = in_one_process(deployment, "rounds=1", lost={("site-b", "Train", 0)})
+    assert visual(deployment) == shared
+
+
 def test_in_a_secure_sum_a_site_may_get_lost(deployment):
     deployment.admit(*deployment.names)
     deployment.server("--start-with", "3", "rounds=2", "secure_sums=true", min_sites=2, timeout=20)
@@ -164,3 +185,15 @@ def test_slow_late_cut_off_and_full(deployment):
     assert any("site-c" in record["sites"] for record in rounds[full:])
     for name in deployment.names:
         assert text(deployment, name)
+
+
+def test_a_site_stops_within_seconds_in_the_middle_of_a_million_epochs(deployment):
+    deployment.admit("site-a")
+    deployment.server("rounds=2", "epochs=1000000", min_sites=1)
+    deployment.join("site-a", "--limit", "epochs=1000000")
+    deployment.wait_for("site-a", "round 1: select answered")
+    assert ask_to_stop(deployment.home("site-a"), 20)
+    assert deployment.wait_for_end("site-a") == 0
+    assert "stopped, as asked" in deployment.log("site-a")
+    kinds = [line.crossing.kind for line in read_audit(deployment.home("site-a"))]
+    assert kinds.count("select") == 2 and kinds.count("train") <= 1  # asked, and never answered

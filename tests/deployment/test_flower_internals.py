@@ -9,7 +9,6 @@ import importlib
 import inspect
 import re
 import sys
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,26 +16,22 @@ import pytest
 from flwr.app import Message, Metadata, RecordDict
 from flwr.common import constant as common_constant
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.server.superlink.linkstate import SqlLinkState, linkstate_factory
+from flwr.server.superlink.linkstate import InMemoryLinkState, linkstate_factory
 from flwr.supercore import constant as core_constant
-from flwr.supercore import heartbeat
 from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.retry import http_retry, make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink import extensions
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
-from flwr.supernode import fleet_http_connection, start_client_internal
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from starlette.testclient import TestClient
 
 import fedcopl.deployment
 from fedcopl.deployment import OFFLINE, flower_internals
-from fedcopl.deployment.flower_internals import connections, patient_grid, superlink, supernode
+from fedcopl.deployment.flower_internals import CONTROL_HEADER, connections, patient_grid, site_connection, superlink
 from fedcopl.deployment.processes import child_environment
 from fedcopl.deployment.server import server_process
-from fedcopl.deployment.site import site_process
 from fedcopl.deployment.wire import message_format
 
 ROOT = Path(__file__).parents[2]
@@ -118,13 +113,18 @@ CALLS = {  # of functions and classes of Flower: how they are called
     (connections, "RuntimeTokenHttpInterceptor"): ((1,), ()),
     (connections, "RuntimeVersionHttpInterceptor"): ((), ("component_name",)),
     (connections, "SuperExecAuthHttpInterceptor"): ((), ("master_secret", "protected_methods")),
-    (connections, "NodeAuthHttpInterceptor"): ((1, 2), ()),
-    (connections, "pull_task_input"): ((1,), ()),
-    (connections, "push_message"): ((1, 2, 3), ()),
-    (connections, "push_task_output"): ((1, 2, 3, 4), ()),
-    (superlink, "uint64_to_int64"): ((1,), ()),
+    (site_connection, "NodeAuthHttpInterceptor"): ((1, 2), ()),
+    (site_connection, "RuntimeVersionHttpInterceptor"): ((), ("component_name",)),
+    (site_connection, "remove_content_from_message"): ((1,), ()),
+    (site_connection, "message_to_proto"): ((1,), ()),
+    (site_connection, "get_object_tree"): ((1,), ()),
+    (site_connection, "get_all_nested_objects"): ((1,), ()),
+    (site_connection, "iterate_object_tree"): ((1,), ()),
+    (site_connection, "make_pull_object_fn_protobuf"): ((1, 2, 3), ()),
+    (site_connection, "make_push_object_fn_protobuf"): ((1, 2, 3, 4), ()),
+    (site_connection, "make_confirm_message_received_fn_protobuf"): ((1, 2, 3), ()),
+    (site_connection, "inflate_object_from_contents"): ((1, 2), ()),
     (superlink, "flower_superlink"): ((), ()),
-    (supernode, "flower_supernode"): ((), ()),
 }
 
 
@@ -183,9 +183,16 @@ FIELDS = {  # of what is sent and of what comes back
     "fleet_pb2.ActivateNodeRequest": "public_key heartbeat_interval",
     "fleet_pb2.ActivateNodeResponse": "node_id",
     "fleet_pb2.DeactivateNodeRequest": "node_id",
+    "fleet_pb2.PullMessagesRequest": "node",
+    "fleet_pb2.PullMessagesResponse": "messages_list message_object_trees",
+    "fleet_pb2.PushMessagesRequest": "node messages_list message_object_trees clientapp_runtime_list",
+    "fleet_pb2.PushMessagesResponse": "objects_to_push session_id",
+    "heartbeat_pb2.SendNodeHeartbeatRequest": "node heartbeat_interval",
+    "heartbeat_pb2.SendNodeHeartbeatResponse": "success",
     "message_pb2.ConfirmMessageReceivedRequest": "node run_id message_object_id",
     "message_pb2.Metadata": "message_id src_node_id reply_to_message_id",
     "message_pb2.ObjectTree": "object_id",
+    "node_pb2.Node": "node_id",
     "node_pb2.NodeInfo": "node_id name public_key status last_activated_at",
     "run_pb2.Run": "run_id bytes_sent bytes_recv",
     "runtime_pb2.AcquireTaskRequest": "supported_task_types",
@@ -232,7 +239,6 @@ def test_switches_that_keep_flower_offline_are_still_looked_at():
 
 OPTIONS = {
     "flwr.superlink.cli.flower_superlink": ("_parse_args_run_superlink", server_process.superlink),
-    "flwr.supernode.cli.flower_supernode": ("_parse_args_run_supernode", site_process.supernode),
 }
 
 
@@ -244,71 +250,27 @@ def test_flowers_commands_know_the_options_we_give(module, how):
     assert len(given) >= 6 and set(given) <= set(known)
 
 
-def test_a_supernodes_log_says_how_the_connection_is():
-    source = inspect.getsource(start_client_internal) + inspect.getsource(http_retry)
-    for words in (*flower_internals.CONNECTED, flower_internals.NOT_CONNECTED):
-        assert f'"{words}' in source
-
-
 # The patches
 
 
 @pytest.fixture
 def unpatched(monkeypatch):
     """Takes every patch back at the end."""
-    for module in (heartbeat, fleet_http_connection):
-        monkeypatch.setattr(module, "HEARTBEAT_DEFAULT_INTERVAL", module.HEARTBEAT_DEFAULT_INTERVAL)
-    monkeypatch.setattr(http_retry, "MAX_RETRY_DELAY", http_retry.MAX_RETRY_DELAY)
-    monkeypatch.setattr(start_client_internal, "time", start_client_internal.time)
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
-    monkeypatch.setattr(linkstate_factory, "SqlLinkState", linkstate_factory.SqlLinkState)
+    monkeypatch.setattr(linkstate_factory, "InMemoryLinkState", linkstate_factory.InMemoryLinkState)
 
 
-def longest_wait():
-    return max(islice(make_simple_http_retry_invoker().wait_gen_factory(), 20))
-
-
-def test_a_supernode_tries_again_sooner(unpatched):
-    assert longest_wait() == 20
-    supernode.patch_supernode()
-    assert longest_wait() == supernode.LONGEST_BACKOFF
-
-
-def test_a_supernode_says_sooner_that_it_is_alive(unpatched):
-    assert heartbeat.HEARTBEAT_DEFAULT_INTERVAL == fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL == 30
-    supernode.patch_supernode()
-    for module in (heartbeat, fleet_http_connection):
-        assert module.HEARTBEAT_DEFAULT_INTERVAL == flower_internals.HEARTBEAT
-        looked_up = {node.id for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Name)}
-        assert "HEARTBEAT_DEFAULT_INTERVAL" in looked_up, module
-
-
-def test_a_supernode_looks_for_questions_more_often(unpatched, monkeypatch):
-    names = {
-        node.attr
-        for node in ast.walk(ast.parse(inspect.getsource(start_client_internal)))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "time"
-    }
-    assert names == {"sleep"}  # all that the clock we give it can do
-    slept = []
-    monkeypatch.setattr(supernode.time, "sleep", slept.append)
-    supernode.patch_supernode()
-    start_client_internal.time.sleep(3)
-    start_client_internal.time.sleep(0.1)
-    assert slept == [supernode.LONGEST_SLEEP, 0.1]
-
-
-def test_a_superlink_forgets_keys(unpatched, tmp_path):
-    superlink.patch_superlink(())
-    stores = SimpleNamespace(store=SimpleNamespace)
-    made = linkstate_factory.LinkStateFactory(str(tmp_path / "link.db"), SimpleNamespace(), stores).state()
+def test_a_superlink_forgets_keys(unpatched):
+    superlink.patch_superlink((), "key", 1000)
+    stores, nowhere = SimpleNamespace(store=SimpleNamespace), ":flwr-in-memory:"  # what it takes where nothing is said
+    made = linkstate_factory.LinkStateFactory(nowhere, SimpleNamespace(), stores).state()
     assert isinstance(made, superlink.ForgetfulLinkState)  # what it does: test_server_process
-    inspect.signature(SqlLinkState.delete_node).bind(1, owner_aid=2, node_id=3)
-    assert {"node_id", "public_key"} <= set(superlink.Node.__table__.columns.keys())
+    inspect.signature(InMemoryLinkState.delete_node).bind(1, owner_aid=2, node_id=3)
 
 
-def answers(client, path):
-    return TestClient(create_app(None), client=(client, 5), raise_server_exceptions=False).post(path).status_code
+def answers(client, path, key="key"):
+    made = TestClient(create_app(None), client=(client, 5), raise_server_exceptions=False)
+    return made.post(path, headers={CONTROL_HEADER: key}).status_code
 
 
 PATHS = {"/v1/fleet/activate-node": True, "/v1/control/list-nodes": False, "/v1/runtime/acquire-task": False}
@@ -326,9 +288,10 @@ def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
 def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
     before = answers("192.0.2.1", path)
     assert before != 404
-    superlink.patch_superlink(())
+    superlink.patch_superlink((), "key", 1000)
     assert answers("192.0.2.1", path) == (before if for_sites else 404)
     assert answers("127.0.0.1", path) != 404
+    assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
 
 
 def test_a_server_asks_its_superlink_whether_it_is_up():

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.flower_app.run_settings import read_run_settings
@@ -11,9 +12,14 @@ from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation import on_flower
 from fedcopl.simulation.simulate import simulate
 
-CONFIG = RunConfig.from_mapping(
-    override({}, ["rounds=3", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "prototypes=false"]), "test"
-)
+QUICK = ["rounds=3", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "prototypes=false"]
+CONFIG = RunConfig.from_mapping(override({}, QUICK), "test")
+
+
+def on_images_below(root):
+    """The same run by three sites with a folder of digits each."""
+    data = ["source=folder", f"path={root}", "partition=natural"]
+    return RunConfig.from_mapping(override({}, [*QUICK, *data]), "test")
 
 
 class StopAfterOne(SilentWatcher):
@@ -33,15 +39,17 @@ def without_clock(record):
 
 @pytest.mark.slow
 def test_a_run_that_ray_goes_on_with_ends_with_the_bits_of_one_process(tmp_path):
-    simulate(CONFIG, tmp_path / "alone")
+    digit_sites(tmp_path / "data", 3, 40, labelled=10)
+    config = on_images_below(tmp_path / "data")
+    simulate(config, tmp_path / "alone")
     with pytest.raises(KeyboardInterrupt):
-        simulate(CONFIG, tmp_path / "ray", watcher=StopAfterOne())
+        simulate(config, tmp_path / "ray", watcher=StopAfterOne())
     # A new refresh, training and evaluation of the last two rounds are Ray's; the states come from the checkpoint.
-    on_flower.simulate_on_ray(CONFIG, tmp_path / "ray", resume=True)
+    on_flower.simulate_on_ray(config, tmp_path / "ray", resume=True)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "alone")
     assert not (tmp_path / "ray" / ".flower").exists()
     with pytest.raises(RunFolderError, match="holds a run already"):
-        on_flower.simulate_on_ray(CONFIG, tmp_path / "ray")
+        on_flower.simulate_on_ray(config, tmp_path / "ray")
 
 
 def test_the_clients_are_counted_before_ray_is_started():

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Message
 from numpy.lib import format as npy
 
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
@@ -19,12 +19,24 @@ from fedcopl.deployment.site.replies import harmless_reason
 from fedcopl.deployment.wire.message_format import answer_records, read_answer
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientAnswered
-from fedcopl.federation.server import run
-from fedcopl.messages import Evaluate, Evaluated, Select, SharedOut, ShareOut, Train, Trained, digest
+from fedcopl.federation.server import look_first, run
+from fedcopl.messages import (
+    Estimate,
+    Estimated,
+    Evaluate,
+    Evaluated,
+    Select,
+    SharedOut,
+    ShareOut,
+    Train,
+    Trained,
+    digest,
+)
 from fedcopl.privacy.mask_session import SEALED
-from fedcopl.simulation.simulate import LocalClients
+from fedcopl.simulation.local_clients import LocalClients
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "priors": NO_PRIORS}, "test")
+SHARED = {"visual": START["visual"]}
 QUICK = Patience(timeout=0.4, min_sites=1, poll=0.01)
 
 
@@ -53,7 +65,7 @@ def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
     bits, reports = played(federation)
     assert bits == local[0]
     assert [report.loss for report in reports] == [report.loss for report in local[1]]
-    assert federation.take_dropped() == {}
+    assert federation.take_drops().in_words() == {}
 
 
 def test_answers_come_in_the_order_asked_whatever_the_order_they_come_in(tmp_path):
@@ -81,7 +93,9 @@ def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
     assert federation.clients() == ("client-0", "client-1", "client-2")
     federation.ask({"client-1": Evaluate(0, None)})
     assert ("twin", "query.evaluate") not in grid.sent
-    assert federation.take_dropped() == {"client-1": "two sites have this name; the one that came second is left out"}
+    assert federation.take_drops().in_words() == {
+        "client-1": "connect: two sites have this name; the one that came second is left out"
+    }
 
 
 def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
@@ -116,7 +130,7 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
     assert watcher.notes == ["round 1, Train: client-1 is left out: gave no answer within 0 s"]
-    assert federation.take_dropped() == {"client-1": "Train: gave no answer within 0 s"}
+    assert federation.take_drops().in_words() == {"client-1": "Train: gave no answer within 0 s"}
 
 
 @pytest.mark.parametrize("works", [False, True])
@@ -161,7 +175,7 @@ def bent(shape, data=b""):
     header = io.BytesIO()
     npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     records = answer_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
-    records["arrays"] = ArrayRecord({"0": Array("float32", (2, 3), "numpy.ndarray", header.getvalue() + data)})
+    records["message"]["arrays"] = [header.getvalue() + data]
     return answering(records)
 
 
@@ -330,9 +344,24 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch
     nodes["client-2"] = lambda message: None
     watcher = NotingWatcher()
     federation = federation_of(LoopGrid(nodes), watcher, Patience(0.1, 2, 0.01))
-    replies = federation.ask({name: Evaluate(0, None) for name in federation.clients()})
+    replies = federation.ask({name: Estimate(0, SHARED) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
     assert "waiting: 1 of at least 2 sites have answered" in watcher.notes
+
+
+def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
+    nodes = sites(tmp_path)
+    nodes["client-0"] = lambda message: None
+    nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
+    nodes["client-2"] = to(Evaluate(0, None), Evaluated(11, 10))
+    federation = federation_of(LoopGrid(nodes), patience=Patience(0.1, 2, 0.01))
+    report = look_first(federation)
+    assert report.scores == {}
+    assert report.dropped == {"client-2": "Evaluate: more right than there are"}
+    assert federation.take_drops().in_words() == {
+        "client-0": "Evaluate: gave no answer within 0 s",
+        "client-1": "Evaluate: answered another question than was asked: an old answer, or of another round",
+    }
 
 
 def altered(nodes, names, reply):
@@ -365,12 +394,12 @@ def test_enough_good_answers_are_enough(tmp_path):
 def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
-        nodes[name] = to(Evaluate(3, None), Evaluated(1, 2))
+        nodes[name] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
     federation = federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01))
     with pytest.raises(
-        NoClientAnswered, match=r"round 1, step Evaluate: 1 usable answer from 3 clients.*client-\d: Evaluate: answered"
+        NoClientAnswered, match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: answered"
     ):
-        federation.ask({name: Evaluate(0, None) for name in federation.clients()})
+        federation.ask({name: Estimate(0, SHARED) for name in federation.clients()})
 
 
 def test_it_can_be_stopped_while_it_waits(tmp_path):
@@ -426,5 +455,5 @@ def test_secure_sums_travel_too(tmp_path):
     federation = GridClients(grid, terms(config), KnownSites({}), QUICK, NotingWatcher())
     bits, _ = played(federation, config)
     assert bits == played(LocalClients(clients(config, NoisyLearner, 4)), config)[0]
-    assert federation.take_dropped() == {}
+    assert federation.take_drops().in_words() == {}
     assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}

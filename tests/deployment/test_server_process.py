@@ -10,14 +10,15 @@ import httpx
 import pytest
 
 from deployment.deployment import free_port
-from deployment.toolbox import NotingWatcher
+from deployment.toolbox import NotingWatcher, turned_away
 from fedcopl.deployment.certificates import SiteKey, server_certificates, site_key
 from fedcopl.deployment.flower_internals.connections import Control
 from fedcopl.deployment.flower_internals.superlink import ForgetfulLinkState
 from fedcopl.deployment.server.server_process import ServerHome, control_of, superlink
 from fedcopl.deployment.server.site_registry import admit, admitting
-from fedcopl.deployment.site.server_probe import ServerAddress, why_not_let_in
+from fedcopl.deployment.site.server_probe import ServerAddress
 from fedcopl.deployment.wire.addresses import own_address
+from fedcopl.files import make_folders
 
 NOT_LET_IN = "the server does not let this site in"
 
@@ -57,9 +58,8 @@ def test_one_that_cannot_be_registered_stops_nobody_else(control):
     assert admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
 
 
-def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name(tmp_path):
-    state = ForgetfulLinkState(str(tmp_path / "link.db"), SimpleNamespace(), SimpleNamespace())
-    state.initialize()
+def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name():
+    state = ForgetfulLinkState(SimpleNamespace(), SimpleNamespace())
     ids = []
     for name in ("hospital", "hospital", "renamed"):
         ids.append(state.create_node("me", "me", b"KEY", 10.0, name=name))
@@ -67,7 +67,7 @@ def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name(tmp_
         state.delete_node("me", ids[-1])
         assert state.get_node_id_by_public_key(b"KEY") is None
     assert len(set(ids)) == 3 and 0 not in ids
-    with pytest.raises(ValueError, match="already deleted"):
+    with pytest.raises(ValueError, match="already unregistered"):
         state.delete_node("me", ids[0])
 
 
@@ -76,7 +76,11 @@ def open_for_sites(root, host="127.0.0.1"):
     """A server without a run: what it was told, and where sites find it."""
     folder, watcher = root / "federation", NotingWatcher()
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
-    with superlink(home) as (link, _), control_of(home, link) as control, admitting(home.sites, control, watcher):
+    with (
+        superlink(home, 10**6) as (link, secret),
+        control_of(home, link, secret) as control,
+        admitting(home.sites, control, watcher),
+    ):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home
 
 
@@ -92,36 +96,43 @@ def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
     private, public = site_key(tmp_path / "site", "hospital")
     other, other_public = site_key(tmp_path / "other", "zoo")
     sites = tmp_path / "federation/sites"
-    (tmp_path / "federation/flower").mkdir(parents=True)
+    make_folders(tmp_path / "federation/flower")
     (tmp_path / "federation/flower/link.db").write_bytes(b"left by a server that was cut off while it wrote")
 
     def let_in(file, name):
         shutil.copy(file, tmp_path / "part")
         (tmp_path / "part").rename(sites / f"{name}.pub")
 
-    with open_for_sites(tmp_path) as (watcher, server, _):
+    with open_for_sites(tmp_path) as (watcher, server, home):
+        stranger = Control(home.local, home.certificates.ca, b"guessed")  # another user of this machine
+        with pytest.raises(httpx.HTTPStatusError, match="404"):
+            stranger.sites()
+        assert stranger.register("hospital", b"a key of his own") == "status 404"
+        assert "refused: '/v1/control/register-node'" in home.log.read_text()
         let_in(public, "hospital")
-        until(lambda: why_not_let_in(server, private) is None, watcher.notes)
+        until(lambda: turned_away(server, private) is None, watcher.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: (why_not_let_in(server, private) or "").startswith(NOT_LET_IN), watcher.notes)
+        until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), watcher.notes)
         let_in(public, "hospital")
-        until(lambda: why_not_let_in(server, private) is None, watcher.notes)
+        until(lambda: turned_away(server, private) is None, watcher.notes)
 
         site_key(tmp_path / "site", "clinic")  # the same key, another name
         let_in(public, "hospital")
         until(lambda: "clinic may join from now on" in watcher.notes, watcher.notes)
-        until(lambda: why_not_let_in(server, private) is None, watcher.notes)
+        until(lambda: turned_away(server, private) is None, watcher.notes)
         let_in(other_public, "zoo")
-        until(lambda: why_not_let_in(server, other) is None, watcher.notes)
+        until(lambda: turned_away(server, other) is None, watcher.notes)
         (sites / "hospital.pub").unlink()
         until(lambda: "clinic may not join any more" in watcher.notes, watcher.notes)
     assert [note for note in watcher.notes if "cannot" in note] == []
 
     let_in(public, "hospital")
     with open_for_sites(tmp_path) as (watcher, server, _):  # and it starts again, with both
-        assert why_not_let_in(server, private) is None
-        assert why_not_let_in(server, other) is None
+        assert turned_away(server, private) is None
+        assert turned_away(server, other) is None
     assert watcher.notes == []
+    flower = home.log.parent  # what sites answer is nowhere on the disk, and nobody else can look
+    assert list(flower.glob("link.db*")) == [] and flower.stat().st_mode & 0o077 == 0
 
 
 def has_ipv6():
@@ -144,6 +155,6 @@ def test_a_server_may_listen_on_one_address_or_on_ipv6(tmp_path, host):
     shutil.copy(public, tmp_path / "federation/sites")
     with open_for_sites(tmp_path, host) as (_, server, home):
         assert server.address.startswith("127.0.0.2:" if host == "127.0.0.2" else "[::1]:")
-        assert why_not_let_in(server, private) is None
+        assert turned_away(server, private) is None
         with pytest.raises(OSError):  # nobody at other addresses of this machine
             socket.create_connection(("127.0.0.3", home.port), timeout=5).close()

@@ -10,28 +10,41 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from deployment.deployment import NO_PRIORS
 from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
-from fedcopl.config import RunConfig
+from fedcopl.config import RunConfig, override
 from fedcopl.deployment.server.grid_clients import GridClients, Patience
 from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.consent import ALSO, Consent, what_leaves
+from fedcopl.deployment.site.limits import Limits
 from fedcopl.deployment.site.replies import reply_to
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
-from fedcopl.errors import ConfigError, DataError, FederationError, Interrupted, NoClientAnswered, RunFolderError
+from fedcopl.errors import (
+    ConfigError,
+    DataError,
+    FederationError,
+    Interrupted,
+    ModelError,
+    NoClientAnswered,
+    RunFolderError,
+)
 from fedcopl.federation.server import run
 from fedcopl.flower_app.client_app import home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.predict import load
 from fedcopl.report.run_page import write_report
 from fedcopl.run.record_reader import read_outcome
-from fedcopl.simulation.simulate import LocalClients, simulate
+from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
+PLAIN = RunConfig.from_mapping(override(SETTINGS, NO_PRIORS), "test")
+ALL = Consent(least_images=0)  # as a simulation's clients: whatever is asked
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +57,8 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def site(data, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    return RunningSite(SiteHome("site-a", data / "clients/site-a", str(data / "classes.txt"), home, {"threads": 1}))
+    where = data / "clients/site-a", str(data / "classes.txt"), home
+    return RunningSite(SiteHome("site-a", *where, {"threads": 1}, consent=ALL))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +94,7 @@ def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, ask
 
 
 CONDITIONS = {
-    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual"),
+    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual, features"),
     "no sums": ({"least_sites": 2}, {}, "this site answers only with privacy.secure_sums, and the run has none"),
     "small sums": (
         {"least_sites": 3},
@@ -113,12 +127,12 @@ def test_a_condition_that_means_nothing_is_refused(wrong):
 
 def test_conditions_that_are_met_are_no_hindrance():
     private = RunConfig.from_mapping({"privacy": {"secure_sums": True, "min_sites": 3, "noise": 0.5}}, "test")
-    consent = Consent(("visual", "text"), least_sites=3, least_noise=0.5)
+    consent = Consent(("visual", "text"), least_sites=3, least_noise=0.5)  # with noise no features are asked for
     prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
-        "it shares visual, text prompts, only in secure sums of at least 3 sites, with noise of at least 0.5, "
-        "and does not tell how many of its test images are right"
+        "it shares visual, text prompts but no sums of image features, only in secure sums of at least 3 sites, "
+        "with noise of at least 0.5, made of at least 5 images, and does not tell how many of its test images are right"
     )
 
 
@@ -140,7 +154,8 @@ def few(data, tmp_path):
     images.mkdir()
     for number in range(6):
         shutil.copy(data / f"clients/site-a/train/{number:03}.png", images)
-    return lambda: RunningSite(SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}))
+    home = SiteHome("few", images, str(data / "classes.txt"), tmp_path / "home", {"threads": 1}, consent=ALL)
+    return lambda: RunningSite(home)
 
 
 def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
@@ -191,7 +206,7 @@ def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
     _, terms = asked
     site = few()
     site.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
-    assert sorted(path.name for path in site.home.folder.iterdir()) == ["runs", "site.secret"]
+    assert sorted(path.name for path in site.home.folder.iterdir()) == ["ledger.json", "runs", "site.secret"]
     [folder] = (site.home.folder / "runs").iterdir()
     assert (folder / "terms.json").exists()
 
@@ -221,9 +236,8 @@ def test_settings_that_are_the_servers_are_not_the_sites():
 
 def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_path):
     server, terms = asked
-    other = RunningSite(
-        SiteHome("site-b", data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b", {"threads": 1})
-    )
+    where = data / "clients/site-b", str(data / "classes.txt"), tmp_path / "b"
+    other = RunningSite(SiteHome("site-b", *where, {"threads": 1}, consent=ALL))
     config = RunConfig.from_mapping(
         {**SETTINGS, "data": {"source": "folder", "path": str(data), "partition": "natural"}}, "test"
     )
@@ -276,8 +290,8 @@ def served(nodes, plan, watcher=None):
 
 def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
     patience = Patience(60, 2, 0.01)
-    whole = served(two, ServerPlan(CONFIG, data / "classes.txt", tmp_path / "whole", patience))
-    plan = ServerPlan(CONFIG, data / "classes.txt", tmp_path / "run", patience)
+    whole = served(two, ServerPlan(PLAIN, data / "classes.txt", tmp_path / "whole", patience))
+    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", patience)
     with pytest.raises(Interrupted):
         served(two, plan, StopAfterOne())
     progress = json.loads((tmp_path / "run/progress.json").read_text())
@@ -298,9 +312,9 @@ def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, 
     assert "site-a" in (tmp_path / "run/report.html").read_text()
 
 
-@pytest.mark.parametrize("step", ["evaluate", "train"])  # the first question of a run, and one in a round
+@pytest.mark.parametrize("step", ["estimate", "train"])  # accuracy that nobody tells ends no run
 def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, step):
-    plan = ServerPlan(CONFIG, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
     good = two["site-b"]
 
     def broken(message):
@@ -344,10 +358,11 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
         home_of({"name": "a", "folder": "site"})
     home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
-    assert home.consent == Consent(("visual",), 0, 0.0)
+    assert home.consent == Consent(("visual", "features"), 0, 0.0, 5)
     strict = {"share": "visual,text", "least-sites": 4, "least-noise": 1, "corrections": "said.csv"}
+    strict |= {"least-images": 9, "limit": "epochs=7,runs=2"}
     home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
-    assert home.consent == Consent(("visual", "text"), 4, 1.0)
+    assert home.consent == Consent(("visual", "text"), 4, 1.0, 9) and home.limits == Limits(epochs=7, runs=2)
     assert home.corrections == "said.csv"
 
 
@@ -362,3 +377,24 @@ def test_noise_comes_from_a_secret_of_the_sites_own(site):
     assert len(secret.read_bytes()) == 32
     assert secret.stat().st_mode & 0o777 == 0o600
     assert np.frombuffer(secret.read_bytes(), np.uint8).any()
+
+
+def test_the_people_at_a_site_read_only_what_its_conditions_allow():
+    def named(consent):
+        return {line.split(":")[0] for line in what_leaves(consent) if "." in line.split(":")[0]}
+
+    masked = {"Adapted.masked", "Estimated.masked", "Trained.masked"}
+    only_sums = {"Introduced.keys", "Introduced.voucher", "SharedOut.sealed", "Unmasked.shares"}
+    assert named(Consent(least_sites=3)) == masked | only_sums
+    assert named(Consent(secure_sums=False)) == named(None) - masked - only_sums
+    assert named(Consent()) == named(None)
+
+
+def test_a_class_name_that_no_run_could_read_is_refused_before_joining(data, tmp_path):
+    (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 300)
+    (tmp_path / "images").mkdir()
+    shutil.copy(next((data / "clients/site-a").rglob("*.png")), tmp_path / "images/0.png")
+    home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
+    with pytest.raises(ModelError, match=r"glyph-clip reads 40 tokens; this takes \d+: 'a photo of a dog") as error:
+        RunningSite(home)
+    assert len(str(error.value)) < 200

@@ -17,7 +17,7 @@ from fedcopl.federation.state_arrays import state_from, state_tensors, taken_bac
 from fedcopl.messages import Estimate, Evaluate, Introduce, Select, Train
 from fedcopl.privacy.disclosure import LetOut, Secrets
 from fedcopl.privacy.mask_session import Session
-from fedcopl.simulation.simulate import LocalClients
+from fedcopl.simulation.local_clients import LocalClients
 
 SHARED = {"visual": START["visual"]}
 TOTALS = np.array([5, 5, 5])

@@ -99,7 +99,7 @@ def test_how_a_server_and_a_site_got_on_can_be_asked(old, tmp_path):
     (server / "working.json").write_text(json.dumps({**about, **keys}))
     found = status_of(server)
     assert (found.running, found.facts["server"], found.facts["rounds done"]) == (False, "not running", "0")
-    assert found.sites == [["site-a", "not connected", "", "never"]]
+    assert found.sites == [["site-a", "not connected", "", "never", "no end"]]
     assert process_of(server).results == tmp_path / "run"
 
     shutil.copytree(old / "state", site / "runs/run-1/state")

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable
 
+import httpx
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedcopl.data.catalog import load_digits
-from fedcopl.deployment.flower_internals.connections import act_for
+from fedcopl.deployment.flower_internals.identity import act_for
+from fedcopl.deployment.flower_internals.site_connection import site_connection
 from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.server_probe import private_key, why_not_let_in
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.client import Client, ClientState
 from fedcopl.run.watcher import SilentWatcher
+from small_digits import all_digits
 
 Node = Callable[[Message], Message | None]
 act_for(task=1, run=1, node=1)
@@ -139,7 +142,7 @@ def terms(config, attempt=1):
 
 def digit_sites(root, count=3, images=40, labelled=0):
     """Real digits as image files: `root/clients/site-a/train/*.png`, and some labelled ones in `test/<class>/`."""
-    digits = load_digits()
+    digits = all_digits()
     root.mkdir(parents=True, exist_ok=True)
     (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")
     names = [f"site-{letter}" for letter in "abcdefgh"[:count]]
@@ -153,3 +156,12 @@ def digit_sites(root, count=3, images=40, labelled=0):
             test.mkdir(parents=True, exist_ok=True)
             digits.test.images[image].save(test / f"{image:03}.png")
     return names
+
+
+def turned_away(server, private):
+    """In words, why who has this key cannot join now; None where it can."""
+    try:
+        with site_connection(server.address, server.ca, private_key(private)):
+            return None
+    except httpx.HTTPError as error:
+        return why_not_let_in(server, private.with_suffix(".pub"), error)

@@ -9,7 +9,7 @@ import pytest
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
 from fedcopl.config import RunConfig
 from fedcopl.watch.feed import Feed
-from fedcopl.watch.page import WatchPage
+from fedcopl.watch.page import WatchPage, render
 from local_page.run_folder import progress, round_line, write_rounds
 from local_page.served import served
 
@@ -36,7 +36,7 @@ def go_on(folder, rounds):
 
 
 def watched(folder, **more):
-    return served(lambda keys: WatchPage(Feed(folder), keys).app(), **more)
+    return served(lambda keys: WatchPage(Feed(folder), keys, render).app(), **more)
 
 
 def wait_for(page, text):
@@ -126,15 +126,26 @@ def test_without_scripts_it_is_a_page_all_the_same(folder, visit):  # noqa: F811
         assert page.locator("noscript meta[http-equiv=refresh], meta[http-equiv=refresh]").count() == 1
 
 
+CLIPPED = """() => [...document.querySelectorAll('svg.chart')].flatMap((chart) => {
+    const room = chart.getBoundingClientRect();
+    return [...chart.querySelectorAll('text')].filter((text) => {
+        const box = text.getBoundingClientRect();
+        return box.left < room.left - 0.5 || box.right > room.right + 0.5;
+    }).map((text) => text.textContent);
+})"""
+
+
 @pytest.mark.parametrize("options", [LIGHT, DARK, PHONE], ids=["light", "dark", "phone"])
 def test_it_fits_and_can_be_read(folder, visit, options):  # noqa: F811
     go_on(folder, 3)
     lines = [
-        round_line(n, sites=["north"], dropped={"south": "no answer in time, for the third time"}) for n in range(3)
+        round_line(n, loss=1.2e8 * n, examples=98_765_432 + n, sites=["north"], dropped={"south": "too late, again"})
+        for n in range(3)
     ]
     write_rounds(folder, lines)
     with watched(folder) as keys:
         page = visit(keys.address, options)
         wait_for(page, "Running: round 3 of 4")
         assert overflow(page) == 0
+        assert page.evaluate(CLIPPED) == []  # nor on the axes: 200,000,000 needs room
         assert [text for text in contrasts(page) if text["ratio"] < 4.5] == []

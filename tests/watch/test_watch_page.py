@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def browser(folder):
-    client = TestClient(WatchPage(Feed(folder), KEYS).app(), base_url=OURS)
+    client = TestClient(WatchPage(Feed(folder), KEYS, render).app(), base_url=OURS)
     client.cookies.set(KEYS.cookie, KEYS.token)
     return client
 
@@ -68,7 +68,7 @@ def test_it_only_reads(browser):
 
 
 def test_nobody_else_sees_it(folder):
-    stranger = TestClient(WatchPage(Feed(folder), KEYS).app(), base_url=OURS)
+    stranger = TestClient(WatchPage(Feed(folder), KEYS, render).app(), base_url=OURS)
     for path in ("/", "/state", "/static/watch.js"):
         assert stranger.get(path).status_code == 403
 

@@ -7,6 +7,8 @@ this happens, and the switches have to be set before Flower is imported.
 
 import os
 
+from .wire.proxies import spare_this_machine
+
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -15,3 +17,4 @@ OFFLINE = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray speaks of it at every start
 }
 os.environ.update(OFFLINE)
+spare_this_machine()

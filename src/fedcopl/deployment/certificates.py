@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
@@ -29,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..errors import ConfigError, FederationError
-from ..files import write_bytes, write_private
+from ..files import publish_bytes, write_private
 
 CURVE = ec.SECP384R1()
 HERE = "127.0.0.1"
@@ -48,10 +49,14 @@ class Certificates:
 
 
 def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
+    """The certificates of this machine's server, in this folder; see `issue_certificates`."""
+    return issue_certificates(folder, set(addresses) | own_addresses())
+
+
+def issue_certificates(folder: Path, wanted: set[str]) -> Certificates:
     """The certificates of this folder; made if there are none, renewed if an address is new or the end is near."""
-    files = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    files = folder_certificates(folder)
     ca_key = folder / "ca.key"
-    wanted = set(addresses) | own_addresses()
     for address in wanted:
         _address(address)  # a mistake is found before anything is written
     if not files.ca.exists() or not ca_key.exists():
@@ -59,6 +64,17 @@ def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
     if not files.key.exists() or not _covers(files.certificate, wanted):
         _write_server(files, ca_key, wanted)
     return files
+
+
+def folder_certificates(folder: Path) -> Certificates:
+    """Where the certificates of a server's folder are."""
+    return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+
+
+def renew_authority(folder: Path) -> None:
+    """The same authority for longer: what it has signed holds, and the old file is good until its own end."""
+    key = _authority_key(folder / "ca.key")
+    publish_bytes(folder / "ca.pem", _authority_certificate(key))
 
 
 def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str = HERE) -> Certificates:
@@ -86,6 +102,11 @@ def own_addresses() -> set[str]:
 
 def _write_authority(certificate: Path, key_file: Path) -> None:
     key = ec.generate_private_key(CURVE)
+    write_secret(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    publish_bytes(certificate, _authority_certificate(key))
+
+
+def _authority_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
     name = _name("fedcopl federation")
     made = (
         _builder(name, name, key.public_key(), 4 * VALID)
@@ -94,15 +115,22 @@ def _write_authority(certificate: Path, key_file: Path) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_secret(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    write_bytes(certificate, made.public_bytes(Encoding.PEM))
+    return made.public_bytes(Encoding.PEM)
+
+
+def _authority_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(file.read_bytes(), None)
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise FederationError(f"{file}: is no private key: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"{file}: is not a key that fedcopl made; name your own files instead")
+    return key
 
 
 def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> None:
     authority = x509.load_pem_x509_certificate(files.ca.read_bytes())
-    authority_key = load_pem_private_key(ca_key.read_bytes(), None)
-    if not isinstance(authority_key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"{ca_key}: is not a key that fedcopl made; name your own files instead")
+    authority_key = _authority_key(ca_key)
     key = ec.generate_private_key(CURVE)
     made = (
         _builder(authority.subject, _name("fedcopl server"), key.public_key(), VALID)
@@ -115,7 +143,7 @@ def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> Non
         .sign(authority_key, hashes.SHA256())
     )
     write_secret(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    write_bytes(files.certificate, made.public_bytes(Encoding.PEM))
+    publish_bytes(files.certificate, made.public_bytes(Encoding.PEM))
 
 
 def _covers(certificate: Path, addresses: set[str]) -> bool:
@@ -178,10 +206,13 @@ def site_key(folder: Path, name: str) -> tuple[Path, Path]:
     """This site's private key and the public one to hand over; made when the site joins for the first time."""
     private, public = folder / "site.key", folder / "site.pub"
     if not private.exists():
-        key = ec.generate_private_key(CURVE)
-        write_secret(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    write_bytes(public, public_line(private, name))
+        write_secret(private, new_site_key())
+    publish_bytes(public, public_line(private, name))
     return private, public
+
+
+def new_site_key() -> bytes:
+    return ec.generate_private_key(CURVE).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
 def site_secret(folder: Path) -> bytes:
@@ -204,9 +235,14 @@ def site_secret(folder: Path) -> bytes:
 def public_line(private: Path, name: str) -> bytes:
     """As OpenSSH writes it: the kind of key, the key, and whose it is."""
     try:
-        key = load_ssh_private_key(private.read_bytes(), None)
+        return public_half(private.read_bytes(), name)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise FederationError(f"{private}: is no private key: {error}") from error
+
+
+def public_half(private: bytes, name: str) -> bytes:
+    """The line of `site.pub` that belongs to the content of a `site.key`."""
+    key = load_ssh_private_key(private, None)
     line = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     return line + b" " + name.encode() + b"\n"
 
@@ -217,6 +253,11 @@ class SiteKey:
 
     name: str
     public: bytes
+
+
+def key_digest(key: SiteKey) -> str:
+    """Stands for a key in lists and in talk."""
+    return sha256(key.public).hexdigest()[:16]
 
 
 def read_site_keys(folder: Path) -> dict[str, SiteKey]:

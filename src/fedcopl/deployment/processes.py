@@ -16,16 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from ..errors import FederationError
-from ..files import write_text
+from ..files import make_private_folder, write_text
 from ..run.folder import RunFolder
 from . import OFFLINE
 from .certificates import write_secret
+from .rotating_log import RotatingLog
 
 WORKING = "working.json"
 STOP = "stop"  # a file of this name asks the process of this folder to stop
+FOR_OWNER = 0o077
+SECRET = "exec.secret"  # what a process shares with its child of Flower's
 LOOK = 0.2  # seconds between two looks for the parent
 GRACE = 5.0  # seconds a child has to end when asked
 
@@ -50,6 +52,8 @@ class FolderProcess:
 @contextmanager
 def holding(folder: Path, role: str, about: Mapping[str, str]) -> Iterator[None]:
     """Hold the folder: one process at a time; `about` is for those who ask what is going on."""
+    os.umask(FOR_OWNER)  # also of Flower's processes, which have files of their own
+    make_private_folder(folder)
     with RunFolder(folder):
         (folder / STOP).unlink(missing_ok=True)
         _write(folder, role, about, running=True)
@@ -121,19 +125,25 @@ def end_with_parent(parent: int) -> None:
 def flower_child(module: str, arguments: Sequence[str], log_file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A module of `flower_internals` around a command of Flower's, in a process of its own that ends with this one."""
     command = [sys.executable, "-m", f"fedcopl.deployment.flower_internals.{module}", str(os.getpid()), *arguments]
-    environment = child_environment(log_file.parent)
-    with log_file.open("ab") as log:
-        child = _start(command, environment, log)
-        try:
-            yield child
-        finally:
-            _end(child)
+    child, log = _start(command, child_environment(log_file.parent)), RotatingLog(log_file)
+    if child.stdout is not None:
+        log.follow(child.stdout)
+    try:
+        yield child
+    finally:
+        _end(child)
+        log.join()
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C is for the parent, which then ends its children in order.
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        start_new_session=True,
     )
 
 
@@ -155,6 +165,6 @@ def child_environment(home: Path) -> Mapping[str, str]:
 
 def fresh_secret(home: Path) -> tuple[Path, bytes]:
     """Random bytes for this process and the child it is about to start, in a file that only this user can read."""
-    file, secret = home / "exec.secret", secrets.token_bytes(32)
+    file, secret = home / SECRET, secrets.token_bytes(32)
     write_secret(file, secret)
     return file, secret

@@ -7,7 +7,9 @@ from typing import Any
 
 from flwr.app import Context
 
-from ..deployment.site.consent import USUAL, Consent
+from ..deployment.audit_log import AuditLog
+from ..deployment.site.consent import LEAST_IMAGES, USUAL, Consent
+from ..deployment.site.limits import Limits
 from ..deployment.site.replies import Answerer, make_client_app
 from ..deployment.site.running_site import RunningSite, SiteHome
 from ..errors import ConfigError
@@ -33,7 +35,9 @@ def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
 def home_of(node: Mapping[str, Any]) -> SiteHome:
     """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
-    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `least-sites`, `least-noise`.
+    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `least-sites`, `least-noise`,
+    `least-images`, `peers` and `limit` (pairs with commas). Whoever lets a server send code to run need not be asked
+    about runs.
     """
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
     if missing:
@@ -50,8 +54,17 @@ def home_of(node: Mapping[str, Any]) -> SiteHome:
             tuple(str(node.get("share", ",".join(USUAL))).split(",")),
             int(node.get("least-sites", 0)),
             float(node.get("least-noise", 0)),
+            int(node.get("least-images", LEAST_IMAGES)),
         ),
+        peers=Path(str(node["peers"])) if node.get("peers") else None,
+        limits=Limits.from_pairs(filter(None, str(node.get("limit", "")).split(","))),
     )
 
 
-app = make_client_app(site_of)
+def log_of(context: Context) -> AuditLog | None:
+    """A real site's record of what goes in and out; what is simulated crosses no wire."""
+    folder = context.node_config.get("folder")
+    return AuditLog(Path(str(folder))) if folder and PARTITION not in context.node_config else None
+
+
+app = make_client_app(site_of, log_of)

@@ -28,4 +28,5 @@ def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
             float(flat.get("timeout", 600)), int(flat.get("min-sites", 1)), start_with=int(flat.get("start-with", 0))
         ),
         bool(flat.get("resume", False)),
+        Path(str(flat["from"])) if flat.get("from") else None,
     )

@@ -163,7 +163,7 @@ def _clients(folder: Path, outcome: Outcome, rounds: Sequence[RoundRecord]) -> t
     """Everybody who is known to belong to the run, in the order they are known."""
     known = [client.name for client in outcome.clients] or outcome.sites or ()
     joined = _mapping(_mapping(_json(_content(folder / SERVER))).get("sites"))
-    seen = [name for record in rounds for name in (*(record.sites or ()), *record.dropped)]
+    seen = [name for record in rounds for name in (*(record.sites or ()), *record.dropped, *record.missed_refresh)]
     return tuple(dict.fromkeys([*known, *joined, *seen]))
 
 

@@ -2,9 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Protocol, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,7 +19,8 @@ from ..report import curves
 from ..report.charts import BarChart, Bars, LineChart, Unit, bar_chart
 from ..run.guard_words import guard_words
 from ..run.record import Outcome, RoundRecord
-from .feed import Feed, RefreshTotals, Snapshot
+from ..run.site_words import site_words
+from .feed import RefreshTotals, Snapshot
 
 PARTS = ("head", "tiles", "curves", "counts", "clients", "log")
 MOST_CLIENTS, MOST_LINES, MOST_CLASSES = 200, 200, 60  # shown
@@ -50,12 +52,30 @@ class WatchedClient:
     accuracy: float | None
 
 
+class Seen(Protocol):
+    """What is known at one moment: of one run, or of several. The same object as long as nothing changes."""
+
+    @property
+    def name(self) -> str: ...
+
+    def state(self, now: float) -> str: ...
+
+
+SeenNow = TypeVar("SeenNow", bound=Seen, covariant=True)
+
+
+class Looking(Protocol[SeenNow]):
+    """Somebody who looks whenever asked."""
+
+    def look(self) -> SeenNow: ...
+
+
 class WatchPage:
     """The answers to all requests of one watch."""
 
-    def __init__(self, feed: Feed, keys: Keys):
-        self.feed, self.keys = feed, keys
-        self._kept: tuple[Snapshot, str, tuple[dict[str, str], str]] | None = None
+    def __init__(self, feed: Looking[SeenNow], keys: Keys, draw: Callable[[SeenNow, str], dict[str, str]]):
+        self.feed, self.keys, self.draw = feed, keys, draw
+        self._kept: tuple[Seen, str, tuple[dict[str, str], str]] | None = None
 
     def app(self) -> ASGIApp:
         routes = [
@@ -83,7 +103,7 @@ class WatchPage:
         kept = self._kept
         if kept is not None and kept[0] is snapshot and kept[1] == state:
             return kept[2]
-        parts = render(snapshot, state)
+        parts = self.draw(snapshot, state)
         made = parts, sha256("\0".join(parts.values()).encode()).hexdigest()[:16]
         self._kept = snapshot, state, made
         return made
@@ -203,6 +223,7 @@ def log_lines(rounds: Sequence[RoundRecord]) -> Iterator[tuple[int, str, str]]:
     """What did not go as it should, the last first: round, who, what."""
     for record in reversed(rounds):
         yield from ((record.number, who, f"its answer was not used: {why}") for who, why in record.dropped.items())
+        yield from ((record.number, who, what) for who, what in site_words(record))
         if record.kept_old_prompt:
             yield record.number, "server", "there was nothing to average: the old prompts stay"
         yield from ((record.number, "guard", said) for said in guard_words(record))

@@ -7,6 +7,9 @@ what Flower would have to offer for us to drop it.
 flwr.app.message: make_message (patient_grid)
     why: an error in the name of a site whose answer never comes whole, when its question is no longer at hand
     until: `Message` takes an error for the id of a question
+flwr.app.message: remove_content_from_message (site_connection)
+    why: a site sends its answers itself; the list of an answer's pieces goes first, without them
+    until: a SuperNode can be part of another process
 flwr.cli.build: build_fab_from_files (connections)
     why: StartRun takes nothing but an app bundle; ours holds names and no code
     until: a run can be started without a bundle
@@ -16,6 +19,9 @@ flwr.common.constant: ErrorCode (patient_grid)
 flwr.common.constant: SubStatus (connections)
     why: how a task ended, in the words that a SuperLink takes
     until: tasks have a public client
+flwr.common.serde: message_to_proto (site_connection)
+    why: the same
+    until: a SuperNode can be part of another process
 flwr.common.serde: run_from_proto (connections)
     why: the grid wants to be given the run that it is for
     until: tasks have a public client
@@ -23,12 +29,22 @@ flwr.proto.control_pb2: ListNodesRequest, ListRunsRequest, RegisterNodeRequest, 
         UnregisterNodeRequest (connections)
     why: keys are registered and a run is started by this process, not by the `flwr` command and its settings files
     until: Control has a public client
-flwr.proto.fleet_pb2: ActivateNodeRequest, DeactivateNodeRequest (connections)
-    why: a site finds out in a moment whether it is let in; a SuperNode that is not ends after seconds of work
-    until: a SuperNode waits until it is let in, and says so
+flwr.proto.fleet_pb2: ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRequest,
+        PushMessagesRequest (site_connection)
+    why: a site asks for its questions itself: a SuperNode is a second Python, fetches code, and looks every 3 s
+    until: a SuperNode can be part of another process
+flwr.proto.heartbeat_pb2: SendNodeHeartbeatRequest (site_connection)
+    why: the same; with an interval of its own, so that a site that was killed is let in again after 20 s, not 60
+    until: a SuperNode can be part of another process
 flwr.proto.message_pb2: ConfirmMessageReceivedRequest (patient_grid)
     why: the grid fetches answers piece by piece, without waiting
     until: the grid has a time limit for each answer
+flwr.proto.message_pb2: ObjectTree (site_connection)
+    why: the pieces of a question
+    until: a SuperNode can be part of another process
+flwr.proto.node_pb2: Node (site_connection)
+    why: who asks
+    until: a SuperNode can be part of another process
 flwr.proto.runtime_pb2: AcquireTaskRequest, PullTaskInputRequest, PushTaskOutputRequest,
         SendTaskHeartbeatRequest (connections)
     why: tasks are done in this process, which has the model; Flower would start one for each, with code it was sent
@@ -36,12 +52,12 @@ flwr.proto.runtime_pb2: AcquireTaskRequest, PullTaskInputRequest, PushTaskOutput
 flwr.proto.runtime_pb2: PullAppMessagesRequest (patient_grid)
     why: the grid fetches answers piece by piece, without waiting
     until: the grid has a time limit for each answer
-flwr.server.superlink.linkstate: SqlLinkState, linkstate_factory (superlink)
+flwr.server.superlink.linkstate: InMemoryLinkState (answer_limit)
+    why: patched: a SuperLink stores answers of any size before anybody has looked at them
+    until: a SuperLink has a limit for each answer
+flwr.server.superlink.linkstate: linkstate_factory (superlink)
     why: patched: a SuperLink takes no key twice, also of a site that was taken out by mistake or has changed its name
     until: unregistering forgets the key
-flwr.supercore: heartbeat (supernode)
-    why: patched: a site that was killed is let in again after twice this time; 20 s instead of 60
-    until: a SuperNode has an option for the interval
 flwr.supercore.constant: NodeStatus, TaskType (connections)
     why: which sites are connected; which tasks to take
     until: Control and tasks have public clients
@@ -51,12 +67,24 @@ flwr.supercore.control: ControlHttpClient (connections)
 flwr.supercore.heartbeat: HeartbeatSender (connections)
     why: a task that nobody is known to work on is given up; Flower's own function ends the process on a bad answer
     until: tasks have a public client
+flwr.supercore.inflatable.inflatable_object: get_all_nested_objects, get_object_tree, iterate_object_tree,
+        no_object_id_recompute (site_connection)
+    why: the pieces of a question and of an answer
+    until: a SuperNode can be part of another process
 flwr.supercore.inflatable.inflatable_object: iterate_object_tree (patient_grid)
     why: the pieces of an answer
     until: the grid has a time limit for each answer
+flwr.supercore.inflatable.inflatable_protobuf_utils: make_confirm_message_received_fn_protobuf,
+        make_pull_object_fn_protobuf, make_push_object_fn_protobuf (site_connection)
+    why: fetches and sends them
+    until: a SuperNode can be part of another process
 flwr.supercore.inflatable.inflatable_protobuf_utils: make_pull_object_fn_protobuf (patient_grid)
     why: fetches one piece
     until: the grid has a time limit for each answer
+flwr.supercore.inflatable.inflatable_utils: ObjectPullError, ObjectPushError, ObjectUnavailableError,
+        inflate_object_from_contents (site_connection)
+    why: tells a piece that has not come from one that never will, and puts the pieces together
+    until: a SuperNode can be part of another process
 flwr.supercore.inflatable.inflatable_utils: ObjectPullError, ObjectUnavailableError,
         inflate_object_from_contents (patient_grid)
     why: tells a piece that has not come from one that never will, and puts the pieces together
@@ -65,50 +93,41 @@ flwr.supercore.interceptors: RuntimeTokenHttpInterceptor, RuntimeVersionHttpInte
         SuperExecAuthHttpInterceptor (connections)
     why: nobody is answered without a version, and nobody is given a task without the secret
     until: Control and tasks have public clients
-flwr.supercore.retry: http_retry (supernode)
-    why: patched: a site that lost its server tries again after 5 s at most instead of 20
-    until: a SuperNode has an option for it
+flwr.supercore.interceptors: RuntimeVersionHttpInterceptor (site_connection)
+    why: nobody is answered without a version
+    until: a SuperNode can be part of another process
 flwr.supercore.run: RunNotRunningException (connections)
     why: a run that the SuperLink gave up ends in one line
     until: the exceptions of `Grid` are public
 flwr.supercore.runtime: RuntimeHttpClient (connections)
     why: as flwr.proto.runtime_pb2
     until: tasks have a public client
-flwr.supercore.state.schema.linkstate_models: Node (superlink)
-    why: the table with the keys, see flwr.server.superlink.linkstate
-    until: unregistering forgets the key
-flwr.supercore.task_identity: TaskIdentity (connections)
+flwr.supercore.task_identity: TaskIdentity (identity)
     why: a `Message` looks up here on whose behalf it is made
     until: `Message` is made by a grid, for its own run
-flwr.supercore.utils: uint64_to_int64 (superlink)
-    why: how a node's id is written in that table
-    until: unregistering forgets the key
-flwr.superlink: extensions (superlink)
-    why: patched: Control and Runtime ask nobody who they are; here they are open to this machine only
-    until: they can listen on a port of their own, or ask for a secret
 flwr.superlink.cli: flower_superlink (superlink)
     why: the command, started by us after the patches
     until: nothing is patched
 flwr.superlink.grid: HttpGrid (patient_grid)
     why: patched: what it waits for, and for how long
     until: the grid has a time limit for each answer, and for a SuperLink that is gone
-flwr.supernode: fleet_http_connection, start_client_internal (supernode)
-    why: patched: the same interval again; a look for a question every half second instead of three
-    until: a SuperNode has options for both
-flwr.supernode.cli: flower_supernode (supernode)
-    why: the command, started by us after the patches
-    until: nothing is patched
-flwr.supernode.fleet_http_client: FleetHttpClient (connections)
+flwr.superlink: extensions (superlink)
+    why: patched: Control and Runtime ask nobody who they are; here they are open to this machine only
+    until: they can listen on a port of their own, or ask for a secret
+flwr.supernode.fleet_http_client: FleetHttpClient (site_connection)
     why: as flwr.proto.fleet_pb2
-    until: a SuperNode waits until it is let in, and says so
-flwr.supernode.node_auth_http_interceptor: NodeAuthHttpInterceptor (connections)
+    until: a SuperNode can be part of another process
+flwr.supernode.node_auth_http_interceptor: NodeAuthHttpInterceptor (site_connection)
     why: shows a site's key
-    until: a SuperNode waits until it is let in, and says so
-flwr.supernode.runtime.run_clientapp: pull_task_input, push_message, push_task_output (connections)
-    why: as flwr.proto.runtime_pb2: a question, and the pieces of its answer
-    until: tasks have a public client
+    until: a SuperNode can be part of another process
 """
 
-HEARTBEAT = 10  # seconds between a SuperNode's signs of life; after twice as many without one it counts as gone
-CONNECTED = ("SuperNode ID", "Connection successful")  # in a SuperNode's log
-NOT_CONNECTED = "Connection attempt failed"
+from hashlib import sha256
+
+CONTROL_HEADER = "x-fedcopl-control"
+HEARTBEAT = 10  # seconds, the least that a SuperLink accepts; after twice as many without a sign of life a site is gone
+
+
+def control_key(secret: bytes) -> str:
+    """What a caller of Control has to show, made of the secret that a server shares with its SuperLink."""
+    return sha256(b"control " + secret).hexdigest()

@@ -1,9 +1,7 @@
-"""Our conversations with Flower's SuperLink and SuperNode, over HTTP, for which Flower offers no public client.
+"""A server's conversations with its SuperLink, over HTTP, for which Flower offers no public client.
 
-`Control`: the server says who may join, and starts a run. `visit_server`: a site finds out whether it is let in.
-`Runtime`: the server takes its task from its SuperLink, a site its questions from its SuperNode. Flower would unpack
-the app that a server sends and run it. Here no code ever comes over the wire: whatever app a task names, a site answers
-with the `fedcopl` that is installed there, and a server plays its own. Nor is the model loaded anew for every question.
+`Control`: the server says who may join, and starts a run. `Runtime`: it takes its task from the SuperLink. Flower would
+unpack the app that the task names and run it; here the server plays its own.
 """
 
 import logging
@@ -11,11 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from flwr.app import Context, Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
@@ -26,7 +22,6 @@ from flwr.proto.control_pb2 import (
     StartRunRequest,
     UnregisterNodeRequest,
 )
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
     PullTaskInputRequest,
@@ -43,12 +38,9 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from . import HEARTBEAT
+from . import CONTROL_HEADER, control_key
+from .identity import act_for
 from .patient_grid import PatientGrid
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
@@ -81,13 +73,24 @@ class RegisteredSite:
     since: str  # when it was connected last
 
 
+class OperatorKey:
+    """Shows with each request that whoever asks may read the server's secret: other users of the machine may not."""
+
+    def __init__(self, secret: bytes):
+        self._headers = {CONTROL_HEADER: control_key(secret)}
+
+    def intercept(self, context: Any, call_next: Any) -> httpx.Response:
+        context.request.headers.update(self._headers)
+        response: httpx.Response = call_next(context)
+        return response
+
+
 class Control:
     """The Control interface of a SuperLink on this machine."""
 
-    def __init__(self, address: str, ca: Path):
-        self._client = ControlHttpClient.from_server_address(
-            address, False, ca.read_bytes(), [RuntimeVersionHttpInterceptor(component_name="flwr")]
-        )
+    def __init__(self, address: str, ca: Path, secret: bytes):
+        shown = (RuntimeVersionHttpInterceptor(component_name="flwr"), OperatorKey(secret))
+        self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), shown)
 
     def sites(self) -> list[RegisteredSite]:
         nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
@@ -134,18 +137,9 @@ def app_bundle() -> bytes:
     return build_fab_from_files({"pyproject.toml": APP.encode()})[0]
 
 
-def visit_server(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    """Be connected as the site with this key for a moment; `httpx.HTTPError` if that is not granted."""
-    shown = (RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, key.public_key()))
-    with FleetHttpClient.from_server_address(address, False, ca.read_bytes(), shown) as client:
-        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        node = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT))
-        client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))  # the SuperNode comes in its stead
-
-
 @dataclass(frozen=True)
 class Runtime:
-    """Where tasks are given out: the Runtime interface of a SuperLink or SuperNode."""
+    """Where tasks are given out: the Runtime interface of a SuperLink."""
 
     address: str
     secret: bytes  # shared with it: no other process of this machine is given a task
@@ -170,23 +164,15 @@ class Runtime:
 
 
 class TaskQueue:
-    """Tasks as they are given out, one token each."""
+    """A server's tasks as they are given out, one token each."""
 
-    def __init__(self, runtime: Runtime, kind: TaskType):
-        self._client, self._kind = runtime.client(), kind
-
-    @classmethod
-    def of_server(cls, runtime: Runtime) -> "TaskQueue":
-        return cls(runtime, TaskType.SERVER_APP)
-
-    @classmethod
-    def of_site(cls, runtime: Runtime) -> "TaskQueue":
-        return cls(runtime, TaskType.CLIENT_APP)
+    def __init__(self, runtime: Runtime):
+        self._client = runtime.client()
 
     def next(self) -> str | None:
         """The token of the next task, if there is one and somebody to ask."""
         try:
-            answer = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[self._kind]))
+            answer = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
         except httpx.HTTPError:
             return None
         return answer.token or None
@@ -196,37 +182,6 @@ class TaskQueue:
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
-
-
-class NotHandedIn(Exception):
-    """A question or its answer got lost between a site and its SuperNode; the server will ask again."""
-
-
-@dataclass(frozen=True)
-class SiteTask:
-    """One question at a site, whose answer is to be handed in."""
-
-    question: Message
-    _context: Context
-    _client: RuntimeHttpClient
-
-    def hand_in(self, reply: Message) -> None:
-        push_message(self._client, reply, self._context)
-        push_task_output(self._client, None, SubStatus.COMPLETED, "")
-
-
-@contextmanager
-def site_task(runtime: Runtime, token: str) -> Iterator[SiteTask]:
-    """A site's task of a run; `NotHandedIn` for what goes wrong between this process and its SuperNode."""
-    client = runtime.client(token, "flwr-clientapp")
-    try:
-        with _heartbeats(client):
-            question, context, _, _ = pull_task_input(client)
-            yield SiteTask(question, context, client)
-    except (httpx.HTTPError, RuntimeError) as error:  # the latter is Flower's own
-        raise NotHandedIn(str(error)) from error
-    finally:
-        client.close()
 
 
 @contextmanager
@@ -245,11 +200,6 @@ def server_task(runtime: Runtime, token: str, should_stop: Callable[[], bool] = 
         _tell_end(client, ended)
         grid.close()
         client.close()
-
-
-def act_for(task: int, run: int, node: int) -> None:
-    """On whose behalf this process makes Flower's messages: they look it up when they are made."""
-    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
 
 
 def _tell_end(client: RuntimeHttpClient, ended: str) -> None:

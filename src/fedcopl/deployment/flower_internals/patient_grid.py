@@ -42,7 +42,7 @@ def is_lost(message: Message) -> bool:
     """Whether this stands for a question or an answer that got lost on its way.
 
     >>> from flwr.app import RecordDict
-    >>> from fedcopl.deployment.flower_internals.connections import act_for
+    >>> from fedcopl.deployment.flower_internals.identity import act_for
     >>> act_for(1, 1, 1)
     >>> is_lost(Message(RecordDict(), 7, "query.train"))
     False

@@ -8,10 +8,12 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from ...errors import Interrupted, NoClientAnswered
-from ...federation.seam import too_few
-from ...messages import Ask, KeyAsk, Reply, digest, payload_bytes
+from ...federation.seam import Reasons, too_few
+from ...messages import Ask, Evaluate, KeyAsk, Reply, digest, payload_bytes
 from ...run.watcher import SilentWatcher, Watcher
+from ..audit_log import IN, OUT, Crossing
 from ..flower_internals.patient_grid import is_lost
+from ..wire.crossings import crossing
 from ..wire.message_format import Unreadable, one_line, question_records, read_answer, route
 from ..wire.terms import Terms
 from .site_registry import ConnectedSites, KnownSites, SiteNode
@@ -37,6 +39,7 @@ class _Asked:
     ask: Ask
     node: SiteNode | None = None  # where it was sent to
     message: str = ""  # Flower's id of it; none: it has to be sent, perhaps again
+    sent: Message | None = None
 
     @property
     def most(self) -> int:
@@ -54,8 +57,9 @@ class GridClients:
     patience: Patience = field(default_factory=Patience)
     watcher: Watcher = field(default_factory=SilentWatcher)
     should_stop: Callable[[], bool] = lambda: False
+    audit: Callable[[Crossing], None] = lambda crossing: None
     connected: ConnectedSites = field(init=False)
-    _dropped: dict[str, str] = field(default_factory=dict)
+    _drops: Reasons = field(default_factory=Reasons)
     _said: str = ""
     _away: set[str] = field(default_factory=set)  # who is waited for and was not connected at the last look
 
@@ -84,18 +88,25 @@ class GridClients:
             self._pause(LOOK)
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        """Replies in the order asked. Who does not answer in time, or answers rubbish, is missing."""
-        needed = min(self.least, len(questions))
+        """Replies in the order asked. Who does not answer in time, or answers rubbish, is missing.
+
+        For measuring nobody is waited for beyond that: no model depends on it.
+        """
+        measures = all(isinstance(ask, Evaluate) for ask in questions.values())
+        needed = 0 if measures else min(self.least, len(questions))
         replies: dict[str, Reply] = {}
         self._collect({site: _Asked(ask) for site, ask in questions.items()}, replies, needed)
         if len(replies) < needed:
-            wrong = {site: self._dropped[site] for site in questions if site not in replies}
+            known = self._drops.in_words()
+            wrong = {site: known[site] for site in questions if site not in replies}
             raise NoClientAnswered(too_few(questions, len(replies), needed, wrong))
         return {site: replies[site] for site in questions if site in replies}
 
-    def take_dropped(self) -> dict[str, str]:
-        """Site -> why its answer was not used, since this was last asked."""
-        taken, self._dropped = self._dropped | self.connected.notes, {}
+    def take_drops(self) -> Reasons:
+        """Whose answers were not used, and why, since this was last asked."""
+        taken, self._drops = self._drops, Reasons()
+        for site, why in self.connected.notes.items():
+            taken.add(site, "connect", why)
         self.connected.notes = {}
         return taken
 
@@ -126,6 +137,8 @@ class GridClients:
             if node is not None and (not one.message or node != one.node):
                 one.node = node
                 messages[site] = self._message(node, one.ask, site)
+                self.audit(crossing(messages[site], OUT, site, "sent"))
+                one.sent = messages[site]
         taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
         for site, message in messages.items():
             asked[site].message = message.metadata.message_id if message.metadata.message_id in taken else ""
@@ -157,8 +170,10 @@ class GridClients:
             try:
                 reply = self._read(site, message, one)
             except Unreadable as error:
+                self.audit(crossing(message, IN, site, f"dropped: {error}", one.sent))
                 self._drop(site, one.ask, str(error))
                 continue
+            self.audit(crossing(message, IN, site, "taken", one.sent))
             if not isinstance(one.ask, KeyAsk):
                 self.watcher.answered(site, one.ask)
             yield site, reply
@@ -174,8 +189,7 @@ class GridClients:
         return reply
 
     def _drop(self, site: str, ask: Ask, why: str) -> None:
-        before = f"{self._dropped[site]}; " if site in self._dropped else ""
-        self._dropped[site] = f"{before}{type(ask).__name__}: {why}"
+        self._drops.add(site, type(ask).__name__, why)
         self.watcher.noticed(f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}")
 
     def _say(self, what: str) -> None:

@@ -1,17 +1,19 @@
 """What a server is to do, and all of it looked at and loaded before anybody is let in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...algorithm import FloatArray
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
-from ...data.dataset import clean_all, read_classes
+from ...data.dataset import clean_all, read_classes, read_other_names
 from ...data.records import TEMPLATE
 from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy
 from ...methods import choose_method, settled
 from ...privacy.accountant import require_accounting
-from ...run.build import build_clip, feature_width, first_state
+from ...run.build import build_clip, first_state, known_mix
+from ...run.earlier import EarlierRun, fitted, noted, read_earlier, refuse_without
 from ...run.folder import RunFolder
 from .grid_clients import Patience
 
@@ -25,6 +27,7 @@ class ServerPlan:
     out: Path
     patience: Patience
     resume: bool = False
+    earlier: Path | None = None  # folder of a finished run to go on from
 
     def classes(self) -> tuple[str, ...]:
         if self.classes_file is None:
@@ -32,8 +35,10 @@ class ServerPlan:
         return clean_all(read_classes(self.classes_file), self.classes_file)
 
     def whole_config(self) -> RunConfig:
-        """The settings with the sentence written out: sites must not choose their own."""
-        model = self.config.model.model_copy(update={"template": self.config.model.template or TEMPLATE})
+        """The settings with the sentences written out, other names and all: sites must not choose their own."""
+        others = "" if self.classes_file is None else read_other_names(self.classes_file)
+        sentences = (self.config.model.template or TEMPLATE) + others
+        model = self.config.model.model_copy(update={"template": sentences})
         return self.config.model_copy(update={"model": model})
 
 
@@ -45,20 +50,30 @@ class PreparedServer:
     config: RunConfig
     classes: tuple[str, ...]
     clip: Clip
+    known_mix: FloatArray | None = None  # of the classes over all sites
+    earlier: EarlierRun | None = None  # to go on from; a run that is resumed after its first round needs it no more
 
     @classmethod
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Every mistake that can be found beforehand is found here."""
-        classes, config = plan.classes(), settled(plan.whole_config())
+        earlier = None if plan.earlier is None else read_earlier(plan.earlier)
+        classes, config = plan.classes(), noted(settled(plan.whole_config()), earlier)
         require_accounting(config)
         refuse_privacy(config, choose_method(config).neighbours())
         clip = build_clip(config.model)
+        mix = known_mix(config, classes)
         with RunFolder(plan.out) as folder:
-            folder.open(config, resume=plan.resume)
-        return cls(plan, config, classes, clip)
+            if folder.open(config, resume=plan.resume) is None:
+                refuse_without(config, earlier)
+        prepared = cls(plan, config, classes, clip, mix, earlier)
+        prepared.first_state()  # also whether an earlier run fits
+        return prepared
 
     def first_state(self) -> ServerState:
         count = len(self.classes)
-        return first_state(
-            self.config, choose_method(self.config).start(self.clip, count), count, feature_width(self.clip)
-        )
+        start = choose_method(self.config).start(self.clip, count)
+        state = replace(first_state(self.config, start, count, self.clip.feature_size), known_mix=self.known_mix)
+        if self.earlier is None:
+            return state
+        fits = fitted(self.earlier, self.config, self.clip, self.classes, start)
+        return replace(state, shared=fits.shared)

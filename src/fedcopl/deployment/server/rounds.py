@@ -14,7 +14,6 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
-from ...algorithm.metrics import Score
 from ...config import RunConfig
 from ...errors import NoClientAnswered, RunFolderError
 from ...federation.client import ClientState
@@ -25,8 +24,9 @@ from ...methods import choose_method
 from ...run.build import backbone_name
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import Play, round_record, versions
-from ...run.record import ClientRecord, Outcome, RefreshRecord, RoundRecord, measured
+from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ...run.watcher import Watcher
+from ..audit_log import AuditLog
 from ..wire.terms import terms_of
 from .grid_clients import GridClients
 from .plan import PreparedServer
@@ -79,9 +79,10 @@ def serve(
         file = ServerFile.begin(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(file.run, file.attempt, config, classes, model)
-        sites = GridClients(grid, terms, file.known, plan.patience, watcher, should_stop)
+        log_book = AuditLog(folder.path)
+        sites = GridClients(grid, terms, file.known, plan.patience, watcher, should_stop, log_book.write)
         watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
-        books = ServerBooks(config, classes, tuple(server.shared), sites)
+        books = ServerBooks(config, classes, tuple(server.shared), sites, model)
         with _why_it_ends(folder):
             return Play(config, folder, sites, books, watcher, time.monotonic()).play(server, checkpoint).outcome
 
@@ -105,14 +106,19 @@ class ServerBooks:
     classes: tuple[str, ...]
     shared: tuple[str, ...]
     sites: GridClients
+    model: str  # name and fingerprint
 
-    def begin(self, scores: Mapping[str, Score]) -> Outcome:
-        self.sites.take_dropped()
-        return Outcome(zero_shot=measured(list(scores.values())))
+    def begin(self, first: RoundReport) -> Outcome:
+        first.drops.take(self.sites.take_drops())
+        return Outcome(zero_shot=self._measured(first), dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
-        record = round_record(report, measured(list(report.scores.values())))
-        return replace(record, dropped={**self.sites.take_dropped(), **record.dropped}), None
+        report.drops.take(self.sites.take_drops())
+        return round_record(report, self._measured(report)), None
+
+    def _measured(self, report: RoundReport) -> Measured:
+        """A site that did not answer keeps its row, so that the others keep theirs."""
+        return measured([report.scores.get(name, (0, 0)) for name in self.sites.known.numbers])
 
     def complete(self, outcome: Outcome) -> Outcome:
         method, known = choose_method(self.config), tuple(self.sites.known.numbers)
@@ -124,6 +130,8 @@ class ServerBooks:
             trains=method.trains,
             shared=self.shared,
             averaged=method.averaged(),
+            backbone=self.model,
+            called=self.sites.terms.run,
             sites=known,
             clients=tuple(ClientRecord(name=name) for name in known),
             classes=self.classes,

@@ -11,12 +11,16 @@ from pathlib import Path
 import httpx
 
 from ...errors import FederationError, Interrupted
+from ...files import make_folders
 from ...run.record import Outcome
 from ...run.watcher import Watcher
 from ..certificates import Certificates
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, TaskQueue, server_task
+from ..metrics import health, server_metrics
+from ..metrics_port import metrics_port
 from ..processes import flower_child, fresh_secret, holding, should_stop
 from ..wire.addresses import own_address, with_port
+from .answer_size import largest_answer
 from .plan import PreparedServer
 from .rounds import serve
 from .site_registry import admitting
@@ -33,6 +37,7 @@ class ServerHome:
     certificates: Certificates
     host: str = "0.0.0.0"
     port: int = 9092
+    metrics_port: int = 0  # of this machine alone; 0: none
 
     @property
     def local(self) -> str:
@@ -54,9 +59,10 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> 
     }
     with (
         holding(home.folder, "server", about),
-        superlink(home) as (link, secret),
+        superlink(home, largest_answer(prepared.first_state())) as (link, secret),
+        metrics_port(home.metrics_port, lambda: server_metrics(home.folder), lambda: health(home.folder, ended(link))),
         _in_plain_words(home),
-        control_of(home, link) as control,
+        control_of(home, link, secret) as control,
         admitting(home.sites, control, watcher),
     ):
 
@@ -70,6 +76,11 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> 
         with server_task(runtime, _first_task(runtime, run_id, stopped), stopped) as grid:
             outcome = serve(grid, prepared, watcher, stopped)
         return replace(outcome, traffic=control.traffic(run_id))
+
+
+def ended(link: subprocess.Popen[bytes]) -> list[str]:
+    """What is wrong with the SuperLink, for those who ask after the server's health."""
+    return [] if link.poll() is None else ["the SuperLink has ended"]
 
 
 @contextmanager
@@ -86,14 +97,13 @@ def _in_plain_words(home: ServerHome) -> Iterator[None]:
 
 
 @contextmanager
-def superlink(home: ServerHome) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
-    """A SuperLink in a process of its own, and the secret that it shares with this one."""
+def superlink(home: ServerHome, most: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+    """A SuperLink in a process of its own, and the secret that it shares with this one; for answers of `most` bytes."""
     files, folder = home.certificates, home.log.parent
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("link.db*"):
-        old.unlink()  # all that has to survive is in files of our own
+    make_folders(folder)
+    _forget(folder)
     secret_file, secret = fresh_secret(folder)
-    arguments = [home.host, "--host", home.host, "--port", str(home.port), "--database", str(folder / "link.db")]
+    arguments = [home.host, str(most), "--host", home.host, "--port", str(home.port)]
     arguments += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
     arguments += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
     arguments += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
@@ -101,11 +111,17 @@ def superlink(home: ServerHome) -> Iterator[tuple[subprocess.Popen[bytes], bytes
         yield child, secret
 
 
+def _forget(folder: Path) -> None:
+    """A database of an older version holds questions and answers; now they are in memory, and nowhere else."""
+    for old in folder.glob("link.db*"):
+        old.unlink(missing_ok=True)
+
+
 @contextmanager
-def control_of(home: ServerHome, link: subprocess.Popen[bytes]) -> Iterator[Control]:
+def control_of(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
     """The registry of a SuperLink, as soon as that is up."""
     _wait_until_ready(home, link)
-    control = Control(home.local, home.certificates.ca)
+    control = Control(home.local, home.certificates.ca, secret)
     try:
         yield control
     finally:
@@ -136,7 +152,7 @@ def _is_up(home: ServerHome) -> bool:
 
 def _first_task(runtime: Runtime, run_id: int, stopped: Callable[[], bool]) -> str:
     end = time.monotonic() + READY
-    with TaskQueue.of_server(runtime) as tasks:
+    with TaskQueue(runtime) as tasks:
         while time.monotonic() < end:
             token = tasks.next()
             if token:

@@ -19,8 +19,9 @@ from flwr.serverapp import Grid
 
 from ...errors import FedCoPLError
 from ...run.watcher import Watcher
-from ..certificates import SiteKey, read_site_keys
+from ..certificates import SiteKey
 from ..flower_internals.connections import Control
+from ..provisioning.endings import admitted_keys, this_day
 from ..wire.message_format import ASK_NAME, read_name
 
 
@@ -57,7 +58,7 @@ def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
 def admitting(folder: Path, control: Control, watcher: Watcher) -> Iterator[None]:
     """Keep the registry in step with a folder of keys while the run goes on: a new file lets a new site in."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = read_site_keys(folder)
+    known = admitted_keys(folder, this_day())
     AdmissionChange(refused=admit(control, known.values()).refused).announce(watcher)
     over = threading.Event()
 
@@ -66,7 +67,7 @@ def admitting(folder: Path, control: Control, watcher: Watcher) -> Iterator[None
         trouble = ""
         while not over.wait(1.0):
             try:
-                found = read_site_keys(folder)
+                found = admitted_keys(folder, this_day())
                 if found != known:
                     admit(control, found.values()).announce(watcher)
                     known = found

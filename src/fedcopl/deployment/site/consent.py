@@ -4,21 +4,27 @@ The settings of a run are the server's; the conditions are the site's own. What 
 itself, so that nothing can be forgotten.
 """
 
+import difflib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cache
 
 from ...config import RunConfig
 from ...errors import ConfigError
-from ...messages import REPLY_TO, Ask, Estimate, Train
+from ...messages import REPLY_TO, Adapt, Ask, Estimate, KeyAsk, Train
+from ...methods import METHODS, choose_method
 
-USUAL = ("visual",)  # what FedCoPL averages; all else is personal
+FEATURES = "features"  # beside prompts: sums of image features, in all and by class, for the priors
+USUAL = ("visual", FEATURES)  # what FedCoPL makes use of; all else is personal
+LEAST_IMAGES = 5  # fewer are somebody in particular
 NEVER = "images, file names, labels, predictions, what stays at home of the prompts, the private key, site.secret"
 WORDS = {
-    ("Adapted", "sums"): "sums over its images for the priors: of posteriors, and of image features by class",
-    ("Adapted", "masked"): "the same under masks, instead, where the run has secure sums",
+    ("Adapted", "sums"): "sums over its images for the priors: of posteriors, and of image features by class "
+    "(`--share visual` alone refuses these)",
+    ("Adapted", "masked"): "such sums for the priors under masks, instead, where the run has secure sums",
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
-    ("Estimated", "masked"): "the same under masks, instead, where the run has secure sums",
+    ("Estimated", "masked"): "its class counts under masks, instead, where the run has secure sums",
     ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
     ("Selected", "images"): "how many images it has; nothing where the run is private",
     ("Selected", "unchanged"): "how many it labels as at its last refresh; nothing where the run is private",
@@ -26,10 +32,11 @@ WORDS = {
     ("Trained", "examples"): "how many images it trained on",
     ("Trained", "loss"): "the training loss",
     ("Trained", "checks"): "whether training helps, on images it does not train on; nothing with noise",
-    ("Trained", "masked"): "these under masks, instead, where the run has secure sums",
+    ("Trained", "masked"): "its prompts, images and loss under masks, instead, where the run has secure sums",
     ("Evaluated", "correct"): "how many labelled test images are right; 0 of 0 if it has none, or wants masks or noise",
     ("Evaluated", "examples"): "how many labelled test images it has; 0 likewise",
     ("Introduced", "keys"): "public keys made for one secure sum",
+    ("Introduced", "voucher"): "its public key, and its signature that they are its own, for the other sites",
     ("SharedOut", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
     ("Unmasked", "shares"): "shares that take the masks off a sum, never off one site's numbers",
 }
@@ -38,7 +45,7 @@ ALSO = (
     "its name and its public key",
     "where it does not answer, why: its conditions, its version, the digests of its classes and of its model, or only "
     "the kind of error",
-    "how long each answer took (Flower says so), which hints at how many images it has, also in secure sums",
+    "how long each answer took, by when it comes, which hints at how many images it has, also in secure sums",
 )
 
 
@@ -46,21 +53,34 @@ ALSO = (
 class Consent:
     """What a site lets go, and what it asks for in return."""
 
-    share: tuple[str, ...] = USUAL  # prompts that may leave
+    share: tuple[str, ...] = USUAL  # prompts that may leave, and `features`
     least_sites: int = 0  # above 0: it answers only in secure sums, of at least so many sites
     least_noise: float = 0.0  # in units of the clips, as `privacy.noise`
+    least_images: int = LEAST_IMAGES  # that an update is trained on, and that a class has in sums of features
+    secure_sums: bool = True  # False: it takes part in none
 
     def __post_init__(self) -> None:
-        if not self.share:
+        if not self.prompts:
             raise ConfigError("share: name at least one kind of prompts, or there is nothing to take part with")
-        if self.least_sites < 0 or not 0 <= self.least_noise < math.inf:  # nan would be a condition that always holds
-            raise ConfigError("least-sites, least-noise: must be numbers from 0 on")
+        for name in self.share:
+            _refuse_unknown(name)
+        if min(self.least_sites, self.least_images) < 0 or not 0 <= self.least_noise < math.inf:  # nan would hold
+            raise ConfigError("least-sites, least-noise, least-images: must be numbers from 0 on")
+        if self.least_sites and not self.secure_sums:
+            raise ConfigError("least-sites: is about secure sums, and no-secure-sums refuses them; say one of both")
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        return tuple(name for name in self.share if name != FEATURES)
 
     def __str__(self) -> str:
+        features = "" if FEATURES in self.share else " but no sums of image features"
         sums = f"only in secure sums of at least {self.least_sites} sites" if self.least_sites else "openly or in sums"
         noise = f", with noise of at least {self.least_noise:g}" if self.least_noise else ""
+        images = f", made of at least {self.least_images} images"
         accuracy = "" if self.tells_accuracy else ", and does not tell how many of its test images are right"
-        return f"it shares {', '.join(self.share)} prompts, {sums}{noise}{accuracy}"
+        how = sums if self.secure_sums else "openly, never in secure sums"
+        return f"it shares {', '.join(self.prompts)} prompts{features}, {how}{noise}{images}{accuracy}"
 
     @property
     def tells_accuracy(self) -> bool:
@@ -69,10 +89,15 @@ class Consent:
 
     def objections(self, ask: Ask, config: RunConfig) -> Iterator[str]:
         """Why this question is not answered in a run with these settings; none: it is."""
-        foreign = sorted(set(ask.shared) - set(self.share)) if isinstance(ask, Estimate | Train) else []
+        sent = ask.shared if isinstance(ask, Estimate | Train) else ()
+        foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
         if foreign:
-            yield f"the run averages the prompt {foreign[0]!r}, and this site shares only {', '.join(self.share)}"
+            yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        if FEATURES not in self.share and (wants_features(config) or _is_about_features(ask)):
+            yield "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
         privacy = config.privacy
+        if not self.secure_sums and (privacy.secure_sums or isinstance(ask, KeyAsk)):
+            yield "this site takes part in no secure sums, and the run has them"
         if self.least_sites and not privacy.secure_sums:
             yield "this site answers only with privacy.secure_sums, and the run has none"
         elif self.least_sites > privacy.min_sites:
@@ -82,10 +107,51 @@ class Consent:
             yield f"this site wants privacy.noise of at least {self.least_noise:g}, and the run has {privacy.noise:g}"
 
 
-def what_leaves() -> Iterator[str]:
-    """One line for each field of each answer; for one without words of its own, its name."""
+def wants_features(config: RunConfig) -> bool:
+    """Whether a run with these settings adds up image features."""
+    return config.adapts and config.priors.balance and config.priors.prototypes and not config.privacy.noise
+
+
+def _is_about_features(ask: Ask) -> bool:
+    return isinstance(ask, Adapt) and (ask.wanted in ("features", "classes", "clusters") or bool(ask.prototypes))
+
+
+@cache
+def shareable() -> tuple[str, ...]:
+    """Every name that `--share` takes: what any method averages, and sums of features."""
+    methods = (choose_method(RunConfig.from_mapping({"method": name}, "methods")) for name in METHODS)
+    return tuple(dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), FEATURES]))
+
+
+def _refuse_unknown(name: str) -> None:
+    if name not in shareable():
+        near = difflib.get_close_matches(name, shareable(), n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"share: nothing is called {name!r} (there is: {', '.join(shareable())}){hint}")
+
+
+OPENLY = {  # what leaves only where a site also answers without masks
+    *(("Selected", name) for name in ("examples", "images", "unchanged")),
+    *(("Trained", name) for name in ("shared", "examples", "loss", "checks")),
+    *(("Evaluated", name) for name in ("correct", "examples")),
+    ("Adapted", "sums"),
+    ("Estimated", "counts"),
+}
+IN_SUMS = {("Introduced", "keys"), ("Introduced", "voucher"), ("SharedOut", "sealed"), ("Unmasked", "shares")}
+
+
+def _may_leave(kind: str, field: str, consent: Consent) -> bool:
+    if consent.least_sites and (kind, field) in OPENLY:
+        return False
+    return consent.secure_sums or not (field == "masked" or (kind, field) in IN_SUMS)
+
+
+def what_leaves(consent: Consent | None = None) -> Iterator[str]:
+    """One line for each field of each answer that the conditions allow; for one without words of its own, its name."""
     for kind in REPLY_TO.values():
         for field in fields(kind):
+            if consent and not _may_leave(kind.__name__, field.name, consent):
+                continue
             words = WORDS.get((kind.__name__, field.name), "see docs/what-leaves-a-client.md")
             yield f"{kind.__name__}.{field.name}: {words}"
     yield from ALSO

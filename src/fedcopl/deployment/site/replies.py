@@ -12,20 +12,25 @@ from typing import Protocol
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...errors import CannotAnswer, FedCoPLError
+from ...errors import CannotAnswer, FedCoPLError, RunFolderError
 from ...messages import REPLY_TO, Ask, Reply, digest
+from ..audit_log import OUT, AuditLog
+from ..wire.crossings import crossing, received
 from ..wire.message_format import (
     ASK_NAME,
+    REFUSED,
     Unreadable,
     answer_records,
+    is_refusal,
     name_records,
+    one_line,
     read_question,
     refusal_records,
     route,
 )
 from ..wire.terms import Refused, Terms
 
-MOST = 10**9  # bytes of a question
+MOST = 10**8  # bytes of a question: the prompts and prototypes of large models are a few million
 OPEN = (Refused, Unreadable, CannotAnswer)  # they speak of questions, never of images
 EXPECTED = (FedCoPLError, *OPEN)
 log = logging.getLogger("fedcopl.site")
@@ -45,12 +50,17 @@ class Answerer(Protocol):
     def answer(self, ask: Ask, terms: Terms) -> Reply: ...
 
 
-def make_client_app(answerer: Callable[[Context], Answerer]) -> ClientApp:
-    """An app that takes every question to whom the context names."""
+def make_client_app(
+    answerer: Callable[[Context], Answerer], log_of: Callable[[Context], AuditLog | None] = lambda context: None
+) -> ClientApp:
+    """An app that takes every question to whom the context names, and writes it down where that one has a log."""
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
-        return reply_to(message, lambda: answerer(context))
+        log_book = log_of(context)
+        if log_book is None:
+            return reply_to(message, lambda: answerer(context))
+        return audited_reply(message, lambda: answerer(context), log_book, "its SuperLink")
 
     for path in (ASK_NAME, *map(route, REPLY_TO)):
         app.query(path.removeprefix("query."))(handle)
@@ -66,6 +76,28 @@ def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
         step = message.metadata.message_type.removeprefix("query.")
         log.error("%s: %s", step, whole_reason, exc_info=not isinstance(error, EXPECTED))
         return Message(refusal_records(harmless_reason(error)), reply_to=message)
+
+
+def audited_reply(message: Message, site: Callable[[], Answerer], log_book: AuditLog, server: str) -> Message:
+    """The answer to any message, both written down: the question before it is looked at, the answer before it goes.
+
+    What cannot be written down is not answered: all that leaves then is that it is so.
+    """
+    try:
+        log_book.write(received(message, server))
+        reply = reply_to(message, site)
+        log_book.write(crossing(reply, OUT, server, decision_of(reply), message))
+        return reply
+    except RunFolderError as error:
+        log.error("%s", error)
+        return Message(refusal_records(harmless_reason(error)), reply_to=message)
+
+
+def decision_of(reply: Message) -> str:
+    """In the words of the log: answered, or why not."""
+    if not is_refusal(reply.content):
+        return "answered"
+    return f"refused: {one_line(reply.content.config_records[REFUSED].get('reason'))}"
 
 
 def harmless_reason(error: Exception) -> str:

@@ -1,6 +1,6 @@
 """One real site: its own images and model, and the answers to the server's questions."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -15,21 +15,35 @@ from ...data.cache import PixelCache
 from ...data.catalog import load_dataset
 from ...data.corrections import corrections_of
 from ...data.prepare import Prepared
+from ...data.reading import ImageReading
 from ...errors import ConfigError
 from ...federation.client import NO_EXAM, Client, ClientState
+from ...federation.question_checks import Expected, what_is_wrong_with
 from ...federation.server import ServerState
 from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
 from ...methods import choose_method
 from ...run.believed_labels import write_images, write_labels
 from ...run.build import backbone_name, build_clip, build_images, build_model, expert_answers
+from ...run.earlier import begun_states, earlier_name, fitted, read_earlier
 from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
 from ...run.loop import versions
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ...run.watcher import SilentWatcher, Watcher
-from ..certificates import site_secret
-from ..wire.terms import LOCAL, Refused, Terms, classes_digest, differences, hold_to, images_digest
+from ..certificates import site_key, site_secret
+from ..wire.message_format import one_line
+from ..wire.terms import LOCAL, PINNED, Refused, Terms, classes_digest, differences, hold_to, images_digest
+from .accounted_client import AccountedClient
+from .agreement import AgreedToAll, Agreement
 from .consent import Consent
-from .site_state import SiteState
+from .ledger import SiteLedger
+from .limits import Limits
+from .order import out_of_order
+from .peers import Identity, Peers, VouchedClient, check_peers
+from .site_state import Answering, Objection, SiteState, SiteStep
+
+GIGABYTE = 10**9
+
+READING = ("window", "bands", "pages")  # of LOCAL["data"]: how files of images are read
 
 
 @dataclass(frozen=True)
@@ -43,10 +57,17 @@ class SiteHome:
     model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings that are its own business
     corrections: str = ""  # what its expert said in `fedcopl review`, to be trained on
     consent: Consent = field(default_factory=Consent)  # on what conditions it answers
+    files: Mapping[str, Any] = field(default_factory=dict)  # `data` settings: how its files of images are read
+    limits: Limits = field(default_factory=Limits)  # what a run may cost it
+    peers: Path | None = None  # public keys of the sites with which it takes part in secure sums
 
     def data(self) -> Data:
+        foreign = sorted(set(self.files) - set(READING))
+        if foreign:
+            raise ConfigError(f"data.{foreign[0]}: is the server's to say; a site sets {', '.join(READING)}")
         kind = "manifest" if self.images.is_file() else "folder"
-        return Data(source=kind, path=str(self.images), classes_file=self.classes_file)
+        own = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.files}
+        return RunConfig.from_mapping({"data": own}, "settings").data
 
     def own_model(self) -> Model:
         foreign = sorted(set(self.model) - set(LOCAL["model"]))
@@ -58,9 +79,13 @@ class SiteHome:
 class RunningSite:
     """Images and model loaded and checked. What it keeps between two questions is on disk."""
 
-    def __init__(self, home: SiteHome, watcher: Watcher | None = None):
+    def __init__(self, home: SiteHome, watcher: Watcher | None = None, agreement: Agreement | None = None):
         self.home, self.own = home, home.own_model()
-        self.prepared, self.clip, self.images = _load(home, self.own, watcher or SilentWatcher())
+        self.agreement, self.ledger = agreement or AgreedToAll(), SiteLedger(home.folder)
+        watcher = watcher or SilentWatcher()
+        self._watch = watcher.noticed
+        check_peers(home.peers)
+        self.prepared, self.clip, self.images = _load(home, self.own, watcher)
         train = self.prepared.dataset.train
         self.corrections = corrections_of(
             np.arange(len(train)), expert_answers(home.corrections, self.prepared.dataset)
@@ -84,19 +109,69 @@ class RunningSite:
         return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
 
     def answer(self, ask: Ask, terms: Terms) -> Reply:
-        """The reply, worked out once however often it is asked; `Refused` if server and site do not fit together."""
-        unlike = differences(terms, self.classes, self.model)
-        if unlike:
-            raise Refused("; ".join(unlike))
-        objections = list(self.home.consent.objections(ask, terms.config()))
-        if objections:
-            raise Refused("; ".join(objections))
-        client, folder = self._client(terms), self.home.folder / "runs" / file_name(terms.run)
-        hold_to(folder / "terms.json", terms, self.images)
+        """The reply, worked out once however often it is asked; `Refused` if the question is none of the run's."""
+        self._refuse(differences(terms, self.classes, self.model))
+        config = terms.config()
+        self._refuse([*self.home.consent.objections(ask, config), *self.home.limits.objections(config)])
+        folder = self.home.folder / "runs" / file_name(terms.run)
+        if not (folder / PINNED).exists():
+            self._agree(terms.run, config)
+        client = self._client(terms)
+        self._refuse([what_is_wrong_with(ask, self._expected(client))])
+        hold_to(folder / PINNED, terms, self.images)
         states = SiteState(folder / "state")
-        reply = states.answer(ask, terms.attempt, client)
+        if client.config.earlier and not states.has_begun:
+            states.seed(self._left_by_earlier(client))
+        reply = states.answer(ask, terms.attempt, self._trusted(client, terms.run), self._out_of_order(client.config))
         self._write_down(folder, client.config, ask, reply, states.state())
         return reply
+
+    def _left_by_earlier(self, client: Client) -> ClientState:
+        """What the run that this one goes on from left here; who was not in that begins as in any run."""
+        folder = self.home.folder / "runs" / file_name(earlier_name(client.config))
+        if not (folder / RESULTS).exists():
+            self._watch(f"this site was not in the run {one_line(earlier_name(client.config))}: it begins anew")
+            return ClientState()
+        start = client.learner.initial()
+        left = fitted(read_earlier(folder), client.config, self.clip, self.prepared.dataset.classes, start)
+        return next(iter(begun_states(left, start).values()), ClientState())
+
+    def _refuse(self, reasons: Iterable[str | None]) -> None:
+        given = [reason for reason in reasons if reason]
+        if given:
+            raise Refused("; ".join(given))
+
+    def _agree(self, run: str, config: RunConfig) -> None:
+        """Before the first answer: is there room for one more run, and do the people here want it?"""
+        runs, most = self.home.folder / "runs", self.home.limits.disk
+        used = sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / GIGABYTE
+        self._refuse([f"there is no room for another run: this site's limit is {most:g} GB"] if used > most else [])
+        self.ledger.refuse_more(run, self.home.limits.runs)
+        self._refuse([self.agreement.objection(run, config)])
+        self.ledger.begin(run)
+
+    def _trusted(self, client: Client, run: str) -> Answering:
+        """The client with an account of all runs, and in secure sums only with sites that it knows."""
+        accounted = AccountedClient(client, self.ledger, run, self.home.limits.epsilon)
+        if not client.config.privacy.secure_sums:
+            return accounted
+        home, counts_sites = self.home, self.home.consent.least_sites > 0
+        own = Identity(site_key(home.folder, home.name)[0])
+        return VouchedClient(accounted, Peers(home.folder, own, home.peers, counts_sites, self._watch))
+
+    def _expected(self, client: Client) -> Expected:
+        """What the questions of a run are about, by its own settings and this site's model."""
+        method, start = choose_method(client.config), client.learner.initial()
+        prompts = {name: start[name] for name in method.shared()}
+        return Expected(prompts, len(self.prepared.dataset.classes), self.clip.feature_size, method.neighbours())
+
+    def _out_of_order(self, config: RunConfig) -> Objection:
+        restarts = int(self.home.limits.restarts)
+
+        def objection(ask: Ask, at: SiteStep) -> str | None:
+            return out_of_order(ask, at, config, restarts)
+
+        return objection
 
     def _write_down(self, folder: Path, config: RunConfig, ask: Ask, reply: Reply, state: ClientState) -> None:
         """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
@@ -124,6 +199,7 @@ class RunningSite:
             method=method.title,
             trains=method.trains,
             averaged=method.averaged(),
+            backbone=self.model,
             rounds=(RoundRecord(round=round, macro=final, clients=(final,)),),
             classes=dataset.classes,
             template=config.model.template or dataset.template,
@@ -143,13 +219,16 @@ class RunningSite:
         exam = built.exam(built.images(self.prepared.test), labels) if tells and labels is not None else NO_EXAM
         # Bound to the run: another run with the same questions must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
-        return built.client(built.learner(built.images(self.prepared.train), number), exam, secret, self.corrections)
+        learner = built.learner(built.images(self.prepared.train), number)
+        return built.client(learner, exam, secret, self.corrections, self.home.consent.least_images)
 
     def _config(self, terms: Terms) -> RunConfig:
         """The server's settings, with this site's own in their stead."""
         config = terms.config()
         own = {name: getattr(self.own, name) for name in LOCAL["model"]}
-        return config.model_copy(update={"model": config.model.model_copy(update=own)})
+        files = {name: getattr(self.home.data(), name) for name in READING}
+        sections = {"model": config.model.model_copy(update=own), "data": config.data.model_copy(update=files)}
+        return config.model_copy(update=sections)
 
 
 def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
@@ -158,9 +237,18 @@ def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip,
     dataset = load_dataset(home.data())
     watcher.preparing("loading the model")
     clip = build_clip(own)
+    # What no run could use is said before the images are cut: a class name too long for any prompt.
+    bare = RunConfig(model=own.model_copy(update={"text_prompts": 0}))
+    built = build_model(bare, clip, dataset.classes, dataset.template)
+    try:
+        built.model.encoder.refuse_long_names(Model().text_prompts)
+    except ConfigError as error:  # how long prompts are is the server's to say
+        watcher.noticed(f"{error}. A run that leaves this setting as it is will not begin here")
     prepared = build_images(dataset, clip.preprocess, watcher)
     # They were cut a moment ago: this only looks them up.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
     bad = {one.number for one in cut_before.bad}
     contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
-    return prepared, clip, images_digest(prepared.dataset.train.names, contents)
+    # By other rules the same files are other images.
+    rules = ImageReading.of(home.data()).key
+    return prepared, clip, images_digest(prepared.dataset.train.names, [content + rules for content in contents])

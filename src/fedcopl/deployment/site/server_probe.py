@@ -1,9 +1,5 @@
-"""Before a site joins: is it the right server, and does it let this site in?
+"""Before a site joins: is it the right server? And if it does not let the site in, why."""
 
-A SuperNode that is not let in ends, and starting one takes seconds of work. So a site finds out first, by itself.
-"""
-
-import socket
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from ...errors import FederationError
 from ..flower_internals import HEARTBEAT
-from ..flower_internals.connections import visit_server
+from ..wire.proxies import connect, proxy_to, without_login
 
 
 @dataclass(frozen=True)
@@ -36,7 +32,7 @@ def check_server(server: ServerAddress) -> None:
         raise FederationError(f"{server.ca}: is not the certificate of a server (its ca.pem): {error}") from error
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as connection,
+            connect(host.strip("[]"), int(port), 5) as connection,
             context.wrap_socket(connection, server_hostname=host.strip("[]")),
         ):
             return
@@ -46,21 +42,28 @@ def check_server(server: ServerAddress) -> None:
             f"ask the operator for the ca.pem of now, and whether the server knows itself as {host} (--address)"
         ) from error
     except OSError:
-        return  # it may come later: the SuperNode keeps trying
+        return  # it may come later: the site keeps trying
 
 
-def why_not_let_in(server: ServerAddress, private: Path) -> str | None:
-    """In words, why who has this key cannot join now; None if the server lets it in."""
-    key = load_ssh_private_key(private.read_bytes(), None)
+def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """The key of a site."""
+    key = load_ssh_private_key(file.read_bytes(), None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"{private}: is not the key of a site")
-    try:
-        visit_server(server.address, server.ca, key)
-        return None
-    except httpx.HTTPStatusError as error:
-        return _refusal(error.response.status_code, private.with_suffix(".pub"))
-    except httpx.HTTPError:
-        return f"nobody answers at {server.address}; trying again until somebody does"
+        raise FederationError(f"{file}: is not the key of a site")
+    return key
+
+
+def why_not_let_in(server: ServerAddress, public: Path, error: httpx.HTTPError) -> str:
+    """In words, why who has this key cannot join now."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return _refusal(error.response.status_code, public)
+    return nobody_answers(server.address)
+
+
+def nobody_answers(address: str) -> str:
+    proxy = proxy_to(address.rpartition(":")[0].strip("[]"))
+    through = f" through the proxy {without_login(proxy)}" if proxy else ""
+    return f"nobody answers at {address}{through}; trying again until somebody does"
 
 
 def _refusal(status: int, public: Path) -> str:

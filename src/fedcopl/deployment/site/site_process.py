@@ -1,129 +1,134 @@
-"""`fedcopl join`: a SuperNode beside this process, which takes the server's questions and answers them itself."""
+"""`fedcopl join`: takes the server's questions and answers them, in this process, until it is stopped."""
 
 import logging
-import socket
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+import httpx
 from flwr.app import Message
 
 from ...run.watcher import Watcher
+from ..audit_log import AuditLog
 from ..certificates import site_key
-from ..flower_internals import CONNECTED, NOT_CONNECTED
-from ..flower_internals.connections import NotHandedIn, Runtime, TaskQueue, site_task
-from ..processes import flower_child, fresh_secret, holding, should_stop
+from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
+from ..metrics import AnswerCounts, health, site_metrics
+from ..metrics_port import metrics_port
+from ..processes import holding, should_stop
 from ..wire.message_format import is_refusal
-from .replies import reply_to
+from .interruption import InTime
+from .replies import audited_reply
 from .running_site import RunningSite
-from .server_probe import ServerAddress, why_not_let_in
+from .server_probe import ServerAddress, nobody_answers, private_key, why_not_let_in
 
-POLL = 0.2  # seconds between two looks for a question
+SOONEST, LATEST = 0.1, 5.0  # seconds between two looks for a question
+SHARE = 0.1  # of the time since the last question: then the next look
+LEFT_IN_PEACE = 10.0  # times what the last look took: a server that has much to do answers slowly
+LOOK = 0.5  # seconds between two looks whether to stop
+MANY = "adapt"  # the kind of question that comes dozens of times in a row: a line for each would hide all others
 AGAIN = 2.0  # seconds between two tries to be let in
 log = logging.getLogger("fedcopl.site")
 
 
-def run_site(site: RunningSite, server: ServerAddress, watcher: Watcher) -> None:
-    """Answer until stopped."""
-    folder = site.home.folder
+def run_site(site: RunningSite, server: ServerAddress, watcher: Watcher, port: int = 0) -> None:
+    """Answer until stopped; with a port, say there how it goes."""
+    folder, news = site.home.folder, SiteNews(watcher, server)
     about = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
-    with holding(folder, "site", about):
-        log_file = folder / "flower" / "supernode.log"
-        log_file.parent.mkdir(parents=True, exist_ok=True)
-        log_file.write_bytes(b"")
-        connection = ConnectionNews(log_file, server, watcher)
+    private, public = site_key(folder, site.name)
+    with (
+        holding(folder, "site", about),
+        metrics_port(port, lambda: site_metrics(folder, news.counts), lambda: health(folder)),
+    ):
         while not should_stop(folder):
-            why_not = why_not_let_in(server, site_key(folder, site.name)[0])
-            if why_not:
-                connection.announce(why_not)
-                time.sleep(AGAIN)
-                continue
-            with supernode(site, server, log_file) as (node, runtime):
-                _answer_questions(site, node, runtime, watcher, connection)
+            try:
+                with site_connection(server.address, server.ca, private_key(private)) as connection:
+                    _answer_questions(site, connection, news)
+            except KeyboardInterrupt:
+                if not should_stop(folder):
+                    raise
+            except ConnectionLost as error:
+                log.warning("the connection was lost and is made anew: %s", error)
+                _wait(LOOK, lambda: should_stop(folder))
+            except httpx.HTTPError as error:
+                news.announce(why_not_let_in(server, public, error))
+                _wait(AGAIN, lambda: should_stop(folder))
+            news.counts.connected = False
         watcher.noticed("stopped, as asked; the same command joins again")
 
 
-def _answer_questions(
-    site: RunningSite,
-    node: subprocess.Popen[bytes],
-    runtime: Runtime,
-    watcher: Watcher,
-    connection: "ConnectionNews",
-) -> None:
-    """Until the SuperNode ends, or has to be started anew, or the site is asked to stop."""
-    with TaskQueue.of_site(runtime) as tasks:
-        while node.poll() is None and not should_stop(site.home.folder):
-            connection.look()
-            token = tasks.next()
-            if token is None:
-                time.sleep(POLL)
-                continue
-            try:
-                with site_task(runtime, token) as task:
-                    task.hand_in(_reply(task.question, site, watcher))
-            except NotHandedIn as error:
-                log.warning("an answer could not be handed in: %s", error)
-                break  # this SuperNode would wait for the rest of the answer for ever
-    connection.look()
+@dataclass
+class SiteNews:
+    """Tells people, and those who count, how the connection is and what was answered."""
 
+    watcher: Watcher
+    server: ServerAddress
+    counts: AnswerCounts = field(default_factory=AnswerCounts)
+    _announced: str = ""
+    _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last question, and whether it was refused
 
-def _reply(question: Message, site: RunningSite, watcher: Watcher) -> Message:
-    began = time.monotonic()
-    reply = reply_to(question, lambda: site)
-    what = f"round {question.metadata.group_id}: {question.metadata.message_type.removeprefix('query.')}"
-    if is_refusal(reply.content):
-        watcher.noticed(f"{what} could not be answered")  # why was said when it happened
-    else:
-        watcher.noticed(f"{what} answered in {time.monotonic() - began:.1f} s")
-    return reply
-
-
-@contextmanager
-def supernode(
-    site: RunningSite, server: ServerAddress, log_file: Path
-) -> Iterator[tuple[subprocess.Popen[bytes], Runtime]]:
-    """A SuperNode in a process of its own, and where it gives out the server's questions."""
-    port = _free_port()
-    secret_file, secret = fresh_secret(log_file.parent)
-    private, _ = site_key(site.home.folder, site.name)
-    arguments = ["--superlink", server.address, "--root-certificates", str(server.ca)]
-    arguments += ["--auth-supernode-private-key", str(private), "--isolation", "process", "--port", str(port)]
-    arguments += ["--superexec-auth-secret-file", str(secret_file)]
-    with flower_child("supernode", arguments, log_file) as child:
-        yield child, Runtime(f"127.0.0.1:{port}", secret)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-class ConnectionNews:
-    """Reads in the SuperNode's log how the connection to the server is, and tells people."""
-
-    def __init__(self, log_file: Path, server: ServerAddress, watcher: Watcher):
-        self._log_file, self._watcher = log_file, watcher
-        self._read, self._announced = 0, ""
-        self._meanings = dict.fromkeys(CONNECTED, f"connected to {server.address}")
-        self._meanings[NOT_CONNECTED] = f"nobody answers at {server.address}; trying again until somebody does"
-
-    def look(self) -> None:
-        """What is new since the last look."""
-        with self._log_file.open("rb") as file:
-            file.seek(self._read)
-            lines = file.read().decode(errors="replace").splitlines()
-            self._read = file.tell()
-        for line in lines:
-            for sign, meaning in self._meanings.items():
-                if sign in line:
-                    self.announce(meaning)
+    def look(self, connection: SiteConnection) -> None:
+        self.counts.connected = connection.reachable
+        address = self.server.address
+        self.announce(f"connected to {address}" if connection.reachable else nobody_answers(address))
 
     def announce(self, what: str) -> None:
         """Nothing is said twice in a row."""
         if what != self._announced:
             self._announced = what
-            self._watcher.noticed(what)
+            self.watcher.noticed(what)
+
+    def answered(self, question: Message, seconds: float, *, refused: bool) -> None:
+        kind = question.metadata.message_type.removeprefix("query.")
+        self.counts.add(kind, seconds, refused=refused)
+        how = "could not be answered" if refused else f"answered in {seconds:.1f} s"  # why was said when it happened
+        again = (question.metadata.group_id, kind, refused)
+        if kind == MANY and not refused:
+            how = "answered; some dozen more such questions follow, of which nothing is said"
+        if again != self._last or kind != MANY:
+            self.watcher.noticed(f"round {question.metadata.group_id}: {kind} {how}")
+        self._last = again
+
+
+def _answer_questions(site: RunningSite, connection: SiteConnection, news: SiteNews) -> None:
+    """Until the connection is lost or the site is asked to stop."""
+    asked = time.monotonic()
+
+    def stopped() -> bool:
+        return should_stop(site.home.folder)
+
+    while not stopped():
+        began = time.monotonic()
+        question = connection.next()
+        news.look(connection)
+        if question is None:
+            _wait(pace(time.monotonic() - asked, time.monotonic() - began), stopped)
+            continue
+        connection.hand_in(_reply(question, site, news))
+        asked = time.monotonic()
+
+
+def pace(waited: float, took: float) -> float:
+    """How long to wait for the next look: who was asked a moment ago will be asked again soon.
+
+    A question waits for no more than a tenth of the time since the last, and an idle site costs next to nothing. Where
+    the last look took long, many sites look at once: all of them together must not keep the server from its work.
+
+    >>> pace(0.0, 0.005), pace(20.0, 0.005), pace(3600.0, 0.005), pace(0.0, 0.08)
+    (0.1, 2.0, 5.0, 0.8)
+    """
+    return min(LATEST, max(SOONEST, SHARE * waited, LEFT_IN_PEACE * took))
+
+
+def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0 and not stopped():
+        time.sleep(min(LOOK, left))
+
+
+def _reply(question: Message, site: RunningSite, news: SiteNews) -> Message:
+    began = time.monotonic()
+    folder = site.home.folder
+    in_time = InTime(site, site.home.limits.seconds, lambda: should_stop(folder))
+    reply = audited_reply(question, lambda: in_time, AuditLog(folder), news.server.address)
+    news.answered(question, time.monotonic() - began, refused=is_refusal(reply.content))
+    return reply

@@ -15,17 +15,18 @@ other step has any use for keys, and those of a sum that is over are gone from t
 """
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from ...errors import RunFolderError
-from ...federation.client import Client, ClientState
+from ...federation.client import ClientState
 from ...federation.state_arrays import (
     Tensors,
     below,
@@ -40,6 +41,7 @@ from ...messages import Ask, Evaluated, Reply, digest
 from ...privacy.disclosure import Secrets
 from ..wire.message_format import Packed, pack, unpack
 from ..wire.terms import Refused
+from .order import Turn, model_of, turn_of
 
 NOW, SEED = "now.json", "seed"
 STEP, SECRETS = ".safetensors", ".secrets"
@@ -55,6 +57,9 @@ class SiteStep:
     path: tuple[str, ...] = ()  # this round's questions in this attempt, by digest
     steps: tuple[str, ...] = ()  # all steps of this round on disk, of every attempt
     latest: str = ""  # the step that was worked out last, of whatever attempt
+    asked: tuple[Turn, ...] = ()  # what the questions of `path` were
+    made: tuple[Turn, ...] = ()  # what those of `steps` were
+    model: str = ""  # digest of the prompts that the round begins with, in every attempt
 
     @property
     def last(self) -> str:
@@ -69,11 +74,35 @@ class SiteStep:
             )
         if round > self.round:
             return SiteStep(attempt, round, base=self.last, latest=self.latest)
-        return self if attempt == self.attempt else replace(self, attempt=attempt, path=())
+        return self if attempt == self.attempt else replace(self, attempt=attempt, path=(), asked=())
+
+    def made_step(self, step: str, ask: Ask) -> "SiteStep":
+        """With one more step on disk."""
+        return replace(self, steps=(*self.steps, step), made=(*self.made, turn_of(ask)), latest=step)
+
+    def answered(self, question: str, ask: Ask) -> "SiteStep":
+        """With one more question behind it."""
+        model = self.model or model_of(ask)
+        return replace(self, path=(*self.path, question), asked=(*self.asked, turn_of(ask)), model=model)
+
+
+Objection = Callable[[Ask, SiteStep], str | None]
+"""Why a question that was not answered yet must not be answered at this point of the run; None: it may be."""
+
+
+def anything(ask: Ask, at: SiteStep) -> str | None:
+    """The objection of a simulation, which asks itself."""
+    return None
 
 
 def step_name(path: tuple[str, ...]) -> str:
     return sha256("".join(path).encode()).hexdigest()[:32]
+
+
+class Answering(Protocol):
+    """A client, or somebody who adds to its answers."""
+
+    def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]: ...
 
 
 class SiteState:
@@ -82,35 +111,44 @@ class SiteState:
     def __init__(self, folder: Path):
         self.folder = folder
 
+    @property
+    def has_begun(self) -> bool:
+        return (self.folder / NOW).exists()
+
     def seed(self, state: ClientState) -> None:
         """Begin with a state that was kept elsewhere."""
         self._write(SEED, state, Evaluated(0, 0))
         self._move_to(SiteStep(base=SEED, latest=SEED))
 
-    def answer(self, ask: Ask, attempt: int, client: Client) -> Reply:
+    def answer(self, ask: Ask, attempt: int, client: Answering, objection: Objection = anything) -> Reply:
         """The reply to a question: from disk if it was answered before, else the client's, written down first."""
         at, question = self.step().at(attempt, ask.round), digest(ask)
         if question in at.path:
             return self._read(step_name(at.path[: at.path.index(question) + 1]))[1]
-        path = (*at.path, question)
-        step = step_name(path)
+        step = step_name((*at.path, question))
         if step in at.steps:
             reply = self._read(step)[1]
         else:
+            self._refuse(objection(ask, at))
             reply, state = client.answer(ask, self.state(at))
             self._write(step, state, reply)
-            at = replace(at, steps=(*at.steps, step), latest=step)
-        self._move_to(replace(at, path=path))
+            at = at.made_step(step, ask)
+        self._move_to(at.answered(question, ask))
         return reply
+
+    def _refuse(self, why: str | None) -> None:
+        if why:
+            raise Refused(why)
 
     def step(self) -> SiteStep:
         """Where the site stands."""
-        if not (self.folder / NOW).exists():
+        if not self.has_begun:
             return SiteStep()
         try:
             kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
-            return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            turns = {name: tuple(Turn(*turn) for turn in kept.get(name, ())) for name in ("asked", "made")}
+            return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")} | turns)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error
 
     def state(self, at: SiteStep | None = None) -> ClientState:

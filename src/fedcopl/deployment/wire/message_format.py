@@ -5,6 +5,9 @@ over the data classes of `messages`, so that a new message needs no new code her
 `answer_records` make of that Flower's records. On the way back every field is checked against its type, so that nothing
 but what the list of messages allows gets past this module; and of an array, which travels in NumPy's own format, the
 header is read and compared with what follows before anything is allocated: no pickle, no object, no archive.
+
+A message is one record, and its terms a second one: Flower sends every record and every array of a record by itself,
+and each such piece is four requests on its way. What all sites are asked alike is sent to the SuperLink once.
 """
 
 import io
@@ -17,7 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -27,7 +30,6 @@ from .terms import SETTING, Terms
 PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
 DEEPEST = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
-NUMPY = "numpy.ndarray"  # the only way of writing arrays that is read
 DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
 MESSAGE, ARRAYS, TERMS, REFUSED, NAME = "message", "arrays", "terms", "refused", "name"
 ASK_NAME = f"query.{NAME}"  # a question of Flower's grid that is none of the protocol's
@@ -231,21 +233,27 @@ def one_line(text: Any) -> str:
 
 
 def _records(packed: Packed, also: dict[str, str] | None = None) -> RecordDict:
-    about = {"kind": packed.kind, "tree": packed.tree, **(also or {})}
-    arrays = {str(number): Array(array) for number, array in enumerate(packed.arrays)}
-    return RecordDict({MESSAGE: ConfigRecord(dict(about)), ARRAYS: ArrayRecord(arrays)})
+    about: dict[str, Any] = {"kind": packed.kind, "tree": packed.tree, **(also or {})}
+    arrays = {ARRAYS: [_saved(array) for array in packed.arrays]} if packed.arrays else {}
+    return RecordDict({MESSAGE: ConfigRecord({**about, **arrays})})
+
+
+def _saved(array: PackedArray) -> bytes:
+    stream = io.BytesIO()
+    npy.write_array(stream, array, version=(1, 0), allow_pickle=False)
+    return stream.getvalue()
 
 
 def _packed(records: RecordDict, most: int) -> Packed:
     about = records.config_records.get(MESSAGE)
     if about is None or not isinstance(about.get("kind"), str) or not isinstance(about.get("tree"), str):
         raise Unreadable("holds no message")
-    stored = records.array_records.get(ARRAYS, ArrayRecord())
-    if set(stored) != {str(number) for number in range(len(stored))}:
-        raise Unreadable("its arrays are not numbered")
-    in_order = [stored[str(number)] for number in range(len(stored))]
-    _refuse_large([about["tree"], *(array.data for array in in_order)], most)
-    return Packed(str(about["kind"]), str(about["tree"]), tuple(map(_read_array, in_order)))
+    stored = about.get(ARRAYS, [])
+    if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
+        raise Unreadable("its arrays are no bytes")
+    saved = cast(list[bytes], stored)
+    _refuse_large([about["tree"], *saved], most)
+    return Packed(str(about["kind"]), str(about["tree"]), tuple(map(_read_array, saved)))
 
 
 def _refuse_large(parts: Iterable[Any], most: int) -> None:
@@ -254,12 +262,10 @@ def _refuse_large(parts: Iterable[Any], most: int) -> None:
         raise Unreadable(f"holds {size:,} bytes; no answer to this question has more than {most:,}")
 
 
-def _read_array(array: Array) -> NDArray[Any]:
+def _read_array(saved: bytes) -> NDArray[Any]:
     """What `np.save` wrote, read without trusting a byte of it."""
-    if array.stype != NUMPY:
-        raise Unreadable(f"an array is written as {one_line(array.stype)}")
     try:
-        return _parsed(array.data)
+        return _parsed(saved)
     except Unreadable:
         raise
     except Exception as error:  # whatever a hostile header may set off, in a parser or in what its numbers are used for

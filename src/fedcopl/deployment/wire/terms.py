@@ -13,14 +13,15 @@ from typing import Any
 
 from ...config import RunConfig, by_full_name
 from ...errors import ConfigError, RunFolderError
-from ...files import write_text
+from ...files import make_private_folder, write_private
 
 LOCAL = {  # each site's own business; the settings of the server say nothing about them
     "model": ("backbone", "activation", "device", "memory", "threads"),
-    "data": ("path", "classes_file", "corrections"),
+    "data": ("path", "classes_file", "corrections", "window", "bands", "pages"),
 }
 Scalar = str | int | float | bool
-SETTING, IMAGES = "settings.", "images"
+SETTING, IMAGES, CLASSES = "settings.", "images", "classes"
+PINNED = "terms.json"  # in the folder of a run at a site: what it began with
 
 
 class Refused(Exception):
@@ -80,12 +81,22 @@ def classes_digest(classes: Sequence[str]) -> str:
 def differences(terms: Terms, classes: str, model: str) -> list[str]:
     """Why a site must not answer on these terms; each line names both sides."""
     sides = [
-        ("fedcopl", terms.version, version("fedcopl")),
         ("classes", terms.classes, classes),
         ("model", terms.model, model.split()[-1]),  # what its file is called here is nobody's business
     ]
     unlike = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
+    if release_of(terms.version) != release_of(version("fedcopl")):
+        unlike.insert(0, ("fedcopl", terms.version, version("fedcopl")))
     return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unlike]
+
+
+def release_of(version: str) -> str:
+    """Versions of one release differ in their last number, by which neither messages nor results change.
+
+    >>> release_of("0.1.0") == release_of("0.1.3"), release_of("0.1.0") == release_of("0.2.0")
+    (True, False)
+    """
+    return ".".join(version.split(".")[:2])
 
 
 def images_digest(names: Sequence[str], contents: Sequence[str]) -> str:
@@ -101,9 +112,11 @@ def hold_to(file: Path, terms: Terms, images: str) -> None:
     """
     now = {"number": terms.number, **{f"{SETTING}{key}": value for key, value in terms.settings.items()}}
     if not file.exists():
-        write_text(file, json.dumps({IMAGES: images, **now}, indent=1) + "\n")
+        kept = json.dumps({IMAGES: images, CLASSES: terms.classes, **now}, indent=1) + "\n"
+        make_private_folder(file.parent)
+        write_private(file, kept.encode())
     began = _began(file)
-    before = began.pop(IMAGES, images)
+    before, classes = began.pop(IMAGES, images), began.pop(CLASSES, terms.classes)
     keys = [*began, *(key for key in now if key not in began)]
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if began.get("number") != now["number"]:
@@ -112,6 +125,8 @@ def hold_to(file: Path, terms: Terms, images: str) -> None:
         )
     if changed:
         raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")
+    if classes != terms.classes:
+        raise Refused(f"the classes of this run have changed: it began with {classes}, now there are {terms.classes}")
     if before != images:
         refusal = Refused(
             "images: they are not those that this run began with; put them back, or wait for the next run"

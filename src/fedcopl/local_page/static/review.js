@@ -21,6 +21,15 @@ if (narrow) {
 const image = find("#image");
 if (image && image.dataset.next) new Image().src = image.dataset.next;
 
+// What stands in a live region when a page comes is not read out; what comes later is.
+const live = find("#live");
+window.addEventListener("pageshow", () => setTimeout(() => { live.textContent = live.dataset.words; }, 100));
+
+// Single keys get in the way of speech input and of some screen readers: they can be switched off, for good.
+const single = find("#single");
+single.checked = localStorage.getItem("single") !== "off";
+single.addEventListener("change", () => localStorage.setItem("single", single.checked ? "on" : "off"));
+
 const press = (selector) => {
   const target = find(selector);
   if (target) target.click();
@@ -47,7 +56,7 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") { text.value = ""; text.blur(); }
     return;
   }
-  if (event.target.closest?.("input, select, textarea")) return;
+  if (!single.checked || event.target.closest?.("input, select, textarea")) return;
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   if ((event.key === "Enter" || event.key === " ") && event.target.closest?.(interactive)) return;
   const button = answerKey(event.key);

@@ -1,0 +1,62 @@
+"""What `fedcopl join` and `fedcopl server` take from a package, instead of options."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from ..deployment.provisioning.package_file import Package, PackageNotes
+
+
+class PackageFacts(NamedTuple):
+    """What a package says that would be options otherwise."""
+
+    server: str
+    ca: Path
+    classes: Path
+    name: str
+
+
+def package_facts(given: list[str], folder: Path) -> PackageFacts | None:
+    """Of the package that is named first, which is taken in and out of the list; else of the one taken in before."""
+    from ..deployment.provisioning.endings import folder_notes
+    from ..deployment.provisioning.taking_in import take_in_site
+
+    if given and "=" not in given[0]:
+        _tell(package := take_in_site(Path(given.pop(0)), folder))
+        notes: PackageNotes | None = package.notes
+    else:
+        notes = folder_notes(folder)
+    _warn(folder)
+    if notes is None or notes.kind != "site":
+        return None
+    return PackageFacts(notes.address, folder / "ca.pem", folder / "classes.txt", notes.name)
+
+
+def server_package(given: list[str], folder: Path) -> "PackageNotes | None":
+    """The same for a server."""
+    from ..deployment.provisioning.endings import folder_notes
+    from ..deployment.provisioning.package_file import is_package
+    from ..deployment.provisioning.taking_in import take_in_server
+
+    if given and "=" not in given[0] and is_package(Path(given[0])):
+        _tell(take_in_server(Path(given.pop(0)), folder))
+    _warn(folder)
+    return folder_notes(folder)
+
+
+def _tell(package: "Package") -> None:
+    notes = package.notes
+    typer.echo(
+        f"package                {notes.study}: {notes.name}, {notes.address}; digest {package.digest}", err=True
+    )
+
+
+def _warn(folder: Path) -> None:
+    """Of what ends soon, at each start."""
+    from ..deployment.provisioning.endings import endings_of, this_day
+
+    for ending in endings_of(folder) if folder.is_dir() else ():
+        if ending.is_near(this_day()):
+            typer.echo(f"note: {ending.what}: {ending.in_words(this_day())}; {ending.do}", err=True)

@@ -1,0 +1,135 @@
+"""`fedcopl service`: what a machine needs to run a site or a server by itself: a systemd unit and a Containerfile.
+
+The unit and the container give the program one folder to write in, its home, and nothing else of the machine; it stops
+on SIGTERM within seconds, keeps what it has done, and goes on with it at the next start.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..errors import ConfigError
+
+INTERRUPTED = 130  # how both leave when asked to stop: see errors.py
+STOP_SECONDS = 90  # an answer under way is left alone for so long
+
+UNIT = """\
+[Unit]
+Description=fedcopl {role}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+ExecStart={command}
+WorkingDirectory={home}
+User={user}
+Environment=FEDCOPL_CACHE={home}/cache HOME={home} PYTHONUNBUFFERED=1
+Restart=on-failure
+RestartSec=30
+KillMode=mixed
+TimeoutStopSec={stop}
+SuccessExitStatus={interrupted}
+RestartPreventExitStatus=2 3 4
+
+# One folder to write in, and nothing else of this machine.
+UMask=0077
+NoNewPrivileges=yes
+ProtectSystem=strict
+ReadWritePaths={home}
+{read_only}ProtectHome=read-only
+PrivateTmp=yes
+PrivateDevices={private_devices}
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+ProtectClock=yes
+ProtectHostname=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+LockPersonality=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+SystemCallArchitectures=native
+CapabilityBoundingSet=
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+CONTAINERFILE = """\
+# Build:  podman build -t fedcopl-{role} .
+# Run:    podman run --read-only --tmpfs /tmp --cap-drop=all --security-opt no-new-privileges \\
+#             -v {home}:/home/fedcopl:Z{mounts}{ports} fedcopl-{role}
+# INDEX: where pip finds a torch without CUDA, which makes a much smaller image; empty for pip's own index.
+FROM python:{python}-slim AS build
+ARG INDEX=""
+RUN python -m venv /opt/fedcopl \\
+ && /opt/fedcopl/bin/pip install --no-cache-dir --no-compile ${{INDEX:+--extra-index-url $INDEX}} \\
+        "fedcopl[flower,privacy]=={version}"
+
+FROM python:{python}-slim
+COPY --from=build /opt/fedcopl /opt/fedcopl
+RUN useradd --uid 10001 --home-dir /home/fedcopl --no-create-home --shell /usr/sbin/nologin fedcopl
+USER 10001
+WORKDIR /home/fedcopl
+ENV HOME=/home/fedcopl FEDCOPL_CACHE=/home/fedcopl/cache PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+VOLUME /home/fedcopl
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/opt/fedcopl/bin/fedcopl"]
+CMD [{words}]
+"""
+
+
+@dataclass(frozen=True)
+class Service:
+    """A site or a server that is to run by itself."""
+
+    role: Literal["site", "server"]
+    home: Path  # all it writes: its folder, its runs, its cache
+    images: Path | None = None  # of a site
+    user: str = "fedcopl"
+    words: Sequence[str] = ()  # settings and options of its own
+
+    def __post_init__(self) -> None:
+        if self.role == "site" and self.images is None:
+            raise ConfigError("--images: name the images of this site")
+        for path in (self.home, self.images or self.home):
+            if any(letter.isspace() or letter in "%\"'\\" or not letter.isprintable() for letter in str(path)):
+                raise ConfigError(f"{path}: a service needs a path without blanks, quotes and percent signs")
+
+    def command(self, program: Sequence[str], home: Path, images: Path | None) -> list[str]:
+        """What is started; the same command at every start."""
+        if self.role == "server":
+            return [*program, "server", "--folder", str(home / "federation"), "--go-on", *self.words]
+        agreed = ["--accept", str(home / "site" / "settings.toml")]  # nobody sits at a terminal
+        return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *agreed, *self.words]
+
+    def unit(self) -> str:
+        command = self.command([sys.executable, "-m", "fedcopl"], self.home, self.images)
+        return UNIT.format(
+            role=self.role,
+            command=shlex.join(word.replace("%", "%%") for word in command),
+            home=self.home,
+            user=self.user,
+            stop=STOP_SECONDS,
+            interrupted=INTERRUPTED,
+            read_only=f"ReadOnlyPaths={self.images}\n" if self.images else "",
+            private_devices="yes" if self.role == "server" else "no",  # a site may have a GPU
+        )
+
+    def containerfile(self, version: str) -> str:
+        there = Path("/home/fedcopl")
+        words = self.command([], there, Path("/images") if self.images else None)
+        return CONTAINERFILE.format(
+            role=self.role,
+            home=self.home,
+            mounts=f" -v {self.images}:/images:ro,Z" if self.images else "",
+            ports=" --network=host" if self.role == "server" else "",  # forwarding a port would hide who calls
+            python=f"{sys.version_info.major}.{sys.version_info.minor}",
+            version=version,
+            words=", ".join(f'"{word}"' for word in words),
+        )

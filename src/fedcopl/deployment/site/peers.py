@@ -1,0 +1,156 @@
+"""With whom a site takes part in secure sums: only with sites whose keys it knows.
+
+The keys of a sum are new each time. So each site signs those it made with the key that it joins with, `site.key`, and
+the server passes the signatures on: a voucher. A site looks at all of them before it shares out anything. Whose keys it
+knows is said by the operator, in a folder of `site.pub` files (`--peers`); or else those of the first sum are taken
+down, and shown. A server that plays the other sites itself has no such keys.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_public_key,
+    load_ssh_private_key,
+)
+
+from ...errors import ConfigError, RunFolderError
+from ...federation.client import ClientState
+from ...files import write_private
+from ...messages import Ask, Introduce, Introduced, Reply, ShareOut
+from ..certificates import read_site_keys
+from ..wire.message_format import one_line
+from ..wire.terms import Refused
+from .site_state import Answering
+
+PINNED_PEERS = "peers.json"
+LENGTH = 2  # bytes that say how long a public key is
+SIGNED = b"fedcopl secure sum "
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The key that a site joins with."""
+
+    file: Path  # site.key
+
+    @cached_property
+    def _private(self) -> ec.EllipticCurvePrivateKey:
+        key = load_ssh_private_key(self.file.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise RunFolderError(f"{self.file}: is not the key of a site")
+        return key
+
+    @cached_property
+    def public(self) -> bytes:
+        return self._private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+    def vouch(self, session: bytes, keys: bytes) -> bytes:
+        """That these keys of a sum are this site's own."""
+        signature = self._private.sign(SIGNED + session + keys, ec.ECDSA(SHA256()))
+        return len(self.public).to_bytes(LENGTH) + self.public + signature
+
+
+def vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
+    """The public key of who vouches for these keys; None if nobody does."""
+    end = LENGTH + int.from_bytes(voucher[:LENGTH])
+    public, signature = voucher[LENGTH:end], voucher[end:]
+    try:
+        key = load_der_public_key(public)
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            return None
+        key.verify(signature, SIGNED + session + keys, ec.ECDSA(SHA256()))
+    except (ValueError, TypeError, InvalidSignature):
+        return None
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Whose keys a site knows."""
+
+    folder: Path  # of the site
+    own: Identity
+    given: Path | None = None  # the operator's folder of public keys
+    counts_sites: bool = False  # the site wants sums of so many sites: then nobody joins those of the first sum later
+    watch: Callable[[str], None] = lambda what: None
+
+    def objection(self, ask: ShareOut) -> str | None:
+        """Why a sum among these is none to take part in; None: all of them are known."""
+        who = {
+            name: vouched_by(ask.vouchers.get(name, b""), ask.session, keys) for name, keys in sorted(ask.keys.items())
+        }
+        nameless = [name for name, key in who.items() if key is None]
+        if nameless:
+            return f"no site vouches for the keys of {one_line(nameless[0])}"
+        others = {name: key for name, key in who.items() if key is not None and key != self.own.public}
+        if len({*others.values(), self.own.public}) != len(who):
+            return "the list of keys names one site twice, or not this one"
+        return self._not_given(others) if self.given else self._not_pinned(others)
+
+    def _not_given(self, others: Mapping[str, bytes]) -> str | None:
+        assert self.given is not None
+        known = {der_of(key.public) for key in read_site_keys(self.given).values()}
+        strange = [name for name, key in others.items() if key not in known]
+        return f"{one_line(strange[0])} is none of the sites whose keys this site was given" if strange else None
+
+    def _not_pinned(self, others: Mapping[str, bytes]) -> str | None:
+        known = self.pinned()
+        for name, key in others.items():
+            if known.get(name, key.hex()) != key.hex():
+                return f"{one_line(name)} has another key than in the first secure sum"
+        new = {name: key.hex() for name, key in others.items() if name not in known}
+        if known and new and self.counts_sites:
+            return f"{one_line(min(new))} was not in the first secure sum; name all sites with --peers"
+        if new:
+            write_private(self.folder / PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
+            for name, key_text in new.items():
+                mark = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
+                self.watch(f"from now on in secure sums with {one_line(name)}, key {mark}")
+        return None
+
+    def pinned(self) -> dict[str, str]:
+        """Name -> public key of those who were seen first."""
+        file = self.folder / PINNED_PEERS
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+        except (OSError, ValueError, TypeError) as error:
+            raise RunFolderError(f"{file}: is damaged: {error}") from error
+
+
+def der_of(pem: bytes) -> bytes:
+    return load_pem_public_key(pem).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def check_peers(given: Path | None) -> None:
+    """ConfigError if a list of keys is none."""
+    if given is not None and (not given.is_dir() or not read_site_keys(given)):
+        raise ConfigError(f"--peers {given}: name a folder with the file site.pub of each site, as name.pub")
+
+
+@dataclass(frozen=True)
+class VouchedClient:
+    """A client that vouches for its keys, and shares out nothing among strangers."""
+
+    client: Answering
+    peers: Peers
+
+    def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
+        if isinstance(ask, ShareOut):
+            why_not = self.peers.objection(ask)
+            if why_not:
+                raise Refused(why_not)
+        reply, state = self.client.answer(ask, state)
+        if isinstance(ask, Introduce) and isinstance(reply, Introduced):
+            reply = replace(reply, voucher=self.peers.own.vouch(ask.session, reply.keys))
+        return reply, state

@@ -1,0 +1,142 @@
+"""The record of everything that crossed the wire: nothing is missing from it, and nothing in it can be changed."""
+
+import csv
+import json
+import shutil
+from hashlib import sha256
+
+import pytest
+from typer.testing import CliRunner
+
+from deployment.toolbox import FakeSite, LoopGrid, terms
+from fakes import NO_PRIORS, clients, start
+from fedcopl.cli import app
+from fedcopl.config import RunConfig
+from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, Crossing, read_audit
+from fedcopl.deployment.server.grid_clients import GridClients, Patience
+from fedcopl.deployment.server.site_registry import KnownSites
+from fedcopl.deployment.site.replies import audited_reply
+from fedcopl.deployment.wire.crossings import content_bytes
+from fedcopl.errors import RunFolderError
+from fedcopl.federation.server import run
+from fedcopl.messages import Evaluate
+
+CONFIG = RunConfig.from_mapping({"rounds": 2, "priors": NO_PRIORS, "privacy": {"secure_sums": True}}, "test")
+
+
+class Wire(LoopGrid):
+    """Keeps the bytes of everything that crosses it."""
+
+    def __init__(self, nodes):
+        super().__init__(nodes)
+        self.crossed = {name: [] for name in nodes}
+
+    def push_messages(self, messages):
+        for message in messages:
+            self.crossed[self.name_of(message.metadata.dst_node_id)].append(("in", content_bytes(message.content)))
+        return super().push_messages(messages)
+
+    def _reply(self, message):
+        reply = super()._reply(message)
+        self.crossed[self.name_of(message.metadata.dst_node_id)].append(("out", content_bytes(reply.content)))
+        return reply
+
+
+@pytest.fixture
+def played(tmp_path):
+    """A run with secure sums, in which one site also refuses something."""
+    nodes = {}
+    for name, client in clients(CONFIG).items():
+        site = FakeSite(name, client, tmp_path / "states")
+        home = tmp_path / name
+        nodes[name] = lambda message, site=site, home=home: audited_reply(
+            message, lambda: site, AuditLog(home), "server:9092"
+        )
+    wire, known = Wire(nodes), KnownSites({name: number for number, name in enumerate(nodes)})
+    federation = GridClients(
+        wire, terms(CONFIG), known, Patience(60, 3, 0.0), audit=AuditLog(tmp_path / "server").write
+    )
+    run(CONFIG, federation, start(), lambda *_: None)
+    return wire, tmp_path
+
+
+def test_every_byte_that_crossed_the_wire_is_in_the_record(played):
+    wire, folder = played
+    for name, crossed in wire.crossed.items():
+        lines = [line.crossing for line in read_audit(folder / name)]
+        there = [(one.way, one.bytes, one.digest) for one in lines]
+        assert there == [(way, len(content), sha256(content).hexdigest()) for way, content in crossed]
+        assert {one.kind for one in lines} >= {"introduce", "estimate", "train", "evaluate"}
+        assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
+        # and the server's record has the same digests, from the other side
+        other_way = {"in": "out", "out": "in"}
+        at_server = [line.crossing for line in read_audit(folder / "server") if line.crossing.peer == name]
+        assert sorted((other_way[one.way], one.digest) for one in at_server) == sorted(
+            (one.way, one.digest) for one in lines
+        )
+
+
+CHANGES = {
+    "a line edited": lambda lines: [*lines[:3], lines[3].replace(b"received", b"answered"), *lines[4:]],
+    "a line taken out": lambda lines: [*lines[:3], *lines[4:]],
+    "the first taken out": lambda lines: lines[1:],
+    "two exchanged": lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]],
+    "the end cut off": lambda lines: lines[:-1],
+    "all but the first cut off": lambda lines: lines[:1],
+    "a line twice": lambda lines: [*lines[:4], lines[3], *lines[4:]],
+    "everything gone": lambda lines: [],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_was_tampered_with_is_found(tmp_path, change):
+    log = AuditLog(tmp_path, lambda: 1.0)
+    for number in range(8):
+        log.write(
+            Crossing("in", "server", "run", "1", "train", number, sha256(bytes([number])).hexdigest(), "received")
+        )
+    assert len(read_audit(tmp_path)) == 8
+    lines = (tmp_path / AUDIT).read_bytes().splitlines(keepends=True)
+    (tmp_path / AUDIT).write_bytes(b"".join(change(lines)))
+    with pytest.raises(RunFolderError, match=r"audit\.jsonl: was tampered with"):
+        read_audit(tmp_path)
+
+
+def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
+    log, one = AuditLog(tmp_path), Crossing("in", "server", "run", "1", "train", 1, "0", "received")
+    log.write(one)
+    with (tmp_path / AUDIT).open("ab") as file:
+        file.write(b'{"number": 2, "ti')
+    log.write(one)
+    assert [line.number for line in read_audit(tmp_path)] == [1, 2]
+    assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600 == (tmp_path / HEAD).stat().st_mode & 0o777
+
+
+def test_what_cannot_be_written_down_is_not_answered(tmp_path):
+    (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
+    site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
+    wire = LoopGrid(
+        {"client-0": lambda message: audited_reply(message, lambda: site, AuditLog(tmp_path / "home"), "s")}
+    )
+    federation = GridClients(wire, terms(CONFIG), KnownSites({"client-0": 0}), Patience(1, 0, 0.0))
+    assert federation.ask({"client-0": Evaluate(0, None)}) == {} and site.asked == 0
+
+
+def test_the_command_shows_verifies_and_exports(played, tmp_path):
+    _, folder = played
+    site = folder / "client-1"
+    shown = CliRunner().invoke(app, ["audit", str(site), "--last", "3"])
+    assert shown.exit_code == 0, shown.output
+    count = len(read_audit(site))
+    assert f"verified: {count} lines, none changed; the head is " in shown.output
+    assert f"{count // 2} in, " in shown.output and "0 refused or dropped" in shown.output
+    exported = CliRunner().invoke(app, ["audit", str(site), "--export", str(tmp_path / "out.csv")])
+    assert f"{count} messages written" in exported.output
+    rows = list(csv.DictReader((tmp_path / "out.csv").open()))
+    assert len(rows) == count and rows[0]["kind"] == "introduce" and len(rows[0]["digest"]) == 64
+    head = json.loads((site / AUDIT).read_text().splitlines()[-1])["chain"]
+    assert rows[-1]["chain"] == head
+    shutil.copytree(site, tmp_path / "copy")
+    (tmp_path / "copy" / HEAD).unlink()
+    broken = CliRunner().invoke(app, ["audit", str(tmp_path / "copy")])
+    assert isinstance(broken.exception, RunFolderError) and "audit.head" in str(broken.exception)

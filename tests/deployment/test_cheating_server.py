@@ -1,0 +1,338 @@
+"""A server that cheats, against a real site with the embedded model: what `spec/trust.md` tried, refused."""
+
+import json
+import math
+import re
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from deployment.toolbox import digit_sites
+from fedcopl.config import RunConfig
+from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.deployment.site.agreement import AgreedInWriting, AskedPeople, agreement_of, run_in_words
+from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.site.ledger import SiteLedger, release_of
+from fedcopl.deployment.site.limits import Limits
+from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.site_state import SiteState
+from fedcopl.deployment.wire.terms import Refused, terms_of
+from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.federation.question_checks import Expected, what_is_wrong_with
+from fedcopl.messages import Adapt, Estimate, Evaluate, Select, Train
+from fedcopl.privacy.accountant import epsilon_of
+
+SETTINGS = {"rounds": 3, "labels": {"refresh_every": 5}, "train": {"epochs": 1}, "model": {"threads": 1}}
+NO_PRIORS = {"priors": {"balance": False, "site": False, "prototypes": False}}
+CONFIG = RunConfig.from_mapping(SETTINGS | NO_PRIORS, "test")
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits")
+    digit_sites(root, 1, 30)
+    images, classes = root / "clients/site-a", str(root / "classes.txt")
+    return RunningSite(SiteHome("site-a", images, classes, root / "home", {"threads": 1}))
+
+
+@pytest.fixture
+def site(loaded, tmp_path):
+    """With a fresh folder, and the model that is loaded already."""
+    return at_home(loaded, tmp_path)
+
+
+def at_home(loaded, folder, **changes):
+    site = copy(loaded)
+    site.home = replace(loaded.home, folder=folder, **changes)
+    site.ledger = SiteLedger(folder)
+    site._client_of = site._make_client  # no cache: the conditions differ
+    return site
+
+
+@pytest.fixture(scope="module")
+def start(loaded):
+    return PreparedServer(None, CONFIG, loaded.prepared.dataset.classes, loaded.clip).first_state().shared
+
+
+def terms(site, config=CONFIG, run="run", attempt=1):
+    return terms_of(run, attempt, config, site.prepared.dataset.classes, site.model)
+
+
+def changed(**settings):
+    return RunConfig.from_mapping(SETTINGS | NO_PRIORS | settings, "test")
+
+
+def first_round(shared):
+    return [Estimate(0, shared), Select(0, 0, np.full(10, 3), 2), Train(0, shared)]
+
+
+def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, start):
+    for ask in first_round(start):
+        site.answer(ask, terms(site))
+    state = site.home.folder / "runs/run/state"
+    before = {file.name: file.read_bytes() for file in state.iterdir()}
+    moved = {"visual": start["visual"] + 0.1}
+    attacks = [Train(98, start), *(Train(0, {"visual": start["visual"] + n}) for n in range(1, 6))]
+    attacks += [Estimate(0, {"visual": start["visual"] * n}) for n in range(2, 62)]
+    for attack in attacks:
+        with pytest.raises(Refused, match=r"^asked to (Train|Estimate) in round"):
+            site.answer(attack, terms(site))
+    with pytest.raises(Refused, match="with other prompts than the round began with"):  # also after a restart
+        site.answer(Train(0, moved), terms(site, attempt=2))
+    after = {file.name: file.read_bytes() for file in state.iterdir()}
+    assert after == before
+    assert site.answer(first_round(start)[2], terms(site)).examples > 0  # asked again: the same, from disk
+
+
+SPOILT_PROMPTS = {
+    "nan": (lambda value: value * np.nan, "prompt visual is not finite"),
+    "infinite": (lambda value: value + np.inf, "prompt visual is not finite"),
+    "huge": (lambda value: value + 1e6, "prompt visual has a value beyond 32768"),
+    "another shape": (lambda value: value[:, :1], r"prompt visual is float32\(.*\) instead of float32\("),
+    "another kind": (lambda value: value.astype(np.float64), "prompt visual is float64"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILT_PROMPTS.values(), ids=SPOILT_PROMPTS)
+def test_a_prompt_that_is_none_never_becomes_the_sites_own(site, start, spoil, words):
+    bad = {"visual": spoil(start["visual"])}
+    for ask in (Estimate(0, bad), Train(0, bad), Evaluate(0, bad)):
+        with pytest.raises(Refused, match=words):
+            site.answer(ask, terms(site))
+    assert not (site.home.folder / "runs/run/state").exists()
+    for ask in first_round(start):
+        site.answer(ask, terms(site))
+    own = SiteState(site.home.folder / "runs/run/state").state().own
+    assert np.isfinite(own["text"]).all()
+
+
+def test_prompts_that_the_run_does_not_average_are_refused(site, start):
+    with pytest.raises(Refused, match=r"\['text', 'visual'\]; in this run they are \['visual'\]"):
+        site.answer(Evaluate(0, {**start, "text": start["visual"]}), terms(site))
+
+
+COSTLY = {
+    "memory": ({"model": {"visual_prompts": 1_000_000}}, "model.visual_prompts is 1,000,000, and this site's limit"),
+    "time": ({"train": {"epochs": 1_000_000}}, "train.epochs is 1,000,000, and this site's limit is 100"),
+    "a sentence": ({"model": {"template": "a {} " * 200_000}}, "model.template is 1,000,000 letters, and this site's"),
+    "batches": ({"train": {"batch": 10**9}}, "train.batch is 1,000,000,000, and this site's limit is 512"),
+    "for ever": ({"rounds": 10**6}, "rounds is 1,000,000, and this site's limit is 1,000"),
+}
+
+
+@pytest.mark.parametrize(("settings", "words"), COSTLY.values(), ids=COSTLY)
+def test_a_run_that_costs_too_much_never_begins(site, start, settings, words):
+    with pytest.raises(Refused, match=words):
+        site.answer(Estimate(0, start), terms(site, changed(**settings)))
+    assert list(site.home.folder.iterdir()) == []
+
+
+def test_an_update_of_one_image_is_not_let_go(site, start):
+    """Settings of the run that leave one image to train on: the site trains nothing, and says that of 0 images."""
+    narrow = {"labels": {"confidence_quantile": 0.9, "entropy_quantile": 0.9, "global_allocation": False}}
+    asks = [Estimate(0, start), Select(0, 0, None, 1), Train(0, start)]
+    careless = at_home(site, site.home.folder / "careless", consent=Consent(least_images=0))
+    *_, update = [careless.answer(ask, terms(site, changed(**narrow))) for ask in asks]
+    assert 0 < update.examples < 5
+    *_, update = [site.answer(ask, terms(site, changed(**narrow))) for ask in asks]
+    assert update.examples == 0 and update.shared["visual"].tobytes() == start["visual"].tobytes()
+
+
+def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
+    site = at_home(loaded, tmp_path, limits=Limits(runs=3))
+    clock = [1000.0]
+    site.ledger = SiteLedger(tmp_path, lambda: clock[0])
+    for number in range(3):
+        site.answer(Evaluate(0, None), terms(site, run=f"run-{number}"))
+    for number in range(3, 40):
+        with pytest.raises(Refused, match=r"^3 runs have begun within a day, and this site's limit is 3$"):
+            site.answer(Evaluate(0, None), terms(site, run=f"run-{number}"))
+    site.answer(Evaluate(0, start), terms(site, run="run-1"))  # those that have begun go on
+    clock[0] += 24 * 3600 + 1
+    site.answer(Evaluate(0, None), terms(site, run="tomorrow"))
+
+
+def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loaded, tmp_path, start):
+    private = changed(privacy={"noise": 2.0, "delta": 0.5})  # a delta that makes any epsilon look small
+    budget = epsilon_of([2.0] * 3, 1e-5) + 0.01  # three answers' worth, by the site's own delta
+    site = at_home(loaded, tmp_path, limits=Limits(epsilon=budget, runs=100))
+    for number in range(3):
+        site.answer(Estimate(0, start), terms(site, private, run=f"run-{number}"))
+        site = at_home(loaded, tmp_path, limits=site.home.limits)  # also one that was started again
+    for number in range(3, 6):
+        with pytest.raises(Refused, match="this site's budget of epsilon"):
+            site.answer(Estimate(0, start), terms(site, private, run=f"run-{number}"))
+    site.answer(Estimate(0, start), terms(site, private, run="run-0"))  # the same bits again cost nothing
+    assert site.ledger.epsilon == pytest.approx(epsilon_of([2.0] * 3, 1e-5))
+    with pytest.raises(Refused, match=r"it answers only with privacy\.noise, and the run has none"):
+        site.answer(Estimate(0, start), terms(site, run="open"))
+
+
+def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
+    config = changed(privacy={"noise": 2.0, "secure_sums": True})
+    ask = Estimate(0, {}, tuple("abcde"))
+    name, noise = release_of("run", ask, config, "5e")
+    assert noise == pytest.approx(2.0 * math.sqrt(3 / 5))  # by hand: 0.6 of five have to stay
+    assert release_of("run", ask, config, "5f")[0] != name  # another sum, another noise
+    assert release_of("run", Select(0, 0, None, 5), config, "") is None
+
+
+def test_a_full_house_takes_no_new_run(loaded, tmp_path, start):
+    site = at_home(loaded, tmp_path, limits=Limits(disk=0.0))
+    site.answer(Evaluate(0, None), terms(site))
+    with pytest.raises(Refused, match="there is no room for another run: this site's limit is 0 GB"):
+        site.answer(Evaluate(0, None), terms(site, run="second"))
+
+
+def test_nothing_is_answered_before_somebody_agrees(site, start):
+    said, shown, notes = [None, False, True], [], []
+
+    def ask(run, words):
+        shown.append((run, words))
+        return said.pop(0)
+
+    site.agreement = AskedPeople(site.home.folder, ask, notes.append)
+    for words in ("have not agreed to this run yet", "have declined this run", "have declined this run"):
+        with pytest.raises(Refused, match=words):
+            site.answer(Estimate(0, start), terms(site))
+    assert not (site.home.folder / "runs").exists() and len(shown) == 2  # who said no is not asked again
+    file = site.home.folder / "asked/run.toml"
+    assert notes == [f"run run waits for your agreement: read {file}, then join with --accept {file}"]
+    assert "3 rounds of FedCoPL, 1 epochs each" in shown[0][1]
+    site.agreement = AskedPeople(site.home.folder, ask, notes.append)
+    for question in first_round(start):
+        site.answer(question, terms(site))
+    assert len(shown) == 3  # once for the run, not for each question
+
+
+def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_path):
+    file = tmp_path / "agreed.toml"
+    file.write_text(CONFIG.to_toml())
+    site.agreement = AgreedInWriting(file)
+    other = changed(train={"epochs": 2}, privacy={"noise": 1.0})
+    with pytest.raises(Refused, match=r"has agreed to other settings: privacy\.noise, train\.epochs$"):
+        site.answer(Estimate(0, start), terms(site, other))
+    site.answer(Estimate(0, start), terms(site, changed(name="other-name")))
+
+
+def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
+    with pytest.raises(ConfigError, match="--accept maybe: say ask, always, or name a file"):
+        agreement_of("maybe", tmp_path, lambda run, words: None, print)
+    (tmp_path / "wrong.toml").write_text("rounds = 'many'")
+    with pytest.raises(ConfigError, match=r"wrong\.toml: rounds"):
+        agreement_of(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
+
+
+def test_people_are_shown_what_leaves_in_this_run():
+    shown = "\n".join(run_in_words(changed(privacy={"secure_sums": True, "min_sites": 4, "noise": 1.5})))
+    assert "in secure sums of at least 4 sites, with noise of 1.5" in shown
+    assert "privacy.noise = 1.5" in shown
+    assert "image features by class" in "\n".join(run_in_words(RunConfig()))
+    hostile = changed(model={"template": "a {}\n\x1b[2Jyes"})
+    assert "\x1b" not in "".join(run_in_words(hostile)) and "\n" not in "".join(run_in_words(hostile))
+
+
+def test_feature_sums_can_be_refused_alone(loaded, tmp_path, start):
+    site = at_home(loaded, tmp_path, consent=Consent(("visual",)))
+    words = "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
+    with pytest.raises(Refused, match=words):
+        site.answer(Evaluate(0, None), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
+    without = RunConfig.from_mapping(SETTINGS | {"priors": {"prototypes": False}}, "test")
+    site.answer(Evaluate(0, None), terms(site, without))
+    with pytest.raises(Refused, match=words):  # and it is not asked for them in such a run by surprise
+        site.answer(Adapt(0, 0, "features", 512), terms(site, without))
+    assert "prompts but no sums of image features" in str(site.home.consent)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"share": ("visuel",)}, "share: nothing is called 'visuel' .*; did you mean visual?"),
+        ({"share": ("features",)}, "share: name at least one kind of prompts"),
+        ({"secure_sums": False, "least_sites": 3}, "least-sites: is about secure sums"),
+    ],
+)
+def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        Consent(**wrong)
+
+
+def test_secure_sums_can_be_refused(loaded, tmp_path, start):
+    site = at_home(loaded, tmp_path, consent=Consent(secure_sums=False))
+    with pytest.raises(Refused, match="this site takes part in no secure sums, and the run has them"):
+        site.answer(Estimate(0, start), terms(site, changed(privacy={"secure_sums": True})))
+
+
+@pytest.mark.parametrize("pair", ["epoch=3", "epochs", "epochs=many", "epochs=nan", "epochs=-1"])
+def test_a_limit_that_is_none_is_refused(pair):
+    with pytest.raises(ConfigError, match=r"^--limit epoch"):
+        Limits.from_pairs([pair])
+
+
+def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
+    (site.home.folder / "ledger.json").write_text(json.dumps({"runs": []}))
+    with pytest.raises(RunFolderError, match=r"ledger\.json: is damaged"):
+        site.answer(Evaluate(0, None), terms(site))
+
+
+EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, width=4, experts=1)
+READING = {"bias": np.zeros(3), "mix": np.full(3, 1 / 3), "numbers": np.ones(5)}
+PROTOTYPES = {"images": np.ones(3), "total": np.ones((3, 4)), "whiten": np.eye(4)}
+HOSTILE = {
+    "width": (Adapt(0, 0, "features", 10**6), "features of 1000000 numbers; this model's have 4"),
+    "many readings": (Adapt(0, 0, "predicted", 4, readings=(READING,) * 9), "it holds 9 readings"),
+    "no reading": (Adapt(0, 0, "classes", 4), "it holds 0 readings where there is one"),
+    "nan bias": (
+        Adapt(0, 0, "predicted", 4, readings=({**READING, "bias": np.full(3, np.nan)},)),
+        "bias is not finite",
+    ),
+    "a negative mix": (
+        Adapt(0, 0, "predicted", 4, readings=({**READING, "mix": -np.ones(3)},)),
+        "a mix of classes is below 0",
+    ),
+    "long mix": (
+        Adapt(0, 0, "predicted", 4, readings=({**READING, "mix": np.ones(4)},)),
+        r"mix is of shape \(4,\) instead of \(3,\)",
+    ),
+    "half of prototypes": (
+        Adapt(0, 1, "predicted", 4, readings=(READING,), prototypes={"images": np.ones(3)}),
+        "instead of",
+    ),
+    "infinite prototypes": (
+        Adapt(
+            0,
+            1,
+            "predicted",
+            4,
+            readings=(READING,),
+            prototypes={**PROTOTYPES, "whiten": np.full((4, 4), np.inf)},
+        ),
+        "whiten is not finite",
+    ),
+    "experts": (Train(0, EXPECTED.prompts, (EXPECTED.prompts,) * 2), "2 other clients' prompts; in this run there are"),
+    "totals": (Select(0, 0, np.ones(4, np.int64), 2), "not one number for each of 3 classes"),
+    "negative totals": (Select(0, 0, -np.ones(3, np.int64), 2), "its totals are no numbers of images"),
+    "nobody": (Select(0, 0, None, 0), "its sums are over 0 clients"),
+}
+
+
+@pytest.mark.parametrize(("ask", "words"), HOSTILE.values(), ids=HOSTILE)
+def test_a_question_that_no_server_of_this_run_asks_is_found(ask, words):
+    found = what_is_wrong_with(ask, EXPECTED)
+    assert found is not None
+    assert re.search(words, found)
+
+
+def test_honest_questions_are_fine():
+    learned = {**READING, **PROTOTYPES}
+    for ask in (
+        Adapt(0, 0, "features", 4),
+        Adapt(0, 1, "predicted", 4, readings=(READING,) * 7, prototypes=PROTOTYPES),
+        Adapt(0, 2, "keep", 4, readings=(learned,)),
+        Train(0, EXPECTED.prompts, (EXPECTED.prompts,)),
+        Select(0, 0, np.array([1, 0, 2]), 3),
+        Evaluate(0, None),
+    ):
+        assert what_is_wrong_with(ask, EXPECTED) is None

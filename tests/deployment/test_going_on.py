@@ -1,0 +1,103 @@
+"""A real federation that goes on from an earlier run: the server, a site that was in it, and one that was not."""
+
+import pytest
+
+from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites
+from fedcopl.config import RunConfig
+from fedcopl.deployment.server.grid_clients import Patience
+from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
+from fedcopl.deployment.server.rounds import serve
+from fedcopl.deployment.site.agreement import AgreedInWriting
+from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.errors import ConfigError
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.simulate import simulate
+
+SETTINGS = {
+    "rounds": 1,
+    "train": {"epochs": 1, "held_out": 0.0},
+    "model": {"threads": 1},
+    "priors": {"balance": False, "prototypes": False},
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("digits")
+    digit_sites(root, 2, 24)
+    return root
+
+
+def run_of_sites(grid, data, out, earlier=None):
+    plan = ServerPlan(
+        RunConfig.from_mapping(SETTINGS, "test"), data / "classes.txt", out, Patience(60, 1, 0.01), False, earlier
+    )
+    return serve(grid, PreparedServer.prepare(plan), SilentWatcher())
+
+
+def site_of(name, data, folder, watcher):
+    home = SiteHome(
+        name,
+        data / "clients" / name,
+        str(data / "classes.txt"),
+        folder,
+        {"threads": 1},
+        consent=Consent(least_images=0),
+    )
+    return RunningSite(home, watcher)
+
+
+def answering(site):
+    return lambda message: reply_to(message, lambda: site)
+
+
+@pytest.mark.slow
+def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
+    watcher = NotingWatcher()
+    sites = {name: site_of(name, data, tmp_path / name, watcher) for name in ("site-a", "site-b")}
+    grid = LoopGrid({name: answering(site) for name, site in sites.items()})
+    first = run_of_sites(grid, data, tmp_path / "first")
+    second = run_of_sites(grid, data, tmp_path / "second", tmp_path / "first")
+    assert second.settings["earlier"].split()[0] == first.called != second.called
+    where = {"source": "folder", "path": str(data), "partition": "natural"}
+    config = RunConfig.from_mapping({**SETTINGS, "data": where}, "test")
+    simulate(config, tmp_path / "may")
+    simulate(config, tmp_path / "june", earlier=tmp_path / "may")
+    assert (tmp_path / "second/prompts/server.safetensors").read_bytes() == (
+        tmp_path / "june/prompts/server.safetensors"
+    ).read_bytes()
+    for name in sites:
+        own = tmp_path / name / "runs" / second.called / "prompts/clients" / f"{name}.safetensors"
+        assert own.read_bytes() == (tmp_path / "june/prompts/clients" / f"{name}.safetensors").read_bytes()
+    assert not [note for note in watcher.notes if "begins anew" in note]
+
+    # A site that has lost its folder was in no earlier run, and says so; the server's run goes on with it.
+    newcomer = site_of("site-b", data, tmp_path / "anew", watcher)
+    grid = LoopGrid({"site-a": answering(sites["site-a"]), "site-b": answering(newcomer)})
+    third = run_of_sites(grid, data, tmp_path / "third", tmp_path / "second")
+    assert third.rounds[0].sites == ("site-a", "site-b")
+    assert f"this site was not in the run {second.called}: it begins anew" in watcher.notes
+
+
+def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let_in(data, tmp_path):
+    grid = LoopGrid({"site-a": answering(site_of("site-a", data, tmp_path / "a", NotingWatcher()))})
+    run_of_sites(grid, data, tmp_path / "first")
+    (tmp_path / "fewer.txt").write_text("\n".join((data / "classes.txt").read_text().splitlines()[1:]))
+    plan = ServerPlan(
+        RunConfig.from_mapping(SETTINGS, "test"),
+        tmp_path / "fewer.txt",
+        tmp_path / "second",
+        Patience(),
+        earlier=tmp_path / "first",
+    )
+    with pytest.raises(ConfigError, match="knows the class 'zero', which is missing now"):
+        PreparedServer.prepare(plan)
+
+
+def test_who_agreed_to_settings_has_agreed_to_runs_that_go_on(tmp_path):
+    (tmp_path / "agreed.toml").write_text("rounds = 3")
+    agreed, config = AgreedInWriting(tmp_path / "agreed.toml"), RunConfig(rounds=3, earlier="may 00")
+    assert agreed.objection("june", config) is None
+    assert "rounds" in (agreed.objection("june", RunConfig(rounds=4, earlier="may 00")) or "")

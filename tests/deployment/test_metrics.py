@@ -1,0 +1,134 @@
+"""What a monitoring agent reads of a server's and a site's folder; no Flower is started."""
+
+import json
+import urllib.request
+from urllib.error import HTTPError
+
+import pytest
+
+from deployment.deployment import free_port
+from fedcopl.deployment.metrics import AnswerCounts, Metric, health, prometheus_text, server_metrics, site_metrics
+from fedcopl.deployment.metrics_port import answer, metrics_port
+from fedcopl.deployment.processes import holding
+from fedcopl.errors import ConfigError, FederationError
+from fedcopl.run.record import GuardRecord, RoundRecord, round_to_plain
+
+ROUNDS = [
+    RoundRecord(round=0, participants=3, bytes_up=10, bytes_down=5, seconds=4.0, dropped={"b": "Train: refused: no"}),
+    RoundRecord(
+        round=1,
+        participants=2,
+        bytes_up=20,
+        bytes_down=5,
+        seconds=9.5,
+        dropped={"a": "Train: not finite", "b": "Train: refused: no"},
+        guard=GuardRecord(training_harmed=2, average_undone=True),
+    ),
+]
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "rounds.jsonl").write_text("".join(json.dumps(round_to_plain(one)) + "\n" for one in ROUNDS))
+    monkeypatch.setattr("fedcopl.deployment.metrics.read_site_keys", lambda folder: {"a": None, "b": None})
+    monkeypatch.setattr("fedcopl.deployment.metrics.connected_sites", lambda process: {"a": ("connected", "")})
+    with holding(tmp_path / "federation", "server", {"out": str(out), "local": "x", "address": "x"}):
+        yield tmp_path / "federation"
+
+
+def numbers(metrics):
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines(metrics)}
+
+
+def lines(metrics):
+    return [line for line in prometheus_text(metrics).splitlines() if not line.startswith("#")]
+
+
+def test_a_server_counts_its_run(server):
+    assert numbers(server_metrics(server)) == {
+        "fedcopl_rounds": 2,
+        'fedcopl_site_connected{site="a"}': 1,
+        'fedcopl_site_connected{site="b"}': 0,
+        "fedcopl_participants": 2,
+        "fedcopl_run_seconds": 9.5,
+        'fedcopl_message_bytes{direction="up"}': 30,
+        'fedcopl_message_bytes{direction="down"}': 10,
+        'fedcopl_dropped_answers{site="a"}': 1,
+        'fedcopl_dropped_answers{site="b"}': 2,
+        'fedcopl_refusals{site="b"}': 2,
+        'fedcopl_guard_events{event="training_taken_back"}': 2,
+        'fedcopl_guard_events{event="too_doubtful"}': 0,
+        'fedcopl_guard_events{event="average_undone"}': 1,
+    }
+
+
+def test_a_superlink_that_does_not_answer_has_nobody_connected(server, monkeypatch):
+    def silent(process):
+        raise FederationError("the server does not answer")
+
+    monkeypatch.setattr("fedcopl.deployment.metrics.connected_sites", silent)
+    assert numbers(server_metrics(server))['fedcopl_site_connected{site="a"}'] == 0
+
+
+def test_a_site_counts_its_answers(tmp_path):
+    counts = AnswerCounts()
+    counts.add("train", 1.5, refused=False)
+    counts.add("train", 0.5, refused=False)
+    counts.add("estimate", 0.25, refused=True)
+    counts.connected = True
+    assert numbers(site_metrics(tmp_path, counts)) == {
+        "fedcopl_connected": 1,
+        'fedcopl_answers{question="train"}': 2,
+        'fedcopl_refusals{question="estimate"}': 1,
+        'fedcopl_answer_seconds{question="train"}': 2,
+        'fedcopl_answer_seconds{question="estimate"}': 0.25,
+    }
+
+
+def test_a_name_cannot_break_out_of_its_label():
+    assert lines([Metric.by("site", "up", "", {'a"} 9\nfedcopl_x 1': 1})]) == [
+        'fedcopl_up{site="a\\"} 9\\nfedcopl_x 1"} 1'
+    ]
+
+
+def test_health_is_trouble_when_something_has_ended(server):
+    assert health(server) == {"status": "ok", "role": "server", "troubles": []}
+    (server / "ca.pem").write_text("no certificate")
+    assert health(server)["status"] == "trouble"
+    assert health(server / "nowhere")["status"] == "trouble"
+
+
+def well():
+    return {"status": "ok"}
+
+
+def test_the_port_answers_this_machine_and_no_page_of_elsewhere():
+    with metrics_port(0, list, well) as port:
+        assert port == 0  # none was asked for
+    with metrics_port(free_port(), lambda: [Metric.plain("x", "An x.", 1)], well) as port:
+        assert get(port, "/metrics") == (200, "# HELP fedcopl_x An x.\n# TYPE fedcopl_x gauge\nfedcopl_x 1\n")
+        assert get(port, "/health") == (200, '{"status": "ok"}\n')
+        assert get(port, "/")[0] == 404
+        assert get(port, "/metrics", host="evil.example:80")[0] == 403
+        with pytest.raises(ConfigError, match=f"--metrics-port {port}: cannot be used"), metrics_port(port, list, well):
+            pass
+
+
+def test_trouble_is_a_status_of_its_own():
+    assert answer("/health", list, lambda: {"status": "trouble"})[0] == 503
+
+    def broken():
+        raise FederationError("the folder is gone")
+
+    assert answer("/metrics", broken, well)[0] == 503
+
+
+def get(port, path, host=None):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except HTTPError as error:
+        return error.code, ""

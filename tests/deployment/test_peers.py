@@ -1,0 +1,136 @@
+"""Secure sums among sites that know each other: a server that plays the other sites itself learns nothing."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fakes import NO_PRIORS, START, FakeLearner, start
+from fedcopl.config import RunConfig
+from fedcopl.deployment.certificates import site_key
+from fedcopl.deployment.site.peers import Identity, Peers, VouchedClient, check_peers, vouched_by
+from fedcopl.deployment.wire.terms import Refused
+from fedcopl.errors import ConfigError
+from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.server import run
+from fedcopl.messages import Introduce, ShareOut
+from fedcopl.privacy.masking import introduce, public_keys
+from fedcopl.simulation.local_clients import LocalClients
+
+SETTINGS = {"rounds": 1, "priors": NO_PRIORS, "privacy": {"secure_sums": True}}
+CONFIG = RunConfig.from_mapping(SETTINGS, "test")
+SESSION = b"s" * 16
+
+
+def identity(folder, name):
+    return Identity(site_key(folder / name, name)[0])
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Three sites, the folder with all their keys, and what each was told."""
+    names = ["north", "south", "west"]
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    who = {name: identity(tmp_path, name) for name in names}
+    for name in names:
+        (keys / f"{name}.pub").write_bytes((tmp_path / name / "site.pub").read_bytes())
+    return SimpleNamespace(who=who, keys=keys, root=tmp_path, notes=[])
+
+
+def site_of(three, name, *, given=True, counts_sites=False):
+    peers = Peers(three.root / name, three.who[name], three.keys if given else None, counts_sites, three.notes.append)
+    return VouchedClient(Client(FakeLearner(len(name)), CONFIG), peers)
+
+
+def rosters(three, others, client):
+    """The site introduces itself; then the server lists its keys among those of others."""
+    reply, state = client.answer(Introduce(0, SESSION), ClientState())
+    keys, vouchers = {"north": reply.keys}, {"north": reply.voucher}
+    for name, who in others.items():
+        keys[name] = public_keys(introduce(SESSION))
+        vouchers[name] = b"" if who is None else who.vouch(SESSION, keys[name])
+    return ShareOut(0, SESSION, keys, vouchers), state
+
+
+def invented(three, count=3):
+    return {f"site-{number}": identity(three.root / "server", f"invented-{number}") for number in range(count)}
+
+
+def test_a_hundred_invented_sites_are_not_a_sum(three):
+    """`spec/trust.md`: a server that plays all others is left with one site's numbers. It has no known site's key."""
+    client = site_of(three, "north")
+    ask, state = rosters(three, invented(three), client)
+    with pytest.raises(Refused, match=r"^site-0 is none of the sites whose keys this site was given$"):
+        client.answer(ask, state)
+    unsigned, state = rosters(three, {"south": None, "west": None}, client)
+    with pytest.raises(Refused, match=r"^no site vouches for the keys of south$"):
+        client.answer(unsigned, state)
+
+
+def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
+    client = site_of(three, "north")
+    ask, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
+    servers_own = public_keys(introduce(SESSION))
+    swapped = ShareOut(0, SESSION, {**ask.keys, "south": servers_own}, ask.vouchers)
+    with pytest.raises(Refused, match=r"no site vouches for the keys of south"):
+        client.answer(swapped, state)
+    assert vouched_by(ask.vouchers["south"], b"t" * 16, ask.keys["south"]) is None
+    assert vouched_by(ask.vouchers["south"], SESSION, ask.keys["south"]) == three.who["south"].public
+    for rubbish in (b"", b"\x00", b"\xff" * 200, ask.vouchers["south"][:-1]):
+        assert vouched_by(rubbish, SESSION, ask.keys["south"]) is None
+
+
+def test_one_site_is_not_two(three):
+    client = site_of(three, "north")
+    ask, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
+    with pytest.raises(Refused, match=r"names one site twice"):
+        client.answer(ask, state)
+    ask, state = rosters(three, {"south": three.who["south"], "again": three.who["north"]}, client)
+    with pytest.raises(Refused, match=r"names one site twice"):
+        client.answer(ask, state)
+
+
+def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
+    client = site_of(three, "north", given=False)
+    others = {"south": three.who["south"], "west": three.who["west"]}
+    ask, state = rosters(three, others, client)
+    assert set(client.answer(ask, state)[0].sealed) == {"north", "south", "west"}
+    assert [note[:42] for note in three.notes] == [
+        "from now on in secure sums with south, key",
+        "from now on in secure sums with west, key ",
+    ]
+    ask, state = rosters(three, others, client)
+    client.answer(ask, state)
+    assert len(three.notes) == 2  # said once
+    ask, state = rosters(three, {**others, "west": identity(three.root / "server", "west")}, client)
+    with pytest.raises(Refused, match=r"^west has another key than in the first secure sum$"):
+        client.answer(ask, state)
+    ask, state = rosters(three, others | invented(three, 1), client)
+    client.answer(ask, state)  # a newcomer is taken down too, where nobody insists on a number of sites
+    assert len(three.notes) == 3
+
+
+def test_who_wants_a_number_of_sites_counts_no_newcomers(three):
+    client = site_of(three, "north", given=False, counts_sites=True)
+    others = {"south": three.who["south"], "west": three.who["west"]}
+    ask, state = rosters(three, others, client)
+    client.answer(ask, state)
+    ask, state = rosters(three, others | invented(three), client)
+    with pytest.raises(Refused, match=r"^site-0 was not in the first secure sum; name all sites with --peers$"):
+        client.answer(ask, state)
+
+
+def test_sites_that_know_each_other_play_a_run_as_without(three):
+    sites = {name: site_of(three, name) for name in three.who}
+    plain = {name: site.client for name, site in sites.items()}
+    shared = {}
+    for kind, clients in {"known": sites, "unknown": plain}.items():
+        shared[kind] = run(CONFIG, LocalClients(clients), start(), lambda *_: None).shared["visual"]
+    assert np.array_equal(shared["known"], shared["unknown"]) and not np.array_equal(shared["known"], START["visual"])
+
+
+def test_a_list_of_keys_has_to_be_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"--peers .*: name a folder with the file"):
+        check_peers(tmp_path)
+    check_peers(None)

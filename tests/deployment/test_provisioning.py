@@ -1,0 +1,295 @@
+"""Packages of a study: made, taken in, revoked, renewed; nothing is sent and nothing is started."""
+
+import io
+import stat
+import zipfile
+from datetime import date, timedelta
+
+import pytest
+from cryptography import x509
+
+from fedcopl.deployment.certificates import key_digest, read_site_key, read_site_keys, site_key
+from fedcopl.deployment.provisioning.endings import admitted_keys, endings_of, folder_notes, key_ends
+from fedcopl.deployment.provisioning.package_file import NOTES, Package, read_package, write_package
+from fedcopl.deployment.provisioning.provision import StudyFolder, admit_key, provision, renew, revoke
+from fedcopl.deployment.provisioning.register import Register
+from fedcopl.deployment.provisioning.study_plan import EXAMPLE, prepare_study, read_plan
+from fedcopl.deployment.provisioning.taking_in import take_in_server, take_in_site
+from fedcopl.deployment.site.agreement import AgreedInWriting
+from fedcopl.doctor.federation_folder import check_endings
+from fedcopl.errors import ConfigError, FederationError
+
+DAY = date(2027, 1, 1)
+STUDY = """
+name = "digits"
+address = ["server.example", "10.0.0.1"]
+port = 1234
+settings = "settings.toml"
+key_days = 100
+[sites]
+hospital = "packed"
+clinic = "own"
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    root = tmp_path_factory.mktemp("study")
+    (root / "study.toml").write_text(STUDY)
+    (root / "settings.toml").write_text("rounds = 7\n[train]\nepochs = 2\n[model]\nthreads = 1\n")
+    (root / "classes.txt").write_text("cat\ndog\n")
+    return prepare_study(root / "study.toml")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return StudyFolder(tmp_path / "provisioned")
+
+
+@pytest.fixture
+def made(written, folder):
+    return {one.name: one for one in provision(written, folder, DAY)}
+
+
+def site_package(folder, name="hospital"):
+    return read_package(folder.package(name), "site")
+
+
+def test_a_site_gets_all_it_needs_and_no_more(made, folder):
+    package = site_package(folder)
+    assert set(package.files) == {"package.json", "ca.pem", "classes.txt", "settings.toml", "site.key"}
+    notes = package.notes
+    assert (notes.study, notes.name, notes.address) == ("digits", "hospital", "server.example:1234")
+    assert notes.settings == {"rounds": 7, "train.epochs": 2}  # threads are each site's own business
+    assert notes.key_ends == "2027-04-11"  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
+    assert notes.classes.startswith("2 classes, ") and notes.model.startswith("glyph-clip ")
+    assert "site.key" not in site_package(folder, "clinic").files  # makes its own
+    assert {name: one.has_key for name, one in made.items()} == {"hospital": True, "clinic": False, "server": False}
+
+
+def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
+    take_in_site(folder.package("hospital"), tmp_path / "home")
+    agreed = AgreedInWriting(tmp_path / "home" / "settings.toml")
+    assert agreed.objection("run", written.config) is None
+    other = written.config.model_copy(update={"rounds": 8})
+    assert "this site has agreed to other settings: rounds" in agreed.objection("run", other)
+
+
+def test_packages_are_for_their_owner_alone(made, folder):
+    for one in made.values():
+        assert stat.S_IMODE(one.path.stat().st_mode) == 0o600
+    assert b"".join(read_package(folder.package("server"), "server").files.values()).count(b"OPENSSH PRIVATE") == 0
+    assert "ca.key" not in read_package(folder.package("server"), "server").files  # it stays with the operator
+
+
+def test_the_servers_certificate_is_for_the_addresses_of_the_study(made, folder):
+    files = read_package(folder.package("server"), "server").files
+    certificate = x509.load_pem_x509_certificate(files["server.pem"])
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(names.get_values_for_type(x509.DNSName)) == {"server.example", "localhost"}
+    assert {str(ip) for ip in names.get_values_for_type(x509.IPAddress)} == {"10.0.0.1", "127.0.0.1", "::1"}
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(files["ca.pem"]))
+
+
+def test_again_gives_the_same_packages(made, written, folder):
+    again = {one.name: one for one in provision(written, folder, DAY + timedelta(days=9))}
+    assert again == made
+
+
+def test_a_package_that_was_handed_over_can_be_made_again_without_its_key(made, written, folder, tmp_path):
+    home = tmp_path / "home"
+    take_in_site(folder.package("hospital"), home)
+    kept = (home / "site.key").read_bytes()
+    folder.package("hospital").unlink()
+    provision(written, folder, DAY)
+    take_in_site(folder.package("hospital"), home)
+    assert (home / "site.key").read_bytes() == kept
+    with pytest.raises(FederationError, match=r"has no key of hospital in it.*--renew hospital"):
+        take_in_site(folder.package("hospital"), tmp_path / "elsewhere")
+
+
+def test_a_site_is_let_in_with_the_key_of_its_package(made, folder, tmp_path):
+    take_in_site(folder.package("hospital"), tmp_path / "home")
+    take_in_server(folder.package("server"), tmp_path / "federation")
+    _, public = site_key(tmp_path / "home", "hospital")
+    assert read_site_keys(tmp_path / "federation" / "sites") == {"hospital": read_site_key(public)}
+
+
+def test_a_site_that_makes_its_own_key_hands_it_in(made, written, folder, tmp_path):
+    home, server = tmp_path / "clinic", tmp_path / "federation"
+    take_in_site(folder.package("clinic"), home)
+    admit_key(written, folder, site_key(home, "clinic")[1], DAY)
+    take_in_server(folder.package("server"), server)
+    assert set(read_site_keys(server / "sites")) == {"hospital", "clinic"}
+    site_key(tmp_path / "other", "clinic")
+    with pytest.raises(FederationError, match="clinic: has another key already; first: --renew clinic"):
+        admit_key(written, folder, tmp_path / "other" / "site.pub", DAY)
+
+
+def test_a_key_of_nobody_is_not_taken_in(made, written, folder, tmp_path):
+    for name in ("stranger", "hospital"):
+        _, public = site_key(tmp_path / name, name)
+        with pytest.raises(FederationError, match="no site of this study that makes its own key"):
+            admit_key(written, folder, public, DAY)
+
+
+def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, written, folder, tmp_path):
+    server = tmp_path / "federation"
+    take_in_server(folder.package("server"), server)
+    old = key_digest(read_site_keys(server / "sites")["hospital"])
+    revoke(written, folder, "hospital", DAY)
+    take_in_server(folder.package("server"), server)
+    assert read_site_keys(server / "sites") == {}
+    assert not folder.package("hospital").exists()
+    provision(written, folder, DAY)  # does not let it in by the back door
+    assert "hospital" not in Register.read(folder.path).keys
+    renew(written, folder, "hospital", DAY)
+    take_in_server(folder.package("server"), server)
+    assert key_digest(read_site_keys(server / "sites")["hospital"]) != old
+    with pytest.raises(FederationError, match="nobody: has no key to take back; sites with one: clinic, hospital"):
+        revoke(written, folder, "nobody", DAY)
+
+
+def test_a_revoked_key_of_its_own_is_not_taken_again(made, written, folder, tmp_path):
+    _, public = site_key(tmp_path / "clinic", "clinic")
+    admit_key(written, folder, public, DAY)
+    renew(written, folder, "clinic", DAY)
+    with pytest.raises(FederationError, match="this key was renewed on 2027-01-01; the site has to make a new one"):
+        admit_key(written, folder, public, DAY)
+
+
+def test_a_renewed_key_replaces_the_old_one_at_the_site(made, written, folder, tmp_path):
+    home = tmp_path / "home"
+    take_in_site(folder.package("hospital"), home)
+    (home / "site.secret").write_bytes(b"stays")
+    old = (home / "site.key").read_bytes()
+    renew(written, folder, "hospital", DAY + timedelta(days=50))
+    take_in_site(folder.package("hospital"), home)
+    assert (home / "site.key").read_bytes() != old
+    assert (home / "site.secret").read_bytes() == b"stays"
+    assert folder_notes(home).key_ends == "2027-05-31"  # 50 days later than 11 April
+
+
+def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, written, folder, tmp_path):
+    home = tmp_path / "clinic"
+    take_in_site(folder.package("clinic"), home)
+    site_key(home, "clinic")
+    renew(written, folder, "clinic", DAY)
+    take_in_site(folder.package("clinic"), home)
+    assert not (home / "site.key").exists()
+
+
+def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, written, folder):
+    before = read_package(folder.package("server"), "server").files
+    renew(written, folder, "server", DAY)
+    renew(written, folder, "authority", DAY)
+    after = read_package(folder.package("server"), "server").files
+    assert before["server.pem"] != after["server.pem"] and before["ca.pem"] != after["ca.pem"]
+    for ca in (before["ca.pem"], after["ca.pem"]):
+        x509.load_pem_x509_certificate(after["server.pem"]).verify_directly_issued_by(
+            x509.load_pem_x509_certificate(ca)
+        )
+    with pytest.raises(ConfigError, match="--renew: 'x' is neither a site of the study nor 'server' or 'authority'"):
+        renew(written, folder, "x", DAY)
+
+
+def test_a_key_lets_in_until_its_last_day(made, folder, tmp_path):
+    sites = tmp_path / "federation" / "sites"
+    take_in_server(folder.package("server"), sites.parent)
+    assert key_ends(sites) == {"hospital": date(2027, 4, 11)}
+    assert set(admitted_keys(sites, date(2027, 4, 11))) == {"hospital"}
+    assert admitted_keys(sites, date(2027, 4, 12)) == {}
+    (sites / "ends.json").unlink()  # a folder without a study: keys have no end
+    assert set(admitted_keys(sites, date(2099, 1, 1))) == {"hospital"}
+
+
+def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    take_in_site(folder.package("hospital"), home)
+
+    def levels(day):
+        monkeypatch.setattr("fedcopl.deployment.provisioning.endings.this_day", lambda: day)
+        return {one.what: one.level for one in check_endings(home)}
+
+    assert levels(date(2027, 3, 11)) == {"authority": "ok", "key of this site": "ok"}
+    assert levels(date(2027, 3, 12))["key of this site"] == "note"
+    assert levels(date(2027, 4, 12))["key of this site"] == "problem"
+    (home / "ca.pem").write_text("no certificate")
+    assert levels(date(2027, 3, 11)) == {"keys and certificates": "problem"}
+
+
+def test_a_server_shows_the_ends_of_everybodys_keys(made, folder, tmp_path):
+    take_in_server(folder.package("server"), tmp_path / "federation")
+    assert [one.what for one in endings_of(tmp_path / "federation")] == [
+        "authority",
+        "server's certificate",
+        "key of hospital",
+    ]
+
+
+def test_a_folder_belongs_to_one_site(made, folder, tmp_path):
+    take_in_site(folder.package("hospital"), tmp_path / "home")
+    with pytest.raises(
+        FederationError, match="is the folder of hospital in the study digits, and the package is for cl"
+    ):
+        take_in_site(folder.package("clinic"), tmp_path / "home")
+    with pytest.raises(FederationError, match="is the package of a server, and a site is asked for"):
+        take_in_site(folder.package("server"), tmp_path / "home")
+
+
+def archive(**files):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as made:
+        for name, content in files.items():
+            made.writestr(name.replace("__", "/"), content)
+    return buffer.getvalue()
+
+
+BAD = {
+    "no archive": b"PK, or so it says",
+    "nothing in it": archive(),
+    "a way out": archive(**{"..__..__etc__passwd": "x"}),
+    "a way out among keys": archive(**{"sites__.._x.pub": "x"}),
+    "a huge file": archive(**{"classes.txt": "x" * 5_000_000}),
+    "notes that are none": archive(**{NOTES: "{}"}),
+}
+
+
+@pytest.mark.parametrize("content", BAD.values(), ids=BAD)
+def test_what_came_by_mail_is_not_believed(tmp_path, content):
+    (tmp_path / "x.fedcopl").write_bytes(content)
+    with pytest.raises(FederationError, match=r"x\.fedcopl: is not a package of `fedcopl provision`"):
+        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_package_that_is_not_whole_is_named(made, folder, tmp_path):
+    package = site_package(folder)
+    write_package(tmp_path / "x.fedcopl", Package(package.notes, {NOTES: package.files[NOTES]}))
+    with pytest.raises(FederationError, match=r"is not whole: ca\.pem is missing"):
+        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+
+
+def test_the_example_is_a_plan(tmp_path):
+    (tmp_path / "study.toml").write_text(EXAMPLE)
+    assert read_plan(tmp_path / "study.toml").sites == {"hospital": "packed", "clinic": "own"}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('name = "a b"', "name: "),
+        ("address = []", "address: "),
+        ('sites = {a = "maybe"}', "sites.a: "),
+        ('sites = {server = "own"}', "no site can be called 'server'"),
+        ('sites = {" x" = "own"}', "' x' must be 1 to 60 printable characters"),
+        ("color = 3", "color: "),
+    ],
+)
+def test_a_mistake_in_a_plan_is_named(tmp_path, line, message):
+    plan = {"name": 'name = "a"', "address": 'address = ["a"]', "sites": 'sites = {a = "own"}'}
+    plan[line.split()[0]] = line
+    (tmp_path / "study.toml").write_text("\n".join(plan.values()))
+    with pytest.raises(ConfigError, match=r"study\.toml: ") as error:
+        read_plan(tmp_path / "study.toml")
+    assert message in str(error.value)

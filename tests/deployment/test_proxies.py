@@ -1,0 +1,135 @@
+"""A site behind a proxy: a real tunnel through a small proxy in this process, TLS inside it."""
+
+import socket
+import ssl
+import threading
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from fedcopl.deployment.certificates import issue_certificates, site_key
+from fedcopl.deployment.flower_internals.site_connection import site_connection
+from fedcopl.deployment.site.server_probe import ServerAddress, check_server, private_key, why_not_let_in
+from fedcopl.deployment.wire.proxies import connect, proxy_to, spare_this_machine
+from fedcopl.doctor.machine import check_server as doctor_check
+from fedcopl.errors import FederationError
+
+
+@contextmanager
+def listening(handle):
+    """A port of this machine, each of whose callers is handled in a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept():
+            while True:
+                try:
+                    caller, _ = server.accept()
+                except OSError:
+                    return
+                threading.Thread(target=handle, args=(caller,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def _read_request(connection):
+    """All of it: who hangs up on a caller that still speaks is not heard."""
+    with connection.makefile("rb") as request:
+        lines = list(iter(request.readline, b"\r\n"))
+        length = next((int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length")), 0)
+        request.read(length)
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    return issue_certificates(tmp_path / "authority", {"server.example"})
+
+
+@pytest.fixture
+def server(certificates):
+    """Shows the certificate of server.example and refuses every request."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+
+    def refuse(caller):
+        try:
+            with context.wrap_socket(caller, server_side=True) as secured:
+                _read_request(secured)
+                secured.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        except OSError:  # one that only wanted to see the certificate
+            pass
+
+    with listening(refuse) as port:
+        yield port
+
+
+@pytest.fixture
+def proxy(server, monkeypatch):
+    """The one way to server.example, which no other name server knows; notes what it is asked for."""
+    asked = []
+
+    def pass_on(source, target):
+        try:
+            while data := source.recv(65536):
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            target.close()
+
+    def tunnel(caller):
+        request = caller.recv(65536).decode()
+        asked.append(request)
+        there = socket.create_connection(("127.0.0.1", server))
+        caller.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        threading.Thread(target=pass_on, args=(caller, there), daemon=True).start()
+        pass_on(there, caller)
+
+    with listening(tunnel) as port:
+        for name in ("https_proxy", "HTTPS_PROXY"):
+            monkeypatch.setenv(name, f"http://me:secret@127.0.0.1:{port}")
+        yield asked
+
+
+def test_a_site_finds_its_server_through_the_proxy(proxy, certificates, tmp_path):
+    there = ServerAddress("server.example:9092", certificates.ca)
+    check_server(there)
+    private, public = site_key(tmp_path / "site", "hospital")
+    with pytest.raises(httpx.HTTPStatusError) as error, site_connection(there.address, there.ca, private_key(private)):
+        pass
+    assert "does not let this site in" in why_not_let_in(there, public, error.value)  # it was asked, and said no
+    assert len(proxy) == 2 and all(request.startswith("CONNECT server.example:9092 ") for request in proxy)
+    assert all("Proxy-Authorization: Basic bWU6c2VjcmV0" in request for request in proxy)  # base64 of me:secret
+
+
+def test_a_proxy_that_looks_inside_is_found_out(proxy, tmp_path):
+    other = issue_certificates(tmp_path / "other", {"server.example"})
+    with pytest.raises(FederationError, match="does not show the certificate that"):
+        check_server(ServerAddress("server.example:9092", other.ca))
+
+
+def test_doctor_says_that_there_is_a_proxy_and_not_its_password(proxy, certificates):
+    found = list(doctor_check("server.example:9092", certificates.ca))
+    assert [one.level for one in found] == ["ok", "ok"]
+    assert "through the proxy 127.0.0.1:" in found[0].detail
+    assert "secret" not in found[0].detail
+
+
+def test_a_proxy_that_is_no_proxy_is_an_error_of_the_network(monkeypatch):
+    def talk(caller):
+        caller.sendall(b"220 mail.example\r\n")
+        caller.close()
+
+    with listening(talk) as port:
+        monkeypatch.setenv("https_proxy", f"127.0.0.1:{port}")
+        with pytest.raises(OSError):
+            connect("server.example", 9092, 5)
+
+
+def test_nothing_on_this_machine_goes_through_a_proxy(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    assert proxy_to("127.0.0.1") == "" and proxy_to("server.example") == "http://proxy.example:3128"
+    environment = {"no_proxy": "intranet, 127.0.0.1", "NO_PROXY": "files"}
+    spare_this_machine(environment)
+    assert environment == dict.fromkeys(("no_proxy", "NO_PROXY"), "intranet,127.0.0.1,files,localhost,::1")

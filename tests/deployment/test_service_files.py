@@ -1,0 +1,107 @@
+"""What a machine runs by itself: units, containers, logs that turn over, an end on SIGTERM."""
+
+import io
+import os
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from fedcopl.cli import app
+from fedcopl.cli.federation import _unfinished
+from fedcopl.cli.signals import stopping_on_sigterm
+from fedcopl.config import RunConfig
+from fedcopl.deployment.processes import holding
+from fedcopl.deployment.rotating_log import RotatingLog
+from fedcopl.deployment.service_files import Service
+from fedcopl.deployment.wire.terms import differences, terms_of
+from fedcopl.errors import ConfigError, Interrupted
+
+SITE = Service("site", Path("/srv/fedcopl"), Path("/data/images"), words=("model.threads=1",))
+SERVER = Service("server", Path("/srv/fedcopl"))
+
+
+def setting(unit, name):
+    return re.search(rf"^{name}=(.*)$", unit, re.M).group(1)
+
+
+@pytest.mark.parametrize("service", [SITE, SERVER], ids=["site", "server"])
+def test_the_command_of_a_unit_is_one_that_exists(service):
+    command = shlex.split(setting(service.unit(), "ExecStart"))
+    assert command[1:3] == ["-m", "fedcopl"] and os.access(command[0], os.X_OK)
+    known = get_command(app).commands[command[3]]
+    options = {name for parameter in known.params for name in parameter.opts}
+    assert {word for word in command[4:] if word.startswith("--")} <= options
+
+
+@pytest.mark.parametrize("service", [SITE, SERVER], ids=["site", "server"])
+def test_a_unit_writes_in_one_folder_and_ends_well_when_stopped(service):
+    unit = service.unit()
+    assert setting(unit, "ProtectSystem") == "strict"
+    assert setting(unit, "ReadWritePaths") == setting(unit, "WorkingDirectory") == "/srv/fedcopl"
+    assert setting(unit, "SuccessExitStatus") == str(Interrupted.exit_code)
+    assert setting(unit, "User") == "fedcopl"
+
+
+def test_a_site_only_reads_its_images():
+    assert setting(SITE.unit(), "ReadOnlyPaths") == "/data/images"
+    assert "-v /data/images:/images:ro" in SITE.containerfile("1.2.3")
+
+
+def test_a_container_is_nobody_special():
+    made = SERVER.containerfile("1.2.3")
+    assert re.search(r"^USER \d{5}$", made, re.M)
+    assert '"fedcopl[flower,privacy]==1.2.3"' in made
+    assert 'CMD ["server", "--folder", "/home/fedcopl/federation", "--go-on"]' in made
+    assert "--network=host" in made and " -p " not in made  # a forwarded port would make every caller a local one
+
+
+def test_what_a_unit_cannot_say_is_refused():
+    with pytest.raises(ConfigError, match="--images: name the images"):
+        Service("site", Path("/srv"))
+    with pytest.raises(ConfigError, match="a path without blanks"):
+        Service("server", Path("/srv/my folder"))
+
+
+def test_sigterm_is_ctrl_c():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), stopping_on_sigterm():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_log_turns_over_and_forgets_the_oldest(tmp_path):
+    log = RotatingLog(tmp_path / "log", largest=10, kept=2)
+    log.follow(io.BytesIO(b"".join(b"line %d\n" % number for number in range(7))))  # 7 bytes each: one a file
+    log.join()
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
+        "log": b"line 6\n",
+        "log.1": b"line 5\n",
+        "log.2": b"line 4\n",
+    }
+
+
+def test_a_service_goes_on_with_what_is_not_finished(tmp_path):
+    home, out = tmp_path / "federation", tmp_path / "run"
+    assert _unfinished(home) is None
+    out.mkdir()
+    with holding(home, "server", {"out": str(out)}):
+        assert _unfinished(home) is None  # nothing to go on with
+    (out / "checkpoint.safetensors").touch()
+    assert _unfinished(home) == out
+    (out / "results.json").touch()
+    assert _unfinished(home) is None
+
+
+@pytest.mark.parametrize(("server", "site", "fits"), [("0.1.0", "0.1.7", True), ("0.1.0", "0.2.0", False)])
+def test_versions_may_differ_by_a_patch(monkeypatch, server, site, fits):
+    from fedcopl.deployment.wire import terms
+
+    monkeypatch.setattr(terms, "version", lambda package: server)
+    asked = terms_of("run", 1, RunConfig(), ["a", "b"], "model 1")
+    monkeypatch.setattr(terms, "version", lambda package: site)
+    why = differences(asked, asked.classes, "model 1")
+    assert why == ([] if fits else ["fedcopl: the server has 0.1.0, this site has 0.2.0"])

@@ -1,0 +1,141 @@
+"""A site's connection against a SuperLink that is a few dictionaries: what is asked, sent, lost."""
+
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+import httpx
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from deployment.toolbox import act_for
+from fedcopl.deployment.flower_internals import site_connection
+from fedcopl.deployment.flower_internals.site_connection import ConnectionLost, SiteConnection
+from fedcopl.deployment.site.site_process import pace
+
+
+def records(number):
+    return RecordDict({"say": ConfigRecord({"what": "x"}), "arrays": ArrayRecord([np.full(3, float(number))])})
+
+
+def failing(status):
+    request = httpx.Request("POST", "https://x")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+
+class SmallLink:
+    """One message in its store, and whatever a site sends."""
+
+    def __init__(self, fleet):
+        self.fleet, self.sent, self.confirmed, self.trouble = fleet, {}, [], None
+        act_for(1, 1, 1)
+        self.question = Message(records(1), 7, "query.train", group_id="2")
+        self.question.metadata.__dict__["_message_id"] = self.question.object_id
+        self.pieces = {name: one.deflate() for name, one in fleet.get_all_nested_objects(self.question).items()}
+        self.late = 1  # looks until the pieces are there
+
+    def PullMessages(self, request):
+        if self.trouble:
+            raise self.trouble
+        if self.confirmed:
+            return SimpleNamespace(messages_list=[])
+        tree = self.fleet.get_object_tree(self.question)
+        return SimpleNamespace(
+            messages_list=[SimpleNamespace(metadata=SimpleNamespace(run_id=5))], message_object_trees=[tree]
+        )
+
+    def PullObject(self, request):
+        self.late -= 1
+        content = self.pieces.get(request.object_id)
+        return SimpleNamespace(object_found=content is not None, object_available=self.late < 0, object_content=content)
+
+    def ConfirmMessageReceived(self, request):
+        self.confirmed.append(request.message_object_id)
+
+    def PushMessages(self, request):
+        wanted = [one.object_id for one in self.fleet.iterate_object_tree(request.message_object_trees[0])]
+        self.root, self.runtimes = wanted[-1], list(request.clientapp_runtime_list)
+        return SimpleNamespace(objects_to_push=wanted, session_id="s")
+
+    def PushObject(self, request):
+        self.sent[request.object_id] = request.object_content
+        return SimpleNamespace(stored=True)
+
+    def SendNodeHeartbeat(self, request):
+        return SimpleNamespace(success=False)
+
+
+@pytest.fixture
+def link():
+    return SmallLink(site_connection)
+
+
+@pytest.fixture
+def connection(link):
+    return SiteConnection(link, site_connection.Node(node_id=7))
+
+
+def test_a_question_comes_whole_and_its_answer_goes_whole(link, connection):
+    question = connection.next()
+    assert question.content["say"]["what"] == "x"
+    assert question.metadata.group_id == "2"
+    assert link.confirmed == [link.question.object_id]
+    connection.hand_in(Message(records(4), reply_to=question))
+    reply = link.fleet.inflate_object_from_contents(link.root, dict(link.sent))
+    assert [array.numpy().tolist() for array in reply.content["arrays"].values()] == [[4.0, 4.0, 4.0]]
+    assert reply.metadata.reply_to_message_id == link.question.object_id
+    assert link.runtimes == [0.0]  # how long it took is not said
+    assert connection.next() is None
+
+
+@pytest.mark.parametrize("trouble", [httpx.ConnectError("gone"), failing(503)], ids=["gone", "behind a proxy"])
+def test_a_server_that_is_away_is_waited_for(link, connection, trouble):
+    link.trouble = trouble
+    assert connection.next() is None and not connection.reachable
+    link.trouble = None
+    assert connection.next() is not None and connection.reachable
+
+
+def test_who_is_not_known_any_more_connects_anew(link, connection):
+    link.trouble = failing(403)
+    with pytest.raises(ConnectionLost, match="status 403"):
+        connection.next()
+
+
+def test_a_sign_of_life_that_nobody_takes_ends_the_connection(link, connection, monkeypatch):
+    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection.BEAT", 0.0)
+    connection.beat(threading.Event())  # returns at the first that is not taken
+    with pytest.raises(ConnectionLost, match="does not know this connection"):
+        connection.next()
+
+
+def test_a_piece_that_is_missing_loses_the_connection_not_the_site(link, connection):
+    link.pieces.popitem()
+    with pytest.raises(ConnectionLost, match="ObjectPullError"):
+        connection.next()
+
+
+def test_something_else_than_a_message_is_no_question(link, connection):
+    array = Array(np.zeros(2))
+    link.question = array
+    link.pieces = {name: one.deflate() for name, one in link.fleet.get_all_nested_objects(array).items()}
+    with pytest.raises(ConnectionLost, match="a Array came as a question"):
+        connection.next()
+
+
+def test_looks_grow_rare_but_never_stop():
+    waits = [pace(seconds, 0.002) for seconds in (0, 1, 10, 60, 10**6)]
+    assert waits == [0.1, 0.1, 1.0, 5.0, 5.0]
+
+
+def test_a_server_that_answers_slowly_is_left_in_peace():
+    assert [pace(0, took) for took in (0.01, 0.05, 0.2, 60)] == [0.1, 0.5, 2.0, 5.0]  # ten times as long, 5 s at most
+
+
+def test_a_site_loads_nothing_of_a_superlink():
+    """Its database and its grid would be 40 MB in every site."""
+    loaded = "import sys, fedcopl.deployment.site.site_process; print('sqlalchemy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,40 @@
+"""What a site's process tells the people there."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+from PIL import Image
+
+from deployment.toolbox import NotingWatcher
+from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.server_probe import ServerAddress
+from fedcopl.deployment.site.site_process import SiteNews
+
+
+def asked(kind, number):
+    return SimpleNamespace(metadata=SimpleNamespace(message_type=f"query.{kind}", group_id=str(number)))
+
+
+def test_dozens_of_short_questions_are_one_line():
+    heard = NotingWatcher()
+    news = SiteNews(heard, ServerAddress("server:1", Path("ca.pem")))
+    for kind, refused in [("adapt", False)] * 40 + [("estimate", False)] * 2 + [("adapt", True)]:
+        news.answered(asked(kind, 1), 0.25, refused=refused)
+    assert heard.notes == [
+        "round 1: adapt answered; some dozen more such questions follow, of which nothing is said",
+        "round 1: estimate answered in 0.2 s",
+        "round 1: estimate answered in 0.2 s",
+        "round 1: adapt could not be answered",
+    ]
+
+
+def test_a_class_name_too_long_for_usual_prompts_is_told_of_before_joining(tmp_path):
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (32, 32)).save(tmp_path / "images/0.png")
+    (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 12)  # fits into 40 tokens, but not beside 16 of a prompt
+    heard = NotingWatcher()
+    home = SiteHome("a", tmp_path / "images", str(tmp_path / "classes.txt"), tmp_path / "home", {"threads": 1})
+    RunningSite(home, heard)
+    [line] = [line for line in heard.notes if "tokens" in line]
+    assert "with 16 context vectors more than the 40 that glyph-clip reads" in line
+    assert line.endswith("A run that leaves this setting as it is will not begin here")
