@@ -1,11 +1,10 @@
 """`make bench`: the table of what was measured, and the same as JSON.
 
-python -m benchmarks [NAME ...] [--json FILE]
+python -m benchmarks [NAME ...] [--json FILE] [--record]
 """
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -16,48 +15,67 @@ import torch
 from fedcopl.clip.device import keep_freed_memory
 
 from .against_transformers import against_transformers
+from .counted_work import counted_work
 from .flower_overhead import flower_overhead
 from .frozen_images import frozen_images
-from .measure import Line, matmul_peak
+from .history import FILE, record, this_run
+from .history_page import write_page
+from .measure import Line, NotMeasured, this_machine
+from .quick import quick
 from .simulated_clients import simulated_clients
 from .training_step import training_step
+from .workers import workers
 
 BENCHMARKS: dict[str, Callable[[], Iterator[Line]]] = {
+    "counted_work": counted_work,
     "training_step": training_step,
     "against_transformers": against_transformers,
     "frozen_images": frozen_images,
     "simulated_clients": simulated_clients,
+    "workers": workers,
     "flower_overhead": flower_overhead,
 }
+KNOWN = BENCHMARKS | {"quick": quick}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(KNOWN)}; default: all but quick")
     parser.add_argument("--json", type=Path, default=Path("bench.json"), help="where to write the JSON")
+    parser.add_argument("--record", action="store_true", help=f"add what was measured to {FILE.name} and to the page")
     arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(BENCHMARKS)
+    unknown = set(arguments.names) - set(KNOWN)
     if unknown:
-        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))} (known: {', '.join(BENCHMARKS)})")
+        sys.exit(f"no such benchmark: {', '.join(sorted(unknown))} (known: {', '.join(KNOWN)})")
     keep_freed_memory()  # as every run does
-    peak = matmul_peak(3200, 768, 3072)
-    print(f"{platform.machine()}, {torch.get_num_threads()} threads, matrix product {peak / 1e9:.0f} GFLOP/s")
-    print(f"{'what':<48}{'against':<18}{'ratio':>7}{'reach':>9}   detail")
-    lines = [line for name in arguments.names or BENCHMARKS for line in _told(BENCHMARKS[name])]
-    machine = {"threads": torch.get_num_threads(), "torch": torch.__version__, "matmul_flops": peak}
-    arguments.json.write_text(json.dumps({"machine": machine, "lines": [asdict(line) for line in lines]}, indent=1))
+    machine = this_machine()
+    if not (machine.proc / "stat").exists():
+        sys.exit("the benchmarks need Linux: without /proc/stat nobody can tell whether the machine is busy")
+    print(f"{machine.model}, {machine.processors} processors, {torch.get_num_threads()} threads")
+    print(f"{'what':<62}{'against':<19}{'ratio':<20}{'reach':<9}detail")
+    lines = [line for name in arguments.names or BENCHMARKS for line in printed(KNOWN[name])]
+    run = this_run(lines)
+    arguments.json.write_text(json.dumps({**asdict(run), "all": [asdict(line) for line in lines]}, indent=1))
+    if arguments.record and run.lines:
+        record(run)
+        write_page()
+        print(f"{len(run.lines)} of {len(lines)} lines recorded in {FILE.name} and docs/benchmarks.md")
 
 
-def _told(benchmark: Callable[[], Iterator[Line]]) -> Iterator[Line]:
+def printed(benchmark: Callable[[], Iterator[Line]]) -> Iterator[Line]:
     """Print each line as soon as it is measured."""
     for line in benchmark():
-        reach = f"{'<=' if line.at_most else '>='} {line.reach}"
-        mark = "" if line.reached else "  NOT REACHED"
-        print(
-            f"{line.what:<48}{line.against:<18}{line.ratio:>6.2f}x{reach:>9}   {line.detail}{mark}",
-            flush=True,
-        )
+        print(f"{line.what:<62}{line.against:<19}{_judged(line)}", flush=True)
         yield line
 
 
-main()
+def _judged(line: Line) -> str:
+    if isinstance(line.ratio, NotMeasured):
+        return line.ratio.why
+    reach = "" if line.reach is None else f"{'<=' if line.at_most else '>='} {line.reach:g}"
+    mark = "  NOT REACHED" if line.reached is False else ""
+    return f"{line.ratio!s:<20}{reach:<9}{line.detail}{mark}"
+
+
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,25 +15,32 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from fedcopl.clip.device import Arithmetic
 from fedcopl.clip.encoder import Encoder
-from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.clip.frozen_clip import Clip, load_clip
 from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
+from fedcopl.data.parallel import in_order
 from fedcopl.methods import choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 
-from .measure import Line, side_by_side
+from .measure import TURNS, Line, by_turns, timed
 
 BATCH, FILES, CLASSES = 32, 96, 47
 
 
 def against_transformers() -> Iterator[Line]:
+    with both_models() as (ours, theirs, folder):
+        yield vision_forward(ours, theirs, BATCH, 1.0)
+        yield from labelling(ours, theirs, write_images(folder / "images", FILES), (1.0, 1.15))
+
+
+@contextmanager
+def both_models() -> Iterator[tuple[Clip, CLIPModel, Path]]:
+    """The same weights in ours and theirs, and a folder for what else is needed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         theirs = save_random_clip(folder / "model")
-        ours = load_clip(folder / "model")
-        yield vision_forward(ours, theirs)
-        yield from labelling(ours, theirs, write_images(folder / "images"))
+        yield load_clip(folder / "model"), theirs, folder
 
 
 def save_random_clip(folder: Path) -> CLIPModel:
@@ -50,30 +58,34 @@ def save_random_clip(folder: Path) -> CLIPModel:
     return model
 
 
-def vision_forward(ours, theirs) -> Line:
-    pixels = torch.randn(BATCH, 3, 224, 224)
+def vision_forward(ours: Clip, theirs: CLIPModel, batch: int, reach: float | None = None, turns: int = 7) -> Line:
+    pixels = torch.randn(batch, 3, 224, 224)
+    mine, other = lambda: ours.encode_image(pixels), lambda: theirs.get_image_features(pixel_values=pixels)
     with torch.inference_mode():
-        mine, other = side_by_side(
-            lambda: ours.encode_image(pixels),
-            lambda: theirs.get_image_features(pixel_values=pixels),
-            repeats=7,
-        )
-    detail = f"{mine:.2f} s against {other:.2f} s"
-    return Line(f"vision forward, B/32, batch {BATCH}", "transformers", other / mine, 1.0, detail=detail)
+        mine(), other()
+        measured = by_turns(timed(mine), timed(other), turns)
+    what = f"vision forward, B/32, batch {batch}"
+    return Line(f"vision-batch-{batch}", what, "transformers", measured.ratio, reach, detail=measured.in_seconds)
 
 
-def write_images(folder: Path) -> list[Path]:
+def write_images(folder: Path, count: int) -> list[Path]:
     """Pictures of a usual size as JPEG files."""
     folder.mkdir()
     rng = np.random.default_rng(0)
-    paths = [folder / f"{i}.jpg" for i in range(FILES)]
+    paths = [folder / f"{i}.jpg" for i in range(count)]
     for path in paths:
         coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
         Image.fromarray(coarse).resize((640, 480), Image.Resampling.BICUBIC).save(path, quality=90)
     return paths
 
 
-def labelling(ours, theirs, paths: list[Path]) -> Iterator[Line]:
+def labelling(
+    ours: Clip,
+    theirs: CLIPModel,
+    paths: list[Path],
+    reach: tuple[float | None, float | None] = (None, None),
+    turns: int = TURNS,
+) -> Iterator[Line]:
     """Probabilities of all images: from the files, and again with the cut pixels at hand."""
     encoder = Encoder(ours, [f"class {i}" for i in range(CLASSES)], "a photo of a {}", Arithmetic(torch.device("cpu")))
     processor = CLIPImageProcessor()
@@ -83,7 +95,7 @@ def labelling(ours, theirs, paths: list[Path]) -> Iterator[Line]:
 
     @torch.inference_mode()
     def by_transformers() -> None:
-        for start in range(0, FILES, BATCH):
+        for start in range(0, len(paths), BATCH):
             images = [Image.open(path) for path in paths[start : start + BATCH]]
             pixels = processor(images, return_tensors="pt").pixel_values
             features = theirs.get_image_features(pixel_values=pixels)
@@ -91,16 +103,18 @@ def labelling(ours, theirs, paths: list[Path]) -> Iterator[Line]:
             (100 * features @ weights.T).softmax(-1)
 
     def cut() -> np.ndarray:
-        return np.stack([ours.preprocess.cut(Image.open(path)) for path in paths])
+        return np.stack(list(in_order(lambda number: ours.preprocess.cut(Image.open(paths[number])), len(paths))))
 
     def label(pixels: np.ndarray) -> None:
         images = ClientImages(TokenStore.of(ours, pixels, memory=0), np.arange(len(pixels)))
         ClipLearner(model, images, {}, config, 0).log_probabilities(None)
 
-    cold, other = side_by_side(lambda: label(cut()), by_transformers, 3)
-    detail = f"{cold:.2f} s against {other:.2f} s"
-    yield Line(f"labelling {FILES} files, first time", "transformers", other / cold, 1.0, detail=detail)
     pixels = cut()
-    warm, other = side_by_side(lambda: label(pixels), by_transformers, 3)
-    detail = f"{warm:.2f} s against {other:.2f} s"
-    yield Line(f"labelling {FILES} files, again", "transformers", other / warm, 1.15, detail=detail)
+    label(pixels), by_transformers()
+    for name, words, work, least in (
+        ("cold", "first time", lambda: label(cut()), reach[0]),
+        ("warm", "again", lambda: label(pixels), reach[1]),
+    ):
+        measured = by_turns(timed(work), timed(by_transformers), turns)
+        key, what = f"labelling-{len(paths)}-{name}", f"labelling {len(paths)} files, {words}"
+        yield Line(key, what, "transformers", measured.ratio, least, detail=measured.in_seconds)

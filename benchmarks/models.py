@@ -2,17 +2,19 @@
 
 import torch
 
-from fedcopl.clip.towers import TextTower, TowerShape, VisionTower
+from fedcopl.clip.blocks import TowerShape
+from fedcopl.clip.text_towers import CausalText
+from fedcopl.clip.vision_tower import VisionTower
 
 START, END = 49406, 49407
 
 
-def vit_b32() -> tuple[VisionTower, TextTower]:
+def vit_b32() -> tuple[VisionTower, CausalText]:
     """ViT-B/32 with CLIP's text tower, frozen."""
     vision = VisionTower(
         TowerShape(768, 12, 12, 3072), patch=32, image=224, output=512, patch_bias=False, norm_first=True
     )
-    text = TextTower(TowerShape(512, 12, 8, 2048), vocabulary=49408, positions=77, output=512)
+    text = CausalText(TowerShape(512, 12, 8, 2048), vocabulary=49408, positions=77, output=512)
     generator = torch.Generator().manual_seed(0)
     for tower in (vision, text):
         for parameter in tower.parameters():

@@ -1,10 +1,13 @@
-"""One way of doing the training step, in a process of its own: does a step for each line it reads, and tells the time.
+"""One way of doing the training step, in a process of its own: does what each line it reads asks, and tells the number.
 
-    python -m benchmarks.step_worker fast|plain CLASSES
+    python -m benchmarks.step_worker fast|plain CLASSES BATCH
 
-Processes of their own, because how memory is kept is a choice for a whole process, and it is part of the fast path.
+`step` is answered by the seconds of a step, `peak` by the FLOP/s of bare matrix products: in the same process, with the
+same threads. Processes of their own, because how memory is kept is a choice for a whole process, and it is part of the
+fast path.
 """
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedcopl.clip.device import keep_freed_memory
-from fedcopl.clip.towers import TextTower, VisionTower, split_sentences
+from fedcopl.clip.text_towers import CausalText, split_sentences
+from fedcopl.clip.vision_tower import VisionTower
 
 from .measure import seconds
 from .models import class_rows, vit_b32
@@ -21,20 +25,22 @@ from .models import class_rows, vit_b32
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from clip.plain_clip import by_torch, plain_text, plain_vision
 
-BATCH, VECTORS, CONTEXT = 64, 5, 16
+VECTORS, CONTEXT = 5, 16
+WAYS = ("fast", "plain")
+PEAK_TRIES = 3
 
 
 class Step:
     """Loss and gradients of one batch, both ways, from the same numbers."""
 
-    def __init__(self, vision: VisionTower, text: TextTower, classes: int):
+    def __init__(self, vision: VisionTower, text: CausalText, classes: int, batch: int):
         generator = torch.Generator().manual_seed(2)
         self.vision, self.text = vision, text
         self.rows = class_rows(classes)
         self.sentences = split_sentences(self.rows)
-        self.pixels = torch.randn(BATCH, 3, vision.image, vision.image, generator=generator)
+        self.pixels = torch.randn(batch, 3, vision.image, vision.image, generator=generator)
         self.tokens = vision.embed(self.pixels)
-        self.label = torch.randint(classes, (BATCH,), generator=generator)
+        self.label = torch.randint(classes, (batch,), generator=generator)
         levels, width = vision.usual_prompt_levels, vision.prompt_width
         self.visual = (torch.randn(levels, VECTORS, width, generator=generator) * 0.02).requires_grad_()
         self.context = (torch.randn(CONTEXT, text.shape.width, generator=generator) * 0.02).requires_grad_()
@@ -56,20 +62,57 @@ def quick_gelu_of_the_public_code(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-def main(way: str, classes: int) -> None:
+def matmul_peak(step: Step) -> float:
+    """FLOP per second of bare matrix products of the tower's own shapes: the most that this machine gives just now."""
+    width, hidden, rows = step.vision.shape.width, step.vision.shape.hidden, step.tokens.shape[0] * step.tokens.shape[1]
+    return max(_product_rate(rows, *shape) for shape in ((width, hidden), (hidden, width), (width, 3 * width)))
+
+
+def _product_rate(rows: int, given: int, made: int) -> float:
+    a, b = torch.randn(rows, given), torch.randn(made, given)
+    out = torch.empty(rows, made)
+    best = min(seconds(lambda: torch.mm(a, b.T, out=out)) for _ in range(PEAK_TRIES))
+    return 2 * rows * given * made / best
+
+
+class StepWorker:
+    """Such a process, seen from outside; it is ready when it is made."""
+
+    def __init__(self, way: str, classes: int, batch: int):
+        command = [sys.executable, "-m", "benchmarks.step_worker", way, str(classes), str(batch)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self._line() != "ready":
+            raise RuntimeError(f"the {way} step failed")
+
+    def ask(self, what: str) -> float:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        return float(self._line())
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+
+def main(way: str, classes: int, batch: int) -> None:
     vision, text = vit_b32()
     if way == "fast":
         keep_freed_memory()
     else:
         for block in (*vision.blocks, *text.blocks):
             block.activate = quick_gelu_of_the_public_code
-    step = Step(vision, text, classes)
+    step = Step(vision, text, classes, batch)
     work = step.fast if way == "fast" else step.plain
     work()
     print("ready", flush=True)
-    for _ in sys.stdin:
-        print(seconds(work), flush=True)
+    for line in sys.stdin:
+        print(seconds(work) if line == "step\n" else matmul_peak(step), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -2,18 +2,21 @@
 
 import errno
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.errors import RunFolderError
+from fedcopl.federation.adaptation import PriorState
 from fedcopl.federation.client import ClientState
 from fedcopl.federation.server import ServerState
-from fedcopl.files import make_private_folder, write_bytes, write_private
+from fedcopl.files import make_private_folder, publish_bytes, write_bytes, write_private
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.folder import RunFolder, file_name
 from fedcopl.run.record import Outcome, RoundRecord
@@ -59,6 +62,16 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.clients["b"] == ClientState()
     assert list(back.clients) == ["a", "b"]
     assert back.outcome == checkpoint_of().outcome
+
+
+def test_what_all_clients_were_told_is_kept_once(tmp_path):
+    told = Learned(Reading(np.arange(1000.0), np.full(1000, 0.001)), None, False)
+    clients = {f"{number}": ClientState(prior=PriorState(learned=told)) for number in range(50)}
+    save_checkpoint(tmp_path / "run", replace(checkpoint_of(), clients=clients))
+    assert (tmp_path / "run" / "checkpoint.safetensors").stat().st_size < 100_000  # not fifty times 16,000
+    back = load_checkpoint(tmp_path / "run").clients
+    assert list(back) == list(clients)
+    assert all(state.prior.learned.reading.bias.tolist() == list(range(1000)) for state in back.values())
 
 
 def test_a_new_folder_gets_its_settings(tmp_path):
@@ -204,9 +217,9 @@ def test_private_files_are_private_from_the_first_moment(tmp_path, monkeypatch):
     assert [*seen, path.stat().st_mode & 0o777] == [0o600] * 3
 
 
-def test_other_files_are_as_usual(tmp_path):
+def test_what_is_for_others_is_as_usual(tmp_path):
     (tmp_path / "plain").write_text("")
-    write_bytes(tmp_path / "made", b"")
+    publish_bytes(tmp_path / "made", b"")
     assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.run.record import ClientRecord, Outcome, to_plain
+from fedcopl.federation.seam import RoundReport
+from fedcopl.run.loop import round_record
+from fedcopl.run.record import ClientRecord, Outcome, measured, to_plain
 from fedcopl.run.record_reader import parse_json, read_outcome, read_rounds
 from report.sample_results import of_sites, outcome_of, sample_results
 
@@ -133,3 +135,12 @@ def test_lines_of_rounds_come_in_order_and_each_round_once():
     first, second = SMALL["rounds"]
     lines = [second | {"loss": 1.0}, 7, first, {}, second, {"round": "x"}]
     assert read_rounds(lines) == outcome_of(SMALL).rounds
+
+
+def test_a_round_records_each_accuracy_under_its_own_name():
+    # Clients with 1 of 2 and 9 of 10 right: macro (0.5 + 0.9) / 2, weighted 10 / 12; 3 of 4 of all images by one model.
+    found = measured([(1, 2), (9, 10)], [(3, 4)])
+    record = round_record(RoundReport(2, untrained={"a": (1, 4)}), found)
+    assert (record.round, record.macro, record.weighted, record.everywhere) == (2, 0.7, 10 / 12, 0.75)
+    assert record.clients == (0.5, 0.9)
+    assert record.untrained.macro == 0.25

@@ -12,6 +12,7 @@ from fedcopl.data.sharing_out import client_names
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.report.run_page import write_report
 from fedcopl.simulation.simulate import simulate
+from small_digits import small_digits
 
 
 def test_names_of_clients_sort_as_they_count():
@@ -76,3 +77,21 @@ def test_a_name_that_leaves_no_room_is_refused_before_training(tmp_path, monkeyp
 def test_a_path_without_a_source_is_a_mistake(tmp_path):
     with pytest.raises(ConfigError, match=r"the embedded digits read no path; .*data\.source=folder"):
         run_on(tmp_path, tmp_path / "run", source="digits")
+
+
+def test_a_mix_that_is_known_is_balanced_to(tmp_path):
+    shares = {name: 1 + number for number, name in enumerate(load_digits().classes)}
+    (tmp_path / "mix.json").write_text(json.dumps(shares))
+    settings = {"method": "priors", "model": {"threads": 1}, "priors": {"mix": str(tmp_path / "mix.json")}}
+    simulate(RunConfig.from_mapping(settings, "test"), tmp_path / "run", dataset=small_digits())
+    stored = load_file(tmp_path / "run" / "prompts" / "priors.safetensors")
+    assert stored["mix"].tolist() == pytest.approx([(1 + number) / 55 for number in range(10)])
+
+
+def test_a_known_mix_needs_balance_and_its_file(tmp_path):
+    nowhere = {"method": "priors", "priors": {"mix": str(tmp_path / "nowhere.csv")}}
+    with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file of shares"):
+        simulate(RunConfig.from_mapping(nowhere, "test"), tmp_path / "run")
+    off = {"method": "priors", "priors": {"mix": "mix.csv", "balance": False}}
+    with pytest.raises(ConfigError, match=r"priors\.mix: .* priors\.balance is off"):
+        simulate(RunConfig.from_mapping(off, "test"), tmp_path / "run")

@@ -13,6 +13,7 @@ from fedcopl.run.loop import round_record
 from fedcopl.run.record import FirstPrompts, GuardRecord, Measured, RoundRecord
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
+from small_digits import small_digits
 
 
 def test_a_quiet_round_says_nothing():
@@ -64,7 +65,8 @@ class Listening(SilentWatcher):
 def test_a_run_tells_how_quiet_it_began_and_what_its_guard_found(tmp_path):
     settings = {"rounds": 2, "data": {"clients": 3}, "train": {"epochs": 2, "lr": 100.0}, "model": {"threads": 1}}
     watcher = Listening()
-    results = simulate(RunConfig.from_mapping(settings, "test"), tmp_path / "run", watcher=watcher)
+    config = RunConfig.from_mapping(settings, "test")
+    results = simulate(config, tmp_path / "run", watcher=watcher, dataset=small_digits())
     assert results.first_prompts.cosine > 0.98
     assert results.first_prompts.unchanged > 0.8
     assert results.rounds[0].guard.training_harmed >= 1  # a learning rate of 100 is beyond any use

@@ -1,10 +1,6 @@
 """Whole runs in one process, on the embedded model and real digits."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 import tomllib
 
@@ -12,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.sharing_out import share_out
@@ -20,6 +17,8 @@ from fedcopl.methods.learner import ClipLearner
 from fedcopl.run.record import round_to_plain, to_plain
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
+from ready_processes import ReadyProcess
+from small_digits import SITE_ALONE, small_digits
 
 QUICK = ["rounds=3", "clients=4", "refresh_every=2", "epochs=1", "threads=1"]
 
@@ -28,10 +27,14 @@ def config_of(*pairs):
     return RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
 
 
+def played(folder, *pairs, **how):
+    return simulate(config_of(*pairs), folder, dataset=small_digits(), **how)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "quick"
-    return simulate(config_of(), folder), folder
+    return played(folder), folder
 
 
 def without_times(results):
@@ -63,7 +66,7 @@ def test_results_say_what_was_promised(finished):
 
 def test_the_account_adds_up(finished):
     results, _ = finished
-    digits = load_digits()
+    digits = small_digits()
     assert sum(client.train for client in results.clients) == len(digits.train)
     assert sum(client.test for client in results.clients) == len(digits.test)
     assert np.sum([client.true_counts for client in results.clients]) == len(digits.train)
@@ -88,7 +91,7 @@ def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
     results, folder = finished
     checkpoint = load_file(folder / "checkpoint.safetensors")
     config = config_of()
-    digits = load_digits()
+    digits = small_digits()
     parts = share_out(digits, config.data, config.seed)
     right = chosen = 0
     for number, part in enumerate(parts.train):
@@ -119,10 +122,10 @@ def test_the_folder_holds_everything(finished):
 
 def test_same_seed_same_bits_other_seed_other_split(finished, tmp_path):
     results, folder = finished
-    again = simulate(config_of(), tmp_path / "again")
+    again = played(tmp_path / "again")
     assert without_times(again) == without_times(results)
     assert prompt_bytes(tmp_path / "again") == prompt_bytes(folder)
-    other = simulate(config_of("seed=2", "rounds=1"), tmp_path / "other")
+    other = played(tmp_path / "other", "seed=2", "rounds=1")
     assert [c.train for c in other.clients] != [c.train for c in results.clients]
 
 
@@ -142,9 +145,9 @@ class StopAfter(SilentWatcher):
 def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
     results, folder = finished
     with pytest.raises(KeyboardInterrupt):
-        simulate(config_of(), tmp_path / "run", watcher=StopAfter(rounds))
+        played(tmp_path / "run", watcher=StopAfter(rounds))
     assert not (tmp_path / "run" / "results.json").exists()
-    resumed = simulate(config_of(), tmp_path / "run", resume=True)
+    resumed = played(tmp_path / "run", resume=True)
     assert without_times(resumed) == without_times(results)
     assert prompt_bytes(tmp_path / "run") == prompt_bytes(folder)
 
@@ -152,47 +155,63 @@ def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
 def test_resuming_a_finished_run_only_tells_again(finished, monkeypatch):
     results, folder = finished
     monkeypatch.setattr(ClipLearner, "train", None)  # must not be called
-    assert without_times(simulate(config_of(), folder, resume=True)) == without_times(results)
+    assert without_times(played(folder, resume=True)) == without_times(results)
 
 
 def test_a_finished_run_is_not_overwritten(finished):
     _, folder = finished
     with pytest.raises(RunFolderError, match="holds a run already"):
-        simulate(config_of(), folder)
+        played(folder)
 
 
-def start_run(folder, *extra):
-    given = [*QUICK, "rounds=6", "everywhere=false", "--out", str(folder), *extra]
-    command = [sys.executable, "-m", "fedcopl", "run", *given]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def start_run(root, out, *extra):
+    data = ["data.source=folder", f"data.path={root / 'data'}", "data.partition=natural"]
+    given = [*QUICK, *data, "rounds=5", *SITE_ALONE, "--out", str(root / out), *extra]
+    return ReadyProcess(["run", *given], root)
+
+
+MOMENTS = {  # of a run with refreshes in rounds 0, 2 and 4: what stands in its folder then
+    "before anything is known": lambda folder: (folder / "settings.toml").exists(),
+    "labelled, not trained": lambda folder: (folder / "labels").exists() and any((folder / "labels").rglob("*0*")),
+    "a round is kept": lambda folder: (folder / "checkpoint.safetensors").exists(),
+    "in the middle of a run": lambda folder: rounds_in(folder) >= 3,
+}
+
+
+def rounds_in(folder):
+    file = folder / "rounds.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 @pytest.mark.slow
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
-    whole = start_run(tmp_path / "whole")
-    assert whole.wait() == 0
-    waits = iter([0.5, 3.0, 4.0, 5.0, 3.5, 6.0])
+    digit_sites(tmp_path / "data", images=40)
+    whole = start_run(tmp_path, "whole")
     killed = 0
-    for wait in waits:
-        process = start_run(tmp_path / "killed", "--resume")
-        time.sleep(wait)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            killed += 1
+    for has_come in MOMENTS.values():
+        process = start_run(tmp_path, "killed", "--resume")
+        while process.poll() is None and not has_come(tmp_path / "killed"):
+            time.sleep(0.002)
+        killed += process.poll() is None
+        process.kill()
         process.wait()
-    last = start_run(tmp_path / "killed", "--resume")
-    _, messages = last.communicate()
-    assert last.returncode == 0, messages
+    last = start_run(tmp_path, "killed", "--resume")
+    assert last.wait() == 0, last.stdout.read()
     assert killed >= 2
+    assert whole.wait() == 0
     assert prompt_bytes(tmp_path / "killed") == prompt_bytes(tmp_path / "whole")
     results = [json.loads((tmp_path / name / "results.json").read_text()) for name in ("killed", "whole")]
     assert without_times(results[0]) == without_times(results[1])
 
 
+def small_run(folder, *pairs):
+    return played(folder, "rounds=2", *SITE_ALONE, *pairs)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregate", ["text", "both", "none"])
 def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
-    results = simulate(config_of("rounds=2", f"aggregate={aggregate}"), tmp_path / "run")
+    results = small_run(tmp_path / "run", f"aggregate={aggregate}")
     shared = {"text": {"text"}, "both": {"text", "visual"}, "none": set()}[aggregate]
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == shared
     assert results.final.everywhere is not None
@@ -212,15 +231,13 @@ def test_the_ablations_of_aggregation_run(tmp_path, aggregate):
     ],
 )
 def test_the_switches_run(tmp_path, pairs):
-    results = simulate(config_of("rounds=2", *pairs), tmp_path / "run")
+    results = small_run(tmp_path / "run", *pairs)
     assert results.final.macro > 0.3
 
 
 @pytest.mark.slow
 def test_without_global_allocation_no_counts_are_sent(tmp_path):
-    on, off = (
-        simulate(config_of("rounds=1", f"global_allocation={flag}"), tmp_path / flag) for flag in ("true", "false")
-    )
+    on, off = (small_run(tmp_path / flag, f"global_allocation={flag}") for flag in ("true", "false"))
     # one count of eight bytes for each of ten classes, from each of four clients
     assert on.rounds[0].bytes_up - off.rounds[0].bytes_up == 4 * 10 * 8
     refresh = off.refreshes[0]
@@ -229,7 +246,9 @@ def test_without_global_allocation_no_counts_are_sent(tmp_path):
 
 @pytest.mark.slow
 def test_a_thousand_clients(tmp_path):
-    results = simulate(config_of("rounds=2", "clients=1000", "participation=0.05"), tmp_path / "run")
+    results = simulate(
+        config_of("rounds=2", "clients=1000", "participation=0.05", "everywhere=false", *SITE_ALONE), tmp_path / "run"
+    )
     assert len(results.clients) == 1000
     assert min(client.train for client in results.clients) == 1  # 1,198 images: one each is all that can be asked
     assert results.rounds[1].participants == 50

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..data.images import ImageFiles
 from ..errors import RunFolderError
 from ..federation.state_arrays import Tensors
 from ..files import write_bytes, write_text
+from .folder import file_name
 
 LABELS = "labels"
 SUREST = 5  # classes of each image that are written down
@@ -34,26 +36,59 @@ class HeldImages(NamedTuple):
 
     names: list[str]
     files: list[str] | None  # where they lie, if they are files
+    pages: list[int | None] | None = None  # which page of its file each is, where some are
+    reading: Mapping[str, str] = MappingProxyType({})  # settings of `data` by which files are read, where not as usual
 
 
 def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
     """The names of the classes, and which images each client holds: `parts` are their rows among all."""
-    stored = images.images
-    paths = [str(path.absolute()) for path in stored.paths] if isinstance(stored, ImageFiles) else None
-    held = {
-        client: {"names": [images.names[index] for index in part], "files": paths and [paths[index] for index in part]}
-        for client, part in parts.items()
-    }
+    held = {client: _held(images, part) for client, part in parts.items()}
     write_text(folder / LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
+
+
+def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
+    """As HeldImages; what is as usual is not written."""
+    stored, names = images.images, [images.names[index] for index in part]
+    if not isinstance(stored, ImageFiles):
+        return {"names": names, "files": None}
+    own = stored.take(part.tolist())
+    pages = {"pages": list(own.pages)} if any(page is not None for page in own.pages) else {}
+    reading = {"reading": stored.reading.plain()} if stored.reading.plain() else {}
+    return {"names": names, "files": [str(path.absolute()) for path in own.paths], **pages, **reading}
 
 
 def write_labels(folder: Path, round: int, log_probs: Mapping[str, NDArray[np.float64]]) -> None:
     """What each client believes at this refresh, log p_c(x) of all its images (n, C), in a file of its own."""
+    _write(folder / LABELS / f"round-{round:06}.safetensors", {"round": round}, log_probs)
+
+
+def _write(path: Path, about: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
     tensors: Tensors = {}
     for number, belief in enumerate(log_probs.values()):
         tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _surest(belief)
-    path = folder / LABELS / f"round-{round:06}.safetensors"
-    write_bytes(path, save(tensors, {"about": json.dumps({"round": round, "clients": list(log_probs)})}))
+    write_bytes(path, save(tensors, {"about": json.dumps({**about, "clients": list(log_probs)})}))
+
+
+def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: NDArray[np.float64]) -> None:
+    """What a client's finished classifier says about its images; `made_of` names all that it was made of."""
+    _write(_final(folder, client), {"round": round, "made_of": made_of}, {client: log_probs})
+
+
+def read_final(folder: Path, client: str, made_of: str) -> BelievedLabels | None:
+    """The same again; None where it was never written, or is of something else."""
+    file = _final(folder, client)
+    if not file.is_file():
+        return None
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            is_same = json.loads(stored.metadata()["about"])["made_of"] == made_of
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError):
+        return None
+    return _labels_in(file, client) if is_same else None
+
+
+def _final(folder: Path, client: str) -> Path:
+    return folder / LABELS / "final" / f"{file_name(client)}.safetensors"
 
 
 def _surest(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algorithm import FloatArray
 from ..algorithm.select import NO_CORRECTIONS, Corrections
-from ..clip.device import choose_arithmetic, keep_freed_memory, use_threads
+from ..clip.device import choose_arithmetic, keep_freed_memory, threads_for, use_threads
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip, fingerprint, load_clip
 from ..clip.image_tokens import ClientImages, TokenStore
@@ -20,11 +21,12 @@ from ..clip.preprocess import ImageTransform
 from ..config import Model, RunConfig
 from ..data.cache import PixelCache
 from ..data.catalog import load_dataset
+from ..data.class_mix import mix_of, read_shares
 from ..data.corrections import read_corrections
 from ..data.dataset import Dataset
 from ..data.prepare import Prepared, prepare
 from ..data.sharing_out import client_names, share_out
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from ..federation.client import NO_EXAM, Client, Exam
 from ..federation.server import ServerState
 from ..methods import choose_method
@@ -37,7 +39,7 @@ GIGABYTE = 10**9
 
 def build_clip(model: Model) -> Clip:
     """The frozen CLIP that the settings name, and torch set as they say."""
-    use_threads(model.threads)
+    use_threads(threads_for(model))
     keep_freed_memory()
     return load_clip(model.backbone, activation=None if model.activation == "auto" else model.activation)
 
@@ -65,7 +67,7 @@ class BuiltModel:
 
     def server(self) -> ServerState:
         """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
-        return first_state(self.config, self.start, self.model.encoder.classes, feature_width(self.clip))
+        return first_state(self.config, self.start, self.model.encoder.classes, self.clip.feature_size)
 
     def images(self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> ClientImages:
         """All of these images, embedded once if there is memory for it, or some rows of them."""
@@ -79,9 +81,14 @@ class BuiltModel:
         return ClipExam(self.model, images, truth)
 
     def client(
-        self, learner: ClipLearner, exam: Exam = NO_EXAM, secret: bytes = b"", said: Corrections = NO_CORRECTIONS
+        self,
+        learner: ClipLearner,
+        exam: Exam = NO_EXAM,
+        secret: bytes = b"",
+        said: Corrections = NO_CORRECTIONS,
+        least_images: int = 0,
     ) -> Client:
-        return Client(learner, self.config, exam, secret, said)
+        return Client(learner, self.config, exam, secret, said, least_images=least_images)
 
 
 def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template: str) -> BuiltModel:
@@ -92,11 +99,6 @@ def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template:
     return BuiltModel(config, PromptedModel(choose_method(config), encoder))
 
 
-def feature_width(clip: Clip) -> int:
-    """d, numbers of an image feature."""
-    return clip.text.project.out_features
-
-
 def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> ServerState:
     """The server's state before the first round; it needs no image and no sentence."""
     method = choose_method(config)
@@ -104,6 +106,15 @@ def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> 
     return ServerState(
         0, shared, classes, everyone_first=method.everyone_first, neighbours=method.neighbours(), width=width
     )
+
+
+def known_mix(config: RunConfig, classes: Sequence[str]) -> FloatArray | None:
+    """In what mix the classes occur over all sites together, (C,), where the settings name a file that says it."""
+    if not config.priors.mix:
+        return None
+    if not config.priors.balance:
+        raise ConfigError("priors.mix: is what the answers are balanced to, and priors.balance is off")
+    return mix_of(read_shares(Path(config.priors.mix)), classes, config.priors.mix)
 
 
 def build_images(dataset: Dataset, transform: ImageTransform, watcher: Watcher) -> Prepared:

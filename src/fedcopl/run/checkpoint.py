@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from safetensors.numpy import save
 
 from ..algorithm.priors import Learned
 from ..errors import RunFolderError
+from ..federation.claims import known_claims
 from ..federation.client import ClientState
 from ..federation.server import ServerState
 from ..federation.state_arrays import Tensors, below, state_from, state_tensors
@@ -41,7 +42,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
     for number, upload in enumerate(server.uploads.values()):
         tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
+    tensors, again = _each_once(tensors)
     about = {
+        "again": again,
         "round": server.round,
         "classes": server.classes,
         "members": server.members,
@@ -50,11 +53,26 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "width": server.width,
         "uploads": tuple(server.uploads),
         "left_out": dict(server.left_out),
+        "claims": {client: asdict(said) for client, said in server.claims.items()},
+        "seen": server.seen,
         "clients": tuple(clients),
     }
     # The header of a safetensors file is limited in size; the records of a long run are not.
     tensors["records"] = np.frombuffer(json.dumps(to_plain(checkpoint.outcome)).encode(), np.uint8)
     write_bytes(folder / CHECKPOINT, save(tensors, {"about": json.dumps(about)}))
+
+
+def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
+    """What all clients were told is kept under the first one's name; and what else has that name.
+
+    >>> told = np.zeros(2)
+    >>> _each_once({"a": told, "b": told, "c": np.zeros(2)})[1]
+    {'b': 'a'}
+    """
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(value), name) for name, value in tensors.items()}
+    kept = {name: value for name, value in tensors.items() if names[name] == name}
+    return kept, {name: other for name, other in names.items() if name != other}
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -74,6 +92,7 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
 
 
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
+    tensors = tensors | {name: tensors[other] for name, other in about.get("again", {}).items()}
     learned = below(tensors, "learned/")
     server = ServerState(
         about["round"],
@@ -87,6 +106,8 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         about.get("width", 0),
         Learned.from_arrays(learned) if learned else None,
         below(tensors, "good/") or None,
+        known_claims(about.get("claims", {})),
+        tuple(about.get("seen", ())),
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}

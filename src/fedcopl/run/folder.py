@@ -35,7 +35,7 @@ from ..errors import RunFolderError
 from ..federation.adaptation import PriorState
 from ..federation.client import ClientState
 from ..federation.server import ServerState
-from ..files import write_bytes, write_text
+from ..files import make_folders, write_bytes, write_text
 from ..published import load_written
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .record import Outcome, round_to_plain, to_plain
@@ -43,6 +43,7 @@ from .record import Outcome, round_to_plain, to_plain
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
 EXAMPLES, REPORT, ENDED = "examples.json", "report.html", "ended.txt"
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # files that Windows cannot have
+SHARED_PROMPTS = "prompts/server.safetensors"
 PRIORS, SITE_MIX = "prompts/priors.safetensors", "site_mix"  # what all know; among the arrays: a client's own mix
 NAMELESS = "%"  # for no name at all; `quote` makes it of none
 
@@ -56,7 +57,7 @@ class RunFolder:
 
     def __enter__(self) -> "RunFolder":
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folders(self.path)
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise RunFolderError(f"{self.path}: another process is running in this folder") from error
@@ -131,9 +132,10 @@ class RunFolder:
     def write_prompts(self, server: ServerState, clients: Mapping[str, ClientState]) -> None:
         """What is shared once, what is personal once per client."""
         self._write_priors(server.learned, clients)
-        write_bytes(self.path / "prompts" / "server.safetensors", save(dict(server.shared)))
+        write_bytes(self.path / SHARED_PROMPTS, save(dict(server.shared)))
         for client, state in clients.items():
-            write_bytes(self.path / "prompts/clients" / f"{file_name(client)}.safetensors", save(dict(state.own)))
+            own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
+            write_bytes(own_prompts_file(self.path, client), save(own))
 
     def _write_priors(self, learned: Learned | None, clients: Mapping[str, ClientState]) -> None:
         """What all know once, and in what mix each client holds the classes."""
@@ -150,6 +152,11 @@ def _own_prior(prior: PriorState, everybodys: Learned | None) -> dict[str, NDArr
     arrays, known = prior.learned.to_arrays(), {} if everybodys is None else everybodys.to_arrays()
     same = arrays.keys() == known.keys() and all(np.array_equal(arrays[name], known[name]) for name in arrays)
     return {SITE_MIX: prior.mix} | ({} if same else arrays)
+
+
+def own_prompts_file(folder: Path, client: str) -> Path:
+    """Where a client's own prompts are kept."""
+    return folder / "prompts/clients" / f"{file_name(client)}.safetensors"
 
 
 def mix_file(folder: Path, client: str) -> Path:

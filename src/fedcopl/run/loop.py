@@ -7,22 +7,21 @@ from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from typing import Protocol
 
-from ..algorithm.metrics import Score
 from ..config import RunConfig
 from ..federation.client import ClientState
 from ..federation.seam import Clients, RoundReport
-from ..federation.server import ServerState, run, zero_shot_scores
+from ..federation.server import ServerState, look_first, run
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder
-from .record import GuardRecord, LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite
+from .record import GuardRecord, LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite, measured
 from .watcher import Watcher
 
 
 class Bookkeeper(Protocol):
     """Who writes a run down: a simulation, which knows the truth about every image, or a server, which does not."""
 
-    def begin(self, scores: Mapping[str, Score]) -> Outcome:
+    def begin(self, first: RoundReport) -> Outcome:
         """What is known before the first round, given what plain CLIP got right."""
         ...
 
@@ -67,7 +66,7 @@ class Play:
         return finished
 
     def _first(self, server: ServerState) -> Checkpoint:
-        outcome = self.books.begin(zero_shot_scores(self.clients))
+        outcome = self.books.begin(look_first(self.clients))
         return Checkpoint(server, self.books.states(), outcome)
 
     def _with_round(self, outcome: Outcome, server: ServerState, report: RoundReport, seconds: float) -> Outcome:
@@ -79,10 +78,11 @@ class Play:
         return self.books.complete(replace(so_far, privacy=statement(self.config, releases)))
 
 
-def round_record(report: RoundReport, measured: Measured) -> RoundRecord:
+def round_record(report: RoundReport, found: Measured) -> RoundRecord:
     """What every server knows of a round, and what was measured after it."""
     return RoundRecord(
         round=report.round,
+        untrained=measured(list(report.untrained.values())) if report.untrained else None,
         refreshed=report.refreshed,
         participants=len(report.participants),
         sites=report.participants,
@@ -93,14 +93,16 @@ def round_record(report: RoundReport, measured: Measured) -> RoundRecord:
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
         kept_old_prompt=report.kept_old_prompt,
-        dropped=dict(report.dropped),
+        dropped=report.dropped,
+        bounded=report.bounds.in_words(),
+        missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
         guard=GuardRecord(**report.checks._asdict(), average_undone=report.average_undone),
-        macro=measured.macro,
-        weighted=measured.weighted,
-        everywhere=measured.everywhere,
-        clients=measured.clients,
-        recall=measured.recall,
+        macro=found.macro,
+        weighted=found.weighted,
+        everywhere=found.everywhere,
+        clients=found.clients,
+        recall=found.recall,
     )
 
 

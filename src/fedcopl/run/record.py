@@ -116,6 +116,8 @@ class RoundRecord(Measured):
 
     round: Count
     """counted from 0"""
+    untrained: Measured | None = None
+    """before the first round: plain CLIP, answered through the priors; None where there are none"""
     refreshed: Flag = False
     """whether all clients labelled their images anew"""
     participants: Count = 0
@@ -137,7 +139,11 @@ class RoundRecord(Measured):
     kept_old_prompt: Flag = False
     """nothing could be averaged, so the shared prompts are those of the round before"""
     dropped: Mapping[Text, Text] = field(default_factory=dict)
-    """whose answers could not be used, and why"""
+    """whose answers could not be used, and every reason, with its step"""
+    bounded: Mapping[Text, Text] = field(default_factory=dict)
+    """whose say in the sums was cut to what the others' allow, and how"""
+    missed_refresh: tuple[Text, ...] = ()
+    """known clients that chose no images at the last refresh, and train nothing until the next"""
     drift: Mapping[Text, Drift] | None = None
     """of each trained array; simulation only"""
     guard: GuardRecord | None = None
@@ -244,12 +250,18 @@ class Outcome:
     """the arrays that the server averages; None where an old folder does not say"""
     averaged: tuple[Text, ...] | None = None
     """the same in words; None in folders of version 0.1"""
+    backbone: Text = ""
+    """name and fingerprint of the frozen model; empty in older folders"""
     clients: tuple[ClientRecord, ...] = ()
     """all of them, in the order of their numbers"""
     sites: tuple[Text, ...] | None = None
     """only in a real federation: everybody who ever joined"""
+    called: Text = ""
+    """only in a real federation: by which name its sites know the run; no other has it"""
     zero_shot: Measured = Measured()
     """plain CLIP, before anything was learnt"""
+    dropped_before: Mapping[Text, Text] = field(default_factory=dict)
+    """whose answers could not be used before the first round, and why"""
     first_prompts: FirstPrompts | None = None
     """how far they move the model before any training"""
     rounds: tuple[RoundRecord, ...] = ()
@@ -279,6 +291,11 @@ class Outcome:
         """The round of the highest `macro`, the first of equals; the last where nothing was measured."""
         measured = self._measured
         return max(measured, key=lambda record: record.macro or 0.0) if measured else self.rounds[-1]
+
+    @property
+    def untrained(self) -> Measured | None:
+        """What priors gave without any training; None where they were not used, or are all there is."""
+        return self.rounds[0].untrained if self.rounds else None
 
     @property
     def _measured(self) -> list[RoundRecord]:

@@ -1,12 +1,13 @@
 """A simulated federation put together: clients with their images, the audit that knows the truth, central bounds."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.partition import Partition, counts_by_client
+from ..algorithm.priors import Beside
 from ..algorithm.select import Corrections, Selection
 from ..config import RunConfig
 from ..data.catalog import load_dataset
@@ -16,18 +17,20 @@ from ..data.prepare import Prepared
 from ..data.sharing_out import client_names, refuse_partition, share_out
 from ..errors import ConfigError, DataError
 from ..federation.adaptation import PriorState
-from ..federation.client import NO_EXAM, NO_PRIOR, Client, Exam, Learner, Prompts
+from ..federation.client import NO_EXAM, NO_PRIOR, Client, ClientState, Exam, Learner, Prompts
 from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.base import Method
 from ..methods.learner import ClipExam, ClipLearner
 from ..methods.movement import Movement, movement_of_all
 from ..rng import stream
-from ..run.build import BuiltModel, build_clip, build_images, build_model, expert_answers
+from ..run.build import BuiltModel, backbone_name, build_clip, build_images, build_model, expert_answers, known_mix
+from ..run.earlier import EarlierRun, begun_states, fitted
 from ..run.loop import versions
 from ..run.record import ClientRecord, Outcome
 from ..run.watcher import Watcher
 from .audit import Audit
+from .exams import ExamsHere
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,15 @@ class ToldTheTruth:
     def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
         return self.learner.examine(prompts, index)
 
-    def train(self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0) -> tuple[Prompts, float]:
-        return self.learner.train(prompts, selection, round, caution)
+    def train(
+        self,
+        prompts: Prompts,
+        selection: Selection,
+        round: int,
+        caution: float = 1.0,
+        beside: Beside | None = None,
+    ) -> tuple[Prompts, float]:
+        return self.learner.train(prompts, selection, round, caution, beside)
 
 
 def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, exam: Exam) -> Client:
@@ -87,11 +97,21 @@ class Simulation:
     clients: Mapping[str, Client]
     audit: Audit
     server: ServerState  # where the server begins
-    learners: Sequence[ClipLearner] = ()
+    exams: Mapping[str, ClipExam]  # of the clients that have one
+    learners: Sequence[ClipLearner]
+    backbone: str  # name and fingerprint
+    states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that go on from an earlier run
 
     def first_movement(self) -> Movement | None:
-        """How far the first prompts, untrained, take the clients' models from plain CLIP."""
+        """How far the first prompts take the clients' models from plain CLIP; None where they were trained before."""
+        if self.config.earlier:
+            return None
         return movement_of_all([(learner.model, learner.images) for learner in self.learners], self.audit.start)
+
+    @property
+    def device(self) -> str:
+        """The kind of device that computes: cpu, cuda, ..."""
+        return self.learners[0].model.encoder.device.type
 
     @property
     def method(self) -> Method:
@@ -109,7 +129,8 @@ class Simulation:
             shared=tuple(self.server.shared),
             averaged=self.method.averaged(),
             classes=self.dataset.classes,
-            template=self.config.model.template or self.dataset.template,
+            template=self.dataset.wording(self.config.model.template),
+            backbone=self.backbone,
             images_left_out=len(self.dataset.skipped),
             clients=tuple(self._client_records(outcome)) if outcome.rounds else (),
             settings=self.config.model_dump(),
@@ -134,8 +155,13 @@ class Simulation:
             )
 
 
-def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None) -> Simulation:
-    """Load the images, unless they are given, and the model, and give every client its part."""
+def assemble(
+    config: RunConfig, watcher: Watcher, dataset: Dataset | None = None, earlier: EarlierRun | None = None
+) -> Simulation:
+    """Load the images, unless they are given, and the model, and give every client its part.
+
+    Who was in an earlier run begins with what it had there, everybody else as in any run.
+    """
     method = choose_method(config)
     refuse_privacy(config, method.neighbours())
     if method.pools and config.is_private:
@@ -147,8 +173,9 @@ def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None
     refuse_partition(dataset, config.data)
     _refuse_one_class(dataset)
     watcher.preparing("loading the model")
-    template = config.model.template or dataset.template
+    template = dataset.wording(config.model.template)
     built = build_model(config, build_clip(config.model), dataset.classes, template)
+    left = None if earlier is None else fitted(earlier, config, built.clip, dataset.classes, built.start)
     prepared = build_images(dataset, built.clip.preprocess, watcher)
     parts = share_out(prepared.dataset, config.data, config.seed)
     if method.pools:
@@ -156,9 +183,22 @@ def assemble(config: RunConfig, watcher: Watcher, dataset: Dataset | None = None
     clients, exams, learners = _clients(built, prepared, parts)
     truth = _truth(prepared.dataset.train, parts, list(clients))
     everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
-    audit = Audit(truth, exams, built.start, everywhere, classes, method.pools)
+    audit = Audit(truth, ExamsHere(exams), built.start, everywhere, classes, method.pools)
     notes = (*prepared.notes, *_notes(config, parts))
-    return Simulation(config, prepared.dataset, notes, parts, clients, audit, built.server(), learners)
+    server = replace(built.server(), known_mix=known_mix(config, dataset.classes))
+    backbone = backbone_name(config.model.backbone, built.clip)
+    whole = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, exams, learners, backbone)
+    return whole if left is None else _going_on(whole, left)
+
+
+def _going_on(simulation: Simulation, left: EarlierRun) -> Simulation:
+    """The same, from what an earlier run left behind."""
+    states = begun_states(left, simulation.audit.start)
+    known = {name: states[name] for name in simulation.clients if name in states}
+    new = len(simulation.clients) - len(known)
+    note = f"goes on from {simulation.config.earlier}: {len(known)} clients with their own prompts, {new} new"
+    server = replace(simulation.server, shared=left.shared)
+    return replace(simulation, server=server, states=known, notes=(*simulation.notes, note))
 
 
 def _refuse_one_class(dataset: Dataset) -> None:

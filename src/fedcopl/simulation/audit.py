@@ -1,6 +1,6 @@
 """What only a simulation can know: the truth about every image. It is measured against, and never fed back."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,13 +19,13 @@ from ..algorithm.metrics import (
 from ..algorithm.priors import Learned
 from ..algorithm.select import Selection
 from ..federation.adaptation import PriorState
-from ..federation.client import NO_PRIOR, ClientState, Prompts
+from ..federation.client import NO_PRIOR, ClientState, Prompts, whole_model
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
 from ..messages import Shared
-from ..methods.learner import ClipExam, score_everywhere
 from ..run.loop import round_record
 from ..run.record import Drift, Measured, RefreshRecord, RoundRecord, finite, measured
+from .exams import ExamAnswers, Exams, Sat, scored
 
 States = Mapping[str, ClientState]
 
@@ -35,53 +35,59 @@ class Audit:
     """The truth of a simulation, client by client."""
 
     truth: Mapping[str, NDArray[np.int64]] | None  # of each client's training images
-    exams: Mapping[str, ClipExam]
+    exams: Exams
     start: Prompts  # where all clients began
     everywhere: bool
     classes: int
     pools: bool = False  # one place holds everything, but is measured on every client's part
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
-        own = [exam.score(None) for exam in self.exams.values()] if self.pools else list(scores.values())
+        answers = self.exams.answers(dict.fromkeys(self.exams.clients, Sat(None, NO_PRIOR)))
+        own = list(map(scored, answers.values())) if self.pools else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
-        return replace(measured(own, whole), recall=self._recall(dict.fromkeys(self.exams), {}))
+        return replace(measured(own, whole), recall=self._recall(answers))
 
     def round(
         self, before: tuple[Shared, States], server: ServerState, report: RoundReport, states: States
     ) -> RoundRecord:
         """A round with its accuracies; `before` are the server's prompts and the clients' states as it began."""
         record = round_record(report, self._measured(server, report.scores, states))
-        return replace(record, drift=drift(tuple(self.start), before, report, states))
+        record = replace(record, drift=drift(self.start, before, report, states))
+        return replace(record, untrained=self._everywhere(record.untrained, server.learned))
+
+    def _everywhere(self, untrained: Measured | None, learned: Learned | None) -> Measured | None:
+        """Also on all clients' images, where priors were measured: there is one model, and the mix of all."""
+        if untrained is None or untrained.macro is None or learned is None or not self.everywhere:
+            return untrained
+        prior = PriorState(learned=learned, mix=learned.reading.mix)
+        scores = list(map(scored, self.exams.answers(dict.fromkeys(self.exams.clients, Sat(None, prior))).values()))
+        whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
+        return replace(untrained, everywhere=whole)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: States) -> Measured:
         """The three accuracies after this round, and the recall of each class."""
-        if not scores or not self.exams:
+        if not scores or not self.exams.clients:
             return Measured()
-        models = {name: {**self.start, **server.shared, **state.own} for name, state in states.items()}
+        models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}
         whole = self._whole(models, server.learned) if self.everywhere else None
+        sat = {name: Sat(models[name], state.prior) for name, state in states.items()}
         if self.pools:
-            models = dict.fromkeys(self.exams, next(iter(models.values())))
-            priors = dict.fromkeys(self.exams, next(iter(states.values())).prior)
-            own = [self.exams[name].score(model, priors[name]) for name, model in models.items()]
-        else:
-            priors = {name: state.prior for name, state in states.items()}
-            # A client that did not answer keeps its row in the list, so that the others keep theirs.
-            own = [scores.get(name, (0, 0)) for name in states]
-        return replace(measured(own, whole), recall=self._recall(models, priors))
+            sat = dict.fromkeys(self.exams.clients, next(iter(sat.values())))
+        answers = self.exams.answers(sat)
+        # A client that did not answer keeps its row in the list, so that the others keep theirs.
+        own = [scored(answers[name]) if self.pools else scores.get(name, (0, 0)) for name in sat]
+        return replace(measured(own, whole), recall=self._recall(answers))
 
     def _whole(self, models: Mapping[str, Prompts], learned: Learned | None) -> list[Score]:
         """Everybody's model on everybody's images: whose mix that is nobody knows, so the common one is taken."""
         prior = PriorState(learned=learned, mix=None if learned is None else learned.reading.mix)
-        return score_everywhere(list(self.exams.values()), list(models.values()), prior)
+        return self.exams.everywhere(list(models.values()), prior)
 
-    def _recall(
-        self, models: Mapping[str, Prompts | None], priors: Mapping[str, PriorState]
-    ) -> tuple[float | None, ...] | None:
+    def _recall(self, answers: Mapping[str, ExamAnswers]) -> tuple[float | None, ...] | None:
         """Of each class, the share that its holders' own models find; None for a class without test images."""
-        if not self.exams:
+        if not answers:
             return None
-        answers = [self.exams[name].answers(model, priors.get(name, NO_PRIOR)) for name, model in models.items()]
-        predicted, truth = (np.concatenate(column) for column in zip(*answers, strict=True))
+        predicted, truth = (np.concatenate(column) for column in zip(*answers.values(), strict=True))
         return tuple(finite(float(share)) for share in recall_per_class(predicted, truth, self.classes))
 
     def refresh(self, round: int, states: States) -> RefreshRecord:
@@ -123,17 +129,16 @@ class Audit:
         return float(np.mean([distribution_similarity(*pair) for pair in counts]))
 
 
-def drift(
-    trained: Sequence[str], before: tuple[Shared, States], report: RoundReport, states: States
-) -> dict[str, Drift]:
+def drift(start: Prompts, before: tuple[Shared, States], report: RoundReport, states: States) -> dict[str, Drift]:
     """How far the participants pull apart, for what they share and for what they keep (supplement of the paper)."""
     shared, old = before
     moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}
-    for name in (name for name in trained if name not in shared):
-        moved = [client for client in report.participants if name in old[client].own and name in states[client].own]
+    for name in (name for name in start if name not in shared):
+        moved = [client for client in report.participants if name in states[client].own]
         if moved:
-            # What is never averaged has no common past: the plain mean of the clients' own stands in for it.
-            mean = np.mean([old[client].own[name] for client in moved], axis=0)
+            # What is never averaged has no common past: the plain mean of the clients' own stands in for it,
+            # and for a client that has not trained yet where all began.
+            mean = np.mean([whole_model(start, {}, old[client])[name] for client in moved], axis=0)
             moves[name] = [states[client].own[name] - mean for client in moved]
     return {name: Drift(finite(drift_diversity(move)), cosine_distance(move)) for name, move in moves.items() if move}
 

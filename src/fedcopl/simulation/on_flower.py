@@ -35,7 +35,8 @@ from ..run.folder import file_name
 from ..run.record import Outcome
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
-from .simulate import Engine, LocalClients, NotedClients, simulate
+from .local_clients import Engine, LocalClients, NotedClients
+from .simulate import simulate
 
 PARTITION = "partition-id"  # Flower's word for the number of a simulated client
 SIMULATED = ".flower"
@@ -110,17 +111,30 @@ def engine_over(grid: Grid, over: threading.Event) -> Engine:
 
 
 def simulate_over(
-    grid: Grid, config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher, over: threading.Event
+    grid: Grid,
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool,
+    watcher: Watcher,
+    over: threading.Event,
+    earlier: Path | None = None,
 ) -> Outcome:
     """`simulate`, with this grid's nodes as clients."""
     try:
-        return simulate(config, folder, resume=resume, watcher=watcher, engine=engine_over(grid, over))
+        engine = engine_over(grid, over)
+        return simulate(config, folder, resume=resume, watcher=watcher, engine=engine, earlier=earlier)
     finally:
         shutil.rmtree(folder / SIMULATED, ignore_errors=True)
 
 
 def simulate_on_ray(
-    config: RunConfig, folder: Path, *, resume: bool = False, watcher: Watcher | None = None
+    config: RunConfig,
+    folder: Path,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+    earlier: Path | None = None,
 ) -> Outcome:
     """One simulated federation, its clients spread over this machine's cores."""
     try:
@@ -138,8 +152,9 @@ def simulate_on_ray(
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
+            listener = watcher or SilentWatcher()
             outcome.append(
-                simulate_over(grid, config, folder, resume=resume, watcher=watcher or SilentWatcher(), over=over)
+                simulate_over(grid, config, folder, resume=resume, watcher=listener, over=over, earlier=earlier)
             )
         except FedCoPLError as error:
             trouble.append(error)

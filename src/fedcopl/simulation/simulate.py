@@ -1,67 +1,30 @@
-"""A whole federation in one process: every client with its images, and the rounds played from question to outcome."""
+"""A whole federation on one machine: every client with its images, and the rounds played from question to outcome."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..algorithm.metrics import Score
 from ..config import RunConfig
 from ..data.dataset import Dataset
-from ..errors import ClientFailed
-from ..federation.client import Client, ClientState
+from ..federation.client import ClientState
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
-from ..messages import Ask, Estimate, KeyAsk, Reply
 from ..methods import settled
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
-from ..run.believed_labels import write_images, write_labels
+from ..run.believed_labels import write_images
+from ..run.earlier import noted, read_earlier, refuse_without
 from ..run.folder import EXAMPLES, RunFolder
 from ..run.guard_words import final_words, movement_words
 from ..run.loop import Play
 from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
-
-
-class LocalClients:
-    """Holds every client's state; a client trains the same whether it is asked first or last."""
-
-    least = 1
-
-    def __init__(
-        self,
-        clients: Mapping[str, Client],
-        states: Mapping[str, ClientState] | None = None,
-        watcher: Watcher | None = None,
-    ):
-        self._clients = dict(clients)
-        self.states = {name: ClientState() for name in clients} | dict(states or {})
-        self._watcher = watcher or SilentWatcher()
-        self._seconds: dict[str, float] = {}
-
-    def clients(self) -> tuple[str, ...]:
-        return tuple(self._clients)
-
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        return {client: self._ask_one(client, ask) for client, ask in questions.items()}
-
-    def take_seconds(self) -> dict[str, float]:
-        """The seconds that each kind of question took since this was last asked."""
-        taken, self._seconds = self._seconds, {}
-        return taken
-
-    def _ask_one(self, client: str, ask: Ask) -> Reply:
-        kind, began = type(ask).__name__, time.perf_counter()
-        try:
-            reply, self.states[client] = self._clients[client].answer(ask, self.states[client])
-        except Exception as error:
-            raise ClientFailed(client, kind, ask.round, error) from error
-        self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
-        if not isinstance(ask, KeyAsk):
-            self._watcher.answered(client, ask)
-        return reply
+from .forked_workers import HowMany
+from .in_workers import spread
+from .local_clients import Engine, NotedClients
 
 
 def simulate(
@@ -71,29 +34,38 @@ def simulate(
     resume: bool = False,
     watcher: Watcher | None = None,
     dataset: Dataset | None = None,
-    engine: "Engine | None" = None,
+    engine: Engine | None = None,
+    earlier: Path | None = None,
+    workers: HowMany = "auto",
 ) -> Outcome:
     """Run all rounds that are left and write everything into the folder. The same seed gives the same bits.
 
-    `dataset` stands in for the one that the settings name, where images were handed over in Python; `engine` carries
-    the questions otherwise than one after another in this process.
+    `dataset` stands in for the one that the settings name, where images were handed over in Python; `workers` are the
+    processes that clients share, one for each core unless told otherwise; `engine` carries the questions elsewhere;
+    `earlier` is the folder of a finished run to go on from, which a run that is resumed after its first round needs
+    no more.
     """
     watcher, config = watcher or SilentWatcher(), settled(config)
     require_accounting(config)
+    left = None if earlier is None else read_earlier(earlier)
+    config = noted(config, left)
     with RunFolder(folder) as run_folder:
         checkpoint = run_folder.open(config, resume=resume)
+        if checkpoint is None:
+            refuse_without(config, left)
         if resume and checkpoint is None:
             watcher.noticed(f"{folder} holds no finished round: starting at the first")
         began = time.monotonic()
-        simulation = assemble(config, watcher, dataset)
+        simulation = assemble(config, watcher, dataset, None if checkpoint else left)
         run_folder.begin(config)
         _write_about_images(simulation, run_folder, watcher)
-        states = checkpoint.clients if checkpoint else None
-        clients = (engine or NotedClients)(folder, simulation.clients, states, watcher)
+        states = checkpoint.clients if checkpoint else simulation.states
         first = checkpoint.server if checkpoint else simulation.server
         watcher.started(config, len(simulation.clients), first.round)
-        books = SimulationBooks(simulation, clients, first, watcher)
-        finished = Play(config, run_folder, clients, books, watcher, began).play(simulation.server, checkpoint)
+        with nullcontext((engine, simulation)) if engine else spread(simulation, workers) as (carried, measured):
+            clients = carried(folder, simulation.clients, states, watcher)
+            books = SimulationBooks(measured, clients, first, watcher)
+            finished = Play(config, run_folder, clients, books, watcher, began).play(simulation.server, checkpoint)
         for words in final_words(finished.clients):
             watcher.noticed(words)
         run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
@@ -113,30 +85,6 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: 
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
 
-class NotedClients(LocalClients):
-    """Writes down what every client believes about its images at each refresh; the clients' views stay apart."""
-
-    def __init__(
-        self,
-        folder: Path,
-        clients: Mapping[str, Client],
-        states: Mapping[str, ClientState] | None,
-        watcher: Watcher,
-    ):
-        super().__init__(clients, states, watcher)
-        self._folder = folder
-
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        replies = super().ask(questions)
-        for round in {ask.round for ask in questions.values() if isinstance(ask, Estimate)}:
-            beliefs = {client: self.states[client].log_probs for client in replies}
-            write_labels(self._folder, round, {name: belief for name, belief in beliefs.items() if belief is not None})
-        return replies
-
-
-Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, Watcher], NotedClients]
-
-
 class SimulationBooks:
     """Writes a simulation down: what a server knows, and what the audit knows beyond that."""
 
@@ -144,12 +92,13 @@ class SimulationBooks:
         self._simulation, self._clients, self._watcher = simulation, clients, watcher
         self._before = server.shared, dict(clients.states)  # as the round began
 
-    def begin(self, scores: Mapping[str, Score]) -> Outcome:
+    def begin(self, first: RoundReport) -> Outcome:
         moved = self._simulation.first_movement()
-        first = None if moved is None else FirstPrompts(**asdict(moved))
-        for words in movement_words(first):
+        prompts = None if moved is None else FirstPrompts(**asdict(moved))
+        for words in movement_words(prompts):
             self._watcher.noticed(words)
-        return Outcome(zero_shot=self._simulation.audit.zero_shot(scores), first_prompts=first)
+        zero_shot = self._simulation.audit.zero_shot(first.scores)
+        return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
         audit, states = self._simulation.audit, self._clients.states

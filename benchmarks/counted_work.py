@@ -1,0 +1,55 @@
+"""How many FLOP the fast path saves, by torch's own counter: the same on every machine, however busy."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedcopl.clip.text_towers import split_sentences
+from fedcopl.clip.weightless import weightless_clip
+
+from .measure import Line, counted
+from .models import class_rows
+from .step_worker import CONTEXT, VECTORS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from clip.plain_clip import by_torch, plain_text, plain_vision
+
+BATCH, CLASSES = 64, (47, 100, 200)
+
+
+def counted_work() -> Iterator[Line]:
+    for classes in CLASSES:
+        fast, plain = step_flop(classes)
+        detail = f"{fast / 1e12:.2f} TFLOP against {plain / 1e12:.2f} TFLOP"
+        what = f"FLOP of a training step, batch {BATCH}, {classes} classes"
+        yield Line(f"flop-{classes}", what, "plain", counted(plain / fast), detail=detail)
+
+
+def step_flop(classes: int) -> tuple[int, int]:
+    """Of a step of ViT-B/32, there and back: the fast way and the plain way. No weights are needed to count."""
+    clip = weightless_clip("ViT-B/32")
+    vision, text, rows = clip.vision, clip.text, class_rows(classes)
+    with torch.device("meta"):
+        pixels = torch.empty(BATCH, 3, vision.image, vision.image)
+        visual = torch.empty(vision.usual_prompt_levels, VECTORS, vision.prompt_width, requires_grad=True)
+        context = torch.empty(CONTEXT, text.shape.width, requires_grad=True)
+        tokens, sentences = vision.embed(pixels), split_sentences(rows).to(torch.device("meta"))
+
+        def fast() -> Tensor:
+            return vision(tokens, tuple(visual)) @ text(sentences, context).T
+
+        def plain() -> Tensor:
+            images = plain_vision(vision, vision.embed(pixels), visual, by_torch)
+            return images @ plain_text(text, rows, context, by_torch).T
+
+        return _flop(fast), _flop(plain)
+
+
+def _flop(work: Callable[[], Tensor]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        work().sum().backward()
+    return counter.get_total_flops()

@@ -1,0 +1,298 @@
+"""Processes that share one machine's work: forked from one that has loaded everything, so nothing is there twice.
+
+A forked process sees the weights, the pixels and all that is already computed in the same memory as its parent. Each
+does one job at a time with one thread of torch, so what comes out does not depend on how many there are.
+"""
+
+import ctypes
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal
+
+from ..data.parallel import workers as cores
+from ..errors import ConfigError
+from .references import Arrays, read, written
+
+HowMany = int | Literal["auto"]
+ENVIRONMENT = "FEDCOPL_WORKERS"  # what `auto` means, where a machine's owner says it
+MANY = 2**16  # workers: as many as there are cores
+BUNDLES_EACH, LARGEST_BUNDLE = 8, 64  # messages to a process in one go, at least; jobs in a message, at most
+DIE_WITH_PARENT = 1  # Linux' number of PR_SET_PDEATHSIG
+
+Work = Callable[[str, Any], Any]
+"""Does a job under a name; the name says whose it is."""
+Done = Callable[[str, Any, float], None]
+"""Told the name, the result and the seconds of each job when it is done, in whatever order."""
+
+
+class WorkerLost(Exception):
+    """A process ended over a job, and so did the one that was alone with it then."""
+
+    def __init__(self, code: int | None):
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with {code}"
+        super().__init__(f"its process {how}, twice; is there enough memory? --workers 1 needs least")
+
+
+class JobFailed(Exception):
+    """The job of this name raised an error, or cost a process twice."""
+
+    def __init__(self, name: str, cause: Exception):
+        super().__init__(f"{name}: {cause}")
+        self.name, self.cause = name, cause
+
+
+def can_fork() -> bool:
+    """Whether processes here can share what this one has loaded; elsewhere everything is done by this one."""
+    return sys.platform == "linux" and not multiprocessing.current_process().daemon
+
+
+def how_many(wanted: HowMany, jobs: int, threads: int = 1, room: int = MANY) -> int:
+    """How many processes for so many jobs at a time, each with so many threads; ConfigError where they cannot be.
+
+    `auto` is one for each core, as long as there is room for them in memory.
+
+    >>> how_many(3, jobs=2), how_many(1, jobs=5)
+    (2, 1)
+    """
+    if wanted != "auto" and wanted < 1:
+        raise ConfigError(f"workers: should be auto or at least 1, not {wanted}")
+    if not can_fork():
+        if wanted not in ("auto", 1):
+            raise ConfigError("workers: only Linux can share a loaded model between processes; leave it at auto")
+        return 1
+    said = os.environ.get(ENVIRONMENT, "auto") if wanted == "auto" else str(wanted)
+    if said != "auto" and not (said.isdecimal() and int(said)):
+        raise ConfigError(f"{ENVIRONMENT}: should be auto or a number of workers, not {said!r}")
+    return max(1, min(jobs, min(cores() // threads, room) if said == "auto" else int(said)))
+
+
+@dataclass(eq=False)
+class WorkerProcess:
+    """One of the processes, and what it is busy with."""
+
+    process: BaseProcess
+    line: Connection
+    jobs: tuple[str, ...] = ()
+    sent: Arrays = field(default_factory=list)  # along with these jobs
+
+    def give(self, jobs: Mapping[str, Any]) -> None:
+        self.jobs = tuple(jobs)
+        message, self.sent = written(dict(jobs), [])
+        with suppress(OSError):  # it is gone: found out when its answer is taken
+            self.line.send_bytes(message)
+
+    def end(self) -> None:
+        self.line.close()
+        self.process.join(0 if self.jobs else 0.1)  # one without a job ends by itself
+        self.process.kill()
+        self.process.join()
+
+
+class Waiting:
+    """Jobs that nobody does yet, by the process that did the last one under the same name."""
+
+    def __init__(self, names: Iterable[str], home: Mapping[str, WorkerProcess]):
+        self._queues: dict[WorkerProcess | None, deque[str]] = {}
+        for name in names:
+            self._queues.setdefault(home.get(name), deque()).append(name)
+
+    def __bool__(self) -> bool:
+        return any(self._queues.values())
+
+    def take(self, worker: WorkerProcess, most: int) -> list[str]:
+        """What this one did before, if it is waiting; else what nobody did; else what another has no time for."""
+        queues = (self._queues.get(worker), self._queues.get(None), max(self._queues.values(), key=len))
+        queue = next(queue for queue in queues if queue)
+        return [queue.popleft() for _ in range(min(most, len(queue)))]
+
+
+class Workers:
+    """Processes that all know `work`, and all it knows.
+
+    A job goes to the process that did the last one under its name, which still has at hand what it computed for it,
+    unless another is idle; where there are many, several go in one message. A process that ends, killed or crashed,
+    is replaced, and its jobs are done again, with no other beside them: it may have been memory that was short.
+
+    >>> with Workers(2, lambda name, job: job * 10) as pool:
+    ...     pool.run({"north": 1, "south": 2, "west": 3})
+    {'north': 10, 'south': 20, 'west': 30}
+    """
+
+    def __init__(self, count: int, work: Work, sizes: Mapping[str, int] | None = None):
+        self._work, self._sizes = work, dict(sizes or {})
+        self._seconds: dict[tuple[str, str], float] = {}  # name and kind of job -> how long the last one took
+        self._home: dict[str, WorkerProcess] = {}
+        self._workers: list[WorkerProcess] = []
+        self._last_exit: int | None = None  # of the last process that was lost
+        with _nothing_to_collect():
+            for _ in range(count):
+                self._workers.append(self._fork())
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def run(self, jobs: Mapping[str, Any], done: Done | None = None) -> dict[str, Any]:
+        """The results in the order of the jobs; JobFailed if one raised an error."""
+        results: dict[str, Any] = {}
+
+        def take(name: str, result: Any, seconds: float) -> None:
+            results[name] = result
+            self._seconds[name, type(jobs[name]).__name__] = seconds
+            if done is not None:
+                done(name, result, seconds)
+
+        bundle = min(LARGEST_BUNDLE, max(1, len(jobs) // (BUNDLES_EACH * len(self._workers))))
+        lost = self._do(Waiting(self._longest_first(jobs), self._home), jobs, take, self._workers, bundle)
+        for name in lost:
+            if self._do(Waiting([name], {}), jobs, take, self._workers[:1], 1):
+                raise JobFailed(name, WorkerLost(self._last_exit))
+        return {name: results[name] for name in jobs}
+
+    def grouped(self, names: Iterable[str]) -> list[list[str]]:
+        """Names by the process that did the last job under them, for jobs about several."""
+        groups: dict[WorkerProcess | None, list[str]] = {}
+        for name in names:
+            groups.setdefault(self._home.get(name), []).append(name)
+        return list(groups.values())
+
+    def _longest_first(self, jobs: Mapping[str, Any]) -> list[str]:
+        """So that none is left over at the end with a long one."""
+
+        def length(name: str) -> tuple[float, int]:
+            return self._seconds.get((name, type(jobs[name]).__name__), float("inf")), self._sizes.get(name, 0)
+
+        return sorted(jobs, key=length, reverse=True)
+
+    def _do(
+        self, waiting: Waiting, jobs: Mapping[str, Any], take: Done, workers: list[WorkerProcess], bundle: int
+    ) -> list[str]:
+        """Do what is waiting; the names of the jobs over which a process was lost."""
+        lost: list[str] = []
+        try:
+            while waiting or any(worker.jobs for worker in workers):
+                for worker in workers:
+                    if waiting and not worker.jobs:
+                        worker.give({name: jobs[name] for name in waiting.take(worker, bundle)})
+                for worker in self._ready():
+                    lost += self._take(worker, take)
+        except BaseException:
+            self._begin_anew()
+            raise
+        return lost
+
+    def _ready(self) -> Iterator[WorkerProcess]:
+        by_line = {worker.line: worker for worker in self._workers if worker.jobs}
+        for line in wait(list(by_line)):
+            yield by_line[line]  # type: ignore[index]
+
+    def _take(self, worker: WorkerProcess, take: Done) -> list[str]:
+        """What a process has to say; its jobs' names again if the process is gone."""
+        names, worker.jobs = worker.jobs, ()
+        try:
+            said, _ = read(worker.line.recv_bytes(), worker.sent)
+        except (EOFError, OSError):
+            self._replace(worker)
+            return list(names)
+        for name, (error, result, seconds) in zip(names, said, strict=False):  # it stops at an error
+            if error is not None:
+                raise JobFailed(name, error) from error
+            self._home[name] = worker
+            take(name, result, seconds)
+        return []
+
+    def _replace(self, gone: WorkerProcess) -> None:
+        gone.end()
+        self._last_exit = gone.process.exitcode
+        self._home = {name: worker for name, worker in self._home.items() if worker is not gone}
+        with _nothing_to_collect():
+            fresh = self._fork()
+        self._workers[:] = [fresh if worker is gone else worker for worker in self._workers]
+
+    def _begin_anew(self) -> None:
+        """After an error: what others are still busy with is of no use to anybody."""
+        for worker in [worker for worker in self._workers if worker.jobs]:
+            self._replace(worker)
+
+    def _fork(self) -> WorkerProcess:
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        others = [worker.line for worker in self._workers]
+        process = context.Process(target=_serve, args=(theirs, [ours, *others], self._work, os.getpid()), daemon=True)
+        with warnings.catch_warnings():  # newer Pythons warn of threads; ours hold no lock that work could want
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        theirs.close()
+        return WorkerProcess(process, ours)
+
+
+@contextmanager
+def _nothing_to_collect() -> Iterator[None]:
+    """While processes are forked: or the first collection in each would write to, and so copy, every page."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _serve(line: Connection, not_ours: list[Connection], work: Work, parent: int) -> None:
+    """What each process does: job after job, until nobody asks any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # that is for the parent, who ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        return  # it died before it could be told to us
+    for other in not_ours:
+        other.close()
+    with suppress(EOFError, OSError):
+        while True:
+            jobs, got = read(line.recv_bytes(), [])
+            line.send_bytes(written(_all_done(work, jobs), got)[0])
+
+
+Said = tuple[Exception | None, Any, float]
+"""What a job raised, or what came of it; and its seconds."""
+
+
+def _all_done(work: Work, jobs: Mapping[str, Any]) -> list[Said]:
+    """One after the other, up to the first that raised an error."""
+    said: list[Said] = []
+    for name, job in jobs.items():
+        said.append(_done(work, name, job))
+        if said[-1][0] is not None:
+            break
+    return said
+
+
+def _done(work: Work, name: str, job: Any) -> Said:
+    began = time.perf_counter()
+    try:
+        return None, work(name, job), time.perf_counter() - began
+    except Exception as error:
+        return _that_travels(error), None, time.perf_counter() - began
+
+
+def _that_travels(error: Exception) -> Exception:
+    """The error itself where it can be sent, else one with its words."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

@@ -1,0 +1,147 @@
+"""A simulation's clients in processes of their own, as many as there are cores: the same bits as in one."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..algorithm.metrics import Score
+from ..clip.device import threads_of_torch
+from ..clip.frozen_clip import Clip
+from ..clip.tower_work import words_of
+from ..config import RunConfig
+from ..data.parallel import free_memory
+from ..errors import ClientFailed, ConfigError, FedCoPLError
+from ..federation.adaptation import PriorState
+from ..federation.client import Client, ClientState, Prompts
+from ..messages import Ask, Reply
+from ..methods import choose_method
+from ..methods.learner import ClipExam
+from ..run.cost_model import RunSize, working_memory
+from ..run.watcher import Watcher
+from .assemble import Simulation
+from .exams import ExamAnswers, Sat, SatByAll
+from .forked_workers import MANY, HowMany, JobFailed, WorkerLost, Workers, can_fork, how_many
+from .local_clients import Engine, LocalClients, NotedClients
+
+
+@dataclass(frozen=True)
+class AskedOf:
+    """To a client, with what it keeps between two questions."""
+
+    ask: Ask
+    state: ClientState
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What a worker knows."""
+
+    clients: Mapping[str, Client]
+    exams: Mapping[str, ClipExam]
+
+    def __call__(self, name: str, job: AskedOf | Sat | SatByAll) -> Any:
+        match job:
+            case AskedOf():
+                return self.clients[name].answer(job.ask, job.state)
+            case Sat():
+                return job.by(self.exams[name])
+            case SatByAll():
+                return job.of(self.exams)
+
+
+class AskedInWorkers(LocalClients):
+    """Clients that answer in whichever process is free; what they keep comes back with each answer."""
+
+    pool: Workers
+
+    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        jobs = {client: AskedOf(ask, self.states[client]) for client, ask in questions.items()}
+        try:
+            answered = self.pool.run(jobs, lambda client, _, seconds: self._note(client, questions[client], seconds))
+        except JobFailed as failed:
+            ask = questions[failed.name]
+            raise ClientFailed(failed.name, type(ask).__name__, ask.round, failed.cause) from failed.cause
+        self.states |= {client: state for client, (_, state) in answered.items()}
+        return {client: reply for client, (reply, _) in answered.items()}
+
+
+class ClientsInWorkers(NotedClients, AskedInWorkers):
+    """Notes what clients believe, as every simulation does, and asks them in workers."""
+
+    def __init__(
+        self,
+        pool: Workers,
+        folder: Path,
+        clients: Mapping[str, Client],
+        states: Mapping[str, ClientState] | None,
+        watcher: Watcher,
+    ):
+        super().__init__(folder, clients, states, watcher)
+        self.pool = pool
+
+
+@dataclass(frozen=True)
+class ExamsInWorkers:
+    """The exams, where the clients sit them: what a model sees in the images is still at hand there."""
+
+    pool: Workers
+    clients: Sequence[str]
+
+    def answers(self, sat: Mapping[str, Sat]) -> dict[str, ExamAnswers]:
+        return self._ran(sat)
+
+    def everywhere(self, models: Sequence[Prompts], prior: PriorState) -> list[Score]:
+        groups = self.pool.grouped(self.clients)
+        parts = self._ran({group[0]: SatByAll(group, models, prior) for group in groups}).values()
+        return [(sum(right for right, _ in one), sum(of for _, of in one)) for one in zip(*parts, strict=True)]
+
+    def _ran(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return self.pool.run(jobs)
+        except JobFailed as failed:
+            if isinstance(failed.cause, WorkerLost):
+                raise FedCoPLError(f"measuring the models of {failed}") from failed
+            raise failed.cause from failed
+
+
+@contextmanager
+def spread(simulation: Simulation, wanted: HowMany) -> Iterator[tuple[Engine, Simulation]]:
+    """Who carries the questions of a simulation, and the simulation measured by the same hands.
+
+    Each worker has one thread of torch, unless the settings say otherwise, and so has this process where it works
+    alone but could have had help: a last bit may depend on the number of threads, and must not on that of workers.
+    """
+    clients, config = simulation.clients, simulation.config
+    if len(clients) == 1 or not can_fork() or simulation.device != "cpu":
+        _refuse_workers(simulation, wanted)
+        yield NotedClients, simulation
+        return
+    clip, classes = simulation.learners[0].model.encoder.clip, simulation.dataset.classes
+    train, test = (sum(map(len, parts)) for parts in (simulation.parts.train, simulation.parts.test))
+    size = RunSize(train, test, len(clients), len(classes), words_of(clip, classes))
+    count = workers_for(config, clip, size, wanted)
+    with threads_of_torch(config.model.threads or 1):
+        if count == 1:
+            yield NotedClients, simulation
+            return
+        sizes = dict(zip(clients, map(len, simulation.parts.train), strict=True))
+        with Workers(count, Workplace(clients, simulation.exams), sizes) as pool:
+            exams = ExamsInWorkers(pool, tuple(simulation.exams))
+            measured = replace(simulation, audit=replace(simulation.audit, exams=exams))
+            yield partial(ClientsInWorkers, pool), measured
+
+
+def workers_for(config: RunConfig, clip: Clip, size: RunSize, wanted: HowMany = "auto") -> int:
+    """How many a run of this size is given, by cores, clients and free memory."""
+    free, needed = free_memory(), working_memory(config, clip, size)
+    room = MANY if free is None else max(1, int(free / needed))
+    return how_many(wanted, 1 if choose_method(config).pools else size.clients, config.model.threads or 1, room)
+
+
+def _refuse_workers(simulation: Simulation, wanted: HowMany) -> None:
+    if wanted != "auto" and simulation.device != "cpu":
+        raise ConfigError(f"workers: are for processors, and this runs on {simulation.device}; leave it at auto")
+    how_many(wanted, 1)

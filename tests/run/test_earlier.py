@@ -1,0 +1,88 @@
+"""What an earlier run leaves behind, fitted to other classes; and what does not fit, in one line."""
+
+import numpy as np
+import pytest
+
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.run.earlier import ClassRows, EarlierRun, noted, read_earlier, refuse_without
+from fedcopl.run.record import Outcome
+
+
+class RowForEachClass:
+    """A method with a row for each class in one array, a column in another, and a prompt that knows no classes."""
+
+    remembers_by_class = ("memory",)
+
+    def shapes(self, clip, classes):
+        return {"rows": (classes, 2), "columns": (3, classes), "text": (2, 2)}
+
+
+START = {"rows": np.zeros((3, 2), np.float32), "columns": np.full((3, 3), 7, np.float32)}
+
+
+def fit(now=("ape", "bee", "cat"), before=("cat", "ape")):
+    return ClassRows(RowForEachClass(), None, before, now, START, "runs/may")
+
+
+def test_each_class_keeps_its_part_by_its_name_and_a_new_one_starts():
+    # cat was class 0 and is class 2, ape was class 1 and is class 0; bee is new and as everything starts.
+    assert fit().fit("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [0, 0], [1, 2]]
+    columns = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+    assert fit().fit("columns", columns).tolist() == [[2, 7, 1], [4, 7, 3], [6, 7, 5]]
+
+
+def test_classes_in_another_order_are_the_same_classes():
+    start = {"rows": np.zeros((2, 2), np.float32)}
+    turned = ClassRows(RowForEachClass(), None, ("a", "b"), ("b", "a"), start, "run")
+    assert turned.fit("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [1, 2]]
+
+
+def test_a_prompt_that_knows_no_classes_stays_and_what_is_remembered_of_images_goes():
+    arrays = {"text": np.ones((2, 2), np.float32), "memory": np.ones(5, np.float32), "gate": np.ones(1, np.float32)}
+    assert list(fit().fit_all(arrays)) == ["text", "gate"]
+    assert list(fit(("a",), ("a",)).fit_all(arrays)) == ["text", "memory", "gate"]
+
+
+def test_a_class_that_is_gone_is_refused():
+    with pytest.raises(ConfigError, match=r"^runs/may: knows the class 'cat', which is missing now; classes can be"):
+        fit(now=("ape", "bee"))
+
+
+def test_a_prompt_of_another_shape_is_refused():
+    with pytest.raises(ConfigError, match=r"^runs/may: its prompt 'text' is of shape \(4, 2\), and these settings"):
+        fit().fit("text", np.ones((4, 2), np.float32))
+
+
+def earlier(tmp_path, **shared):
+    arrays = {name: np.asarray(value, np.float32) for name, value in shared.items()}
+    return EarlierRun(tmp_path, Outcome(name="may", classes=("a", "b")), arrays, {"north": arrays})
+
+
+def test_a_run_is_known_by_its_name_and_by_what_it_left_wherever_it_lies(tmp_path):
+    one, moved = earlier(tmp_path / "here", text=[1]), earlier(tmp_path / "there", text=[1])
+    assert one.reference == moved.reference != earlier(tmp_path, text=[2]).reference
+    assert one.reference.startswith("may ")
+
+
+def test_settings_that_go_on_from_a_run_need_that_very_run(tmp_path):
+    one, config = earlier(tmp_path, text=[1]), RunConfig()
+    going_on = noted(config, one)
+    assert going_on.earlier == one.reference and noted(going_on, one) == going_on
+    refuse_without(config, None)
+    with pytest.raises(
+        ConfigError, match=r"^earlier: these settings go on from the run may; name its folder with --fr"
+    ):
+        refuse_without(going_on, None)
+    with pytest.raises(
+        ConfigError, match=r"^earlier: these settings go on from 'may [0-9a-f]{16}', and .* holds 'may "
+    ):
+        noted(going_on, earlier(tmp_path, text=[2]))
+
+
+def test_what_is_no_finished_run_is_refused(tmp_path):
+    with pytest.raises(RunFolderError, match=r"holds no run to go on from: there is no settings\.toml in it"):
+        read_earlier(tmp_path)
+    (tmp_path / "settings.toml").write_text("rounds = 2")
+    with pytest.raises(RunFolderError, match="the run is not finished"):
+        read_earlier(tmp_path)

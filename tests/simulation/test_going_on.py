@@ -1,0 +1,140 @@
+"""Runs that go on from an earlier one: with its prompts, its labels, more classes, more clients."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedcopl.config import RunConfig, override
+from fedcopl.data.dataset import Dataset
+from fedcopl.errors import ConfigError
+from fedcopl.predict import load
+from fedcopl.run.checkpoint import load_checkpoint
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation.simulate import simulate
+from small_digits import small_digits
+
+pytestmark = pytest.mark.slow
+QUICK = ["rounds=2", "clients=2", "partition=iid", "epochs=1", "threads=1", "held_out=0", "prototypes=false"]
+
+
+def config_of(*pairs):
+    return RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
+
+
+def without_class(dataset: Dataset, number: int) -> Dataset:
+    """As if nobody had heard of the last class yet."""
+    parts = (dataset.train, dataset.test)
+    train, test = (part.without(np.flatnonzero(part.labels == number).tolist()) for part in parts)
+    return replace(dataset, classes=dataset.classes[:number], train=train, test=test)
+
+
+DIGITS = small_digits(160, 80)
+
+
+@pytest.fixture(scope="module")
+def nine_classes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "may"
+    simulate(config_of("name=may"), folder, dataset=without_class(DIGITS, 9))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def june(nine_classes, tmp_path_factory):
+    """The class nine is added, and a third client comes: its images are of those of the first two."""
+    folder = tmp_path_factory.mktemp("runs") / "june"
+    outcome = simulate(config_of("clients=3"), folder, dataset=DIGITS, earlier=nine_classes)
+    return outcome, folder
+
+
+def test_it_begins_with_the_prompts_that_were_left(nine_classes, june):
+    left = {name: load_file(nine_classes / f"prompts/clients/{name}.safetensors") for name in ("client-0", "client-1")}
+    states = load_checkpoint(june[1]).clients
+    for name, own in left.items():
+        assert np.array_equal(states[name].begun["text"], own["text"])
+        assert np.array_equal(
+            states[name].begun["visual"], load_file(nine_classes / "prompts/server.safetensors")["visual"]
+        )
+    assert states["client-2"].begun == {}
+
+
+def test_a_class_that_was_added_is_answered(june):
+    outcome, folder = june
+    assert outcome.classes[9] == DIGITS.classes[9]
+    assert outcome.final.recall[9] > 0.5
+    nines = [DIGITS.test.images[number] for number in np.flatnonzero(DIGITS.test.labels == 9)]
+    for client in ("client-0", "client-2"):
+        said = load(folder, client=client).predict(nines)
+        assert (np.asarray(said) == DIGITS.classes[9]).mean() > 0.5
+
+
+def test_the_record_says_from_which_run_it_came_and_not_where_that_lies(nine_classes, june):
+    outcome, folder = june
+    name, digest = outcome.settings["earlier"].split()
+    assert name == "may" and len(digest) == 16
+    assert f'earlier = "may {digest}"' in (folder / "settings.toml").read_text()
+    assert str(nine_classes.parent) not in (folder / "results.json").read_text()
+
+
+class StopAfterOne(SilentWatcher):
+    def round_done(self, record):
+        raise KeyboardInterrupt
+
+
+class StopAtOnce(SilentWatcher):
+    def started(self, config, clients, done):
+        raise KeyboardInterrupt
+
+
+def prompt_bytes(folder):
+    return {path.name: path.read_bytes() for path in sorted((folder / "prompts").rglob("*.safetensors"))}
+
+
+def test_one_that_was_stopped_goes_on_to_the_same_bits_without_the_earlier_folder(nine_classes, june, tmp_path):
+    config, folder = config_of("clients=3"), tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config, folder, dataset=DIGITS, earlier=nine_classes, watcher=StopAfterOne())
+    resumed = config.model_copy(update={"earlier": june[0].settings["earlier"]})
+    simulate(resumed, folder, dataset=DIGITS, resume=True)
+    assert prompt_bytes(folder) == prompt_bytes(june[1])
+
+
+def test_spread_over_workers_it_has_the_same_bits(nine_classes, june, tmp_path):
+    simulate(config_of("clients=3"), tmp_path / "spread", dataset=DIGITS, earlier=nine_classes, workers=2)
+    assert prompt_bytes(tmp_path / "spread") == prompt_bytes(june[1])
+
+
+def test_one_that_was_stopped_before_its_first_round_needs_the_earlier_folder_again(nine_classes, june, tmp_path):
+    config, folder = config_of("clients=3"), tmp_path / "stopped"
+    with pytest.raises(KeyboardInterrupt):
+        simulate(config, folder, dataset=DIGITS, earlier=nine_classes, watcher=StopAtOnce())
+    resumed = config.model_copy(update={"earlier": june[0].settings["earlier"]})
+    with pytest.raises(ConfigError, match="go on from the run may; name its folder with --from"):
+        simulate(resumed, folder, dataset=DIGITS, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (["method=promptfl"], "was a run of FedCoPL, and this is one of PromptFL"),
+        (["method=zeroshot"], "method=zeroshot trains nothing"),
+        (["aggregate=text"], "averaged visual, and this run averages text"),
+        (["text_prompts=4"], "its prompt 'text' is of shape"),
+    ],
+)
+def test_another_kind_of_run_is_refused(nine_classes, tmp_path, pairs, words):
+    with pytest.raises(ConfigError, match=words):
+        simulate(config_of(*pairs), tmp_path / "no", dataset=DIGITS, earlier=nine_classes)
+    assert not (tmp_path / "no").exists()
+
+
+def test_another_model_is_refused(nine_classes, tmp_path):
+    results = nine_classes / "results.json"
+    as_it_was = results.read_text()
+    results.write_text(as_it_was.replace('"backbone": "glyph-clip ', '"backbone": "glyph-clip 00'))
+    with pytest.raises(
+        ConfigError, match=r"was made with the model glyph-clip 00[0-9a-f]*, and this run has glyph-clip"
+    ):
+        simulate(config_of(), tmp_path / "no", dataset=DIGITS, earlier=nine_classes)
+    results.write_text(as_it_was)

@@ -1,0 +1,144 @@
+"""A simulation in workers: the same bits as one after another, and the same words when something breaks."""
+
+import os
+import re
+import signal
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.config import RunConfig, override
+from fedcopl.data.catalog import load_digits
+from fedcopl.data.dataset import Dataset
+from fedcopl.errors import ClientFailed, ConfigError
+from fedcopl.federation.client import Client
+from fedcopl.methods import settled
+from fedcopl.run.cost_model import RunSize, working_memory
+from fedcopl.run.record import to_plain
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation import forked_workers, in_workers
+from fedcopl.simulation.assemble import assemble
+from fedcopl.simulation.in_workers import spread, workers_for
+from fedcopl.simulation.simulate import simulate
+
+SHORT = ["rounds=2", "refresh_every=1", "epochs=1", "labels.per_class=4", "partition=natural"]
+SITES = 3
+
+
+@cache
+def small() -> Dataset:
+    """Few digits, which three sites hold in turn."""
+    digits = load_digits()
+    sets = (
+        replace(images, images=images.images[:many], labels=images.labels[:many], clients=np.arange(many) % SITES)
+        for images, many in ((digits.train, 90), (digits.test, 30))
+    )
+    train, test = sets
+    return replace(digits, train=train, test=test, clients=("east", "north", "south"))
+
+
+def played(folder, count, *pairs):
+    return simulate(config_of(*pairs), folder, workers=count, dataset=small())
+
+
+def config_of(*pairs):
+    return RunConfig.from_mapping(override({}, [*SHORT, *pairs]), "test")
+
+
+def without_times(plain):
+    if isinstance(plain, dict):
+        return {key: without_times(value) for key, value in plain.items() if not key.startswith("seconds")}
+    return [without_times(value) for value in plain] if isinstance(plain, list) else plain
+
+
+def bits(folder):
+    kinds = ("prompts/**/*.safetensors", "labels/**/*", "examples.json")
+    files = sorted(path for kind in kinds for path in Path(folder).glob(kind) if path.is_file())
+    assert len(files) > 8
+    return {path.relative_to(folder): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        ("method=local", "labeler=fpl"),
+        ("method=pfedmoap", "labeler=cpl"),
+        ("privacy.secure_sums=true", "privacy.noise=0.5"),
+    ],
+    ids=["fedcopl", "local", "pfedmoap", "private"],
+)
+def test_the_same_bits_whatever_the_number(tmp_path, pairs):
+    one, three = (played(tmp_path / str(count), count, *pairs) for count in (1, 3))
+    assert without_times(to_plain(one)) == without_times(to_plain(three))
+    assert bits(tmp_path / "1") == bits(tmp_path / "3")
+
+
+def test_a_worker_that_is_killed_changes_no_bit(tmp_path, monkeypatch):
+    played(tmp_path / "whole", 1)
+    answer, mark = Client.answer, tmp_path / "killed"
+
+    def deadly(client, ask, state):
+        if type(ask).__name__ == "Train" and ask.round == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer(client, ask, state)
+
+    monkeypatch.setattr(Client, "answer", deadly)
+    played(tmp_path / "killed-once", 2)
+    assert mark.exists()
+    assert bits(tmp_path / "whole") == bits(tmp_path / "killed-once")
+
+
+def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
+    said = []
+    for count, deed in ((1, "raise"), (2, "raise"), (2, "die")):
+
+        def broken(client, ask, state, deed=deed):
+            if deed == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("a fault")
+
+        monkeypatch.setattr(Client, "answer", broken)
+        with pytest.raises(ClientFailed) as error:
+            played(tmp_path / f"{count}-{deed}", count)
+        said.append(re.sub("client (east|north|south)", "client X", str(error.value)))
+    assert said[0] == said[1] == "client X failed in round 1 at the step Evaluate: a fault"
+    assert "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in said[2]
+
+
+def test_one_thread_each_also_where_one_works_alone():
+    simulation, before = assemble(settled(config_of()), SilentWatcher(), small()), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with spread(simulation, 1):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_on_a_gpu_there_is_one_process(monkeypatch):
+    simulation = assemble(settled(config_of()), SilentWatcher(), small())
+    monkeypatch.setattr(type(simulation), "device", "meta")
+    with spread(simulation, "auto") as (_, same):
+        assert same is simulation
+    with pytest.raises(ConfigError, match="workers: are for processors, and this runs on meta"), spread(simulation, 2):
+        pass
+
+
+def test_where_memory_is_short_there_are_fewer(monkeypatch):
+    monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
+    monkeypatch.setattr(forked_workers, "cores", lambda: 8)
+    clip, size = load_clip("glyph-clip"), RunSize(90, 30, clients=5, classes=10, words=3)
+    each = working_memory(config_of(), clip, size)
+    for free, count in ((None, 5), (100 * each, 5), (3.5 * each, 3), (0.1 * each, 1)):
+        monkeypatch.setattr(in_workers, "free_memory", lambda free=free: free)
+        assert workers_for(config_of(), clip, size) == count
+    assert workers_for(config_of(), clip, size, 4) == 4
+    assert workers_for(config_of("method=central"), clip, size) == 1
