@@ -4,6 +4,7 @@ Importing this loads neither torch nor matplotlib; what needs them brings them w
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from .config import RunConfig
@@ -11,6 +12,7 @@ from .config import load as load_config
 from .errors import FedCoPLError
 
 if TYPE_CHECKING:
+    __version__: str
     from .api import Federation, Result, Site, simulate
     from .predict import Classifier
 
@@ -28,7 +30,9 @@ LATE = {"Classifier": "predict", "Federation": "api", "Result": "api", "Site": "
 
 
 def __getattr__(name: str) -> Any:
-    """The names that bring torch along, when somebody asks for them."""
+    """The names that bring torch along, when somebody asks for them, and the version that is installed."""
+    if name == "__version__":
+        return version("fedcopl")
     if name not in LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{LATE[name]}", __name__), name)

@@ -5,17 +5,19 @@ Scalars in sections only, so that the same settings can travel as flat `section.
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError
+from .mistakes import in_words
 
 Options = TypeVar("Options", bound="Section")
 Level = Annotated[float, Field(ge=0, le=1)]
+Joined = Annotated[str, BeforeValidator(lambda given: " | ".join(map(str, given)) if type(given) is list else given)]
 
 
 class Section(BaseModel):
@@ -37,6 +39,12 @@ class Data(Section):
     """an expert's answers, written by `fedcopl review --export`: these images are always trained on, as told"""
     label_column: str = ""
     """for `huggingface`: the column of the labels, where there are several"""
+    window: str | float = "file"
+    """of images of more than 8 bits, black to white: `file` by its own range, `type`, `0:4095`, or `1%:99%`"""
+    bands: str | int = ""
+    """of TIFF files of many bands: the three to be red, green and blue, counted from 1, as in `4,3,2`"""
+    pages: Literal["first", "middle", "all"] = "first"
+    """of TIFF and DICOM files of several pages: which one; `all` makes an image of each"""
     clients: int = Field(10, ge=1)
     """number of simulated clients, K"""
     partition: Literal["dirichlet", "quantity", "iid", "natural"] = "dirichlet"
@@ -56,8 +64,8 @@ class Model(Section):
     """name, folder or file of the CLIP model"""
     activation: Literal["auto", "quick_gelu", "gelu"] = "auto"
     """for a bare weights file, which does not say: auto takes OpenAI's quick_gelu"""
-    template: str = ""
-    """zero-shot sentence with {} for the class name; empty takes the data set's own"""
+    template: Joined = ""
+    """zero-shot sentence with {} for the class name, or several with | between them; empty takes the data set's own"""
     visual_prompts: int = Field(5, ge=0)
     """prompt vectors at the input of each prompted vision block"""
     visual_depth: Literal["all-but-last", "all"] | int = "all-but-last"
@@ -75,7 +83,7 @@ class Model(Section):
     memory: float = Field(4.0, ge=0)
     """GB of embedded images kept in memory; beyond that they are embedded anew from the cache each time"""
     threads: int = Field(0, ge=0)
-    """CPU threads; 0 leaves the choice to torch"""
+    """CPU threads; 0: one for the embedded model and for each worker of a simulation, otherwise as torch chooses"""
 
 
 class LabelSettings(Section):
@@ -101,6 +109,8 @@ class LabelSettings(Section):
     """choose for a class among the images predicted as it, or among all (the paper to the letter)"""
     per_class: int = Field(16, ge=1)
     """for `fpl` and `cpl`: images of each class at each client, K"""
+    among: Literal["all", "sure"] = "all"
+    """for `fpl` and `cpl`: which images may be labelled: all, or those confident by `confidence_quantile`"""
     capacity: Literal["fixed", "grow"] = "fixed"
     """for `fpl` and `cpl`: K as it is, or growing with the refreshes as in GRIP"""
     fpl_rule: Literal["argmax", "column", "leaderboard"] = "argmax"
@@ -109,6 +119,8 @@ class LabelSettings(Section):
     """for `cpl`: quantile level within an image; auto takes its authors' value for the data set"""
     cpl_beta: Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within a class; auto as above"""
+    cpl_keep_likeliest: bool = False
+    """for `cpl`: an image's likeliest class is a candidate, however the class ranks the image among the client's"""
     cpl_loss: Literal["cc", "rc", "lw", "gce"] = "cc"
     """for `cpl`: -log of the candidates' probability together (cc), or one of its authors' other losses"""
     cpl_targets: Literal["sets", "soft"] = "sets"
@@ -120,6 +132,8 @@ class Priors(Section):
 
     balance: bool = True
     """all sites find out together how far the model leans towards some classes, and take that off"""
+    mix: str = ""
+    """file with the share of each class over all sites together, where it is known: `class,share`, or JSON"""
     site: bool = True
     """each site finds out in what mix it holds the classes, and labels and answers accordingly; never sent"""
     prototypes: bool = True
@@ -158,6 +172,10 @@ class Sharing(Section):
     """share of the clients that train in a round, R"""
     aggregate: Literal["visual", "text", "both", "none"] = "visual"
     """which prompts the server averages; the others never leave their client"""
+    robust: Literal["mean", "trimmed", "median", "krum"] = "mean"
+    """how: by images as published, or by a rule that a few lying sites cannot steer, see `docs/robust.md`"""
+    bounded: bool = True
+    """no site weighs more, or moves much further, than ten times the median of the others; off: as published"""
 
 
 class Evaluation(Section):
@@ -189,7 +207,7 @@ class Privacy(Section):
 
 
 class RunConfig(Section):
-    """All settings of one run. Where the defaults differ from the paper: `published.AS_PUBLISHED`.
+    """All settings of one run. Where the defaults differ from what was published: `published.AS_PUBLISHED`.
 
     >>> config = RunConfig.from_mapping({"rounds": 5, "data": {"clients": 3}}, "example")
     >>> config.rounds, config.data.clients, config.method
@@ -205,6 +223,8 @@ class RunConfig(Section):
     """of every random stream: the partition, the first prompts, the order of images, who takes part"""
     rounds: int = Field(20, ge=1)
     """communication rounds, T"""
+    earlier: str = ""
+    """name and digest of the finished run that this one goes on from; `--from` writes it, see `docs/living-study.md`"""
     method: str = "fedcopl"
     """what is trained, shared and kept, see `fedcopl methods`"""
     labeler: Literal["copl", "fpl", "cpl"] = "copl"
@@ -221,13 +241,12 @@ class RunConfig(Section):
     """settings of the method's own, as `options.mu=0.5`; each method names and checks them"""
 
     @classmethod
-    def from_mapping(cls, settings: Mapping[str, Any], origin: str) -> Self:
-        """Check all settings at once; `origin` says in the message where they came from."""
+    def from_mapping(cls, settings: Mapping[str, Any], origin: str, typed: Collection[str] = ()) -> Self:
+        """Check all settings at once; `origin` says in the message where they came from, but for those just typed."""
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
-            mistakes = "; ".join(_explain(dict(mistake)) for mistake in error.errors())
-            raise ConfigError(f"{origin}: {mistakes}") from error
+            raise ConfigError(_explain(error, origin, typed)) from error
 
     @property
     def is_cooperative(self) -> bool:
@@ -272,7 +291,14 @@ def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
     >>> config.rounds, config.data.clients, config.train.lr
     (5, 3, 0.05)
     """
-    return RunConfig.from_mapping(override(read_settings(path), overrides), str(path))
+    return with_typed(read_settings(path), overrides, str(path))
+
+
+def with_typed(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -> RunConfig:
+    """Settings of a file with `key=value` pairs of a command line on top; a mistake is blamed on where it stands."""
+    given = list(pairs)
+    names = (_find(pair.partition("=")[0].strip()) for pair in given)
+    return RunConfig.from_mapping(override(settings, given), origin, {".".join(name) for name in names if name})
 
 
 def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
@@ -308,9 +334,8 @@ def read_options(config: RunConfig, kind: type[Options]) -> Options:
 def _explain_option(mistake: dict[str, Any], kind: type[Section], method: str) -> str:
     name = str(mistake["loc"][0])
     if mistake["type"] != "extra_forbidden":
-        return f"options.{name}: {mistake['msg']} (given: {mistake['input']!r})"
-    known = ", ".join(kind.model_fields) or "none"
-    return f"options.{name}: {method} has no such option (it has: {known})"
+        return f"options.{name}: {next(iter(in_words([mistake]).values()))}"
+    return f"options.{name}: {method} has no such option (it has: {', '.join(kind.model_fields) or 'none'})"
 
 
 def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,10 +367,8 @@ def _find(key: str) -> tuple[str, ...] | None:
 
 def _spellings() -> dict[str, tuple[str, ...]]:
     """Every spelling that names exactly one setting -> its section and key."""
-    names = list(setting_names())
-    leaves = [name[-1] for name in names]
-    spelled = {".".join(name): name for name in names}
-    return {name[-1]: name for name in names if leaves.count(name[-1]) == 1} | spelled
+    names, leaves = list(setting_names()), [name[-1] for name in setting_names()]
+    return {name[-1]: name for name in names if leaves.count(name[-1]) == 1} | {".".join(name): name for name in names}
 
 
 def _value(text: str) -> Any:
@@ -356,18 +379,22 @@ def _value(text: str) -> Any:
         return text
 
 
-def _explain(mistake: dict[str, Any]) -> str:
-    # pydantic adds the branch of a union to the place: only our own names are of use to a reader
-    name = ".".join(str(part) for part in mistake["loc"][:2])
-    if mistake["type"] == "extra_forbidden":
-        return f"{name}: {_unknown(name)}"
-    return f"{name}: {mistake['msg'].removeprefix('Value error, ')} (given: {mistake['input']!r})"
+def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str:
+    """All mistakes in one line, those of the command line first."""
+    mistakes: list[dict[str, Any]] = [dict(mistake) for mistake in error.errors()]
+    foreign = {mistake["loc"]: mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"}
+    others = in_words(mistake for mistake in mistakes if mistake["loc"] not in foreign)
+    wrong = {name: _unknown(name) for name in (".".join(map(str, loc[:2])) for loc in foreign)} | others
+    sources = {
+        "command line": [f"{name}: {why}" for name, why in wrong.items() if name in typed],
+        origin: [f"{name}: {why}" for name, why in wrong.items() if name not in typed],
+    }
+    return "; ".join(f"{source}: {'; '.join(lines)}" for source, lines in sources.items() if lines)
 
 
 def _unknown(key: str) -> str:
     """Say that there is no such setting, and which one may be meant."""
     spellings = _spellings()
-    near = difflib.get_close_matches(key, spellings, n=1) or difflib.get_close_matches(
-        key.split(".")[-1], spellings, n=1
-    )
+    tried = (difflib.get_close_matches(word, spellings, n=1) for word in (key, key.split(".")[-1]))
+    near = next((found for found in tried if found), [])
     return "unknown setting" + (f"; did you mean {'.'.join(spellings[near[0]])}?" if near else "")

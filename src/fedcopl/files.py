@@ -2,26 +2,44 @@
 
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from .errors import RunFolderError
 
 TEMPORARY = ".part"
-USUAL, OWNER_ONLY = 0o666, 0o600  # less what the system's umask takes away
+FOR_OTHERS, OWNER_ONLY = 0o666, 0o600  # the first less what the system's umask takes away
 OWNER_ONLY_FOLDER = 0o700
 
 
+def no_folder(path: Path) -> str:
+    """Why a path is no folder, in words."""
+    return "is a file, not a folder" if path.exists() else "there is no such folder"
+
+
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    _write(path, data, USUAL)
+    """Write under a temporary name in the same folder, then rename. Only the owner can read it, whatever the umask.
+
+    Nearly everything here tells of images: labels, prompts, answers, reports with pictures.
+    """
+    _write(path, data, OWNER_ONLY)
 
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def publish_bytes(path: Path, data: bytes) -> None:
+    """The same for what is meant for others: as readable as the system's umask says."""
+    _write(path, data, FOR_OTHERS)
+
+
+def publish_text(path: Path, text: str) -> None:
+    publish_bytes(path, text.encode("utf-8"))
+
+
 def write_private(path: Path, data: bytes) -> None:
-    """The same, for this user's eyes only, from the first moment."""
+    """A secret: for this user's eyes only, from the first moment, also where a stop has left a part behind."""
     with suppress(OSError):  # what a stop left behind would keep the rights it has
         _temporary(path).unlink(missing_ok=True)
     _write(path, data, OWNER_ONLY)
@@ -30,17 +48,29 @@ def write_private(path: Path, data: bytes) -> None:
 def make_private_folder(path: Path) -> None:
     """A folder into which nobody else can look."""
     try:
-        path.mkdir(OWNER_ONLY_FOLDER, parents=True, exist_ok=True)
+        make_folders(path)
         path.chmod(OWNER_ONLY_FOLDER)
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be made: {error.strerror or error}") from error
 
 
+def only_for_owner(name: str, flags: int) -> int:
+    """An opener of files that nobody else can read."""
+    return os.open(name, flags, OWNER_ONLY)
+
+
+def make_folders(path: Path) -> None:
+    """A folder and those above it; into the ones that are made here nobody else can look. Others stay as they are."""
+    if not path.is_dir():
+        make_folders(path.parent)
+        path.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
+
+
 def _write(path: Path, data: bytes, rights: int) -> None:
     temporary = _temporary(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, rights)) as file:
+        make_folders(path.parent)
+        with open(temporary, "wb", opener=partial(os.open, mode=rights)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

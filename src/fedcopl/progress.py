@@ -19,9 +19,24 @@ from .config import RunConfig
 from .messages import Ask
 from .run.guard_words import guard_words
 from .run.record import RoundRecord
+from .run.site_words import site_words
 from .run.watcher import SilentWatcher, Watcher
 
-STEPS = {"Estimate": "labelling", "Select": "choosing", "Train": "training", "Evaluate": "evaluating"}
+STEPS = {
+    "Adapt": "learning the priors",
+    "Estimate": "labelling",
+    "Select": "choosing",
+    "Train": "training",
+    "Evaluate": "evaluating",
+}
+
+COLUMNS = (
+    SpinnerColumn(),
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TimeRemainingColumn(),
+)
 
 
 @contextmanager
@@ -41,15 +56,22 @@ def watch(rounds: int) -> Iterator[Watcher]:
     if not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
         yield LineWatcher(console, rounds)
         return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*COLUMNS, console=console, transient=True) as progress:
         yield BarWatcher(progress, rounds)
+
+
+@contextmanager
+def watch_site() -> Iterator[Watcher]:
+    """Lines, with a bar on a terminal only while images are prepared: later somebody may be asked something there."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield LineWatcher(console, 0)
+        return
+    bar = Progress(*COLUMNS, console=console, transient=True)
+    try:
+        yield PreparingWatcher(console, bar)
+    finally:
+        bar.stop()
 
 
 class LineWatcher:
@@ -69,8 +91,9 @@ class LineWatcher:
         self._line(f"note: {what}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._began, self._done_before, self._rounds = time.monotonic(), done, config.rounds
-        self._line(f"going on after round {done}" if done else _size_of_run(clients, config.rounds))
+        self._rounds, self._done_before = rounds_to_play(config), done
+        self._began = time.monotonic()
+        self._line(f"going on after round {done}" if done else _size_of_run(clients, self._rounds))
 
     def answered(self, client: str, ask: Ask) -> None:
         pass
@@ -78,10 +101,26 @@ class LineWatcher:
     def round_done(self, record: RoundRecord) -> None:
         done = record.number
         each = (time.monotonic() - self._began) / (done - self._done_before)
-        self._line(f"{round_line(record, self._rounds)}, about {each * (self._rounds - done):.0f} s left")
+        left = f", about {in_time(each * (self._rounds - done))} left" if done < self._rounds else ""
+        self._line(round_line(record, self._rounds) + left)
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class PreparingWatcher(LineWatcher):
+    """Lines, and a bar that is gone as soon as the last image is prepared."""
+
+    def __init__(self, console: Console, bar: Progress):
+        super().__init__(console, 0)
+        self._bar, self._task = bar, bar.add_task("preparing the images", total=None)
+
+    def prepared(self, done: int, total: int) -> None:
+        if done >= total:
+            self._bar.stop()
+            return
+        self._bar.update(self._task, completed=done, total=total)
+        self._bar.start()
 
 
 class BarWatcher:
@@ -104,8 +143,9 @@ class BarWatcher:
         self._progress.console.print(f"note: {what}", highlight=False, markup=False)
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._clients, self._rounds = clients, config.rounds
-        self._progress.reset(self._all, description="rounds", completed=done, total=self._rounds)
+        self._clients, self._rounds = clients, rounds_to_play(config)
+        title = "rounds" if self._rounds else "answering"
+        self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
     def answered(self, client: str, ask: Ask) -> None:
         name = STEPS.get(type(ask).__name__, "exchanging keys")
@@ -120,12 +160,33 @@ class BarWatcher:
         self._progress.console.print(round_line(record, self._rounds), highlight=False, markup=False)
 
 
+def in_time(seconds: float) -> str:
+    """As people say it.
+
+    >>> in_time(0.2), in_time(59), in_time(200), in_time(8000)
+    ('1 second', '59 seconds', '3 minutes', '2 hours')
+    """
+    for length, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    whole = max(round(seconds), 1)
+    return f"{whole} second{'s' * (whole != 1)}"
+
+
 def _size_of_run(clients: int, rounds: int) -> str:
-    return f"{clients} client{'s' * (clients != 1)}, {rounds} round{'s' * (rounds != 1)}"
+    played = f"{rounds} round{'s' * (rounds != 1)}" if rounds else "no training"
+    return f"{clients} client{'s' * (clients != 1)}, {played}"
+
+
+def rounds_to_play(config: RunConfig) -> int:
+    """0 where nothing is trained: then the one pass over the images is no round to anybody."""
+    from .methods import choose_method  # brings torch, which is there once a run begins
+
+    return config.rounds if choose_method(config).trains else 0
 
 
 def round_line(record: RoundRecord, rounds: int) -> str:
-    parts = [f"round {record.number}/{rounds}"]
+    parts = [f"round {record.number}/{rounds}" if rounds else "answered"]
     if record.macro is not None:
         parts.append(f"accuracy {percent(record.macro)}")
     if record.loss is not None:
@@ -136,6 +197,7 @@ def round_line(record: RoundRecord, rounds: int) -> str:
         parts.append("nothing to average: the old prompts stay")
     parts += guard_words(record)
     parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
+    parts += [f"{who}: {what}" for who, what in site_words(record)]
     return ", ".join(parts)
 
 

@@ -1,6 +1,7 @@
 """`fedcopl doctor`, as a user types it: each finding with what to do about it."""
 
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -64,7 +65,7 @@ def test_images_are_looked_at(study):
     for place in range(3, 30, 2):
         (study / f"images/clients/site-b/train/{place}.png").unlink()
     notes = " ".join(finding["detail"] for finding in about(doctor(), "data", "note"))
-    assert "1 files are left out" in notes and "1 images are at more than one site" in notes
+    assert "1 file is left out, " in notes and "1 image is at more than one site" in notes
     assert "site 'site-b': 2 images for 10 classes" in notes
     said = CliRunner().invoke(app, ["doctor"]).stdout
     assert "\x1b" not in said and "0 problems, " in said
@@ -158,3 +159,53 @@ def test_servers(tmp_path, monkeypatch, serve, certificate):
     address = f"127.0.0.1:{closed.getsockname()[1]}"
     closed.close()
     assert "cannot be reached" in about(doctor("--server", address), "server", "problem")[0]["detail"]
+
+
+def test_each_site_is_named_with_its_images(study):
+    told = doctor()
+    assert [finding["detail"] for finding in about(told, "site", "ok")] == [
+        "'site-a': 15 training and 0 test images",
+        "'site-b': 15 training and 0 test images",
+    ]
+    assert about(told, "cost", "ok")[0]["detail"].endswith("for 20 rounds of 10 epochs")
+
+
+def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
+    monkeypatch.setattr("fedcopl.doctor.cost.LONG", 0)
+    [cost] = about(doctor(), "cost", "note")
+    seconds = r"\(about \d+ seconds?\)"
+    assert re.fullmatch(
+        rf"for a first look add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
+        cost["do"],
+    )
+
+
+def test_names_that_are_slips(study):
+    (study / "images/clients/site-c/train").mkdir(parents=True)
+    (study / "images/clients/site-a/tests/zero").mkdir(parents=True)
+    (study / "images/clients/site-a/tests/zero/1.png").write_bytes(
+        (study / "images/clients/site-a/train/0.png").read_bytes()
+    )
+    for name in ("thre", "two"):
+        (study / "images/clients/site-b/test" / name).mkdir(parents=True)
+    (study / "images/clients/site-b/train/old").mkdir()
+    told = doctor()
+    assert about(told, "site", "note")[0]["detail"] == "'site-c' holds no image"
+    [folder] = about(told, "folders", "note")
+    assert folder["detail"] == "clients/site-a/tests/ was probably meant as test/, and is not read as such"
+    assert about(told, "classes", "note")[0]["detail"] == "no folder for zero, one, three, four, five and 4 more"
+    [slip] = about(told, "classes", "problem")  # and not the folder old, which lies beside flat images
+    assert (slip["detail"], slip["do"]) == (
+        "there is a folder 'thre', and no such class in classes.txt",
+        "rename it to 'three'",
+    )
+
+
+def test_fix_renames_what_is_safe_to_rename(study):
+    a, b = study / "images/clients/site-a", study / "images/clients/site-b"
+    for folder in (a / "Tests", b / "tests", b / "test"):
+        folder.mkdir()
+    result = CliRunner().invoke(app, ["doctor", "--fix"])
+    assert result.stderr == "fixed: images/clients/site-a/Tests is now called test\n"
+    assert sorted(path.name for path in a.iterdir()) == ["test", "train"]
+    assert sorted(path.name for path in b.iterdir()) == ["test", "tests", "train"]  # there something is in the way

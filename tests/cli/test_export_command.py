@@ -1,13 +1,15 @@
 """`fedcopl export`, as a user types it."""
 
 import json
+import sys
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
-from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.errors import ConfigError, ModelError, RunFolderError
 from fedcopl.predict import Classifier
 from fedcopl.simulation.simulate import simulate
 from predict.small import SITES, small_run
@@ -53,7 +55,36 @@ def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):
     assert Classifier.load(tmp_path / "all" / "north", device="cpu").threshold is None
 
 
+def test_the_mix_it_answers_for(run, tmp_path):
+    shares = tmp_path / "mix.json"
+    classes = json.loads((run / "results.json").read_text())["classes"]
+    shares.write_text(json.dumps({name: number + 1 for number, name in enumerate(classes)}))
+    for prior, words in ((shares, "that somebody gave it"), ("none", "of all sites together")):
+        fedcopl("export", run, "--client", "client-0", "--prior", prior, "-o", tmp_path / words)
+        card = (tmp_path / words / "README.md").read_text()
+        assert f"**the one {words}**" in " ".join(card.split())
+        assert "measured with the site's own mix of classes" in " ".join(card.split())
+    given = Classifier.load(tmp_path / "that somebody gave it", device="cpu").prior.mix
+    np.testing.assert_allclose(given, np.arange(1, 11) / 55)  # 1 + ... + 10 = 55
+    shared = Classifier.load(tmp_path / "of all sites together", device="cpu").prior
+    np.testing.assert_array_equal(shared.mix, shared.learned.reading.mix)
+    fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "site")
+    own = Classifier.load(tmp_path / "site", device="cpu")
+    assert not np.allclose(own.prior.mix, shared.mix)
+    card = " ".join((tmp_path / "site" / "README.md").read_text().split())
+    assert "found without a label, on the images of its site" in card and "the site's own mix" not in card
+
+
+def test_what_is_missing_is_said_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ModelError, match="ONNX needs onnxscript"):
+        fedcopl("export", tmp_path / "no-run", "-o", tmp_path / "x", "--onnx")
+
+
 def test_mistakes(run, tmp_path):
+    for prior in ("images", "nowhere.csv"):
+        with pytest.raises(ConfigError, match=f"--prior: '{prior}' is neither site, none nor a file of shares"):
+            fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "x", "--prior", prior)
     with pytest.raises(ConfigError, match="name one with --client"):
         fedcopl("export", run, "-o", tmp_path / "x")
     with pytest.raises(ConfigError, match="leave out --client"):

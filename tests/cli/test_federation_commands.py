@@ -19,12 +19,7 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.status import status_of
 from fedcopl.privacy.accountant import Release, epsilon_of, statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
-
-
-def fedcopl(*words, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "fedcopl", *words], cwd=cwd, capture_output=True, text=True, check=False
-    )
+from ready_processes import ready_run
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +71,7 @@ def test_a_mistake_is_one_line_and_a_code(place, tmp_path, monkeypatch, capsys, 
 
 @pytest.fixture(scope="module")
 def checked(place):
-    return fedcopl("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
+    return ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
 
 
 def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
@@ -97,7 +92,7 @@ def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
 
 def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
     (place / "wrong.pem").write_text("hello")
-    process = fedcopl("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
+    process = ready_run("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
     assert process.returncode == 10
     assert "fedcopl: wrong.pem: is not the certificate of a server" in process.stderr
 

@@ -45,9 +45,18 @@ def test_nothing_is_overwritten(tmp_path):
     fedcopl("new", tmp_path / "empty")
 
 
+def test_a_model_beside_is_found_from_inside_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    fedcopl("new", "study", "--backbone", "model")
+    assert load(tmp_path / "study" / "settings.toml").model.backbone == str(tmp_path / "model")
+
+
 def test_mistakes(tmp_path):
     with pytest.raises(ConfigError, match="between 1 and 26"):
         fedcopl("new", tmp_path / "x", "--sites", "0")
     with pytest.raises(ConfigError, match="write it there by hand"):
         fedcopl("new", tmp_path / "x", "--backbone", 'a"\nrounds = 1')
+    with pytest.raises(ConfigError, match=r"--backbone: ViT-B/23: no such file or folder, .*; did you mean ViT-B/32"):
+        fedcopl("new", tmp_path / "x", "--backbone", "ViT-B/23")
     assert not (tmp_path / "x").exists()

@@ -14,6 +14,7 @@ from fedcopl.report.run_page import write_report
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 from report.sample_results import sample_results, so_far, write_run
+from small_digits import small_digits
 
 QUICK = ["rounds=2", "clients=2", "refresh_every=1", "epochs=1", "threads=1", "method=promptfl"]
 
@@ -39,7 +40,7 @@ CONFIG = RunConfig.from_mapping(override({}, QUICK), "test")
 def real(tmp_path_factory):
     """A whole run as the simulation leaves it."""
     folder = tmp_path_factory.mktemp("runs") / "quick"
-    simulate(CONFIG, folder)
+    simulate(CONFIG, folder, dataset=small_digits())
     write_report(folder)
     return folder
 
@@ -73,12 +74,12 @@ class Stop(SilentWatcher):
 
 def test_a_run_that_was_stopped_has_a_page_too(fedcopl, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        simulate(CONFIG, tmp_path / "run", watcher=Stop())
+        simulate(CONFIG, tmp_path / "run", watcher=Stop(), dataset=small_digits())
     assert fedcopl("report", "run") == (0, "run/report.html\n", "")
     page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
     assert "<b>Not finished:</b> 1 of 2" in page
     assert "client-1" in page
-    simulate(CONFIG, tmp_path / "run", resume=True)
+    simulate(CONFIG, tmp_path / "run", resume=True, dataset=small_digits())
     assert fedcopl("report", "run")[0] == 0
     assert "Not finished" not in (tmp_path / "run/report.html").read_text(encoding="utf-8")
 

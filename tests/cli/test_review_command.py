@@ -53,7 +53,7 @@ def test_the_score_in_words(typed, run):
     assert code == 0
     lines = dict(line.split("  ", 1) for line in out.splitlines())
     assert lines["random sample"].strip() == "4 of 5 right"
-    assert "site, 12 images, round 3" in lines["labels of"]
+    assert "site, 12 images, at the refresh of round 3" in lines["labels of"]
     assert lines["right"].strip() == "80.0 %"
     assert lines["answered in all"].strip() == "5, 1 corrected"
 
@@ -76,6 +76,12 @@ def test_the_score_before_any_answer(typed, run):
 def test_export_and_manifest(typed, run, tmp_path):
     answer_some(run)
     code, out, _ = typed("review", run, "--export", tmp_path / "a.csv", "--manifest", tmp_path / "m.csv")
+    again = typed("review", run, "--export", tmp_path / "a.csv")
+    assert (again[0], again[2]) == (
+        7,
+        f"fedcopl: {tmp_path}/a.csv: is there already; choose another name, or add --overwrite\n",
+    )
+    assert typed("review", run, "--export", tmp_path / "a.csv", "--overwrite")[0] == 0
     assert code == 0
     assert (tmp_path / "a.csv").read_text().count("\n") == 6
     settings = dict(pair.split("=") for pair in out.splitlines()[-1].split() if "=" in pair)
@@ -118,7 +124,7 @@ def test_without_the_extra_it_says_what_to_install(typed, run, monkeypatch, pack
     code, _, err = typed(command, run)
     assert code == 2
     assert f"fedcopl {command} needs {package}" in err
-    assert "pip install 'fedcopl[web]'" in err
+    assert "pip install 'fedcopl[web]'" in err and "labels made" not in err  # before any work
     if command == "review":
         assert typed("review", run, "--score")[0] == 0  # this needs no page
 
@@ -147,7 +153,8 @@ def test_a_whole_visit_and_ctrl_c(run):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    first, last = err.splitlines()
+    shown, first, last = err.splitlines()
+    assert shown.startswith("labels made at the refresh of round 3; the finished classifier cannot be asked")
     assert first == "site: 12 images. Open this address; Ctrl-C ends."
     assert last == "fedcopl: stopped; nothing was answered"
 
@@ -163,3 +170,40 @@ def test_a_taken_port_is_one_line(run):
     assert second.returncode == 2
     assert f"fedcopl: --port {port}: cannot be used" in err
     assert "Traceback" not in err
+
+
+def test_which_labels_are_shown_is_said(typed, run):
+    said = typed("review", run, "--score")[2]
+    assert said == (
+        "labels made at the refresh of round 3; the finished classifier cannot be asked: the run is not over\n"
+    )
+    assert typed("review", run, "--score", "--labels", "refresh")[2] == "labels made at the refresh of round 3\n"
+
+
+def test_a_second_reviewers_answers(typed, run, tmp_path):
+    survey = SampleSurvey(open_gallery(run, None), Answers(run, "site"))
+    for name, kind, label in (("000.png", "class", "cat"), ("001.png", "none", None), ("002.png", "class", "dog")):
+        survey.answers.add(Given(name, "", "", kind, label))
+    other = tmp_path / "second.csv"
+    other.write_text(
+        "file,pseudo label,label,when,digest\n000.png,cat,cat,,\n001.png,cat,'-x,,\n002.png,cat,(cannot tell),,\n"
+        f"003.png,cat,horse,,{survey.gallery.digest(3)}\n004.png,cat,(none of the classes),,\n005.png,cat,dog,,0123\n"
+        "nobody.png,cat,cat,,\n"
+    )
+    code, out, _ = typed("review", run, "--merge", other)
+    assert code == 0
+    assert out.splitlines() == [
+        f"{other}: 2 answers taken, 1 agree, 1 differ and are left as they are",
+        "  002.png: dog here, (cannot tell) there",
+        "  001.png: passed over: there is no class '-x'",
+        "  005.png: passed over: the image is another one here",
+        "  nobody.png: passed over: there is no such image here",
+    ]
+    now = survey.answers.current()
+    assert {name: (now[name].kind, now[name].label) for name in ("002.png", "003.png", "004.png")} == {
+        "002.png": ("class", "dog"),
+        "003.png": ("class", "horse"),
+        "004.png": ("none", None),
+    }
+    assert not now["003.png"].sampled  # so it counts in no estimate
+    assert typed("review", run, "--merge", other)[1].startswith(f"{other}: 0 answers taken, 3 agree, 1 differ")

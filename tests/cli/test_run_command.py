@@ -1,4 +1,4 @@
-"""`fedcopl run` as a person types it, in a process of its own."""
+"""`fedcopl run` as a person types it, in a process of its own: the first from nothing, the others from a ready one."""
 
 import json
 import os
@@ -9,10 +9,13 @@ import time
 
 import pytest
 
-QUICK = ["rounds=2", "clients=3", "epochs=1"]
+from ready_processes import ReadyProcess, ready_run
+from small_digits import SITE_ALONE
+
+QUICK = ["rounds=2", "clients=3", "epochs=1", *SITE_ALONE]
 
 
-def fedcopl(*words, cwd=None):
+def from_nothing(*words, cwd=None):
     return subprocess.run(
         [sys.executable, "-m", "fedcopl", *words], cwd=cwd, capture_output=True, text=True, check=False
     )
@@ -21,7 +24,7 @@ def fedcopl(*words, cwd=None):
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
-    return fedcopl("run", *QUICK, cwd=folder), folder
+    return from_nothing("run", *QUICK, cwd=folder), folder
 
 
 def test_the_table_is_on_stdout_and_progress_on_stderr(told):
@@ -47,7 +50,7 @@ def test_the_table_shows_the_numbers_of_the_results(told):
 
 @pytest.mark.slow
 def test_json_is_one_object_and_equals_the_file(tmp_path):
-    process = fedcopl("run", "--json", "--out", str(tmp_path / "run"), *QUICK, "--seed", "3")
+    process = ready_run("run", "--json", "--out", str(tmp_path / "run"), *QUICK, "--seed", "3")
     results = json.loads(process.stdout)
     assert results == json.loads((tmp_path / "run" / "results.json").read_text())
     assert results["seed"] == results["settings"]["seed"] == 3
@@ -65,9 +68,19 @@ def test_json_is_one_object_and_equals_the_file(tmp_path):
     assert wanted <= set(results)
 
 
+def test_a_dry_run_says_what_it_would_take_and_leaves_nothing_behind(tmp_path):
+    process = ready_run("run", "--dry-run", *QUICK, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    takes, computes, sends = process.stdout.splitlines()
+    assert takes.startswith("takes") and "GB of memory, for 2 rounds of 1 epochs" in takes
+    assert computes.startswith("computes") and "training on them" in computes
+    assert sends.startswith("sends to the server")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_resume_without_a_name_takes_the_newest(told):
     process, folder = told
-    again = fedcopl("run", "--resume", cwd=folder)
+    again = ready_run("run", "--resume", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[1:5] == process.stdout.splitlines()[1:5]
 
@@ -76,18 +89,21 @@ def test_resume_without_a_name_takes_the_newest(told):
 def test_the_settings_of_a_run_can_be_run(told, tmp_path):
     _, folder = told
     [run] = (folder / "runs").iterdir()
-    process = fedcopl("run", str(run / "settings.toml"), "rounds=1", "--json", "--out", str(tmp_path / "again"))
+    process = ready_run("run", str(run / "settings.toml"), "rounds=1", "--json", "--out", str(tmp_path / "again"))
     assert json.loads(process.stdout)["settings"]["data"]["clients"] == 3
 
 
 MISTAKES = {
     "a wrong setting": (["run", "round=3"], 2, "fedcopl: round: unknown setting; did you mean rounds?"),
-    "a wrong value": (["run", "rounds=many"], 2, "fedcopl: settings: rounds: "),
+    "a wrong value": (["run", "rounds=many"], 2, "fedcopl: command line: rounds: "),
     "no such file": (["run", "nothing.toml"], 2, "fedcopl: nothing.toml: there is no such settings file"),
     "a folder": (["run", "."], 2, "is a folder; for images in it say data.source=folder"),
     "no such data": (["run", "source=digit"], 2, "data.source: unknown data set 'digit' (known: digits"),
     "no such model": (["run", "backbone=glyph"], 4, "glyph"),
     "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: holds no run to resume"),
+    "no workers": (["run", "--workers", "0"], 2, "fedcopl: --workers: should be auto or a number from 1 on, not '0'"),
+    "Flower's own": (["run", "--engine", "flower", "--workers", "2"], 2, "--workers: Flower's simulation has its own"),
+    "no earlier run": (["run", "--from", "."], 7, "holds no run to go on from: there is no settings.toml in it"),
     "no such option": (["run", "--outt", "x"], 2, "--outt"),
     "no such command": (["rum"], 2, "rum"),
 }
@@ -95,7 +111,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
-    process = fedcopl(*words, cwd=tmp_path)
+    process = ready_run(*words, cwd=tmp_path)
     assert process.returncode == code, process.stderr
     assert message in process.stderr
     assert "Traceback" not in process.stderr
@@ -104,20 +120,20 @@ def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "fedcopl", "run", "rounds=500", "clients=2", "epochs=1", "--out", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    words = ["rounds=500", "clients=2", "epochs=1", *SITE_ALONE, "--out", "run"]
+    process = ReadyProcess(["run", *words], tmp_path)
     while not (tmp_path / "run" / "rounds.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
-    _, messages = process.communicate()
-    assert process.returncode == 130
+    messages = process.stdout.read().decode()
+    assert process.wait() == 130
     assert "fedcopl: stopped; go on with: fedcopl run --out run --resume" in messages
     assert "Traceback" not in messages
 
 
 def test_help_and_version():
-    shown = fedcopl("run", "--help").stdout
+    shown = ready_run("run", "--help").stdout
     assert "CONFIG.toml" in shown
     assert "on top of it" in shown  # the help of an argument, which some pairs of typer and click leave out
-    assert fedcopl("--version").stdout.startswith("fedcopl 0.")
+    assert from_nothing("--version").stdout.startswith("fedcopl 0.")

@@ -6,9 +6,10 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.config import RunConfig
-from fedcopl.data.catalog import CLASSES, load_digits
+from fedcopl.data.catalog import CLASSES
 from fedcopl.data.handed_over import GivenPictures, SiteHolding, dataset_of_sites
 from fedcopl.simulation.simulate import simulate
+from small_digits import all_digits
 
 SITES = ("north", "south/../[1]")  # a name that must stay a name
 QUICK = {
@@ -20,7 +21,7 @@ QUICK = {
 
 
 def digits(split: str, start: int, stop: int) -> tuple[list[Image.Image], np.ndarray]:
-    images = getattr(load_digits(), split)
+    images = getattr(all_digits(), split)
     return list(images.images[start:stop]), images.labels[start:stop]
 
 

@@ -67,6 +67,14 @@ def test_with_the_model_inside(north, tmp_path):
     assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
 
 
+def test_a_model_of_ones_own_is_not_said_to_be_found_by_its_name(north):
+    recipe = replace(north.recipe, backbone=replace(north.recipe.backbone, name="photo-clip"))
+    card = " ".join(write_card(recipe, {}, None).split())
+    assert "say where it lies with `--backbone`" in card and 'backbone="MODEL"' in card
+    assert "PHOTOS -o answers.csv --backbone MODEL" in card
+    assert "it is found by its name" in write_card(north.recipe, {}, None)
+
+
 def damage(folder, **changes):
     told = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**told, **changes}))

@@ -13,6 +13,7 @@ from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.algorithm.prototypes import Prototypes
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
+from fedcopl.data.class_mix import mix_of, read_shares
 from fedcopl.data.handed_over import SiteHolding, dataset_of_sites
 from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
 from fedcopl.federation.adaptation import PriorState
@@ -22,7 +23,7 @@ from fedcopl.predict import Classifier
 from fedcopl.predict.classifier import Predictor
 from fedcopl.predict.export import write_card
 from fedcopl.predict.loading import FinishedRun
-from fedcopl.predict.prior import Prior, mix_of, prior_from, read_shares
+from fedcopl.predict.prior import Prior, prior_from, shares_for
 from fedcopl.run.believed_labels import read_labels
 from fedcopl.run.folder import PRIORS, RunFolder, mix_file
 from fedcopl.simulation.simulate import simulate
@@ -315,8 +316,8 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
 
 
 def test_no_such_file(tmp_path):
-    with pytest.raises(ConfigError, match="is neither site, none, images nor a file of shares"):
-        read_shares(tmp_path / "nowhere.csv")
+    with pytest.raises(ConfigError, match="is neither site, none nor a file of shares"):
+        shares_for(str(tmp_path / "nowhere.csv"))
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -164,3 +165,17 @@ def test_words():
     assert words.count(None) == words.NOTHING
     assert words.shortened("abcdef", 6) == "abcdef"
     assert words.shortened("abcdefg", 6) == "abcde…"
+
+
+@given(st.integers(0, 12), st.integers(1, 400_000), st.integers(2, 30))
+def test_no_number_beside_an_axis_is_cut_off(power, first, many):
+    unit, rounds = Unit(lambda value: f"{value:,.0f}"), list(range(first, first + many))
+    chart = line_chart("x", rounds, [ChartLine("a", "macro", [float(10**power)] * many)], unit)
+    digit = 8.2  # dots, of the widest digit at the size of a tick
+    assert all(chart.left - 8 - digit * len(tick.text) >= 0 for tick in chart.up)
+    edges = [(tick.at - digit * len(tick.text) / 2, tick.at + digit * len(tick.text) / 2) for tick in chart.across]
+    assert edges[-1][1] <= chart.width
+    assert all(end <= start for (_, end), (start, _) in pairwise(edges))
+    bars = bar_chart("x", ["a", "b"], [Bars("n", "s1", [10.0**power, 1.0])], unit)
+    assert all(bars.left - 8 - digit * len(tick.text) >= 0 for tick in bars.up)
+    assert bars.groups[0].bars[0].at >= bars.left

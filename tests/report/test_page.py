@@ -71,6 +71,12 @@ def tiles(tree):
     return {words_of(tile.one("h3")): words_of(tile) for tile in tree.all("div", class_="tile")}
 
 
+def test_a_run_that_goes_on_says_from_which():
+    page = render(sample_outcome(settings={"earlier": "may 00ff"}), [])
+    assert "It goes on from the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
+    assert "goes on from" not in render(sample_outcome(), [])
+
+
 def test_the_file_holds_the_page(tmp_path):
     outcome = sample_outcome()
     write_page(tmp_path / "deep" / "report.html", outcome, [example()])

@@ -8,6 +8,9 @@ import pytest
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.errors import DataError, RunFolderError
+from fedcopl.predict import Classifier
+from fedcopl.review.cards import history
+from fedcopl.review.final_labels import with_final_labels
 from fedcopl.review.images import NOT_TRAINED, open_gallery
 from fedcopl.run.believed_labels import read_images, read_labels, write_labels
 from fedcopl.run.build import share_out
@@ -55,6 +58,22 @@ def run(tmp_path_factory):
     config = RunConfig.from_mapping(override({}, pairs), "test")
     simulate(config, folder)
     return folder, config
+
+
+def test_the_finished_classifier_has_the_last_word(run):
+    folder, _ = run
+    gallery = open_gallery(folder, "client-0")
+    final = with_final_labels(gallery, folder)
+    assert final.beliefs.is_final and final.beliefs.made == "with the finished classifier"
+    assert final.beliefs.rounds == (0, 1, 2)
+    answers = Classifier.load(folder, client="client-0").predict(list(gallery.images))
+    assert [final.classes[label] for label in final.beliefs.label] == answers.tolist()
+    assert np.array_equal(final.beliefs.labels[:2], gallery.beliefs.labels)
+    assert history(final, 0)[-1][0] == "end"
+    kept = folder / "labels/final/client-0.safetensors"
+    before = kept.stat().st_mtime_ns
+    again = with_final_labels(gallery, folder)
+    assert kept.stat().st_mtime_ns == before and np.array_equal(again.beliefs.top, final.beliefs.top)
 
 
 def test_a_simulation_writes_them_at_each_refresh(run):

@@ -227,6 +227,63 @@ def test_it_fits_and_can_be_read(review, visit, options):  # noqa: F811
     assert faint == []
 
 
+def test_a_finger_finds_every_target(review, visit):  # noqa: F811
+    survey, keys = review
+    page = enter(visit, keys, PHONE)
+    for selector in (
+        ".guess.first",
+        "text=Surest first",
+    ):  # an answer, so that all links are there; and the list of classes
+        with page.expect_navigation():
+            page.tap(selector)
+    assert len(said(survey)) == 1
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('a, button, select, summary, input:not([type=hidden])')]
+            .map((e) => [e.getBoundingClientRect(), e.textContent.trim() || e.id])
+            .filter(([box]) => box.width && (box.width < 44 || box.height < 44))
+            .map(([box, name]) => `${name}: ${box.width} x ${box.height}`)"""
+    )
+    assert small == []
+
+
+def tree(page):
+    """The accessibility tree as Chromium hands it to a screen reader: (role, name) of each node, and who is live."""
+    nodes = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")["nodes"]
+    seen = [node for node in nodes if not node["ignored"]]
+    return [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in seen]
+
+
+def test_what_a_screen_reader_hears(review, visit):  # noqa: F811
+    survey, keys = review
+    page = enter(visit, keys)
+    believed = [survey.gallery.classes[label] for label in survey.gallery.beliefs.label[survey.views.numbers(SAMPLE)]]
+    press(page, "Enter")
+    until(page, "document.getElementById('live').textContent")
+    heard = page.text_content("#live")
+    assert heard == f"Noted: {believed[0]}. Image 2 of 20: is this {believed[1]}?"
+    assert page.title().startswith(f"{believed[1]}? 2 of 20")
+    nodes = tree(page)
+    roles = {role for role, _ in nodes}
+    assert {"banner", "navigation", "main", "complementary", "status", "heading", "image", "list"} <= roles
+    assert ("heading", f"Is this {believed[1]}?") in nodes
+    silent = [(role, name) for role, name in nodes if role in {"button", "link", "textbox", "combobox"} and not name]
+    assert silent == []
+    assert any(role == "image" and name.startswith("Image 2 of 20, ") for role, name in nodes)
+
+
+def test_single_keys_can_be_switched_off_for_good(review, visit):  # noqa: F811
+    survey, keys = review
+    page = enter(visit, keys)
+    page.click("text=Keys")
+    page.uncheck("#single")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.type("1h")
+    assert said(survey) == [] and page.input_value("#text") == ""
+    with page.expect_navigation():
+        page.click("#next")
+    assert not page.is_checked("#single")
+
+
 def test_every_field_and_image_has_a_name(review, visit):  # noqa: F811
     _, keys = review
     page = enter(visit, keys)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..config import RunConfig, override
-from ..data.dataset import Dataset, clean_all, read_classes
+from ..data.dataset import Dataset, clean_all, read_classes, read_other_names
 from ..data.handed_over import (
     SITES,
     Images,
@@ -23,10 +23,12 @@ from ..data.handed_over import (
     gather,
     gather_labelled,
 )
+from ..data.pages import read_by_settings
 from ..errors import ConfigError, DataError
 from ..progress import watching
 from ..report.run_page import write_report
 from ..run.watcher import Watcher
+from ..simulation.forked_workers import HowMany
 from ..simulation.simulate import simulate as run_simulation
 from .result import Result
 
@@ -130,10 +132,22 @@ class Federation:
         fixed = {"source": SITES, "path": "", "clients": len(self.sites), "partition": "natural"}
         self.config = settings_of({"method": method, **settings}, config, fixed)
 
-    def fit(self, folder: str | Path | None = None, *, progress: bool | Watcher = True, resume: bool = False) -> Result:
-        """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`."""
+    def fit(
+        self,
+        folder: str | Path | None = None,
+        *,
+        progress: bool | Watcher = True,
+        resume: bool = False,
+        earlier: str | Path | None = None,
+        workers: HowMany = "auto",
+    ) -> Result:
+        """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`.
+
+        `earlier` is the folder of a finished run to begin from, as with `fedcopl run --from`; `workers` are the
+        processes that share the sites' work, one for each core, or so many: they change no bit.
+        """
         dataset = dataset_of_sites([site.holding(self.classes) for site in self.sites], self.classes)
-        return _run(self.config, dataset, folder, progress, resume)
+        return _run(self.config, dataset, folder, progress, resume, workers, earlier)
 
     def __repr__(self) -> str:
         return f"<Federation of {len(self.sites)} sites, {len(self.classes)} classes, method {self.config.method}>"
@@ -148,6 +162,7 @@ def simulate(
     folder: str | Path | None = None,
     progress: bool | Watcher = True,
     resume: bool = False,
+    workers: HowMany = "auto",
     config: RunConfig | None = None,
     **settings: Settings,
 ) -> Result:
@@ -161,11 +176,11 @@ def simulate(
     (2, True, 1)
     """
     if images is None:
-        return _run(settings_of(settings, config), None, folder, progress, resume)
+        return _run(settings_of(settings, config), None, folder, progress, resume, workers)
     if classes is None:
         raise ConfigError("classes: images that are handed over need the names of their classes")
     chosen = settings_of(settings, config, {"source": SITES, "path": ""})
-    return _run(chosen, _dataset(images, labels, test, read_names(classes)), folder, progress, resume)
+    return _run(chosen, _dataset(images, labels, test, read_names(classes)), folder, progress, resume, workers)
 
 
 def _dataset(
@@ -186,12 +201,20 @@ def _dataset(
 
 
 def _run(
-    config: RunConfig, dataset: Dataset | None, folder: str | Path | None, progress: bool | Watcher, resume: bool
+    config: RunConfig,
+    given: Dataset | None,
+    folder: str | Path | None,
+    progress: bool | Watcher,
+    resume: bool,
+    workers: HowMany,
+    earlier: str | Path | None = None,
 ) -> Result:
     directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
     path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
+    dataset = None if given is None else read_by_settings(given, config.data)
     with watching(progress, config.rounds) as watcher:
-        run_simulation(config, path, resume=resume, watcher=watcher, dataset=dataset)
+        before = None if earlier is None else Path(earlier)
+        run_simulation(config, path, resume=resume, watcher=watcher, dataset=dataset, earlier=before, workers=workers)
     write_report(path)
     return Result(directory, dataset)
 
@@ -199,7 +222,12 @@ def _run(
 def read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
     """The names of the classes, given as a list or as a file with one a line."""
     if isinstance(classes, str | Path):
-        return clean_all(read_classes(Path(classes).expanduser()), classes)
+        file = Path(classes).expanduser()
+        if others := read_other_names(file):
+            raise DataError(
+                f"{classes}: other names stand in the sentences here: model.template='a photo of a {{}}{others}'"
+            )
+        return clean_all(read_classes(file), classes)
     if not len(classes):
         raise DataError("classes: is empty; name what should be told apart")
     return clean_all([str(name) for name in classes], "classes")

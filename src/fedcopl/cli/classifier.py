@@ -48,6 +48,10 @@ PRIOR = (
     "labelled themselves show (images; they are read twice), or a FILE: a table `class,share`, or JSON."
 )
 PriorOption = Annotated[str, typer.Option("--prior", help=PRIOR, metavar="site|none|images|FILE")]
+EXPORTED_PRIOR = (
+    "For what mix of classes it answers: its site's (site), that of all sites together (none; the site's own then "
+    "stays at home), or a FILE: a table `class,share`, or JSON."
+)
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 
@@ -67,19 +71,22 @@ def predict(
 ) -> None:
     """Label images. A run that was stopped goes on when the same command is given again."""
     from ..predict.answer_file import choose_rows, refuse_finished
-    from ..predict.label_images import label_to_file, label_to_stream, pictures_at
+    from ..predict.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
     from ..predict.loading import load
-    from ..predict.prior import WORDS, read_shares
+    from ..predict.prior import IMAGES, WORDS, shares_for
 
     rows = choose_rows(out, form, top)
-    pictures_at(images, [])  # what is wrong is said before the model is loaded
+    refuse_missing(images)  # before the model is loaded
     if out != "-":
         refuse_finished(Path(out), overwrite)
-    shares = None if prior in WORDS else read_shares(Path(prior))
+    shares = shares_for(prior, (*WORDS, IMAGES))
     loaded = load(classifier, client=client, backbone=backbone, device=device)
     limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
     try:
-        loaded = _with_prior(loaded, prior, shares, images)
+        if prior == IMAGES:
+            print("looking at all images, to find out in what mix the classes occur", file=sys.stderr)
+            loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.reading))
+        loaded = _for_mix(loaded, prior, shares)
         with _progress() as progress:
             if out == "-":
                 tally = label_to_stream(loaded, images, rows, limit, sys.stdout, progress)
@@ -91,18 +98,12 @@ def predict(
     print(_summary(tally, out), file=sys.stderr)
 
 
-def _with_prior(
-    loaded: "Classifier", prior: str, shares: Mapping[str, object] | None, images: list[str]
-) -> "Classifier":
-    """The classifier for the mix that is meant."""
-    from ..predict.label_images import pictures_at
-    from ..predict.prior import mix_of
+def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
+    """The classifier for the mix that --prior means: by a word, or by the shares of its file."""
+    from ..data.class_mix import mix_of
 
     if shares is not None:
         return loaded.with_mix(mix_of(shares, loaded.recipe.classes, prior))
-    if prior == "images":
-        print("looking at all images, to find out in what mix the classes occur", file=sys.stderr)
-        return loaded.fitted_to(pictures_at(images, []))
     return loaded.with_prior("none") if prior == "none" else loaded
 
 
@@ -171,21 +172,28 @@ def export(
     backbone: Annotated[
         str | None, typer.Option(help="Where the CLIP model lies now, if not where the run had it.", show_default=False)
     ] = None,
+    prior: Annotated[str, typer.Option("--prior", help=EXPORTED_PRIOR, metavar="site|none|FILE")] = "site",
 ) -> None:
     """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
     from ..predict.export import export as write
     from ..predict.loading import FinishedRun
+    from ..predict.onnx_export import onnx_libraries
+    from ..predict.prior import shares_for
     from ..run.folder import file_name
 
     if everyone and client is not None:
         raise ConfigError("--all exports every client; leave out --client")
+    if onnx:
+        onnx_libraries()  # before all the work, not after it
+    shares = shares_for(prior)
     opened = FinishedRun(run, backbone=backbone, device="cpu")
     names = opened.clients if everyone else [opened.choose(client)]
     folders = [out / file_name(name) if everyone else out for name in names]
     classifiers = _measured(opened, names, share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
-        written = write(classifier, folder, onnx=onnx, with_backbone=with_backbone)
+        meant = _for_mix(classifier, prior, shares)
+        written = write(meant, folder, onnx=onnx, with_backbone=with_backbone)
         console.print(str(written.folder))
         if written.onnx:
             console.print(

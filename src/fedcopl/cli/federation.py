@@ -9,27 +9,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import RunConfig, override, read_settings
+from ..config import RunConfig, read_settings, with_typed
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
 from ..progress import watch
 from ..published import load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
-from .run import RUNS, flower
+from .join_options import MetricsPort
+from .packages import server_package
+from .run import RUNS, Earlier, flower
 from .show import print_outcome, print_status
+from .signals import stopping_on_sigterm
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates
+    from ..deployment.provisioning.package_file import PackageNotes
     from ..deployment.server.plan import PreparedServer, ServerPlan
     from ..deployment.server.server_process import ServerHome
 
 FEDERATION = Path("federation")
-SETTINGS_HELP = "A settings file, and single settings on top of it. Without a file: the defaults."
+DEFAULT_PORT = 9092
+SETTINGS_HELP = (
+    "The server's package or a settings file, and single settings on top of it. Without a file: the defaults."
+)
 
 
 SettingsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CONFIG.toml] [key=value ...]", help=SETTINGS_HELP, show_default=False),
+    typer.Argument(metavar="[PACKAGE|CONFIG.toml] [key=value ...]", help=SETTINGS_HELP, show_default=False),
 ]
 Classes = Annotated[
     Path | None, typer.Option(help="Class names, one a line; every site needs the same file.", show_default=False)
@@ -57,29 +64,45 @@ def server(
     folder: Annotated[Path, typer.Option(help="Keys, certificates and logs of the server.")] = FEDERATION,
     out: OutFolder = None,
     host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 9092,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port to listen on; 9092, or the package's.", show_default=False),
+    ] = None,
     address: Addresses = None,
     certificates: OwnCertificates = None,
     min_sites: MinSites = 2,
     start_with: StartWith = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds a site has for an answer.")] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="--resume if the last run is not finished, else a new one: for a service.")
+    ] = False,
+    earlier: Earlier = None,
+    metrics_port: MetricsPort = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
-    """Wait for the sites whose keys lie in FOLDER/sites, and train with them."""
+    """Wait for the sites whose keys lie in FOLDER/sites, and train with them.
+
+    A package of `fedcopl provision` in the stead of the settings has them, the keys, the classes and the certificate.
+    """
+    given = list(settings or [])
+    package = server_package(given, folder)
+    resume = resume or (go_on and _unfinished(folder) is not None)
     out = _resumed(folder, out) if resume else out
     if not resume:
         _tell_of_unfinished(folder)
-    config = _read(list(settings or []), out if resume else None)
+    config = _read(given, out if resume else None, folder / "settings.toml" if package else None)
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
-    classes = _classes(classes, out)
+    classes = _classes(classes or (folder / "classes.txt" if package else None), out)
+    port = port or (package.port if package else DEFAULT_PORT)
     with flower():
         from ..deployment.server.grid_clients import Patience
         from ..deployment.server.plan import PreparedServer, ServerPlan
         from ..deployment.server.server_process import ServerHome
-    plan = ServerPlan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume)
+    plan = ServerPlan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume, earlier)
     prepared = PreparedServer.prepare(plan)
-    home = ServerHome(folder, folder / "sites", _certificates(folder, address or [], certificates, host), host, port)
+    made = _certificates(folder, address or [], certificates, host, package)
+    home = ServerHome(folder, folder / "sites", made, host, port, metrics_port)
     outcome = _host(home, prepared)
     print(json.dumps(to_plain(outcome))) if as_json else print_outcome(outcome, out)
 
@@ -92,18 +115,26 @@ def _resumed(folder: Path, out: Path | None) -> Path:
 
 def _tell_of_unfinished(folder: Path) -> None:
     """Whoever forgets --resume should not find out at the end."""
+    last = _unfinished(folder)
+    if last:
+        typer.echo(f"note: {last} is not finished; --resume goes on with it. This is a new run.", err=True)
+
+
+def _unfinished(folder: Path) -> Path | None:
+    """The last run of this server, if it has begun and not ended."""
     with suppress(FedCoPLError):
         last = _resumed(folder, None)
-        if (last / "checkpoint.safetensors").exists() and not (last / "results.json").exists():
-            typer.echo(f"note: {last} is not finished; --resume goes on with it. This is a new run.", err=True)
+        return last if (last / "checkpoint.safetensors").exists() and not (last / "results.json").exists() else None
+    return None
 
 
-def _read(given: list[str], resumed: Path | None) -> RunConfig:
-    """Settings from the file named, else of the run that is resumed, else the defaults."""
+def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunConfig:
+    """Settings from the file named, else of the run that is resumed, else of the package, else the defaults."""
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
         return load_written(resumed / "settings.toml", given)
-    return RunConfig.from_mapping(override(read_settings(file) if file else {}, given), str(file or "settings"))
+    file = file or packed
+    return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
 
 
 def _classes(classes: Path | None, out: Path) -> Path:
@@ -113,11 +144,19 @@ def _classes(classes: Path | None, out: Path) -> Path:
     return classes or kept
 
 
-def _certificates(folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str) -> "Certificates":
-    from ..deployment.certificates import given_certificates, server_certificates
+def _certificates(
+    folder: Path,
+    addresses: list[str],
+    own: tuple[Path, Path, Path] | None,
+    host: str,
+    package: "PackageNotes | None",
+) -> "Certificates":
+    from ..deployment.certificates import folder_certificates, given_certificates, server_certificates
     from ..deployment.wire.addresses import own_address
 
     here = own_address(host)
+    if package and not own:
+        return folder_certificates(folder)  # made by the study's authority, whose key is not on this machine
     return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
 
@@ -126,7 +165,7 @@ def _host(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
 
     print_start(home, prepared.plan)
     try:
-        with watch(prepared.config.rounds) as watcher:
+        with stopping_on_sigterm(), watch(prepared.config.rounds) as watcher:
             outcome = run_server(home, prepared, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; go on with the same command and --resume") from error
@@ -143,10 +182,12 @@ def print_start(home: "ServerHome", plan: "ServerPlan") -> None:
     from ..deployment.wire.addresses import with_port
 
     typer.echo(f"listening on           {with_port(home.host, home.port)}", err=True)
-    typer.echo(f"give to every site     {home.certificates.ca} and {plan.classes_file}", err=True)
-    typer.echo(
-        f"put their keys into    {home.sites} (the file site.pub of each, under any name ending in .pub)", err=True
-    )
+    if (home.folder / "package.json").exists():
+        typer.echo(f"sites may join         by {home.sites}; fedcopl admit PACKAGE changes it", err=True)
+    else:
+        typer.echo(f"give to every site     {home.certificates.ca} and {plan.classes_file}", err=True)
+        keys = f"{home.sites} (the file site.pub of each, under any name ending in .pub)"
+        typer.echo(f"put their keys into    {keys}", err=True)
     typer.echo(f"results                {plan.out}", err=True)
 
 
@@ -173,4 +214,4 @@ def stop(
     elif ask_to_stop(folder, patience):
         print("stopped")
     else:
-        raise FederationError(f"{folder}: did not stop within {patience:.0f} s; it will when it has answered")
+        raise FederationError(f"{folder}: did not stop within {patience:.0f} s")

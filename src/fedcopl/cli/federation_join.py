@@ -2,90 +2,111 @@
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ..config import override
+from ..deployment.wire.site_names import check_site_name
 from ..errors import ConfigError, Interrupted
-from ..progress import watch
+from ..progress import watch_site
 from ..run.watcher import Watcher
+from .agree import ask_at_terminal
+from .join_options import (
+    AcceptOption,
+    CertificateOption,
+    CheckOption,
+    ClassesOption,
+    CorrectionsOption,
+    FolderOption,
+    ImagesOption,
+    JoinArgument,
+    LeastImages,
+    LeastNoise,
+    LeastSites,
+    LimitOption,
+    MetricsPort,
+    NameOption,
+    NoSecureSums,
+    PeersOption,
+    ServerOption,
+    SharedNames,
+)
+from .packages import package_facts
 from .run import flower
+from .signals import stopping_on_sigterm
 
 if TYPE_CHECKING:
+    from ..deployment.site.agreement import Agreement
     from ..deployment.site.running_site import RunningSite, SiteHome
-
-LONGEST_NAME = 60
 
 
 def join(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[model.key=value ...]",
-            help="What is this site's own business: model.backbone, device, threads, memory, activation.",
-            show_default=False,
-        ),
-    ] = None,
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")] = "",
-    images: Annotated[Path | None, typer.Option(help="Folder of images, or a table that lists them.")] = None,
-    classes: Annotated[Path | None, typer.Option(help="Class names, one a line: the server's file.")] = None,
-    ca: Annotated[Path, typer.Option(help="The server's certificate: its file ca.pem.")] = Path("ca.pem"),
-    name: Annotated[str, typer.Option(help="What this site is called; without it the machine's name.")] = "",
-    folder: Annotated[Path, typer.Option(help="This site's keys, states and models.")] = Path("site"),
-    corrections: Annotated[
-        Path | None, typer.Option(help="An expert's answers of `fedcopl review`, to be trained on.")
-    ] = None,
-    share: Annotated[
-        list[str] | None,
-        typer.Option(help="Prompts that may leave, one each; 'visual' alone without it.", show_default=False),
-    ] = None,
-    least_sites: Annotated[
-        int, typer.Option(min=0, help="Answer only in secure sums, of at least so many sites; 0: also openly.")
-    ] = 0,
-    least_noise: Annotated[float, typer.Option(min=0, help="Answer only with at least this privacy.noise.")] = 0.0,
-    check: Annotated[
-        bool, typer.Option("--check", "--dry-run", help="Check everything, make the key, and connect to nobody.")
-    ] = False,
+    settings: JoinArgument = None,
+    server: ServerOption = "",
+    images: ImagesOption = None,
+    classes: ClassesOption = None,
+    ca: CertificateOption = Path("ca.pem"),
+    name: NameOption = "",
+    folder: FolderOption = Path("site"),
+    corrections: CorrectionsOption = None,
+    share: SharedNames = None,
+    least_sites: LeastSites = 0,
+    least_noise: LeastNoise = 0.0,
+    least_images: LeastImages = 5,
+    no_secure_sums: NoSecureSums = False,
+    peers: PeersOption = None,
+    accept: AcceptOption = "ask",
+    limit: LimitOption = None,
+    metrics_port: MetricsPort = 0,
+    check: CheckOption = False,
 ) -> None:
-    """Take part in a federation with the images of this machine."""
+    """Take part in a federation with the images of this machine.
+
+    A package says who the server is, what this site is called and which classes there are, also at later starts.
+    """
+    given = list(settings or [])
+    server, ca, classes, name = package_facts(given, folder) or (server, ca, classes, name)
     if images is None or classes is None:
         raise ConfigError("--images and --classes: name the images of this site and the server's list of classes")
     if not server and not check:
         raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
-    called, own = _site_name(name), _own_settings(list(settings or []))
+    called, own = _site_name(name), _own_settings(given)
     with flower():
+        from ..deployment.site.agreement import agreement_of
         from ..deployment.site.consent import USUAL, Consent
+        from ..deployment.site.limits import Limits
         from ..deployment.site.running_site import SiteHome
-    consent = Consent(tuple(share or USUAL), least_sites, least_noise)
-    home = SiteHome(called, images, str(classes), folder, own, str(corrections or ""), consent)
-    with watch(0) as watcher:
-        site = _ready(home, watcher)
+    consent = Consent(tuple(share or USUAL), least_sites, least_noise, least_images, not no_secure_sums)
+    files, model, limits = own.get("data", {}), own.get("model", {}), Limits.from_pairs(limit or ())
+    home = SiteHome(called, images, str(classes), folder, model, str(corrections or ""), consent, files, limits, peers)
+    with watch_site() as watcher:
+        agreement = agreement_of(accept, folder, ask_at_terminal(folder), watcher.noticed)
+        site = _ready(home, watcher, agreement)
         _tell(site, server)
         if not check:
-            _serve(site, server, ca, watcher)
+            _serve(site, server, ca, watcher, metrics_port)
 
 
 def _site_name(given: str) -> str:
     name = given or socket.gethostname()
-    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= LONGEST_NAME:
-        raise ConfigError(f"--name: {name!r} must be 1 to {LONGEST_NAME} printable characters")
+    check_site_name(name, "--name")
     return name
 
 
 def _own_settings(pairs: list[str]) -> dict[str, Any]:
     settings = override({}, pairs)
-    foreign = sorted(set(settings) - {"model"})
+    foreign = sorted(set(settings) - {"model", "data"})
     if foreign:
-        raise ConfigError(f"{foreign[0]}: is the server's to say; a site sets only what concerns its own model")
-    return dict(settings.get("model", {}))
+        raise ConfigError(f"{foreign[0]}: is the server's to say; a site sets what concerns its own model and files")
+    return settings
 
 
-def _ready(home: "SiteHome", watcher: Watcher) -> "RunningSite":
+def _ready(home: "SiteHome", watcher: Watcher, agreement: "Agreement") -> "RunningSite":
     from ..deployment.certificates import site_key
     from ..deployment.site.running_site import RunningSite
 
-    site = RunningSite(home, watcher)
+    site = RunningSite(home, watcher, agreement)
     site_key(home.folder, home.name)
     return site
 
@@ -106,19 +127,20 @@ def _tell(site: "RunningSite", server: str) -> None:
     ):
         typer.echo(f"{title:<22}{value}")
     typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
-    for line in what_leaves():
+    for line in what_leaves(site.home.consent):
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER}.")
     typer.echo(f"Conditions of this site: {site.home.consent}.\n")
 
 
-def _serve(site: "RunningSite", server: str, ca: Path, watcher: Watcher) -> None:
+def _serve(site: "RunningSite", server: str, ca: Path, watcher: Watcher, metrics_port: int) -> None:
     from ..deployment.site.server_probe import ServerAddress, check_server
     from ..deployment.site.site_process import run_site
 
     there = ServerAddress(server, ca)
     check_server(there)
     try:
-        run_site(site, there, watcher)
+        with stopping_on_sigterm():
+            run_site(site, there, watcher, metrics_port)
     except KeyboardInterrupt as error:
         raise Interrupted(f"left; {site.home.folder} keeps what is needed to come back") from error

@@ -2,15 +2,20 @@
 
 import json
 import sys
+from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, Interrupted, RunFolderError
+from ..errors import ConfigError, FedCoPLError, Interrupted, RunFolderError
+from ..files import no_folder
+from .data import progress_bar
 
 if TYPE_CHECKING:
     from ..algorithm.accuracy_from_sample import AccuracyEstimate
+    from ..review.images import StoredGallery
     from ..review.sample_survey import SampleOutcome, SampleSurvey
 
 
@@ -21,33 +26,64 @@ Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one
 OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
+class WhichLabels(StrEnum):
+    """Whose labels are looked at."""
+
+    FINAL = "final"
+    REFRESH = "refresh"
+
+
+Whose = Annotated[
+    str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
+]
+Shown = Annotated[
+    WhichLabels, typer.Option(help="Those of the finished classifier, or of the last refresh of pseudo labels.")
+]
+ExportFile = Annotated[
+    Path | None, typer.Option(help="Write all answers into this new CSV file and leave.", show_default=False)
+]
+ManifestFile = Annotated[
+    Path | None,
+    typer.Option(help="Write a manifest with the random sample as test images and leave.", show_default=False),
+]
+MergedFile = Annotated[
+    Path | None,
+    typer.Option(help="Take a second reviewer's answers, a file of --export; list what differs.", show_default=False),
+]
+
+
 def review(
     run: RunArgument,
-    client: Annotated[
-        str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
-    ] = None,
+    client: Whose = None,
+    labels: Shown = WhichLabels.FINAL,
     port: Port = 0,
     open_it: OpenIt = False,
     score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --score: one JSON object.")] = False,
-    export: Annotated[
-        Path | None, typer.Option(help="Write all answers into this CSV file and leave.", show_default=False)
-    ] = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(help="Write a manifest with the random sample as test images and leave.", show_default=False),
-    ] = None,
+    export: ExportFile = None,
+    manifest: ManifestFile = None,
+    merge: MergedFile = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Also over a file that is there.")] = False,
 ) -> None:
     """Look at the labels of one client's images on a local page; confirm or correct a few by keyboard.
 
     The answers stay in the folder. They tell how many labels are right, with an interval.
     """
+    from ..predict.answer_file import refuse_finished
     from ..review.expert_answers import Answers
     from ..review.images import open_gallery
     from ..review.sample_survey import SampleSurvey
 
-    gallery = open_gallery(run, client)
+    shows = export is None and manifest is None and merge is None and not score
+    if shows:
+        _need_web("review")  # before the classifier is asked
+    for file in (export, manifest):
+        if file is not None:
+            refuse_finished(file, overwrite)
+    gallery = _labelled(open_gallery(run, client), run, labels)
     survey = SampleSurvey(gallery, Answers(run, gallery.client))
+    if merge is not None:
+        _merge(survey, merge)
     if export is not None:
         _export(survey, export)
     if manifest is not None:
@@ -55,16 +91,35 @@ def review(
     if score:
         outcome = survey.outcome(survey.answers.current())
         print(json.dumps(_as_json(survey, outcome)) if as_json else _in_words(survey, outcome))
-    if export is None and manifest is None and not score:
+    if shows:
         _serve(survey, port, open_it)
 
 
-def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
+def _labelled(gallery: "StoredGallery", run: Path, labels: WhichLabels) -> "StoredGallery":
+    """With the labels that are asked for, as far as there are any, and a word about which they are."""
+    from ..review.final_labels import with_final_labels
+
+    why = ""
+    if labels is WhichLabels.FINAL:
+        try:
+            with progress_bar("asking the finished classifier") as progress:
+                gallery = with_final_labels(gallery, run, progress)
+        except FedCoPLError as error:
+            why = f"; the finished classifier cannot be asked: {error}"
+    print(f"labels made {gallery.beliefs.made}{why}", file=sys.stderr)
+    return gallery
+
+
+def _need_web(command: str) -> None:
     try:
-        from ..local_page.serving import new_token, serve
-        from ..review.page import ReviewPage
+        import_module("..local_page.serving", __package__)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"fedcopl review needs {error.name}, which is not installed: {WEB}") from error
+        raise ConfigError(f"fedcopl {command} needs {error.name}, which is not installed: {WEB}") from error
+
+
+def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
+    from ..local_page.serving import new_token, serve
+    from ..review.page import ReviewPage
 
     images = len(survey.gallery.names)
     print(f"{survey.gallery.client}: {images:,} images. Open this address; Ctrl-C ends.", file=sys.stderr)
@@ -91,6 +146,20 @@ def _export(survey: "SampleSurvey", path: Path) -> None:
     print(f"{path}: {len(answers):,} answers")
 
 
+def _merge(survey: "SampleSurvey", path: Path) -> None:
+    from ..review.merging import merge_answers
+
+    merged = merge_answers(survey, path)
+    differ = len(merged.disagreements)
+    print(
+        f"{path}: {merged.added:,} answers taken, {merged.agreed:,} agree, {differ:,} differ and are left as they are"
+    )
+    for image, here, there in merged.disagreements:
+        print(f"  {image}: {here} here, {there} there")
+    for image, why in merged.passed_over:
+        print(f"  {image}: passed over: {why}")
+
+
 def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
     from ..review.corrections import write_manifest
 
@@ -103,7 +172,7 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
 def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
     estimate, beliefs = outcome.estimate, survey.gallery.beliefs
     facts = {
-        "labels of": f"{survey.gallery.client}, {outcome.images:,} images, round {beliefs.rounds[-1] + 1}",
+        "labels of": f"{survey.gallery.client}, {outcome.images:,} images, {beliefs.made}",
         "right": "unknown: no image of the random sample is answered yet",
         "95 % interval": "",
         "random sample": f"{estimate.right:,} of {estimate.looked_at:,} right" if outcome.known else "",
@@ -125,6 +194,7 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
         "client": survey.gallery.client,
         "images": outcome.images,
         "round": survey.gallery.beliefs.rounds[-1],
+        "final": survey.gallery.beliefs.is_final,
         **shares(outcome.estimate),
         "unclear": outcome.unclear,
         "answered": outcome.answered,
@@ -136,24 +206,21 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
 def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
     """Show how a simulation or a federation gets on, on a local page that only reads.
 
-    With a fixed --port an open page finds its way back when this command is started again.
+    With the folder of several runs, of a server or of a site it shows the history of its runs. With a fixed --port an
+    open page finds its way back when this command is started again.
     """
     if not run.is_dir():
-        raise RunFolderError(f"{run}: there is no such folder; name that of a run that has begun")
-    try:
-        from ..local_page.serving import lasting_token, serve
-        from ..watch.feed import Feed
-        from ..watch.page import WatchPage
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"fedcopl watch needs {error.name}, which is not installed: {WEB}") from error
+        raise RunFolderError(f"{run}: {no_folder(run)}; name that of a run that has begun")
+    _need_web("watch")
     from ..data.cache import default_folder
+    from ..local_page.serving import lasting_token, serve
+    from ..watch.history import page_of, title_of
 
-    feed = Feed(run)
     token = lasting_token(default_folder() / "watch.key", str(run.resolve()))
-    print(f"{feed.look().name}: open this address; Ctrl-C ends.", file=sys.stderr)
+    print(f"{title_of(run)}: open this address; Ctrl-C ends.", file=sys.stderr)
     try:
         serve(
-            lambda keys: WatchPage(feed, keys).app(),
+            lambda keys: page_of(run, keys).app(),
             port=port,
             token=token,
             tell=lambda address: print(address, flush=True),

@@ -51,7 +51,7 @@ def privacy(
     print(f"{'privacy.noise':<22}{noise:g}")
     print(f"{'epsilon':<22}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
     refreshes = -(-rounds // refresh_every)
-    what = f"prompts in {rounds} rounds, class counts at {refreshes} refreshes, balance then and at the end"
+    what = f"prompts in {rounds} rounds, class counts at {refreshes} refreshes, balance in 3 exchanges"
     print(f"{'releases':<22}{releases}: {what}")
 
 

@@ -5,19 +5,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..config import RunConfig, override, read_settings
+from ..config import RunConfig, read_settings, with_typed
 from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
 from ..progress import watch
 from ..published import AS_PUBLISHED, load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
-from .show import print_results
+from .show import print_expected, print_results
+
+if TYPE_CHECKING:
+    from ..doctor.cost import ExpectedRun
 
 RUNS = Path("runs")
 
@@ -29,15 +33,32 @@ class EngineName(StrEnum):
     FLOWER = "flower"
 
 
+GivenSettings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG.toml] [key=value ...]",
+        help="A settings file, and single settings on top of it. Without a file: the embedded demo.",
+        show_default=False,
+    ),
+]
+WorkerCount = Annotated[
+    str, typer.Option(metavar="auto|N", help="Processes that share the clients: one for each core, or so many.")
+]
+Published = Annotated[
+    bool,
+    typer.Option(
+        "--as-published", help="The paper, with its authors' choices where it is silent: docs/as-published.md."
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would take, by docs/scale.md; play nothing.")]
+Earlier = Annotated[
+    Path | None,
+    typer.Option("--from", help="Folder of a finished run to go on from: docs/living-study.md.", show_default=False),
+]
+
+
 def run(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[CONFIG.toml] [key=value ...]",
-            help="A settings file, and single settings on top of it. Without a file: the embedded demo.",
-            show_default=False,
-        ),
-    ] = None,
+    settings: GivenSettings = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
@@ -45,27 +66,43 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     engine: Annotated[
-        EngineName, typer.Option(help="Who carries the questions: this process, or Flower's simulation on all cores.")
+        EngineName, typer.Option(help="Who carries the questions: fedcopl itself, or Flower's simulation.")
     ] = EngineName.LOCAL,
-    published: Annotated[
-        bool, typer.Option("--as-published", help="The paper to the letter, where the defaults do better than it.")
-    ] = False,
+    workers: WorkerCount = "auto",
+    published: Published = False,
+    earlier: Earlier = None,
+    dry_run: DryRun = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Run a federation in this process and write settings, results, prompts and a report into a folder."""
+    """Run a federation on this machine and write settings, results, prompts and a report into a folder."""
     given = list(settings or [])
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     pairs = [*given, *([] if seed is None else [f"seed={seed}"])]
     folder = _newest_run() if resume and out is None else out
     paper = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()] if published else []
     config = _read(file, [*paper, *pairs], folder if resume else None)
+    if dry_run:
+        print_expected(_expected(config), as_json=as_json)
+        return
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
-    outcome = _simulate(config, folder, resume, engine)
+    outcome = _simulate(_simulation(engine, workers), config, folder, resume, earlier)
     write_report(folder)
     if as_json:
         print(json.dumps(to_plain(outcome)))
     else:
         print_results(outcome, folder)
+
+
+def _expected(config: RunConfig) -> "ExpectedRun":
+    """Loads the model and lists the images; brings torch."""
+    from ..clip.timing import try_towers
+    from ..data.catalog import load_dataset
+    from ..doctor.cost import expect
+    from ..run.build import build_clip
+
+    dataset = load_dataset(config.data)
+    clip = build_clip(config.model)
+    return expect(config, clip, dataset, try_towers(clip))
 
 
 def _newest_run() -> Path:
@@ -83,29 +120,39 @@ def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfi
     if file is not None and file.is_dir():
         raise ConfigError(f"{file}: is a folder; for images in it say data.source=folder data.path={file}")
     if file is not None:
-        return RunConfig.from_mapping(override(read_settings(file), pairs), str(file))
+        return with_typed(read_settings(file), pairs, str(file))
     with as_file(files("fedcopl") / "demo.toml") as demo:
-        return RunConfig.from_mapping(override(read_settings(demo), pairs), "settings")
+        return with_typed(read_settings(demo), pairs, "settings")
 
 
-def _simulate(config: RunConfig, folder: Path, resume: bool, engine: EngineName) -> Outcome:
-    simulate = _simulation(engine)
+def _simulate(
+    simulate: Callable[..., Outcome], config: RunConfig, folder: Path, resume: bool, earlier: Path | None
+) -> Outcome:
     try:
         with watch(config.rounds) as watcher:
-            return simulate(config, folder, resume=resume, watcher=watcher)
+            return simulate(config, folder, resume=resume, watcher=watcher, earlier=earlier)
     except KeyboardInterrupt as error:
         raise Interrupted(f"stopped; go on with: fedcopl run --out {folder} --resume") from error
 
 
-def _simulation(engine: EngineName) -> Callable[..., Outcome]:
+def _simulation(engine: EngineName, workers: str) -> Callable[..., Outcome]:
     """Brings torch: a second that --help need not wait for."""
+    count = _number_of(workers)
     if engine is EngineName.FLOWER:
+        if count != "auto":
+            raise ConfigError("--workers: Flower's simulation has its own; leave it at auto")
         with flower():
             from ..simulation.on_flower import simulate_on_ray
         return simulate_on_ray
     from ..simulation.simulate import simulate
 
-    return simulate
+    return partial(simulate, workers=count)
+
+
+def _number_of(workers: str) -> int | Literal["auto"]:
+    if workers == "auto" or (workers.isdecimal() and int(workers)):
+        return "auto" if workers == "auto" else int(workers)
+    raise ConfigError(f"--workers: should be auto or a number from 1 on, not {workers!r}")
 
 
 @contextmanager

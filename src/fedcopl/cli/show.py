@@ -1,6 +1,8 @@
 """What a person sees of a run that is over, and of a federation that goes on."""
 
+import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +13,11 @@ from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
 from ..run.record import Accuracies, Outcome
 
+WORTH_A_WORD = 1.0  # points
+
 if TYPE_CHECKING:
     from ..deployment.status import Status
+    from ..doctor.cost import ExpectedRun
 
 
 def print_results(outcome: Outcome, folder: Path) -> None:
@@ -27,18 +32,48 @@ def print_results(outcome: Outcome, folder: Path) -> None:
     console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
 
 
+def print_expected(run: "ExpectedRun", *, as_json: bool) -> None:
+    """What a run would take, before it is played."""
+    if as_json:
+        plain = {"seconds": run.seconds, "memory": run.memory, "workers": run.workers, "cost": asdict(run.cost)}
+        print(json.dumps(plain))
+        return
+    console, cost = _console(), run.cost
+    parts = {
+        "looking at images": cost.embedding + cost.labelling,
+        "training on them": cost.training,
+        "sentences": cost.texts,
+    }
+    shares = ", ".join(f"{percent(flop / cost.flop)} {name}" for name, flop in parts.items())
+    beside = " and what the priors exchange" if run.config.adapts else ""
+    beside += " and the masks of secure sums" if run.config.privacy.secure_sums else ""
+    console.print(f"{'takes':<22}{run}", soft_wrap=True)
+    console.print(f"{'computes':<22}{cost.flop / 1e12:,.1f} TFLOP: {shares}", soft_wrap=True)
+    console.print(f"{'sends to the server':<22}{size(cost.up)} (back: {size(cost.down)}){beside}", soft_wrap=True)
+
+
 def accuracy_table(outcome: Outcome) -> Table:
     table = Table(title=f"{outcome.name}, seed {outcome.seed}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
     rows: dict[str, Accuracies] = {
         "zero-shot CLIP": outcome.zero_shot,
-        f"last round ({outcome.final.number})": outcome.final,
-        f"best round ({outcome.best.number})": outcome.best,
+        **({} if outcome.untrained is None else {"priors, no training": outcome.untrained}),
+        **_rounds(outcome),
     }
     for title, row in rows.items():
         table.add_row(title, *(percent(share, sign="") for share in (row.macro, row.weighted, row.everywhere)))
     return table
+
+
+def _rounds(outcome: Outcome) -> dict[str, Accuracies]:
+    """The last and the best one; without training there is nothing to choose among."""
+    if not outcome.trains:
+        return {outcome.method: outcome.final} if outcome.method != "CLIP" else {}
+    return {
+        f"last round ({outcome.final.number})": outcome.final,
+        f"best round ({outcome.best.number})": outcome.best,
+    }
 
 
 def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
@@ -47,11 +82,22 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
         title = "labels right" if outcome.setting("options", "labels") == "truth" else "pseudo labels right"
         yield title, ", ".join(percent(share) for share in right) + " (per refresh)"
     clients = len(outcome.clients)
+    if not outcome.trains:
+        yield "training", f"none: {outcome.method} trains nothing, so no rounds are played"
+    elif (lost := points_lost(outcome)) > WORTH_A_WORD:
+        yield "training", f"lost {lost:.1f} points of what priors gave without it: here method=priors is better"
     yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {clients} client{'s' * (clients != 1)}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.privacy:
         yield from privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
+
+
+def points_lost(outcome: Outcome) -> float:
+    """By how many points the test images of the sites speak against training; 0 where they say nothing of it."""
+    before = None if outcome.untrained is None else outcome.untrained.macro
+    after = outcome.final.macro
+    return 0.0 if before is None or after is None else 100 * (before - after)
 
 
 def privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
@@ -110,7 +156,7 @@ def print_status(status: "Status") -> None:
     for title, value in (*status.facts.items(), *_privacy(status.privacy)):
         console.print(f"{title:<22}{value}", soft_wrap=True)
     if status.sites:
-        console.print(_table(("site", "now", "since", "last trained"), status.sites))
+        console.print(_table(("site", "now", "since", "last trained", "its key"), status.sites))
     if status.rounds:
         console.print(_table(("round", "sites", "images", "loss", "left out"), status.rounds))
 

@@ -1,6 +1,7 @@
 """`fedcopl new` and `fedcopl doctor`: a folder to start from, and whether everything is there."""
 
 import json
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -36,7 +37,8 @@ def doctor(
         Path | None,
         typer.Argument(
             metavar="[DIR|settings.toml]",
-            help="A study's folder or settings; without it, settings.toml here if there is one.",
+            help="A study's folder or settings, or the folder of a site or server, whose keys and certificates may end "
+            "soon; without it, settings.toml here if there is one.",
             show_default=False,
         ),
     ] = None,
@@ -44,11 +46,16 @@ def doctor(
     certificate: Annotated[
         Path | None, typer.Option(help="The server's certificate, where it made its own.", show_default=False)
     ] = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="First do what is safe: rename folders whose names are slips.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Check machine, packages, device, disk, model, images and server, and say what to do about each finding."""
-    from ..doctor import visit
+    from ..doctor import mend, visit
 
+    for done in mend(where) if fix else ():
+        print(f"fixed: {_plain(done)}", file=sys.stderr)
     with progress_bar("opening the images") as progress:
         found = list(visit(where, server=server, certificate=certificate, progress=progress))
     levels = Counter(finding.level for finding in found)

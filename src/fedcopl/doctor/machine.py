@@ -10,10 +10,11 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..clip.device import choose_arithmetic
+from ..clip.device import choose_arithmetic, threads_for
 from ..config import Model
 from ..data.cache import default_folder
-from ..data.parallel import workers
+from ..data.parallel import free_memory, workers
+from ..deployment.wire.proxies import connect, proxy_to, without_login
 from ..errors import ConfigError, FedCoPLError
 from .findings import Finding, note, ok, problem
 
@@ -73,7 +74,7 @@ def check_device(model: Model) -> Iterator[Finding]:
             "threads", f"model.threads is {model.threads}, but there are {workers()} cores", "lower model.threads"
         )
     else:
-        yield ok("threads", f"{model.threads or 'as torch chooses'} of {workers()} cores")
+        yield ok("threads", f"{threads_for(model) or 'as torch chooses'} of {workers()} cores")
 
 
 def check_memory() -> Iterator[Finding]:
@@ -84,15 +85,6 @@ def check_memory() -> Iterator[Finding]:
         yield note("memory", f"{_size(free)} free", "close other programs, or lower model.memory and train.batch")
     else:
         yield ok("memory", f"{_size(free)} free")
-
-
-def free_memory() -> int | None:
-    """Bytes that can be had without swapping, where the system tells."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError, IndexError):
-        return None
 
 
 def check_disk(path: Path) -> Iterator[Finding]:
@@ -123,13 +115,14 @@ PATIENCE = 5.0  # seconds
 def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
     host, port = split_address(address)
     try:
-        connection = socket.create_connection((host, port), PATIENCE)
+        connection = connect(host, port, PATIENCE)
     except OSError as error:
         do = "check the address, that the server runs, and that no firewall is in between"
         yield problem("server", f"{address} cannot be reached: {error.strerror or error}", do)
         return
     with connection:
-        yield ok("server", f"{address} answers")
+        proxy = proxy_to(host)
+        yield ok("server", f"{address} answers" + (f", through the proxy {without_login(proxy)}" if proxy else ""))
         yield _handshake(connection, host, certificate)
 
 

@@ -3,8 +3,9 @@
 from pathlib import Path
 from string import ascii_lowercase
 
-from ..errors import ConfigError, RunFolderError
-from ..files import write_text
+from ..clip.formats.hub import refuse_unknown
+from ..errors import ConfigError, ModelError, RunFolderError
+from ..files import publish_text
 
 MOST_SITES = len(ascii_lowercase)
 SETTINGS = """\
@@ -58,11 +59,16 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
         raise ConfigError(f"--sites: should be between 1 and {MOST_SITES}, not {sites}")
     if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
         raise ConfigError(f"--backbone: {backbone!r} cannot stand in a settings file; write it there by hand")
+    try:
+        refuse_unknown(backbone)
+    except ModelError as error:
+        raise ConfigError(f"--backbone: {error}") from error
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunFolderError(f"{folder}: is there already and not empty; choose another name")
-    written = dict(_files(study_name(folder), sites, backbone))
+    found = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone  # the folder is not where we are
+    written = dict(_files(study_name(folder), sites, found))
     for name, text in written.items():
-        write_text(folder / name, text)
+        publish_text(folder / name, text)
     return [folder / name for name in written]
 
 

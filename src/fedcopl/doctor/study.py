@@ -1,13 +1,13 @@
 """What a run's settings name: the model and the images."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ..clip.formats.hub import BUILT_IN, RELEASES, check_sum, find_or_fetch, openai_cache
-from ..clip.frozen_clip import fingerprint, load_clip
+from ..clip.frozen_clip import Clip, fingerprint, load_clip
 from ..config import RunConfig
 from ..data.cache import Progress
 from ..data.catalog import load_dataset
@@ -18,25 +18,27 @@ from ..data.overview import survey
 from ..data.sharing_out import refuse_partition
 from ..errors import FedCoPLError
 from .findings import Finding, note, ok, problem
+from .sites import check_folders, list_sites
 
 
-def check_model(config: RunConfig) -> Iterator[Finding]:
-    """Whether the CLIP model is here and sound. Nothing is fetched: that is for a run to do."""
+def check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
+    """Whether the CLIP model is here and sound, and if so, it. Nothing is fetched: that is for a run to do."""
     name = config.model.backbone
     if name in RELEASES and not _is_here(name):
         do = "a run fetches it; without a network see docs/models.md for where to put its files"
         yield note("model", f"{name} is not on this machine yet", do)
-        return
+        return None
     activation = None if config.model.activation == "auto" else config.model.activation
     try:
         _refuse_other_files(name)
         clip = load_clip(name, activation=activation)
     except FedCoPLError as error:
         yield problem("model", str(error), "set model.backbone to a known name, or to a model's folder or file")
-        return
+        return None
     yield ok("model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}")
     if name in BUILT_IN and config.data.source != "digits":
         yield note("model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32")
+    return clip
 
 
 def _is_here(name: str) -> bool:
@@ -55,23 +57,26 @@ def _refuse_other_files(name: str) -> None:
         check_sum(found / release.weights, release.sha256)
 
 
-def check_data(config: RunConfig, home: Path, progress: Progress) -> Iterator[Finding]:
-    """Every image is opened once; nothing is written. `home` is the folder of the settings."""
+def check_data(config: RunConfig, home: Path, progress: Progress) -> Generator[Finding, None, Dataset | None]:
+    """Every image is opened once; nothing is written. `home` is the folder of the settings. What can be used."""
+    yield from check_folders(config.data)
     try:
         dataset = load_dataset(config.data)
         refuse_partition(dataset, config.data)
         found = survey(dataset, progress)
     except FedCoPLError as error:
         yield problem("data", str(error), _what_to_do(config.data.path, home))
-        return
+        return None
     usable = found.dataset
     yield ok(
         "data", f"{len(usable.classes)} classes, {len(usable.train):,} training and {len(usable.test):,} test images"
     )
+    yield from list_sites(usable)
     yield from _left_out(usable)
     yield from (note("data", remark, "nothing, if that is meant") for remark in found.notes)
     yield from _few(usable)
     yield from _between_sites(usable)
+    return usable
 
 
 def _what_to_do(path: str, home: Path) -> str:
@@ -84,7 +89,8 @@ def _left_out(dataset: Dataset) -> Iterator[Finding]:
     if dataset.skipped:
         name, why = dataset.skipped[0]
         many = len(dataset.skipped)
-        yield note("data", f"{many:,} files are left out, for example {name!r}: {why}", "mend or remove them")
+        left = f"{many:,} files are left out, for example" if many > 1 else "1 file is left out,"
+        yield note("data", f"{left} {name!r}: {why}", "mend or remove " + ("them" if many > 1 else "it"))
 
 
 def _few(dataset: Dataset) -> Iterator[Finding]:
@@ -108,7 +114,8 @@ def _between_sites(dataset: Dataset) -> Iterator[Finding]:
         return
     shared = shared_between(digests(stored, {})[0], owners.tolist())
     if shared:
-        yield note("data", f"{shared:,} images are at more than one site", "nothing, if that is meant")
+        many = f"{shared:,} images are" if shared > 1 else "1 image is"
+        yield note("data", f"{many} at more than one site", "nothing, if that is meant")
 
 
 def shared_between(contents: Sequence[str], owners: Sequence[int]) -> int:

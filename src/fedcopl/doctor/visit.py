@@ -6,8 +6,11 @@ from pathlib import Path
 from ..config import RunConfig, load
 from ..data.cache import Progress
 from ..errors import ConfigError
+from .cost import check_cost
+from .federation_folder import check_endings, is_federation_folder
 from .findings import Finding, ok, problem
 from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python, check_server
+from .sites import mend_folders
 from .study import check_data, check_model
 
 SETTINGS = "settings.toml"
@@ -20,12 +23,15 @@ def visit(
     certificate: Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Finding]:
-    """What is found about this machine, about the settings in a folder or file, and about a server."""
+    """What is found about this machine, about settings, about the folder of a site or server, and about a server."""
     yield from check_python()
     yield from check_packages()
     yield from check_extras()
     yield from check_memory()
     yield from check_disk(Path.cwd())
+    if where is not None and is_federation_folder(where):
+        yield from check_endings(where)
+        where = None
     file = settings_file(where)
     if file is None:
         yield from check_device(RunConfig().model)
@@ -33,6 +39,13 @@ def visit(
         yield from _study(file, progress)
     if server is not None:
         yield from check_server(server, certificate)
+
+
+def mend(where: Path | None = None) -> Iterator[str]:
+    """Do what is safe about the findings, and say what was done: folders whose names are slips are renamed."""
+    file = settings_file(where) if where is None or not is_federation_folder(where) else None
+    if file is not None:
+        yield from mend_folders(load(file).data)
 
 
 def settings_file(where: Path | None) -> Path | None:
@@ -53,5 +66,7 @@ def _study(file: Path, progress: Progress) -> Iterator[Finding]:
         return
     yield ok("settings", str(file))
     yield from check_device(config.model)
-    yield from check_model(config)
-    yield from check_data(config, file.parent, progress)
+    clip = yield from check_model(config)
+    dataset = yield from check_data(config, file.parent, progress)
+    if clip is not None and dataset is not None:
+        yield from check_cost(config, clip, dataset)

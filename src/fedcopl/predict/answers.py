@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
 from ..data.cache import Cut
-from ..data.handed_over import GivenPicture, open_picture
-from ..data.images import BadImage, quiet
+from ..data.handed_over import GivenPicture, open_picture, pages_of
+from ..data.images import quiet
 from ..data.parallel import in_order
+from ..data.reading import BadImage, ImageReading
 
 AskClassifier = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Pixels (n, 3, side, side) to log p (n, C)."""
@@ -45,11 +46,22 @@ class AnswerBatch:
     problems: Mapping[int, str]
 
 
-def batches(pictures: Iterable[NamedImages], cut: Cut) -> Iterator[AnswerBatch]:
+def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterator[NamedImages]:
+    """Each page of a file as an image of its own, called file#1, file#2 ..., where files are read so."""
+    for named in pictures:
+        pages = pages_of(named.picture, reading)
+        several = len(pages) > 1
+        yield from (
+            NamedImages(f"{named.name}#{number}" if several else named.name, page)
+            for number, page in enumerate(pages, start=1)
+        )
+
+
+def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) -> Iterator[AnswerBatch]:
     """All images, a fixed number at a time, so that memory does not grow with them."""
     waiting = iter(pictures)
     while chunk := list(islice(waiting, BATCH)):
-        opened = _open_all([named.picture for named in chunk], cut)
+        opened = _open_all([named.picture for named in chunk], cut, reading)
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
         yield AnswerBatch(
@@ -57,14 +69,14 @@ def batches(pictures: Iterable[NamedImages], cut: Cut) -> Iterator[AnswerBatch]:
         )
 
 
-def _open_all(pictures: Sequence[GivenPicture], cut: Cut) -> list[NDArray[np.uint8] | str]:
+def _open_all(pictures: Sequence[GivenPicture], cut: Cut, reading: ImageReading) -> list[NDArray[np.uint8] | str]:
     with quiet():
-        return list(in_order(lambda index: _open(pictures[index], cut), len(pictures)))
+        return list(in_order(lambda index: _open(pictures[index], cut, reading), len(pictures)))
 
 
-def _open(picture: GivenPicture, cut: Cut) -> NDArray[np.uint8] | str:
+def _open(picture: GivenPicture, cut: Cut, reading: ImageReading) -> NDArray[np.uint8] | str:
     try:
-        return cut(open_picture(picture))
+        return cut(open_picture(picture, reading))
     except BadImage as reason:
         return str(reason)
 

@@ -13,13 +13,14 @@ from torch import Tensor
 
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
+from ..data.class_mix import mix_of
 from ..data.dataset import Skipped
 from ..data.handed_over import Images, LabelsOfImages, class_numbers, files_below, gather
 from ..errors import ConfigError, DataError, ModelError
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
-from .answers import Answer, AnswerBatch, NamedImages, answers, batches
-from .prior import Prior, mix_of
-from .recipe import SHARE, Confidence, Recipe
+from .answers import Answer, AnswerBatch, NamedImages, answers, batches, every_page
+from .prior import Prior
+from .recipe import MIX, SHARE, Confidence, Recipe
 
 BATCH = ENCODE_BATCH  # as in a client's exam: the same images in the same order have the same bits there and here
 
@@ -155,7 +156,7 @@ class Classifier:
     def predict_log_proba(self, images: Images) -> NDArray[np.float64]:
         """The same as logarithms, so that very sure answers can still be told apart."""
         rows = [np.zeros((0, len(self.recipe.classes)))]
-        for batch in self._batches(_named(images)):
+        for batch in self.batches(self._named(images)):
             for index, problem in batch.problems.items():
                 raise DataError(f"{batch.names[index]}: {problem}")
             rows.append(self.predictor.log_probabilities(batch.pixels))
@@ -174,7 +175,7 @@ class Classifier:
 
         Images that cannot be read have an answer too, which says why. A folder is never held in memory as a whole.
         """
-        for batch in self.answer_batches(_named(images), top=top, threshold=threshold):
+        for batch in self.answer_batches(self._named(images), top=top, threshold=threshold):
             yield from batch
 
     def answer_batches(
@@ -182,7 +183,7 @@ class Classifier:
     ) -> Iterator[list[Answer]]:
         """The same for images of any origin, some hundred at a time."""
         limit = self.threshold if threshold is None else threshold
-        for batch in self._batches(pictures):
+        for batch in self.batches(pictures):
             yield answers(batch, self.predictor.log_probabilities, self.recipe.classes, top, limit)
 
     def calibrated(self, images: Images, share: float = SHARE) -> "Classifier":
@@ -200,30 +201,32 @@ class Classifier:
         if isinstance(prior, Mapping):
             return self.with_mix(mix_of(prior, self.recipe.classes, "prior"))
         if prior == "none":
-            return self if self.prior is None else self._answering_by(self.prior.everybodys())
+            return self if self.prior is None else self._answering_by(self.prior.everybodys(), "of all sites together")
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
             raise ConfigError('prior: "images" needs the images: with_prior("images", images)')
-        return self.fitted_to(_named(images))
+        return self.fitted_to(self._named(images))
 
     def with_mix(self, mix: NDArray[np.float64]) -> "Classifier":
         """For images in which the classes occur in this mix, (C,)."""
-        return self._answering_by(self._some_prior().with_mix(mix))
+        return self._answering_by(self._some_prior().with_mix(mix), "that somebody gave it")
 
     def fitted_to(self, pictures: Iterable[NamedImages]) -> "Classifier":
         """For the mix of classes that these images show. Those that cannot be read are passed over."""
-        seen = [self.predictor.seen(batch.pixels) for batch in self._batches(pictures) if len(batch.pixels)]
+        seen = [self.predictor.seen(batch.pixels) for batch in self.batches(pictures) if len(batch.pixels)]
         if not seen:
             raise DataError("there is no image to find the mix of classes from")
         log_probs, features = (np.concatenate(column) for column in zip(*seen, strict=True))
-        return self._answering_by(self._some_prior().fitted_to(log_probs, features))
+        return self._answering_by(self._some_prior().fitted_to(log_probs, features), "of other images")
 
     def _some_prior(self) -> Prior:
         return self.prior or Prior.of_nothing(len(self.recipe.classes))
 
-    def _answering_by(self, prior: Prior) -> "Classifier":
-        return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), self.recipe)
+    def _answering_by(self, prior: Prior, mix: str) -> "Classifier":
+        """With another mix; what was measured with the site's own is no longer said of it without a word."""
+        recipe = replace(self.recipe, about={**self.recipe.about, MIX: mix})
+        return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), recipe)
 
     def export(self, folder: str | Path, *, onnx: bool = False, with_backbone: bool = False) -> Path:
         """Write it into a new folder: arrays, settings and a model card, and if asked ONNX and the CLIP model."""
@@ -231,8 +234,12 @@ class Classifier:
 
         return export(self, Path(folder), onnx=onnx, with_backbone=with_backbone).folder
 
-    def _batches(self, pictures: Iterable[NamedImages]) -> Iterator[AnswerBatch]:
-        return batches(pictures, self.predictor.transform.cut)
+    def batches(self, pictures: Iterable[NamedImages]) -> Iterator[AnswerBatch]:
+        """These images cut to its size, some hundred at a time."""
+        return batches(pictures, self.predictor.transform.cut, self.recipe.reading)
+
+    def _named(self, images: Images) -> Iterator[NamedImages]:
+        return every_page(_named(images), self.recipe.reading)
 
     def __repr__(self) -> str:
         recipe = self.recipe

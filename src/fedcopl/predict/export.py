@@ -15,14 +15,14 @@ from safetensors.numpy import save
 
 from ..clip.formats.hub import RELEASES, locate
 from ..clip.formats.hugging_face import WEIGHT_FILES
-from ..clip.formats.openai import OPEN_CLIP_WEIGHTS
+from ..clip.formats.open_clip import OPEN_CLIP_WEIGHTS
 from ..errors import RunFolderError
-from ..files import write_bytes, write_text
+from ..files import publish_bytes, publish_text
 from ..run.folder import SITE_MIX
 from .classifier import Classifier, Predictor
 from .onnx_export import Difference, export_onnx
 from .prior import PRIOR, Prior
-from .recipe import ARRAYS, BACKBONE, CONFIG, Recipe
+from .recipe import ARRAYS, BACKBONE, CONFIG, MIX, Recipe
 
 TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 ONNX_FILE, ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
@@ -34,6 +34,8 @@ ONNX_SETTING = """\
 log_prior = numpy.log(shares).astype("float32")  # as many as there are classes, in their order, none 0
 session.run(["logits", "probabilities"], {"pixels": pixels, "log_prior": log_prior})
 ```"""
+FOUND = "which nobody counted: it was found without a label, on the images of its site."
+OTHER_MIX = " What is measured here, and below the threshold, was measured with the site's own mix of classes."
 USE = """\
 ```sh
 pip install fedcopl
@@ -58,8 +60,8 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
         "The classes, in the order of the probabilities:",
         "\n".join(f"    {name}" for name in recipe.classes),
         "## How to use it",
-        USE,
-        *_beforehand(recipe.classes, prior),
+        USE if recipe.backbone.included or recipe.backbone.is_known else _use_with_backbone(),
+        *_beforehand(recipe.classes, prior, recipe.about.get(MIX)),
         "## When it abstains",
         fill(_abstaining(recipe), 120),
         *_training({**recipe.about.get("training", {}), **recipe.about.get("versions", {})}),
@@ -69,6 +71,12 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
         *_onnx(onnx, prior),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _use_with_backbone() -> str:
+    """Where the model is known by no name, whoever uses it says where it lies."""
+    spoken = USE.replace(" -o answers.csv", " -o answers.csv --backbone MODEL")
+    return spoken.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
 
 
 def _head(recipe: Recipe) -> str:
@@ -90,6 +98,7 @@ def _what(recipe: Recipe) -> str:
         f"It tells {len(recipe.classes)} classes apart. Several sites trained it together without any label, by the "
         f"method `{recipe.config.method}` of fedcopl, on top of the frozen CLIP model {quoted(recipe.backbone.name)}. "
         + _how_good(recipe.about.get("accuracy"))
+        + (OTHER_MIX * (MIX in recipe.about))
     )
 
 
@@ -103,7 +112,7 @@ def _how_good(accuracy: Mapping[str, Any] | None) -> str:
     )
 
 
-def _beforehand(classes: Sequence[str], prior: Prior | None) -> Iterator[str]:
+def _beforehand(classes: Sequence[str], prior: Prior | None, whose: str | None) -> Iterator[str]:
     """The mix it answers for, and which part of an answer it is: elsewhere another one may be right."""
     if prior is None:
         return
@@ -115,8 +124,8 @@ def _beforehand(classes: Sequence[str], prior: Prior | None) -> Iterator[str]:
         f"{looks}, and **in what mix the classes occur where the image comes from**: "
         f"log p = {reading.sure:g} ({reading.calm:g} ({reading.text:g} log p(model)"
         + (f" - {reading.tempering / 2:g} distance^2" if made else "")
-        + ") + lean + log(mix)), up to a number that makes it a probability. It answers for this mix, which nobody "
-        "counted: it was found without a label, on the images of its site unless somebody gave another one.",
+        + ") + lean + log(mix)), up to a number that makes it a probability. It answers for this mix, "
+        + (f"**the one {quoted(whose)}**, not that of its site." if whose else FOUND),
         120,
     )
     width = max(map(len, classes))
@@ -160,8 +169,13 @@ def _privacy(arrays: Collection[str]) -> str:
 
 def _backbone(recipe: Recipe) -> str:
     backbone = recipe.backbone
-    where = "lies in `backbone/`" if backbone.included else "is not in this folder; it is found by its name"
-    return f"The CLIP model {where}, and must have the fingerprint `{backbone.fingerprint}`."
+    if backbone.included:
+        where = "lies in `backbone/`"
+    elif backbone.is_known:
+        where = "is not in this folder; it is found by its name"
+    else:
+        where = "is not in this folder and nobody's but its owner's: say where it lies with `--backbone`"
+    return f"The CLIP model {where}. It must have the fingerprint `{backbone.fingerprint}`."
 
 
 def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
@@ -223,12 +237,12 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
     recipe = replace(recipe, backbone=replace(recipe.backbone, included=with_backbone))
     difference = export_onnx(predictor, recipe.classes, part / ONNX_FILE) if onnx else None
     arrays = _arrays(predictor)
-    write_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
-    write_text(part / CONFIG, recipe.to_json(None if predictor.prior is None else predictor.prior.to_numbers()))
-    write_text(part / "README.md", write_card(recipe, arrays, difference, predictor.prior))
+    publish_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
+    publish_text(part / CONFIG, recipe.to_json(None if predictor.prior is None else predictor.prior.to_numbers()))
+    publish_text(part / "README.md", write_card(recipe, arrays, difference, predictor.prior))
     if onnx:
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
-        write_text(part / ONNX_EXAMPLE, example)
+        publish_text(part / ONNX_EXAMPLE, example)
     if with_backbone:
         copy_backbone(locate(predictor.model.encoder.clip.name), part / BACKBONE)
     return difference

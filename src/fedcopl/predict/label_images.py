@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..data.dataset import Skipped
+from ..data.reading import ImageReading
 from ..errors import DataError
 from .answer_file import AnswerFile, AnswerRows
-from .answers import Answer, NamedImages
+from .answers import Answer, NamedImages, every_page
 from .classifier import Classifier, named_below
 
 TallyProgress = Callable[["Tally"], None]
@@ -39,12 +40,16 @@ class Tally:
         self.skipped.clear()
 
 
-def pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[NamedImages]:
+def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: ImageReading) -> Iterator[NamedImages]:
     """All images that were named, in their order, and those below folders, sorted; called by the path to open."""
+    refuse_missing(paths)
+    return every_page(_pictures_at(paths, skipped), reading)
+
+
+def refuse_missing(paths: Sequence[str]) -> None:
     missing = [path for path in paths if not Path(path).exists()]
     if missing:
         raise DataError(f"{missing[0]}: there is no such file or folder")
-    return _pictures_at(paths, skipped)
 
 
 def _pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[NamedImages]:
@@ -66,7 +71,7 @@ def label_to_stream(
 ) -> Tally:
     """Every answer as soon as its batch is done."""
     tally = Tally()
-    pictures = pictures_at(paths, tally.skipped)
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
     out.write(rows.header)
     for batch in classifier.answer_batches(pictures, top=rows.top, threshold=threshold):
         out.write("".join(map(rows.line, batch)))
@@ -89,7 +94,7 @@ def label_to_file(
 ) -> Tally:
     """The same into a file, going on where an earlier attempt was stopped."""
     tally = Tally()
-    pictures = pictures_at(paths, tally.skipped)
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
     file = AnswerFile(out, rows, _asked(classifier, rows, threshold))
     with file.held():
         tally.resumed = file.open(overwrite)

@@ -17,9 +17,10 @@ from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
 from ..federation.state_arrays import below
+from ..files import no_folder
 from ..methods.prompted_model import PromptedModel
 from ..published import load_written
-from ..run.build import BuiltModel, build_clip, build_model, feature_width, images_of_clients
+from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import PRIORS, file_name, mix_file
 from ..run.reading import read_finished
 from ..run.record import ClientRecord
@@ -57,7 +58,7 @@ def load(
         run = FinishedRun(folder, backbone=backbone, device=device, precision=precision)
         return run.classifier(run.choose(client))
     if not folder.is_dir():
-        raise ModelError(f"{folder}: there is no such folder")
+        raise ModelError(f"{folder}: {no_folder(folder)}")
     raise ModelError(f"{folder}: holds neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
 
 
@@ -83,7 +84,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
 def _prior_of(arrays: Mapping[str, NDArray[np.float64]], numbers: Mapping[str, float], model: PromptedModel) -> Prior:
     """The arrays of one file and the numbers of the other, put together."""
     values = np.array([numbers[name] for name in NUMBERS])
-    return prior_from({**arrays, "numbers": values}, model.encoder.classes, feature_width(model.encoder.clip))
+    return prior_from({**arrays, "numbers": values}, model.encoder.classes, model.encoder.clip.feature_size)
 
 
 def _where(folder: Path, backbone: TrainedOn) -> str | Path:
@@ -93,7 +94,7 @@ def _where(folder: Path, backbone: TrainedOn) -> str | Path:
         if not files:
             raise ModelError(f"{folder / BACKBONE}: the CLIP model that should lie here is missing")
         return files[0] if len(files) == 1 else folder / BACKBONE
-    if backbone.name in BUILT_IN or backbone.name in RELEASES:
+    if backbone.is_known:
         return backbone.name
     raise ModelError(f"{folder}: was trained on a model of its owner's, {backbone.name}; say where it lies: --backbone")
 
@@ -166,7 +167,7 @@ class FinishedRun:
         mixed = read_arrays(own, np.float64)
         arrays = mixed if len(mixed) > 1 else known | mixed  # with more it missed what the others learned last
         try:
-            return prior_from(arrays, len(self.classes), feature_width(self.model.encoder.clip))
+            return prior_from(arrays, len(self.classes), self.model.encoder.clip.feature_size)
         except ModelError as error:
             raise ModelError(f"{own}: {error}") from error
 

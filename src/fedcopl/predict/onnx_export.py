@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from ..algorithm.balance import LOWEST
 from ..clip.formats.files import first_sentence
 from ..errors import ModelError
-from ..files import write_bytes
+from ..files import publish_bytes
 from ..rng import stream
 from .classifier import Predictor
 from .prior import Prior
@@ -103,7 +103,7 @@ def _single(array: NDArray[np.float64]) -> Tensor:
 
 def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Difference:
     """Write the file and say how far it is from torch; a file that is too far is not written."""
-    onnx, runtime = _libraries()
+    onnx, runtime = onnx_libraries()
     if predictor.model.encoder.device.type != "cpu":
         raise ModelError('ONNX is written on the CPU: load the classifier with device="cpu"')
     proto = _convert(predictor)
@@ -116,11 +116,12 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
             f"{file}: is not written: its logits differ from torch's by {difference.logits:.1e} "
             f"and its probabilities by {difference.probabilities:.1e}"
         )
-    write_bytes(file, content)
+    publish_bytes(file, content)
     return difference
 
 
-def _libraries() -> tuple[Any, Any]:
+def onnx_libraries() -> tuple[Any, Any]:
+    """onnx and onnxruntime; ModelError where something that writing needs is missing."""
     try:
         import_module("onnxscript")  # torch's exporter writes with it
         return import_module("onnx"), import_module("onnxruntime")

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..data.dataset import clean_all
+from ..data.reading import ImageReading
 from ..errors import DataError, FedCoPLError, ModelError
 from .prior import NUMBERS
 
@@ -60,6 +62,7 @@ def _are_percentiles(values: Sequence[object]) -> bool:
 
 KIND, FORMAT, WITH_PRIOR = "fedcopl-classifier", 1, 2  # what cannot answer through a prior must not try to
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
+MIX = "mix"  # in `about`: whose mix of classes it answers for, where it is not its site's
 SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that decide what a model is
 
 
@@ -71,6 +74,11 @@ class TrainedOn:
     fingerprint: str  # of its weights and preprocessing, as `model.fingerprint` makes it
     included: bool = False  # its files lie beside the classifier's
 
+    @property
+    def is_known(self) -> bool:
+        """By a name that leads everybody to the same weights."""
+        return self.name in BUILT_IN or self.name in RELEASES
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -78,11 +86,18 @@ class Recipe:
 
     classes: tuple[str, ...]
     template: str
-    config: RunConfig  # nothing of it counts but the method, its options, and the sizes of the prompts
+    config: (
+        RunConfig  # nothing of it counts but the method, its options, the sizes of the prompts, and how files are read
+    )
     backbone: TrainedOn
     confidence: Confidence | None = None
     share: float = SHARE  # of the site's own images that get no answer
     about: Mapping[str, Any] = field(default_factory=dict)  # for people: who trained it, how, and how good it is
+
+    @property
+    def reading(self) -> ImageReading:
+        """How files of images are read: as they were in training."""
+        return ImageReading.of(self.config.data)
 
     @property
     def threshold(self) -> float | None:
@@ -99,6 +114,7 @@ class Recipe:
             "method": self.config.method,
             "options": self.config.options,
             "model": {name: model[name] for name in SIZES},
+            **({"reading": self.reading.plain()} if self.reading != ImageReading() else {}),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
             "confidence": None if self.confidence is None else vars(self.confidence),
@@ -188,7 +204,8 @@ def _backbone(plain: Any) -> TrainedOn:
 
 def _config(plain: Mapping[str, Any]) -> RunConfig:
     sizes = {name: plain["model"][name] for name in SIZES}
-    settings = {"method": plain["method"], "options": plain["options"], "model": sizes}
+    reading = plain.get("reading", {})
+    settings = {"method": plain["method"], "options": plain["options"], "model": sizes, "data": reading}
     return RunConfig.from_mapping(settings, "settings")
 
 

@@ -8,6 +8,7 @@ from .numbers import NOTHING, count, marks, shortened
 
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 70, 14, 16, 46
+LETTER, BESIDE = 10.2, 10  # dots of a digit of a tick, at most (a phone's are 16 px), and between text and axis
 MARKED = 40  # a line with more points is drawn without marks
 Bounds = tuple[float, float]
 
@@ -128,17 +129,28 @@ def line_chart(
     steps = ticks(*_room([unit.bend(value) for value in values]))
     up = AxisScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, unit.bend)
     even = replace(up, bend=float)
-    pad = min(14.0, (WIDTH - LEFT - RIGHT) / (2 * len(rounds)))
-    across = AxisScale(rounds[0], rounds[-1], LEFT + pad, WIDTH - RIGHT - pad)
+    texts = unit.ticked(steps)
+    last = LETTER * len(count(rounds[-1]))  # dots of the longest text below the axis
+    left, right = _left(texts), WIDTH - max(RIGHT, math.ceil(last / 2))
+    pad = min(14.0, (right - left) / (2 * len(rounds)))
+    across = AxisScale(rounds[0], rounds[-1], left + pad, right - pad)
+    most = min(10, int((right - left) / (last + BESIDE)))
     return LineChart(
         title=title,
-        across=[Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1])],
-        up=[Tick(even(value), text) for value, text in zip(steps, unit.ticked(steps), strict=True)],
+        across=[Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], most)],
+        up=[Tick(even(value), text) for value, text in zip(steps, texts, strict=True)],
         lines=[_drawn(line, rounds, across, up, unit) for line in lines],
         level=None if level is None else Tick(up(level), unit.write(level)),
         refreshes=[across(value) for value in refreshed],
-        strips=_strips(rounds, lines, across, unit, set(refreshed)),
+        strips=_strips(rounds, lines, across, unit, set(refreshed), (right - left) / len(rounds)),
+        left=left,
+        right=right,
     )
+
+
+def _left(texts: Sequence[str]) -> int:
+    """Where the axis stands: large numbers need more room beside it."""
+    return max(LEFT, math.ceil(BESIDE + LETTER * max(map(len, texts))))
 
 
 def _reach(lines: Sequence[ChartLine], bounds: Bounds) -> list[float]:
@@ -177,9 +189,14 @@ def _band(line: ChartLine, rounds: Sequence[int], across: AxisScale, up: AxisSca
 
 
 def _strips(
-    rounds: Sequence[int], lines: Sequence[ChartLine], across: AxisScale, unit: Unit, refreshed: set[int]
+    rounds: Sequence[int],
+    lines: Sequence[ChartLine],
+    across: AxisScale,
+    unit: Unit,
+    refreshed: set[int],
+    wide: float,
 ) -> list[Strip]:
-    width = round((WIDTH - LEFT - RIGHT) / len(rounds), 1)
+    width = round(wide, 1)
     strips = []
     for position, r in enumerate(rounds):
         values = [_cell(line, position, unit) for line in lines]
@@ -277,24 +294,28 @@ def bar_chart(
     bottom = HEIGHT - BOTTOM
     numbers = [float(number) for one in series for number in one.numbers if number is not None]
     steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
-    up = AxisScale(steps[0], steps[-1], bottom, TOP)
+    up, texts = AxisScale(steps[0], steps[-1], bottom, TOP), unit.ticked(steps)
+    left = _left(texts)
     return BarChart(
         label=label,
-        width=round(LEFT + slot * len(names) + RIGHT, 1),
+        width=round(left + slot * len(names) + RIGHT, 1),
         slot=slot,
         bar=round(slot * 0.78 / len(series) - 2, 1),
-        up=[Tick(up(value), text) for value, text in zip(steps, unit.ticked(steps), strict=True)],
-        groups=[_group(position, name, series, slot, up, unit) for position, name in enumerate(names)],
+        up=[Tick(up(value), text) for value, text in zip(steps, texts, strict=True)],
+        groups=[_group(left + slot * n, n, name, series, slot, up, unit) for n, name in enumerate(names)],
         series=series,
         level=None if level is None else Tick(up(level[1]), level[0]),
         upright=upright,
         height=bottom + (128 if upright else 30),
         bottom=bottom,
+        left=left,
     )
 
 
-def _group(position: int, name: str, series: Sequence[Bars], slot: float, up: AxisScale, unit: Unit) -> BarGroup:
-    start, wide = LEFT + slot * position, slot * 0.78 / len(series)
+def _group(
+    start: float, position: int, name: str, series: Sequence[Bars], slot: float, up: AxisScale, unit: Unit
+) -> BarGroup:
+    wide = slot * 0.78 / len(series)
     bars = []
     for n, one in enumerate(series):
         number = one.numbers[position]

@@ -16,6 +16,7 @@ from ..run.folder import REPORT, ROUNDS
 from ..run.guard_words import guard_words
 from ..run.reading import read_so_far
 from ..run.record import Outcome, RoundRecord
+from ..run.site_words import site_words
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
@@ -105,7 +106,7 @@ def render(outcome: Outcome, examples: Sequence[Example]) -> str:
         steps=curves.time_by_step(outcome),
         groups=groups(examples),
         chosen=by_section(outcome.settings),
-        troubles=troubles(outcome.rounds),
+        troubles=troubles(outcome),
         sections=[(anchor, title) for anchor, title in section_titles(how).items() if shown.get(anchor, True)],
     )
 
@@ -259,15 +260,17 @@ def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def troubles(rounds: Sequence[RoundRecord]) -> list[str]:
-    """Replies that were not used and rounds that taught nothing."""
-    lines = [line for record in rounds for line in _troubles(record)]
+def troubles(outcome: Outcome) -> list[str]:
+    """Replies that were not used, sites whose say was cut or who wait, and rounds that taught nothing."""
+    lines = [f"before the first round, {client}: {why}; not used" for client, why in outcome.dropped_before.items()]
+    lines += [line for record in outcome.rounds for line in _troubles(record)]
     more = len(lines) - TROUBLES
     return lines if more <= 0 else [*lines[:TROUBLES], f"and {words.count(more)} more of this kind: see {ROUNDS}"]
 
 
 def _troubles(record: RoundRecord) -> list[str]:
     lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
+    lines += [f"round {record.number}, {who}: {what}" for who, what in site_words(record)]
     if record.kept_old_prompt:
         lines.append(f"round {record.number}: there was nothing to average; the prompts stayed as they were")
     return [*lines, *(f"round {record.number}: {said}" for said in guard_words(record))]

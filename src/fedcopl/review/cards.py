@@ -40,7 +40,7 @@ class Detail:
 
     card: Card
     guesses: Sequence[Guess]
-    history: Sequence[tuple[int, str, float]]  # round as people count, label, its probability
+    history: Sequence[tuple[str, str, float]]  # round as people count, or "end"; label, its probability
     trained_as: str | None  # None: not trained on
     trained_known: bool
 
@@ -85,11 +85,13 @@ def guesses(gallery: Gallery, number: int) -> list[Guess]:
     ]
 
 
-def history(gallery: Gallery, number: int) -> list[tuple[int, str, float]]:
-    """The label at each of the last refreshes."""
+def history(gallery: Gallery, number: int) -> list[tuple[str, str, float]]:
+    """The label at each of the last refreshes, and at the end."""
     beliefs = gallery.beliefs
+    when = [str(round + 1) for round in beliefs.rounds[: -1 if beliefs.is_final else None]]
+    when += ["end"] if beliefs.is_final else []
     return [
-        (beliefs.rounds[refresh] + 1, gallery.classes[beliefs.labels[refresh, number]], probability(log_share))
+        (when[refresh], gallery.classes[beliefs.labels[refresh, number]], probability(log_share))
         for refresh, log_share in enumerate(beliefs.log_probability[:, number])
     ][-HISTORY:]
 

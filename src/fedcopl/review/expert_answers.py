@@ -4,6 +4,7 @@ Nothing is overwritten: an answer that was changed or taken back stays in the fi
 several tabs, or several processes, can write at once, and a stop at any moment loses nothing that was confirmed.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import RunFolderError
+from ..files import make_folders, only_for_owner
 from ..run.folder import file_name
 
 VERSION = 1  # of the tables, kept in the file
@@ -138,7 +140,8 @@ class Answers:
     def _open(self, create: bool = False) -> Iterator[sqlite3.Connection]:
         try:
             if create:
-                self.path.parent.mkdir(exist_ok=True)
+                make_folders(self.path.parent)
+                os.close(only_for_owner(str(self.path), os.O_CREAT | os.O_RDWR))  # SQLite's other files get its rights
             with closing(sqlite3.connect(self.path, timeout=PATIENCE)) as database:
                 self._prepare(database)
                 yield database

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..config import load
+from ..config import RunConfig, load
 from ..data.catalog import SOURCES, load_dataset
 from ..data.digests import digest
-from ..data.images import BadImage, ImageFiles, StoredImages
+from ..data.images import ImageFiles, StoredImages
+from ..data.reading import BadImage, ImageReading
 from ..data.records import printable
 from ..errors import DataError, RunFolderError
+from ..files import no_folder
 from ..run.believed_labels import BelievedLabels, HeldImages, read_images, read_labels
 from ..run.checkpoint import load_checkpoint
 
@@ -35,10 +37,16 @@ class Beliefs:
     top: NDArray[np.int64]  # (n, k) the likeliest classes, the surest first
     top_log_probability: NDArray[np.float64]  # (n, k)
     trained_as: NDArray[np.int64] | None = None  # (n) the label an image is trained with, NOT_TRAINED; None: not known
+    is_final: bool = False  # the last row is no refresh, but what the finished classifier says
+
+    @property
+    def made(self) -> str:
+        """Which labels are shown, in words."""
+        return "with the finished classifier" if self.is_final else f"at the refresh of round {self.rounds[-1] + 1:,}"
 
     @property
     def label(self) -> NDArray[np.int64]:
-        """The pseudo label of each image, as of the last refresh."""
+        """The label of each image: of the last refresh, or of the finished classifier."""
         label: NDArray[np.int64] = self.labels[-1]
         return label
 
@@ -100,7 +108,7 @@ class StoredGallery:
         stored = self.images
         try:
             if isinstance(stored, StoredImages):
-                return digest(stored.kind, stored.content(number))
+                return digest(stored.kind(number), stored.content(number))
             return digest(stored[number].mode, stored[number].tobytes())
         except OSError:
             return ""
@@ -112,7 +120,7 @@ class StoredGallery:
 def open_gallery(folder: Path, client: str | None) -> StoredGallery:
     """The images of one client of a run, or of the only one there is."""
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: there is no such folder; name the folder of a run")
+        raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a run")
     classes, clients = read_images(folder)
     name = choose_client(folder, list(clients), client)
     held = clients[name]
@@ -165,7 +173,8 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 
 def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
-        return ImageFiles([Path(file) for file in held.files])
+        reading = ImageReading.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
+        return ImageFiles([Path(file) for file in held.files], held.pages).read_as(reading)
     data = load(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")

@@ -64,7 +64,7 @@ class ReviewPage:
             client=gallery.client,
             classes=gallery.classes,
             sizes=self.survey.class_sizes.tolist(),
-            labels_of=gallery.beliefs.rounds[-1] + 1,
+            labels_of=gallery.beliefs.made,
             refreshes=len(gallery.beliefs.rounds),
             position=replace(position, at=at),
             orders=ORDERS,

@@ -1,0 +1,31 @@
+"""The folder of a site or a server: whether a key or a certificate has ended, or will soon."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import FedCoPLError
+from .findings import Finding, note, ok, problem
+
+CERTIFICATE = "ca.pem"  # every such folder has it, and no folder of settings does
+
+
+def is_federation_folder(where: Path) -> bool:
+    return (where / CERTIFICATE).is_file()
+
+
+def check_endings(folder: Path) -> Iterator[Finding]:
+    """What ends, when, and what to do in time."""
+    from ..deployment.provisioning.endings import endings_of, this_day
+
+    today = this_day()
+    try:
+        endings = list(endings_of(folder))
+    except FedCoPLError as error:
+        yield problem("keys and certificates", str(error), "mend or replace the file it names")
+        return
+    for ending in endings:
+        when = ending.in_words(today)
+        if ending.days_left(today) < 0:
+            yield problem(ending.what, when, ending.do)
+        else:
+            yield note(ending.what, when, ending.do) if ending.is_near(today) else ok(ending.what, when)

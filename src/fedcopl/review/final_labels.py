@@ -1,0 +1,55 @@
+"""What a client's finished classifier says about its images: worked out once, and kept beside the labels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..data.cache import PixelCache, Progress
+from ..data.dataset import ImageSet
+from ..errors import DataError
+from ..run.believed_labels import BelievedLabels, read_final, write_final
+from ..run.folder import RESULTS
+from .images import Beliefs, StoredGallery
+
+
+def with_final_labels(
+    gallery: StoredGallery, folder: Path, progress: Progress = lambda done, total: None
+) -> StoredGallery:
+    """The gallery with the finished classifier's labels as its last; an error of ours where there is no such thing."""
+    results = folder / RESULTS
+    if not results.is_file():
+        raise DataError("the run is not over")
+    state = results.stat()
+    made_of = f"{state.st_mtime_ns} {state.st_size} {len(gallery.names)}"  # a run that went on has other results
+    labels = read_final(folder, gallery.client, made_of)
+    if labels is None:
+        log_probs = _answers(gallery, folder, progress)
+        write_final(folder, gallery.client, made_of, gallery.beliefs.rounds[-1] + 1, log_probs)
+        labels = read_final(folder, gallery.client, made_of)
+    return gallery if labels is None else replace(gallery, beliefs=_ending_in(gallery.beliefs, labels))
+
+
+def _answers(gallery: StoredGallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
+    """log p (n, C) of all images."""
+    from ..predict.loading import load  # brings torch, only where nobody has done this before
+
+    predictor = load(folder, client=gallery.client).predictor
+    transform = predictor.transform
+    cut = PixelCache().pixels(ImageSet(gallery.images, names=gallery.names), transform.cut, transform.key, progress)
+    if cut.bad:
+        raise DataError(f"{cut.bad[0].name}: {cut.bad[0].reason}")
+    return predictor.log_probabilities(cut.array)
+
+
+def _ending_in(beliefs: Beliefs, final: BelievedLabels) -> Beliefs:
+    return replace(
+        beliefs,
+        rounds=(*beliefs.rounds, final.round),
+        labels=np.vstack([beliefs.labels, final.classes[None, :, 0]]).astype(np.int64),
+        log_probability=np.vstack([beliefs.log_probability, final.log_probability[None, :, 0]]).astype(np.float64),
+        top=final.classes.astype(np.int64),
+        top_log_probability=final.log_probability.astype(np.float64),
+        is_final=True,
+    )
