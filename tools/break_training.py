@@ -25,7 +25,7 @@ from fedcopl.rng import stream
 from fedcopl.run import build
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.assemble import assemble
-from fedcopl.simulation.simulate import LocalClients
+from fedcopl.simulation.local_clients import LocalClients
 
 RATES = ("0.001", "0.01", "0.1", "1", "10")
 WRONG = 0.8
@@ -72,9 +72,9 @@ class Misled:
 class WrongInTraining(Misled):
     """The site knows better than what it trains on."""
 
-    def train(self, prompts, selection, round, caution=1.0):
+    def train(self, prompts, selection, round, caution=1.0, beside=None):
         spoilt = Selection(selection.index, self._spoilt(selection.label, selection.index, 10))
-        return self.learner.train(prompts, spoilt, round, caution)
+        return self.learner.train(prompts, spoilt, round, caution, beside)
 
 
 class WrongBelief(Misled):

@@ -32,7 +32,8 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher)
         held.open(config, resume=resume)
         held.begin(config)
         with (folder.parent / "plays.txt").open("a") as file:
-            file.write(f"{folder.name} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\n")
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("FEDCOPL_WORKERS")
+            file.write(f"{folder.name} {os.getpid()} {seen[0]} {seen[1]}\n")
         watcher.started(config, 2, 0)
         print("a library says hello")  # must not be taken for an answer
         act = config.options.get("act", "behave")

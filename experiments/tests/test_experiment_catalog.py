@@ -12,7 +12,7 @@ from fedcopl.methods.base import Method
 from fedcopl.published import AS_PUBLISHED
 from fedcopl_experiments.experiment_catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
 from fedcopl_experiments.flat_settings import flat
-from fedcopl_experiments.grid_methods import grid_methods
+from fedcopl_experiments.grid_methods import grid_methods, lone_methods
 from fedcopl_experiments.run_key import run_key
 from fedcopl_experiments.scales import Stage, check_datasets, find_scale
 from made_up_outcomes import DEMO, PAPER, SMOKE
@@ -29,7 +29,7 @@ def configs(name, stage, **where):
 def test_there_is_a_name_for_each_table_and_figure():
     tables = {f"table{number}" for number in range(1, 12)}
     figures = {"fig-drift", "fig-clients", "fig-participation", "fig-partition", "fig-allocation"}
-    ours = {"fig-accuracy", "fig-tau", "grid"}
+    ours = {"fig-accuracy", "fig-tau", "grid", "grid-priors"}
     assert set(EXPERIMENTS) == tables | figures | ours
     assert [e.name for e in find_experiments(["all"])] == list(EXPERIMENTS)
     assert [e.name for e in find_experiments(["table10", "sweep-tau"])] == ["table10", "table11", "fig-tau"]
@@ -55,7 +55,7 @@ def test_paper_means_the_papers_settings():
 
 def test_nothing_but_what_is_named_differs_from_the_defaults_at_paper_scale():
     chosen = {"name", "data.source", "data.path", "model.backbone", "evaluation.every", "evaluation.everywhere"}
-    chosen |= set(AS_PUBLISHED)
+    chosen |= set(AS_PUBLISHED)  # and of FPL and CPL the reading, see above
     config, usual = flat(PAPER.config("dtd").model_dump()), flat(RunConfig().model_dump())
     assert {key for key in usual if config[key] != usual[key]} <= chosen
 
@@ -75,6 +75,14 @@ def test_table1_has_both_skews_of_all_six():
     row = configs("table1", PAPER, column=("DTD", "β = 0.1"))
     assert (row["FedOPT", "CPL"].method, row["FedOPT", "CPL"].labeler) == ("fedotp", "cpl")
     assert (row["FedCoPL", "CoPL"].method, row["FedCoPL", "CoPL"].labeler) == ("fedcopl", "copl")
+
+
+def test_baselines_of_the_papers_tables_label_sure_images_first_and_the_grid_to_the_letter():
+    for name, among, likeliest in (("table1", "sure", True), ("table9", "sure", True), ("grid", "all", False)):
+        read = [c for cell in EXPERIMENTS[name].cells(DEMO) for c in cell.configs]
+        baselines = [c.labels for c in read if c.labeler != "copl"]
+        assert {(labels.among, labels.cpl_keep_likeliest) for labels in baselines} == {(among, likeliest)}
+        assert {c.labels.among for c in read if c.labeler == "copl"} == {"all"}  # CoPL has filters of its own
 
 
 def test_table2_is_the_quantity_skew():
@@ -122,7 +130,10 @@ def test_the_figures_about_clients():
 def test_the_grid_has_every_method_and_its_bounds():
     played = {cell.configs[0].method for cell in EXPERIMENTS["grid"].cells(DEMO)}
     trained = {name for name in METHODS if choose_method(RunConfig(method=name)).trains}
-    assert played == trained - {"fedopt"}  # another spelling
+    alone = {method.name: method.title for method in lone_methods()}
+    assert played == trained - {"fedopt"} | set(alone)  # another spelling; and what answers alone, untrained
+    untrained = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row[0] in alone.values()]
+    assert {cell.column for cell in untrained} == {("none",)}
     rows = configs("grid", DEMO, column=("none",))
     assert rows["Central, true labels",].options == {"labels": "truth"}
     assert {cell.row for cell in EXPERIMENTS["grid"].cells(DEMO) if not cell.ranked} == {
@@ -156,7 +167,16 @@ def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
     monkeypatch.setitem(METHODS, "pooled", Pooled)
     monkeypatch.setitem(METHODS, "untrained", Untrained)
     rows = list(dict.fromkeys(cell.row[0] for cell in EXPERIMENTS["grid"].cells(DEMO)))
-    assert rows == [*before[:-2], "FedBias", *before[-2:], "AllInOne", "Central, true labels", "zero-shot CLIP"]
+    alone = [method.title for method in lone_methods()]
+    assert rows == [
+        *before[:-2],
+        "FedBias",
+        *before[-2:],
+        "AllInOne",
+        "Central, true labels",
+        *alone,
+        "zero-shot CLIP",
+    ]
     mine = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("FedBias",)]
     assert {(cell.configs[0].method, cell.configs[0].labeler) for cell in mine} == {
         ("fedbias", labeler) for labeler in DEMO.scale.labelers
@@ -171,7 +191,7 @@ def test_what_is_no_federation_stands_last():
 
 
 def test_the_papers_tables_do_not_grow_with_the_methods(monkeypatch):
-    before = {name: EXPERIMENTS[name].cells(PAPER) for name in EXPERIMENTS if name != "grid"}
+    before = {name: EXPERIMENTS[name].cells(PAPER) for name in EXPERIMENTS if not name.startswith("grid")}
     monkeypatch.setitem(METHODS, "fedbias", Biased)
     assert {name: EXPERIMENTS[name].cells(PAPER) for name in before} == before
 
@@ -209,7 +229,7 @@ def test_a_whole_seed_comes_before_the_next():
 
 def test_smoke_is_small():
     runs = runs_of(ENTRIES, SMOKE, [1])
-    assert len(runs) <= 50 + len(grid_methods())  # one of each method, and the few variants of the paper
+    assert len(runs) <= 50 + 3 * len(grid_methods())  # each method as published and by two of today's defaults
     assert {(run.rounds, run.train.epochs) for run in runs} == {(1, 1)}
 
 
@@ -253,7 +273,19 @@ def test_a_method_more_is_as_many_runs_more_as_documented(monkeypatch):
     def count(name, stage):
         return len(runs_of(find_experiments([name]), stage, range(stage.scale.trials)))
 
-    asked = [(name, stage) for name in ("grid", "all") for stage in (DEMO, PAPER)]
+    asked = [(name, stage) for name in ("grid", "grid-priors", "all") for stage in (DEMO, PAPER)]
     before = [count(*which) for which in asked]
     monkeypatch.setitem(METHODS, "fedbias", Biased)
-    assert [count(*which) - number for which, number in zip(asked, before, strict=True)] == [18, 108, 18, 108]
+    assert [count(*which) - number for which, number in zip(asked, before, strict=True)] == [18, 108] * 2 + [36, 216]
+
+
+def test_priors_are_a_dimension_of_the_grid_and_nothing_else_differs():
+    off, on = (configs("grid-priors", DEMO, column=("FPL", word)) for word in ("off", "on"))
+    assert set(off) == set(on) == {(method.title,) for method in grid_methods()}
+    for row, without in off.items():
+        switches = on[row].priors
+        assert without.model_copy(update={"priors": switches, "name": on[row].name}) == on[row]
+        assert switches.balance and switches.site and switches.prototypes
+        assert not (without.priors.balance or without.priors.site or without.priors.prototypes)
+    whole = on[("FedCoPL",)]
+    assert (whole.train, whole.sharing.bounded) == (RunConfig().train.model_copy(update={"epochs": 4}), True)

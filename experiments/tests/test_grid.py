@@ -104,7 +104,7 @@ def test_a_failure_is_kept_and_stops_nobody(tmp_path):
 def test_an_error_of_ours_keeps_the_process_and_a_surprise_does_not(tmp_path):
     order = [config_of(1), config_of(2, "lack images"), config_of(3), config_of(4, "crash"), config_of(5)]
     play(tmp_path, *order)
-    processes = [process for _, process, _ in plays(tmp_path)]
+    processes = [process for _, process, *_ in plays(tmp_path)]
     assert len(set(processes[:4])) == 1
     assert processes[4] != processes[3]
 
@@ -166,7 +166,7 @@ def test_a_run_that_only_nearly_ended_is_played_to_its_end(tmp_path):
 
 
 def test_a_process_that_cannot_be_started_is_a_failure_like_others(tmp_path, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(grid_runner, "Worker", refuse)
@@ -196,22 +196,24 @@ def test_a_folder_of_another_run_is_not_used(tmp_path):
     assert "was begun with other settings: seed is 2, not 1" in message
 
 
-def test_threads_where_the_settings_leave_them_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid_runner, "cores", lambda: 7)
+def test_threads_and_workers_where_the_settings_leave_them_open(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
     play(tmp_path / "one", config_of())
     play(tmp_path / "two", config_of(), config_of(2, model={"threads": 3}), jobs=2)
     alone, shared, asked = (
         settings_of(tmp_path / folder, config_of(seed))["model"]["threads"]
         for folder, seed in (("one", 1), ("two", 1), ("two", 2))
     )
-    assert (alone, shared, asked) == (7, 1, 3)
+    assert (alone, shared, asked) == (0, 1, 3)
+    assert [workers for *_, workers in plays(tmp_path / "one")] == ["auto"]
+    assert [workers for *_, workers in plays(tmp_path / "two")] == ["1", "1"]
 
 
 @pytest.mark.slow
 def test_several_at_once_in_as_many_processes(tmp_path):
     outcome, _ = play(tmp_path, *(config_of(seed, "sleep") for seed in range(6)), jobs=3)
     assert len(outcome.done) == 6
-    assert len({process for _, process, _ in plays(tmp_path)}) == 3
+    assert len({process for _, process, *_ in plays(tmp_path)}) == 3
 
 
 def test_no_more_processes_than_runs(tmp_path):
@@ -286,7 +288,7 @@ def test_a_file_in_the_working_folder_is_not_taken_for_a_module(tmp_path, monkey
 def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
     play(tmp_path, *(config_of(seed, "sleep") for seed in range(5)), jobs=2)
-    assert sorted({process: gpu for _, process, gpu in plays(tmp_path)}.values()) == ["3", "5"]
+    assert sorted({process: gpu for _, process, gpu, _ in plays(tmp_path)}.values()) == ["3", "5"]
 
 
 def ask_for_gpus(tmp_path, monkeypatch, script):

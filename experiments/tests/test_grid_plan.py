@@ -2,9 +2,10 @@
 
 import pytest
 
+from fedcopl.clip.timing import TowerRates
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS
-from fedcopl_experiments import grid_plan
+from fedcopl_experiments import expected_cost, grid_plan
 from fedcopl_experiments.experiment_catalog import find_experiments, runs_of
 from fedcopl_experiments.grid_plan import make_plan, missing, rough_seconds
 from fedcopl_experiments.run_key import run_key
@@ -14,8 +15,10 @@ from stored_runs import failed, stored
 
 
 @pytest.fixture(autouse=True)
-def no_gpu(monkeypatch):
+def steady_machine(monkeypatch):
+    """Without a GPU, and as fast whenever it is asked."""
     monkeypatch.setattr(grid_plan, "devices", list)
+    monkeypatch.setattr(expected_cost, "_rates", lambda backbone: TowerRates(1e12, 5e11))
 
 
 @pytest.fixture
@@ -41,8 +44,10 @@ def test_times_are_those_of_like_runs(store):
     store.record(stored(run_key(first), **first.model_dump()))  # 3 s for 10 rounds of 4 epochs
     short = first.model_copy(update={"rounds": 5})
     made = make_plan([*configs, short], store)
-    assert [run.seconds for run in made.runs] == pytest.approx([3, 3, 3, 3, 3, 1.5])
-    assert made.seconds(jobs=2) == pytest.approx((4 * 3 + 1.5) / 2)
+    *whole, half = [run.seconds for run in made.runs]
+    assert whole == pytest.approx([3] * 5, rel=0.15)  # one of them is measured after every round
+    assert half == pytest.approx(1.5, rel=0.1)  # zero-shot is looked at once, in few rounds as in many
+    assert made.seconds(jobs=2) == pytest.approx((sum(whole[1:]) + half) / 2)
     assert all(run.likes == 1 for run in made.runs)
 
 
@@ -50,9 +55,10 @@ def test_a_method_that_was_never_timed_is_guessed_from_others_on_the_same_data(s
     like = DEMO.config("digits")
     store.record(stored("a", **like.model_dump()))
     other, frozen = make_plan([DEMO.config("digits", "local"), DEMO.config("digits", "promptfl", "fpl")], store).runs
-    assert other.seconds == pytest.approx(3)
-    # 30 passes took 3 s; here every image is encoded once, and the 30 passes are twenty times cheaper
-    assert frozen.seconds == pytest.approx(3 / 30 * (1 + 30 / 20))
+    per_flop = 3 / expected_cost.expected_cost(like).flop
+    assert other.seconds == pytest.approx(per_flop * expected_cost.expected_cost(other.config).flop)
+    assert frozen.seconds == pytest.approx(per_flop * expected_cost.expected_cost(frozen.config).flop)
+    assert frozen.seconds < other.seconds / 5  # here every image is encoded once
     assert (other.likes, frozen.likes) == (0, 0)  # by other methods: a rough guess
 
 
@@ -62,14 +68,14 @@ def test_images_are_encoded_once_only_where_the_method_says_so(method):
         DEMO.config("digits", method, changes={"options.modality": modality}) for modality in ("text", "dual")
     )
     # `dual` trains visual prompts as well, so that every pass encodes the images: as dear as FedCoPL
-    assert rough_seconds(each_time) == rough_seconds(DEMO.config("digits"))
-    assert rough_seconds(once) < rough_seconds(each_time) / 10
+    assert rough_seconds(each_time) == pytest.approx(rough_seconds(DEMO.config("digits")), rel=0.1)
+    assert rough_seconds(once) < rough_seconds(each_time) / 5
 
 
 def test_every_method_is_planned_by_its_own_word():
     for name, build in METHODS.items():
         config = RunConfig(method=name, rounds=10)
-        assert (rough_seconds(config) < rough_seconds(RunConfig(rounds=10))) == build(config).keeps_images
+        assert (rough_seconds(config) < rough_seconds(RunConfig(rounds=10)) / 2) == build(config).keeps_images
 
 
 def test_a_stored_run_of_a_method_that_is_no_more_counts_for_nothing(store):
@@ -81,14 +87,17 @@ def test_a_stored_run_of_a_method_that_is_no_more_counts_for_nothing(store):
 def test_without_any_timed_run_the_time_is_a_rough_guess(store):
     [run] = make_plan([DEMO.config("digits")], store).runs
     assert run.likes == 0
-    # 10 rounds of half the images 4 times and all of them once more: 30 passes over 1,198 images, 500 a second
-    assert run.seconds == pytest.approx(30 * 1198 / 500)
+    cost = expected_cost.expected_cost(run.config)
+    assert run.seconds == pytest.approx(cost.images / 1e12 + cost.texts / 5e11)
 
 
-def test_a_gpu_is_faster(monkeypatch):
-    slow = rough_seconds(PAPER.config("dtd"))
-    monkeypatch.setattr(grid_plan, "devices", lambda: ["0"])
-    assert rough_seconds(PAPER.config("dtd")) == pytest.approx(slow * 3 / 300)
+def test_a_model_that_is_not_here_is_planned_by_its_size():
+    """ViT-B/16 has 197 tokens where ViT-B/32 has 50; of a model nobody knows the largest is thought."""
+    small, large, strange = (
+        rough_seconds(PAPER.config("dtd", backbone=name)) for name in ("ViT-B/32", "ViT-B/16", "no/such-model")
+    )
+    assert 3.5 < large / small < 5
+    assert strange == rough_seconds(PAPER.config("dtd", backbone="ViT-L/14"))
 
 
 def test_the_demo_needs_nothing():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.run.record import RefreshRecord
+from fedcopl.run.record import Measured, RefreshRecord
 from fedcopl_experiments.experiment_catalog import ENTRIES, EXPERIMENTS
 from fedcopl_experiments.measures import SeedSample, StoredOutcomes
 from fedcopl_experiments.result_tables import build_table
@@ -60,9 +60,19 @@ def test_digits_are_never_compared_with_the_paper():
         assert all(e.paper is None for e in build_table(experiment, DEMO, NOTHING, (1,)).entries)
 
 
-def test_zero_shot_is_read_from_the_run_of_fedcopl():
-    made = table("table1", DEMO, lambda config: 0.9 if config.method == "fedcopl" else 0.1)
-    assert entry(made, ("CLIP", "-"), ("digits", "β = 0.1")).sample.mean == 50  # as in every made-up run
+@pytest.mark.parametrize("name", ["table1", "table2", "table4", "table8"])
+def test_zero_shot_is_of_the_whole_test_set_as_in_the_paper(name):
+    # Two sites: 1 of 1 and 1 of 3 right. Plain mean 2/3; of all four images 1/2 are right, however they are shared out.
+    before = Measured(macro=2 / 3, weighted=0.5)
+    made = table(name, DEMO, lambda config: 0.9, zero_shot=before)
+    assert {e.sample.mean for row, entries in made.blocks[0].rows if row[0] == "CLIP" for e in entries} == {50}
+    assert "CLIP: of the whole test set, as in the paper; all else: mean over the clients." in made.notes
+
+
+def test_zero_shot_of_the_grid_is_what_its_gains_are_counted_from():
+    made = table("grid", DEMO, lambda config: 0.9, zero_shot=Measured(macro=0.25, weighted=0.5))
+    row = dict(made.blocks[0].rows)["zero-shot CLIP",]
+    assert [e.sample.mean for e in row if e] == [25]
 
 
 def test_the_average_is_the_mean_over_the_data_sets_seed_by_seed():
@@ -147,10 +157,16 @@ def test_data_set_sizes_need_no_run():
 
 
 def test_pseudo_labels_of_the_first_refresh():
-    refreshes = tuple(RefreshRecord(round=n, pseudo_label_accuracy=share) for n, share in {0: 0.8, 5: 0.99}.items())
+    refreshes = tuple(
+        RefreshRecord(round=n, pseudo_label_accuracy=share, coverage=share - 0.05)
+        for n, share in {0: 0.8, 5: 0.99}.items()
+    )
     made = table("table9", DEMO, lambda config: 0.5, refreshes=refreshes)
-    found = entry(made, ("CPL",), ("digits",), "Quantity-based label skew")
-    assert found.sample.mean == pytest.approx(80)
+    found = {
+        name: entry(made, (name,), ("digits",), "Quantity-based label skew").sample.mean
+        for name in ("FPL", "CPL", "CoPL")
+    }
+    assert found == pytest.approx({"FPL": 80, "CPL": 75, "CoPL": 80})  # of CPL: sets that hold the truth
 
 
 @pytest.mark.parametrize(
@@ -230,6 +246,13 @@ def test_a_shelf_finds_what_this_program_made_and_on_request_what_any_made(tmp_p
     store.record(stored(run_key(config), 0.75, **config.model_dump()))
     for outcomes in (StoredOutcomes(store), StoredOutcomes(store, any_code=True)):
         assert outcomes.outcome(config).final.macro == 0.75
+
+
+def test_a_run_that_played_fewer_rounds_than_asked_for_is_found_all_the_same(tmp_path):
+    config = DEMO.config("digits", "transclip")  # trains nothing: it has one round, whatever is asked for
+    store = ResultStore(tmp_path / "results.sqlite")
+    store.record(stored("an older program's key", 0.625, **{**config.model_dump(), "rounds": 1}))
+    assert StoredOutcomes(store, any_code=True).outcome(config).final.macro == 0.625
 
 
 def test_a_shelf_has_no_failed_runs(tmp_path):

@@ -80,6 +80,13 @@ def test_the_export_for_mlflow(folder, tmp_path):
     assert (tmp_path / "m" / "mlflow.db").exists()
 
 
+@pytest.mark.slow
+def test_the_export_for_wandb(folder, tmp_path):
+    said = results("--place", folder, "--wandb", tmp_path / "w")
+    assert said.stdout.startswith(f"{tmp_path / 'w'}: 1 new runs, on this machine only; to send them: wandb sync ")
+    assert len(list((tmp_path / "w" / "wandb").glob("offline-run-*-k1/*.wandb"))) == 1
+
+
 def test_names_cannot_move_the_cursor(tmp_path):
     run = stored("k1")
     store = ResultStore(tmp_path / FILE_NAME)
@@ -115,5 +122,5 @@ def test_a_mistake_is_one_line_and_a_code(folder, monkeypatch, capsys, words, co
 
 def test_looking_needs_no_torch(folder):
     script = "import sys; from fedcopl.cli import app\ntry: app(['results', '--place', sys.argv[1]])\n"
-    script += "finally: assert not {'torch', 'flwr', 'mlflow', 'tensorboard'} & set(sys.modules)"
+    script += "finally: assert not {'torch', 'flwr', 'mlflow', 'tensorboard', 'wandb'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", script, str(folder)], check=True, capture_output=True)

@@ -74,6 +74,29 @@ def test_what_a_person_wrote_stays(before, between, after):
     assert update_page(filled, made, "page") == filled
 
 
+def test_of_two_grids_only_the_one_that_is_asked_for_is_made_anew():
+    made = page_sections(DEMO, MadeUp(lambda config: 0.75), (1,), "fedcopl reproduce grid-priors", "grid-priors")
+    assert set(made) == {"how-priors", "priors-dirichlet-0.1", "priors-labels-dirichlet-0.1"}
+    assert (
+        "| Method | CoPL off | CoPL on | FPL off | FPL on | CPL off | CPL on | none off | none on |"
+        in made["priors-dirichlet-0.1"]
+    )
+    page = "<!-- table: how -->\nold\n<!-- end -->\n<!-- table: how-priors -->\n<!-- end -->"
+    filled = update_page(page, made, "page", others=["how"])
+    assert "\nold\n" in filled and made["how-priors"] in filled
+
+
+def test_of_the_grid_with_priors_only_what_was_played_is_shown():
+    def rule(config):
+        return 0.75 if (config.method, config.labeler) in {("fedcopl", "copl"), ("promptfl", "fpl")} else None
+
+    made = page_sections(DEMO, MadeUp(rule), (1,), "fedcopl reproduce grid-priors", "grid-priors")
+    head, _, *rows = made["priors-dirichlet-0.1"].splitlines()
+    assert head == "| Method | CoPL off | CoPL on | FPL off | FPL on |"
+    assert [row.split(" |")[0] for row in rows] == ["| FedCoPL", "| PromptFL"]
+    assert rows[0].endswith("| – | – |")
+
+
 def test_backslashes_in_a_table_are_backslashes():
     page = "<!-- table: one -->\n<!-- end -->"
     assert r"\1 \g<0>" in update_page(page, {"one": r"\1 \g<0>"}, "page")

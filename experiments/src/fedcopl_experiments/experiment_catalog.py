@@ -30,9 +30,11 @@ class Experiment:
     note: str = ""  # what a reader must know of how we understood it
 
 
+OF_ALL = "CLIP: of the whole test set, as in the paper; all else: mean over the clients."
 NOTES = {
+    **dict.fromkeys(("table1", "table2", "table4", "table8"), OF_ALL),
     "table5": "Without any of the three each client trains on all its images with the labels CLIP gives them.",
-    "table9": "Of CPL an image's label is the class it was given to; it is trained with its whole set of candidates.",
+    "table9": "Of CPL: how many sets of candidates hold the truth, as its authors count; it trains with the whole set.",
     "table10": "τ is the level of a quantile: 0.5 is the median.",
     "fig-drift": "Solid: both prompts are aggregated, so that both are measured from an aggregated prompt, as in the "
     "supplement's definition. Dashed: FedCoPL, whose text prompts are measured from their mean.",
@@ -67,6 +69,9 @@ ENTRIES = (
     _entry("fig-accuracy", "accuracy over the rounds (ours; not in the paper)", figure_cells.accuracy),
     _entry("fig-tau", "table10 and table11 as curves", figure_cells.taus),
     _entry("grid", "every method with every labeler (ours; not in the paper)", table_cells.grid, ("Method",)),
+    _entry(
+        "grid-priors", "the same by today's defaults, priors off and on (ours)", table_cells.grid_priors, ("Method",)
+    ),
 )
 EXPERIMENTS: Mapping[str, Experiment] = {entry.name: entry for entry in ENTRIES}
 ALIASES: Mapping[str, tuple[str, ...]] = {

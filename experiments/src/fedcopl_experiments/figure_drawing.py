@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedcopl.files import write_bytes
+from fedcopl.files import publish_bytes
 
 from .figure_panels import FigureLine, Panel, PartitionMap
 
@@ -168,5 +168,5 @@ def _save(figure: "Figure", file: Path) -> list[Path]:
         content = io.BytesIO()
         figure.savefig(content, format=kind, dpi=200, metadata=metadata)
         written.append(file.with_name(f"{file.name}.{kind}"))
-        write_bytes(written[-1], content.getvalue())
+        publish_bytes(written[-1], content.getvalue())
     return written

@@ -12,6 +12,7 @@ class GridMethod:
 
     name: str  # as in the settings
     title: str
+    trains: bool
     averages: bool  # anything at all
     pools: bool
     can_know_truth: bool  # may be trained on true labels instead: an upper bound
@@ -19,6 +20,15 @@ class GridMethod:
 
 def grid_methods() -> list[GridMethod]:
     """Every method that trains anything, once, by its first name; what is no federation stands last."""
+    return [method for method in _declared() if method.trains]
+
+
+def lone_methods() -> list[GridMethod]:
+    """Those that train nothing, and in which each site still answers in a way of its own: they need no labeler."""
+    return [method for method in _declared() if not method.trains]
+
+
+def _declared() -> list[GridMethod]:
     from fedcopl.methods import METHODS, choose_method  # brings torch
 
     first_names: dict[object, str] = {}
@@ -26,9 +36,9 @@ def grid_methods() -> list[GridMethod]:
         first_names.setdefault(build, name)
     methods = {name: choose_method(RunConfig(method=name)) for name in first_names.values()}
     declared = [
-        GridMethod(name, method.title, bool(method.shared()), method.pools, _can_know_truth(name))
+        GridMethod(name, method.title, method.trains, bool(method.shared()), method.pools, _can_know_truth(name))
         for name, method in methods.items()
-        if method.trains
+        if method.trains or method.answers_alone
     ]
     return sorted(declared, key=lambda method: (method.pools, not method.averages))
 

@@ -16,21 +16,6 @@ from .run_key import run_key
 from .store import ResultStore, StoredRun
 from .workers import devices
 
-# Where nothing like it was stored: images trained on in a second, on a GPU such as the paper's (RTX 3090) and on a CPU.
-GPU_RATES = {"ViT-B/32": 300.0, "ViT-B/16": 90.0, "ViT-L/14": 25.0, "RN50": 150.0}
-CPU_RATES = {"glyph-clip": 500.0, "ViT-B/32": 3.0, "ViT-B/16": 1.0, "ViT-L/14": 0.3, "RN50": 2.0}
-SLOWEST = 0.3
-TRAINING_IMAGES = {
-    "dtd": 3760,
-    "resisc45": 6300,
-    "cub200": 5994,
-    "ucf101": 7639,
-    "cifar10": 50000,
-    "cifar100": 50000,
-    "digits": 1198,
-}
-CHEAPER = 20  # times: a pass over images that are encoded already, by docs/benchmarks.md
-SHARE_LABELLED = 0.5  # of the images, by the median filters
 RunKind = tuple[str, str, str]  # backbone, data set, method
 
 
@@ -98,18 +83,17 @@ def _kind(config: RunConfig) -> RunKind:
 
 
 def _work(config: RunConfig) -> float:
-    """Passes over the images: those that are trained on, and about as much again to label and to measure."""
-    from fedcopl.methods import choose_method  # brings torch
+    """FLOP, by the model of cost."""
+    from .expected_cost import expected_cost  # brings torch
 
-    passes = config.rounds * (SHARE_LABELLED * config.train.epochs + 1)
-    return 1 + passes / CHEAPER if choose_method(config).keeps_images else passes
+    return expected_cost(config).flop
 
 
 def rough_seconds(config: RunConfig) -> float:
-    """From the size of the data set and a rate that nobody measured here."""
-    rates = GPU_RATES if devices() and config.model.backbone in GPU_RATES else CPU_RATES
-    images = TRAINING_IMAGES.get(config.data.source, 10_000) * config.sharing.participation
-    return _work(config) * images / rates.get(config.model.backbone, SLOWEST)
+    """Where nothing like it was stored: by the model of cost, and by how fast this machine was just now."""
+    from .expected_cost import expected_seconds
+
+    return expected_seconds(config)
 
 
 def missing(configs: Iterable[RunConfig]) -> Iterator[str]:

@@ -16,7 +16,6 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from fedcopl.config import RunConfig
-from fedcopl.data.parallel import workers as cores
 from fedcopl.errors import ConfigError, Interrupted
 from fedcopl.run.record import Outcome
 
@@ -76,8 +75,8 @@ def _by_key(configs: Sequence[RunConfig], jobs: int) -> dict[str, RunConfig]:
 
 
 def _with_threads(config: RunConfig, jobs: int) -> RunConfig:
-    """Say how many threads where the settings leave it open: a process keeps what the run before it chose."""
-    threads = config.model.threads or (1 if jobs > 1 else cores())
+    """Several runs at once have a core each; one alone shares its clients out among all cores itself."""
+    threads = config.model.threads or (1 if jobs > 1 else 0)
     return config.model_copy(update={"model": config.model.model_copy(update={"threads": threads})})
 
 
@@ -157,7 +156,8 @@ class _Grid:
                 return worker
             worker.stop()
         taken = [worker.device for worker in self._playing]
-        return Worker(self._messages, min(self._devices, key=taken.count, default=None))
+        device = min(self._devices, key=taken.count, default=None)
+        return Worker(self._messages, device, shares_cores=self._jobs > 1)
 
     def _begin(self, key: str) -> None:
         config, run = self._configs[key], _ActiveRun(key, _now(), time.monotonic())

@@ -48,7 +48,7 @@ def _row(content: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[tuple[C
     gains = row.get("gains", [None] * len(values))
     doubt = row.get("doubt") or content.get("doubt", "")
     for column, value, mark, gain in zip(content["columns"], values, marks, gains, strict=True):
-        doubtful = row.get("doubts", {}).get(column[-1], doubt)
+        doubtful = next((why for part, why in row.get("doubts", {}).items() if part in column), doubt)
         yield (
             (row.get("block", ""), tuple(row["name"]), tuple(column)),
             PaperNumber(float(value), MARKS[mark], gain, doubtful),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedcopl.errors import ConfigError
-from fedcopl.files import write_text
+from fedcopl.files import publish_text
 
 from .experiment_catalog import Experiment
 from .measures import StoredOutcomes
@@ -13,6 +13,8 @@ from .result_tables import ResultTable, build_table
 from .results_page import new_page, page_sections, update_page
 from .scales import Stage
 from .table_formats import to_csv, to_latex, to_markdown
+
+GRIDS = ("grid", "grid-priors")  # whose tables stand on a page between markers
 
 
 @dataclass
@@ -43,19 +45,26 @@ class Renderer:
             else:
                 self._table(experiment, done)
         if update or any(experiment.name == "grid" for experiment in experiments):
-            self._page(update, done)
+            self._page(experiments, update, done)
         return done
 
-    def refuse_page(self, update: Path) -> None:
+    def refuse_page(self, experiments: Sequence[Experiment], update: Path) -> None:
         """Say before the work that a page cannot be filled."""
-        update_page(read_page(update), page_sections(self.stage, self.outcomes, self.seeds, self.command), str(update))
+        update_page(read_page(update), *self._sections(experiments, update))
+
+    def _sections(self, experiments: Sequence[Experiment], update: Path) -> tuple[dict[str, str], str, list[str]]:
+        """For `update_page`: what is made of the grids that are asked for, and what others could be made."""
+        made = {grid: page_sections(self.stage, self.outcomes, self.seeds, self.command, grid) for grid in GRIDS}
+        asked = [experiment.name for experiment in experiments if experiment.name in GRIDS] or ["grid"]
+        now = {name: text for grid in asked for name, text in made[grid].items()}
+        return now, str(update), [name for sections in made.values() for name in sections if name not in now]
 
     def _table(self, experiment: Experiment, done: Rendering) -> None:
         table = build_table(experiment, self.stage, self.outcomes, self.seeds)
         done.tables.append(table)
         for ending, text in (("md", to_markdown(table)), ("tex", to_latex(table)), ("csv", to_csv(table))):
             done.files.append(self.out / f"{experiment.name}.{ending}")
-            write_text(done.files[-1], text)
+            publish_text(done.files[-1], text)
 
     def _figure(self, experiment: Experiment, done: Rendering) -> None:
         from .figure_drawing import draw_heat_maps, draw_lines  # brings matplotlib
@@ -70,17 +79,18 @@ class Renderer:
             drawn = draw_lines(panels, file) if panels else []
             if drawn:
                 drawn.append(file.with_name(f"{file.name}.csv"))
-                write_text(drawn[-1], panels_csv(panels))
+                publish_text(drawn[-1], panels_csv(panels))
         done.files += drawn
         if not drawn:
             done.empty.append(experiment.name)
 
-    def _page(self, update: Path | None, done: Rendering) -> None:
-        sections = page_sections(self.stage, self.outcomes, self.seeds, self.command)
-        done.files.append(self.out / "results.md")
-        write_text(done.files[-1], new_page(sections, self.stage))
+    def _page(self, experiments: Sequence[Experiment], update: Path | None, done: Rendering) -> None:
+        if any(experiment.name == "grid" for experiment in experiments) or not update:
+            sections = page_sections(self.stage, self.outcomes, self.seeds, self.command)
+            done.files.append(self.out / "results.md")
+            publish_text(done.files[-1], new_page(sections, self.stage))
         if update:
-            write_text(update, update_page(read_page(update), sections, str(update)))
+            publish_text(update, update_page(read_page(update), *self._sections(experiments, update)))
             done.files.append(update)
 
 

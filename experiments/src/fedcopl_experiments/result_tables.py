@@ -62,6 +62,23 @@ class ResultTable:
     def entries(self) -> list[TableEntry]:
         return [entry for block in self.blocks for _, row in block.rows for entry in row if entry]
 
+    def played(self) -> "ResultTable":
+        """Without the rows and columns of which there is no number yet."""
+        rows = [entries for block in self.blocks for _, entries in block.rows]
+        kept = [n for n in range(len(self.columns)) if any(_is_known(entries[n]) for entries in rows)]
+        blocks = tuple(
+            replace(
+                block,
+                rows=[(name, [row[n] for n in kept]) for name, row in block.rows if any(map(_is_known, row))],
+            )
+            for block in self.blocks
+        )
+        return replace(self, columns=tuple(self.columns[n] for n in kept), blocks=blocks)
+
+
+def _is_known(entry: TableEntry | None) -> bool:
+    return entry is not None and bool(entry.sample.values)
+
 
 def build_table(experiment: Experiment, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]) -> ResultTable:
     """Read every cell of an experiment."""

@@ -6,7 +6,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fedcopl.config import RunConfig
@@ -19,8 +19,8 @@ from .grid_methods import grid_methods
 from .measures import StoredOutcomes
 from .paper_names import BLOCKS, LABELERS, SIX, title
 from .result_tables import build_table
-from .scales import Stage
-from .table_cells import grid_block
+from .scales import USUAL_SKEW, Stage
+from .table_cells import grid_block, priors_block
 from .table_formats import markdown_grid
 
 MARKED = re.compile(r"(?P<begin><!-- table: (?P<name>[\w.-]+) -->\n).*?(?P<end><!-- end -->)", re.S)
@@ -43,12 +43,16 @@ HEADINGS = {  # of the sections, for a page that does not exist yet
 }
 
 
-def page_sections(stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> dict[str, str]:
-    """Everything that can stand between markers, by its name."""
-    sections = {"how": _how(stage, outcomes, seeds, command)}
+def page_sections(
+    stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str, grid: str = "grid"
+) -> dict[str, str]:
+    """Everything of a grid that can stand between markers, by its name."""
+    how, tables = ("how", _tables) if grid == "grid" else ("how-priors", _priors_tables)
+    sections = {how: _how(grid, stage, outcomes, seeds, command)}
     for dataset, skew, suffix in _parts(stage):
-        for kind, experiment in _tables(stage, dataset, skew):
-            sections[f"{kind}-{suffix}"] = markdown_grid(build_table(experiment, stage, outcomes, seeds))
+        for kind, experiment in tables(stage, dataset, skew):
+            table = build_table(experiment, stage, outcomes, seeds)
+            sections[f"{kind}-{suffix}"] = markdown_grid(table if grid == "grid" else table.played())
     return sections
 
 
@@ -62,9 +66,9 @@ def new_page(sections: Mapping[str, str], stage: Stage) -> str:
     return update_page("\n".join(lines), sections, "the new page")
 
 
-def update_page(page: str, sections: Mapping[str, str], origin: str) -> str:
-    """Replace what stands between the markers and nothing else."""
-    named = [found["name"] for found in MARKED.finditer(page)]
+def update_page(page: str, sections: Mapping[str, str], origin: str, others: Iterable[str] = ()) -> str:
+    """Replace what stands between the markers and nothing else; `others` are sections that are not made now."""
+    named = [found["name"] for found in MARKED.finditer(page) if found["name"] not in set(others)]
     unknown = [name for name in named if name not in sections]
     if unknown:
         raise ConfigError(f"{origin}: there is no table {unknown[0]!r} to put there (known: {', '.join(sections)})")
@@ -72,7 +76,12 @@ def update_page(page: str, sections: Mapping[str, str], origin: str) -> str:
         raise ConfigError(
             f"{origin}: has no <!-- table: NAME --> ... <!-- end --> (known names: {', '.join(sections)})"
         )
-    return MARKED.sub(lambda found: f"{found['begin']}\n{sections[found['name']]}\n{found['end']}", page)
+
+    def filled(found: re.Match[str]) -> str:
+        made = sections.get(found["name"])
+        return found[0] if made is None else f"{found['begin']}\n{made}\n{found['end']}"
+
+    return MARKED.sub(filled, page)
 
 
 def _between(name: str) -> list[str]:
@@ -94,6 +103,14 @@ def _tables(stage: Stage, dataset: str, skew: str) -> Iterator[tuple[str, Experi
     yield "gain", _experiment([replace(cell, measure="gain") for cell in played], "Method")
     yield "diagnostics", _experiment(_diagnostic_cells(stage, dataset, skew), "Method")
     yield "labels", _experiment(_label_cells(stage, dataset, skew), "Labeler")
+
+
+def _priors_tables(stage: Stage, dataset: str, skew: str) -> Iterator[tuple[str, Experiment]]:
+    if skew == USUAL_SKEW:
+        cells = list(priors_block(stage, dataset))
+        yield "priors", _experiment(cells, "Method")
+        labels = [cell for cell in cells if cell.measure == "final" and cell.column[0] != "none"]
+        yield "priors-labels", _experiment([replace(cell, measure="last_labels") for cell in labels], "Method")
 
 
 def _experiment(cells: list[ExperimentCell], head: str) -> Experiment:
@@ -125,9 +142,9 @@ def _diagnostic_cells(stage: Stage, dataset: str, skew: str) -> list[ExperimentC
     ]
 
 
-def _how(stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
+def _how(grid: str, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int], command: str) -> str:
     """The command, what was run, and by which versions."""
-    configs = runs_of([EXPERIMENTS["grid"]], stage, seeds)
+    configs = runs_of([EXPERIMENTS[grid]], stage, seeds)
     runs = [run for config in configs if (run := outcomes.run(config))]
     versions = {f"{name} {number}" for run in runs for name, number in run.versions.items() if name != "fedcopl"}
     codes = sorted({run.code for run in runs})

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fedcopl.config import RunConfig
 
 from .cells import Cells, ExperimentCell
-from .grid_methods import grid_methods
+from .grid_methods import grid_methods, lone_methods
 from .paper_names import (
     AVERAGE,
     BASELINES,
@@ -22,12 +22,12 @@ from .paper_names import (
     TITLES,
     title,
 )
-from .scales import Stage
+from .scales import TO_THE_LETTER, USUAL_SKEW, Stage, todays
 
 
 def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple[str, ...], tuple[str, str], str]]:
     """(row, (method, labeler), measure) of the paper's large tables; zero-shot is measured in every run."""
-    yield ("CLIP", "-"), OURS, "zero_shot"
+    yield ("CLIP", "-"), OURS, "zero_shot_of_all"
     for name, method in BASELINES.items():
         for labeler in labelers:
             yield (name, LABELERS[labeler]), (method, labeler), "final"
@@ -133,12 +133,13 @@ def table7(stage: Stage) -> list[ExperimentCell]:
 def table9(stage: Stage) -> list[ExperimentCell]:
     """The labels of the first refresh depend on labeler and split alone: any run of theirs will do."""
     makers = {"fpl": "promptfl", "cpl": "promptfl", "copl": "fedcopl"}
+    measures = {"cpl": "first_coverage"}
     return [
         ExperimentCell(
             (LABELERS[labeler],),
             (title(data),),
             (stage.config(data, method, labeler, skew),),
-            "first_labels",
+            measures.get(labeler, "first_labels"),
             block,
         )
         for skew, block in BLOCKS.items()
@@ -174,10 +175,43 @@ def grid_block(stage: Stage, dataset: str, skew: str) -> Iterator[ExperimentCell
     """Every method with every labeler, and what needs none; what is no federation is a bound, not a competitor."""
     for method in grid_methods():
         for labeler in stage.scale.labelers:
-            config = stage.config(dataset, method.name, labeler, skew)
+            config = stage.config(dataset, method.name, labeler, skew, reading=TO_THE_LETTER)
             yield ExperimentCell((method.title,), (LABELERS[labeler],), (config,), ranked=not method.pools)
     for method in (method for method in grid_methods() if method.can_know_truth):
         config = stage.config(dataset, method.name, skew=skew, changes={"options.labels": "truth"})
         yield ExperimentCell((f"{method.title}, true labels",), ("none",), (config,), ranked=False)
+    for method in lone_methods():
+        yield ExperimentCell((method.title,), ("none",), (stage.config(dataset, method.name, skew=skew),))
     zero_shot = stage.config(dataset, skew=skew)  # is measured in every run
     yield ExperimentCell(("zero-shot CLIP",), ("none",), (zero_shot,), "zero_shot", ranked=False)
+
+
+PRIORS = {"off": False, "on": True}
+
+
+def grid_priors(stage: Stage) -> list[ExperimentCell]:
+    """The grid by today's defaults, with and without priors: under one skew, for they cost twice the runs."""
+    return [
+        replace(cell, block=f"{title(data)}: {BLOCKS[USUAL_SKEW]}")
+        for data in stage.columns(SIX)
+        for cell in priors_block(stage, data)
+    ]
+
+
+def priors_block(stage: Stage, dataset: str) -> Iterator[ExperimentCell]:
+    """Every method with every labeler, first without and then with priors, and what priors do without training."""
+    for method in grid_methods():
+        for labeler in stage.scale.labelers:
+            for word, priors in PRIORS.items():
+                config = _by_todays(stage, dataset, method.name, labeler, priors)
+                column = (LABELERS[labeler], word)
+                yield ExperimentCell((method.title,), column, (config,), ranked=not method.pools)
+    alone = _by_todays(stage, dataset, "priors", "copl", priors=True)
+    yield ExperimentCell(("no training",), ("none", "off"), (alone,), "zero_shot", ranked=False)
+    yield ExperimentCell(("no training",), ("none", "on"), (alone,), ranked=False)
+
+
+def _by_todays(stage: Stage, dataset: str, method: str, labeler: str, priors: bool) -> RunConfig:
+    config = stage.config(dataset, method, labeler, reading=TO_THE_LETTER, changes=todays(priors=priors))
+    name = "-".join([method, labeler, dataset, "priors" if priors else "no-priors"])
+    return config.model_copy(update={"name": name})

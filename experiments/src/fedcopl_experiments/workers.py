@@ -23,7 +23,7 @@ START = "import sys; sys.path[:] = sys.argv[1:]; from fedcopl_experiments.worker
 class Worker:
     """One process. All it says comes into the queue as (worker, message); the last message is `Ended`."""
 
-    def __init__(self, messages: "Messages", device: str | None):
+    def __init__(self, messages: "Messages", device: str | None, *, shares_cores: bool):
         self._complaints = TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         # -P: a file in the working folder that is called like a module is not taken for it.
         self._process = subprocess.Popen(
@@ -31,7 +31,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,
-            env=dict(os.environ) | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device}),
+            env=_environment(device, shares_cores),
             text=True,
             encoding="utf-8",
         )
@@ -85,6 +85,12 @@ class Worker:
                 messages.put((self, message_from_line(line)))
         self._process.wait()
         messages.put((self, Ended()))
+
+
+def _environment(device: str | None, shares_cores: bool) -> dict[str, str]:
+    """Of a process: which GPU it sees, and that its run has no processes of its own where other runs have the cores."""
+    seen = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
+    return dict(os.environ) | seen | ({"FEDCOPL_WORKERS": "1"} if shares_cores else {})
 
 
 def devices() -> list[str]:

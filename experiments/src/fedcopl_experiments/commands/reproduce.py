@@ -133,7 +133,7 @@ class _Request:
         outcomes = StoredOutcomes(ResultStore(self.folder / FILE_NAME), any_code=draw_only)
         renderer = Renderer(self.stage, outcomes, self.seeds, self.out, command)
         if self.update:
-            renderer.refuse_page(self.update)
+            renderer.refuse_page(self.experiments, self.update)
         outcome = None
         if not draw_only:
             with watch() as watcher:

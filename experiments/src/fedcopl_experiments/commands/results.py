@@ -35,6 +35,10 @@ def results(
     mlflow: Annotated[
         Path | None, typer.Option(help="Write a folder with a database that MLflow shows.", show_default=False)
     ] = None,
+    wandb: Annotated[
+        Path | None,
+        typer.Option(help="Write a folder of offline runs for Weights & Biases.", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of the table.")] = False,
 ) -> None:
     """List the runs of a results store, or export them."""
@@ -44,7 +48,7 @@ def results(
     if not store.path.exists():
         raise RunFolderError(f"{store.path}: there are no results; name the folder that has some with --place")
     runs = store.runs()
-    written = [*_export(store, export), *_write(runs, tensorboard, mlflow)]
+    written = [*_export(store, export), *_write(runs, tensorboard, mlflow, wandb)]
     if as_json:
         print(json.dumps([run_row(run) for run in runs]))
     elif written:
@@ -60,8 +64,8 @@ def _export(store: "ResultStore", file: Path | None) -> list[str]:
     return [f"{file} and {file.stem}-rounds{file.suffix} beside it"]
 
 
-def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | None) -> list[str]:
-    from ..tensorboard_mlflow import DATABASE, write_mlflow, write_tensorboard
+def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | None, wandb: Path | None) -> list[str]:
+    from ..experiment_trackers import DATABASE, write_mlflow, write_tensorboard, write_wandb
 
     lines = []
     if tensorboard is not None:
@@ -71,6 +75,11 @@ def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | Non
         count = write_mlflow(runs, mlflow)
         look = f"mlflow ui --backend-store-uri sqlite:///{mlflow / DATABASE}"
         lines.append(f"{mlflow}: {count} new runs; look at them with: {look}")
+    if wandb is not None:
+        count = write_wandb(runs, wandb)
+        lines.append(
+            f"{wandb}: {count} new runs, on this machine only; to send them: wandb sync {wandb}/wandb/offline-*"
+        )
     return lines
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcopl.errors import ConfigError
-from fedcopl.files import write_bytes
+from fedcopl.files import publish_bytes
 
 from ..flat_settings import flat
 from .stored_run import StoredRun, headline, is_huge, readable, round_rows
@@ -21,8 +21,8 @@ ABOUT = ("key", "status", "error", "host", "code", "started", "finished", "folde
 def export_runs(runs: Sequence[StoredRun], path: Path) -> None:
     """One row per run into `path`, one per run and round into its sibling `-rounds`."""
     encode = _encoder(path)
-    write_bytes(path, encode([run_row(run) for run in runs]))
-    write_bytes(
+    publish_bytes(path, encode([run_row(run) for run in runs]))
+    publish_bytes(
         path.with_name(f"{path.stem}-rounds{path.suffix}"), encode([row for run in runs for row in _rounds(run)])
     )
 

@@ -1,4 +1,4 @@
-"""Stored runs for TensorBoard and MLflow: written to local files, nothing is sent anywhere.
+"""Stored runs for TensorBoard, MLflow and Weights & Biases: written to local files, nothing is sent anywhere.
 
 Step 0 is zero-shot, step 1 the first round.
 """
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ from .store import StoredRun, accuracies, round_rows
 EXPERIMENT = "fedcopl"
 KEY_TAG = "fedcopl.key"
 DATABASE = "mlflow.db"
+OFFLINE = "offline-run-*-"  # and the key: what `wandb sync` takes for a run
 BATCH = 1000  # metrics that MLflow takes at once
 LONGEST = 6000  # characters of a setting that MLflow takes
 EVENTS = "events.out.tfevents.*"
@@ -113,6 +115,64 @@ def _import(extra: str, modules: Sequence[str]) -> list[Any]:
         raise ConfigError(
             f"writing for {extra} needs its package: pip install 'fedcopl-experiments[{extra}]' ({error})"
         ) from error
+
+
+def write_wandb(runs: Iterable[StoredRun], folder: Path) -> int:
+    """A run folder in `folder/wandb` for each run that is done and not yet there; how many were added.
+
+    Always offline: `wandb sync` sends them, if somebody wants that. Written aside first, so that a kill leaves no half.
+    """
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # before the import: it would tell its makers
+    aside, whole = folder / ".unfinished", folder / "wandb"
+    try:
+        new = [run for run in runs if run.is_done and not any(whole.glob(OFFLINE + _tag(run.key)))]
+        whole.mkdir(parents=True, exist_ok=True)
+        [wandb] = _import("wandb", ["wandb"])
+        for run in new:
+            rmtree(aside, ignore_errors=True)
+            aside.mkdir()
+            _log_offline(wandb, run, aside)
+            [made] = aside.glob(f"wandb/{OFFLINE}{_tag(run.key)}")
+            made.rename(whole / made.name)
+        rmtree(aside, ignore_errors=True)
+        return len(new)
+    except FedCoPLError:
+        raise
+    except Exception as error:  # its own, and those of the process that it starts, have no common root
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunFolderError(f"{whole}: cannot be written for Weights & Biases: {why}") from error
+
+
+def _log_offline(wandb: Any, run: StoredRun, folder: Path) -> None:
+    """One run as if it were made now, with the times at which it was."""
+    steps: dict[int, dict[str, float]] = {}
+    for step, metric, value, when in _metrics(run):
+        steps.setdefault(step, {})[metric] = value
+        steps[step]["_timestamp"] = when
+    quiet = wandb.Settings(
+        mode="offline",
+        silent=True,
+        console="off",
+        disable_git=True,
+        disable_code=True,
+        host=run.host,
+        x_start_time=_time(run.started),
+        x_disable_stats=True,
+        x_disable_meta=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
+    with wandb.init(
+        project=EXPERIMENT,
+        id=_tag(run.key),
+        name=run.settings.get("name"),
+        dir=str(folder),
+        config={**flat(run.settings), "fedcopl.code": run.code, "fedcopl.folder": run.folder},
+        settings=quiet,
+        reinit="create_new",
+    ) as made:
+        for step, measured in sorted(steps.items()):
+            made.log(measured, step=step)
 
 
 def _experiment(client: Any, folder: Path) -> str:

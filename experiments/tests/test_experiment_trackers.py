@@ -1,6 +1,8 @@
-"""What TensorBoard and MLflow read back."""
+"""What TensorBoard, MLflow and Weights & Biases read back."""
 
+import json
 import os
+import struct
 import subprocess
 import sys
 import warnings
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl_experiments.tensorboard_mlflow import write_mlflow, write_tensorboard
+from fedcopl_experiments.experiment_trackers import write_mlflow, write_tensorboard, write_wandb
 from stored_runs import failed, stored
 
 RUNS = [stored("k1", name="first"), stored("k2", final=0.5, seed=2), failed("k3")]
@@ -69,7 +71,7 @@ def test_tensorboard_needs_no_torch(tmp_path):
     script = (
         "import sys; sys.path.append(sys.argv[1]); from pathlib import Path\n"
         "from stored_runs import stored\n"
-        "from fedcopl_experiments.tensorboard_mlflow import write_tensorboard\n"
+        "from fedcopl_experiments.experiment_trackers import write_tensorboard\n"
         "write_tensorboard([stored()], Path(sys.argv[2]))\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)\n"
     )
@@ -135,7 +137,50 @@ def test_a_database_that_is_none(tmp_path):
         write_mlflow(RUNS, tmp_path)
 
 
-@pytest.mark.parametrize(("write", "extra"), [(write_tensorboard, "tensorboard"), (write_mlflow, "mlflow")])
+def offline_records(file):
+    """What is in a .wandb file: a log as LevelDB's, in blocks of 32 kB, after a header of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content, at, message = file.read_bytes(), 7, b""
+    while at + 7 <= len(content):
+        if 32768 - at % 32768 < 7:  # no room for a header: the rest of the block is empty
+            at += 32768 - at % 32768
+            continue
+        _, size, kind = struct.unpack_from("<IHB", content, at)
+        message += content[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in {1, 4}:  # whole, or the last part
+            yield Record.FromString(message)
+            message = b""
+
+
+@pytest.mark.slow
+def test_wandb_has_what_was_measured_without_a_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "online")  # whatever is set: nothing is sent
+    assert write_wandb(RUNS[:1], tmp_path) == 1
+    assert write_wandb(RUNS, tmp_path) == 1  # what is there is not written twice, a failed run not at all
+    assert sorted(path.name.split("-")[-1] for path in (tmp_path / "wandb").iterdir()) == ["k1", "k2"]
+    assert [path.name for path in tmp_path.iterdir()] == ["wandb"]
+    [file] = tmp_path.glob("wandb/offline-run-*-k1/*.wandb")
+    records = list(offline_records(file))
+    [run] = [record.run for record in records if record.HasField("run")]
+    settings = {one.key: json.loads(one.value_json) for one in run.config.update}
+    assert (run.run_id, run.display_name, run.project) == ("k1", "first", "fedcopl")
+    assert settings["data.beta"] == 0.1 and settings["labels.global_allocation"] is True
+    rows = [
+        {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.HasField("history")
+    ]
+    assert [(row["_step"], row["macro"]) for row in rows] == MACRO
+    assert [row["_timestamp"] - rows[0]["_timestamp"] for row in rows] == [0, 1, 3]
+    assert "exit" in {record.WhichOneof("record_type") for record in records}  # it is whole
+
+
+WRITERS = {"tensorboard": write_tensorboard, "mlflow": write_mlflow, "wandb": write_wandb}
+
+
+@pytest.mark.parametrize(("extra", "write"), WRITERS.items(), ids=WRITERS)
 def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
     for module in [name for name in sys.modules if name.split(".")[0] == extra]:
         monkeypatch.delitem(sys.modules, module)
@@ -146,7 +191,7 @@ def test_without_the_extra_it_is_one_line(tmp_path, monkeypatch, write, extra):
         write(RUNS, tmp_path / "out")
 
 
-@pytest.mark.parametrize("write", [write_tensorboard, write_mlflow])
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_folder_that_cannot_be_made(tmp_path, write):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match="cannot be written"):
