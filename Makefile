@@ -9,9 +9,9 @@ NO_BROWSER := $(if $(shell command -v chromium),,and not browser)
 
 # Tests start many processes: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=1
 
-.PHONY: demo test test-fast test-real bench check clean say-browser
+.PHONY: demo demo-photos test test-fast test-real test-gpu mutants bench bench-quick docs release-check check clean say-browser
 
 $(VENV)/.installed: pyproject.toml experiments/pyproject.toml
 	rm -rf $(VENV)
@@ -27,22 +27,56 @@ $(VENV)/.for-developers: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/fedcopl run
 
+# Fetches CIFAR-10 and OpenAI's ViT-B/32, 770 MB, the first time; without a network one line says what is missing.
+demo-photos: $(VENV)/.installed
+	@$(BIN)/python -c 'import huggingface_hub' 2> /dev/null || $(PIP) --retries 0 --timeout 5 -e '.[hub]' 2> /dev/null || true
+	@$(BIN)/python tools/demo_photos.py
+
+# One worker more than cores: tests of real processes mostly wait for them.
+test: WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 test: $(VENV)/.for-developers say-browser
-	$(PYTEST) -m 'not real $(NO_BROWSER)'
+	$(PYTEST) -m 'not real and not gpu $(NO_BROWSER)'
 
 # Neither whole runs, nor full-size models, nor pages in a browser.
+test-fast: WORKERS = auto
 test-fast: $(VENV)/.for-developers
-	$(PYTEST) -m 'not slow and not browser and not real'
+	$(PYTEST) -m 'not slow and not browser and not real and not gpu'
 
 say-browser:
 	@$(if $(NO_BROWSER),echo 'chromium is not installed: the tests of the pages in a browser are LEFT OUT (apt-get install chromium)',true)
 
-# Needs FEDCOPL_REAL_DATA, a folder with the real CIFAR-10; fails without it.
+# Needs FEDCOPL_REAL_DATA, a folder with the real CIFAR-10, and FEDCOPL_REAL_MODELS, one with a folder for each model;
+# fails without them. Zero-shot must be the paper's to 0.3 points before trained numbers may be compared with it.
+REAL := FEDCOPL_REAL_DATA should name a folder with the real CIFAR-10 (fedcopl data get cifar10 FOLDER fetches it), \
+	FEDCOPL_REAL_MODELS one with a folder ViT-B-32, ViT-B-16 or photo-clip
 test-real: $(VENV)/.for-developers
+	@test -n "$$FEDCOPL_REAL_DATA" -a -n "$$FEDCOPL_REAL_MODELS" || { echo '$(REAL)'; exit 2; }
 	$(BIN)/python -m pytest -m real
 
+# What runs on a GPU, held to the CPU; fails on a machine without one.
+test-gpu: $(VENV)/.for-developers
+	$(BIN)/python -m pytest -q -m gpu
+
+# Faults put in on purpose, each of which a fast test must notice; PART=1/4 tries a quarter of them.
+PART ?= 1/1
+mutants: $(VENV)/.for-developers
+	$(BIN)/python tools/mutants.py --part $(PART)
+
+# On a machine that does nothing else; on a busy one it says so and shows no number.
 bench: $(VENV)/.for-developers
 	$(BIN)/python -m benchmarks
+
+bench-quick: $(VENV)/.for-developers
+	$(BIN)/python -m benchmarks quick
+
+# The documents as a site in build/site, which works from a folder without a network.
+docs: $(VENV)/.for-developers
+	$(BIN)/python tools/docs_site.py
+	@echo 'build/site/index.html'
+
+# Wheel and sdist, each installed into a fresh environment and run.
+release-check: $(VENV)/.for-developers
+	$(BIN)/python tools/release_check.py
 
 check: $(VENV)/.for-developers
 	$(BIN)/ruff format --check .

@@ -1,13 +1,22 @@
 """Settings for all tests."""
 
 import os
+import signal
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
+
+# Who starts the tests in the background has them ignore Ctrl-C, and so would all processes that they start and stop.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests run one process per core; a second thread in each would only wait for the others. Before torch is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# For the same reason: the tests of workers say themselves how many they want.
+os.environ.setdefault("FEDCOPL_WORKERS", "1")
 
 # These machines are shared and noisy: a deadline would fail for want of a core, not for a fault.
 settings.register_profile("fedcopl", deadline=None, max_examples=40)
@@ -16,24 +25,76 @@ settings.load_profile("fedcopl")
 # What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests.
 LONGEST = (
     "tests/deployment/test_deployment.py",
+    "tests/api/test_pages.py",
+    "tests/test_docs.py",
     "tests/simulation/test_simulation.py",
     "tests/simulation/test_methods.py",
-    "tests/test_docs.py",
-    "tests/clip/test_clip.py",
-    "tests/review/test_review_browser.py",
     "experiments/tests/test_grid_killed.py",
-    "tests/api/test_pages.py",
+    "tests/test_docs_site.py",
+    "tests/deployment/test_server_process.py",
+    "tests/clip/test_clip.py",
+    "tests/api/test_federation.py",
+    "tests/simulation/test_truth.py",
     "tests/deployment/test_flower_simulation.py",
     "tests/cli/test_run_command.py",
+    "tests/review/test_review_browser.py",
     "tests/report/test_in_browser.py",
-    "tests/api/test_federation.py",
     "experiments/tests/test_grid.py",
     "experiments/tests/test_reproduce_command.py",
+    "tests/predict/test_export.py",
+    "tests/predict/test_classifier.py",
+    "tests/simulation/test_in_workers.py",
 )
+# Whose tests are long and share nothing: each goes to whichever core is free.
+ONE_BY_ONE = {
+    "tests/deployment/test_deployment.py",
+    "tests/api/test_pages.py",
+    "tests/test_docs.py",
+    "tests/simulation/test_methods.py",
+    "tests/simulation/test_truth.py",
+    "experiments/tests/test_grid_killed.py",
+    "tests/test_docs_site.py",
+    "tests/deployment/test_server_process.py",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the files; within a file nothing changes."""
-    places = {name: place for place, name in enumerate(LONGEST)}
-    root = Path(__file__).parent
-    items.sort(key=lambda item: places.get(item.path.relative_to(root).as_posix(), len(places)))
+    """Order the tests: the long ones first, of each of their files in turn, as some compute and others wait."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+    turns: Counter[str] = Counter()
+
+    def rank(item: pytest.Item) -> tuple[bool, int, int]:
+        file = item.path.relative_to(Path(__file__).parent).as_posix()
+        long = file in ONE_BY_ONE and item.get_closest_marker("slow") is not None
+        turns[file] += long
+        return not long, turns[file] if long else 0, order.get(file, len(order))
+
+    items.sort(key=rank)
+
+
+class FilesAndLongTests(LoadScopeScheduling):
+    """A whole file to a core, because its tests share what was made for them; but of some files test by test."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return nodeid if file in ONE_BY_ONE else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:
+    """In the stead of `--dist loadfile`."""
+    return FilesAndLongTests(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """With `--durations`: also the files that took longest, because many short tests are long together."""
+    if not config.getoption("durations"):
+        return
+    seconds: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                seconds[report.nodeid.split("::")[0]] += report.duration
+    terminalreporter.section(f"slowest files, of {seconds.total():.0f} s together")
+    for file, took in seconds.most_common(25):
+        terminalreporter.write_line(f"{took:6.1f}s {file}")

@@ -9,11 +9,16 @@ from fedcopl.federation.client import NO_PRIOR, Client
 from fedcopl.federation.server import ServerState
 from fedcopl.messages import Ask, Reply
 from fedcopl.rng import stream
-from fedcopl.simulation.simulate import LocalClients
+from fedcopl.simulation.local_clients import LocalClients
 
 CLASSES, WIDTH = 3, 4
 NO_PRIORS = {"balance": False, "site": False, "prototypes": False}  # the protocol of the paper
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """CLIP's features have length one."""
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 class FakeLearner:
@@ -33,7 +38,7 @@ class FakeLearner:
         return self.log_probs
 
     def features(self):
-        return stream(0, "fake features", self.number).normal(size=(len(self.log_probs), WIDTH))
+        return unit_rows(stream(0, "fake features", self.number).normal(size=(len(self.log_probs), WIDTH)))
 
     def remember(self, selection):
         return {}
@@ -41,7 +46,7 @@ class FakeLearner:
     def examine(self, prompts, index):
         return self.log_probs[index]
 
-    def train(self, prompts, selection, round, caution=1.0):
+    def train(self, prompts, selection, round, caution=1.0, beside=None):
         self.trained_with.append(prompts)
         return {**prompts, "visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
 
@@ -52,7 +57,7 @@ class NoisyLearner(FakeLearner):
     def __init__(self, number: int):
         super().__init__(number, images=10 + 7 * number)
 
-    def train(self, prompts, selection, round, caution=1.0):
+    def train(self, prompts, selection, round, caution=1.0, beside=None):
         noise = stream(0, "noise", self.number, round)
         moved = {name: value * 0.9 + noise.normal(size=value.shape) for name, value in prompts.items()}
         return {name: value.astype(np.float32) for name, value in moved.items()}, float(len(selection.index))
@@ -61,9 +66,25 @@ class NoisyLearner(FakeLearner):
 class EntwinedLearner(NoisyLearner):
     """As with CLIP, what the visual prompt learns depends on the text prompt."""
 
-    def train(self, prompts, selection, round, caution=1.0):
-        moved, loss = super().train(prompts, selection, round, caution)
+    def train(self, prompts, selection, round, caution=1.0, beside=None):
+        moved, loss = super().train(prompts, selection, round, caution, beside)
         return moved | {"visual": moved["visual"] + prompts["text"].mean()}, loss
+
+
+class SkewedLearner(FakeLearner):
+    """Images mostly of one class, seen by a model that leans; their features tell the classes apart better."""
+
+    def __init__(self, number: int, images: int = 60):
+        super().__init__(number, images)
+        label = stream(0, "label", number).choice(CLASSES, images, p=np.roll([0.8, 0.15, 0.05], number))
+        scores = stream(0, "scores", number).normal(size=(images, CLASSES)) + 1.5 * np.eye(CLASSES)[label]
+        scores += [0.7, 0, -0.7]
+        self.log_probs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+        noise = stream(0, "features", number).normal(size=(images, WIDTH))
+        self._features = unit_rows(2 * np.eye(WIDTH)[label] + noise)
+
+    def features(self):
+        return self._features
 
 
 class FakeExam:

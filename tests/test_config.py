@@ -23,9 +23,9 @@ def test_all_mistakes_are_reported_at_once_with_the_nearest_name(tmp_path):
     message = str(error.value)
     assert message.startswith(f"{path}: ")
     assert "\n" not in message
-    assert "rounds: Input should be greater than or equal to 1 (given: 0)" in message
+    assert "rounds: should be at least 1, not 0" in message
     assert "train.epoch: unknown setting; did you mean train.epochs?" in message
-    assert "labels.budget: Input should be 'exact' or 'ceil' (given: 'half')" in message
+    assert "labels.budget: should be exact or ceil, not 'half'" in message
     assert "dat: unknown setting" in message
 
 

@@ -106,8 +106,8 @@ def test_the_python_example_of_the_readme_runs(tmp_path):
 
 
 def shown_accuracies(text):
-    """The nine numbers of the table that a run prints."""
-    rows = re.findall(r"│ (?:zero-shot|last round|best round)[^│]*│ +([\d.]+) │ +([\d.]+) │ +([\d.]+) │", text)
+    """The numbers of the table that a run prints, three in each of its rows."""
+    rows = re.findall(r"│ (?:zero-shot|priors|last round|best round)[^│]*│ +([\d.]+) │ +([\d.]+) │ +([\d.]+) │", text)
     return [float(number) for row in rows for number in row]
 
 
@@ -116,11 +116,17 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path):
     command = [sys.executable, "-m", "fedcopl", "run"]
     told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     [shown] = re.findall(r"```text\n(.*?)```", page("README.md"), re.S)
-    assert len(shown_accuracies(shown)) == 9
+    assert len(shown_accuracies(shown)) == 12
     # Another processor may round a last bit otherwise, and a pseudo label or two with it.
     assert shown_accuracies(told) == pytest.approx(shown_accuracies(shown), abs=1.5)
     words = [line.split("  ")[0] for line in shown.splitlines()[-5:]]
     assert [line.split("  ")[0] for line in told.splitlines()[-5:]] == words
+
+
+def test_the_table_of_models_is_that_of_the_models():
+    from models_page import page as made
+
+    assert page("docs/models.md") == made()
 
 
 def test_the_settings_page_is_that_of_the_settings():

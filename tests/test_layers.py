@@ -21,16 +21,16 @@ ONLY = {  # packages from outside that only these parts may use
     "onnxruntime": {"predict"},
     "typer": {"cli"},
     "rich": {"cli", "progress"},
-    "pydantic": {"config", "methods", "run"},
+    "pydantic": {"config", "methods", "run", "deployment"},
     "filelock": {"run", "data", "predict"},
     "cryptography": {"privacy", "deployment"},
     "dp_accounting": {"privacy"},
     "matplotlib": set(),
     "tensorboard": set(),
     "mlflow": set(),
+    "wandb": set(),
 }
 PURE = {"numpy", "typing", "dataclasses", "collections", "math"}  # all that algorithm/ may use
-LABELLING = ("estimate", "allocate", "select")
 
 
 def test_the_walk_finds_the_package():
@@ -48,20 +48,6 @@ def test_looks_only_down(path):
             assert part in ONLY[outside], f"{part} must not import {outside}"
         if outside and part == "algorithm":
             assert outside in PURE, f"algorithm must not import {outside}"
-
-
-def test_the_unsupervised_path_has_no_word_for_truth():
-    # Nothing that estimates, allocates, selects or trains may take ground truth as an argument.
-    for name in (
-        "federation/client.py",
-        "federation/server.py",
-        "algorithm/estimate.py",
-        "algorithm/allocate.py",
-        "algorithm/select.py",
-    ):
-        for node in ast.walk(ast.parse((SOURCE / name).read_text())):
-            if isinstance(node, ast.arg):
-                assert node.arg not in {"truth", "true_labels", "targets", "ground_truth"}, f"{name}: {node.arg}"
 
 
 def bodies() -> Iterator[tuple[str, int]]:

@@ -1,6 +1,7 @@
 """Progress on a terminal, in a notebook and in a file."""
 
 import io
+import sys
 
 import pytest
 from rich.console import Console
@@ -8,7 +9,7 @@ from rich.progress import Progress
 
 from fedcopl import RunConfig, progress
 from fedcopl.messages import Train
-from fedcopl.progress import BarWatcher, LineWatcher, watching
+from fedcopl.progress import BarWatcher, LineWatcher, watch_site, watching
 from fedcopl.run.record import RoundRecord
 from fedcopl.run.watcher import SilentWatcher
 
@@ -29,7 +30,29 @@ def test_lines_where_nothing_can_be_written_over():
     lines = stream.getvalue().splitlines()
     assert lines[:3] == ["loading the model", "note: a <b> note", "3 clients, 2 rounds"]
     assert lines[3].startswith("round 1/2, accuracy 50.0 %, loss 0.250, about ")
-    assert lines[4].startswith("round 2/2, about 0 s left")
+    assert lines[3].endswith(" left")
+    assert lines[4] == "round 2/2"
+
+
+def test_without_training_there_are_no_rounds_to_speak_of():
+    stream = io.StringIO()
+    watcher = LineWatcher(Console(file=stream, width=200), 1)
+    watcher.started(RunConfig(rounds=1, method="zeroshot"), 3, 0)
+    watcher.round_done(RoundRecord(round=0, macro=0.5))
+    assert stream.getvalue().splitlines() == ["3 clients, no training", "answered, accuracy 50.0 %"]
+
+
+def test_a_site_has_its_terminal_back_once_its_images_are_prepared(monkeypatch):
+    # While rich shows a bar, sys.stderr is no terminal to those who ask: nobody would be asked to agree to a run.
+    before, console = sys.stderr, Console(stderr=True, force_terminal=True)
+    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    with watch_site() as watcher:
+        watcher.prepared(1, 2)
+        assert sys.stderr is not before
+        watcher.prepared(2, 2)
+        assert sys.stderr is before
+        watcher.prepared(1, 2)
+    assert sys.stderr is before  # also after a mistake halfway
 
 
 def test_a_bar_on_a_terminal():

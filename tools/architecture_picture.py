@@ -17,7 +17,14 @@ from layers import LAYERS, LEVEL, SOURCE, import_graph, imports
 
 PICTURE = SOURCE.parents[1] / "docs" / "images" / "architecture.svg"
 BESIDE = SOURCE.parents[1] / "experiments" / "src" / "fedcopl_experiments"
-GROUND = ("config", "errors", "files", "published", "rng")  # single files that any part may use: no arrows lead there
+GROUND = (
+    "config",
+    "errors",
+    "files",
+    "mistakes",
+    "published",
+    "rng",
+)  # single files that any part may use: no arrows lead there
 COLOURS = {  # what a part is for: fill and edge
     "the algorithm": ("#e8f1fb", "#3a74b0", ("algorithm", "messages", "privacy", "federation")),
     "images and model": ("#eaf6ea", "#3f8a48", ("clip", "data", "methods")),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
 LAYERS = [  # lowest first: a part imports only from layers below its own
-    {"errors", "rng"},
+    {"errors", "mistakes", "rng"},
     {"config", "files", "algorithm", "messages"},
     {"privacy", "published"},
     {"federation"},

@@ -21,8 +21,10 @@ from PIL import Image, ImageDraw, ImageFont
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedcopl.clip.blocks import TowerShape
 from fedcopl.clip.formats.layouts import to_hugging_face
-from fedcopl.clip.towers import TextTower, TowerShape, VisionTower, split_sentences
+from fedcopl.clip.text_towers import CausalText, split_sentences
+from fedcopl.clip.vision_tower import VisionTower
 from glyph_tokenizer import END, START, build_tokenizer
 
 FOLDER = Path(__file__).parents[1] / "src/fedcopl/clip/glyph_clip"
@@ -122,7 +124,7 @@ def coarse_pixels(ink: Tensor) -> Tensor:
     return ((pixels - MEAN) / STD).expand(-1, 3, -1, -1)
 
 
-def initialise(vision: VisionTower, text: TextTower, generator: torch.Generator) -> None:
+def initialise(vision: VisionTower, text: CausalText, generator: torch.Generator) -> None:
     """CLIP's own initial scales."""
     for tower in (vision, text):
         for parameter in tower.parameters():
@@ -137,12 +139,12 @@ def initialise(vision: VisionTower, text: TextTower, generator: torch.Generator)
             torch.nn.init.zeros_(module.bias)
 
 
-def train(steps: int, batch: int, seed: int) -> tuple[VisionTower, TextTower, Tensor]:
+def train(steps: int, batch: int, seed: int) -> tuple[VisionTower, CausalText, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     ink, place = render_glyphs()
     tokenizer = build_tokenizer(template.format(name) for template in TEMPLATES for name in NAMES)
     vision = VisionTower(VISION, patch=PATCH, image=IMAGE, output=OUTPUT, patch_bias=False, norm_first=True)
-    text = TextTower(TEXT, vocabulary=tokenizer.get_vocab_size(), positions=POSITIONS, output=OUTPUT)
+    text = CausalText(TEXT, vocabulary=tokenizer.get_vocab_size(), positions=POSITIONS, output=OUTPUT)
     initialise(vision, text, generator)
     scale = torch.nn.Parameter(torch.tensor(math.log(1 / 0.07)))
     parameters = [*vision.parameters(), *text.parameters()]
@@ -186,7 +188,7 @@ def matching_loss(logits: Tensor, place: Tensor) -> Tensor:
     return (image_to_text + text_to_image) / 2
 
 
-def save(folder: Path, vision: VisionTower, text: TextTower, scale: Tensor) -> None:
+def save(folder: Path, vision: VisionTower, text: CausalText, scale: Tensor) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer(template.format(name) for template in TEMPLATES for name in NAMES)
     weights = to_hugging_face(vision, text, scale)

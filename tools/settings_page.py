@@ -15,8 +15,7 @@ Made by `tools/settings_page.py` from `src/fedcopl/config.py`; a test holds it t
 
 In a TOML file sections are tables; on the command line a setting is `section.key=value`, and the bare key is enough
 where only one section has it: `clients=5` is `data.clients=5`. Unknown settings are refused with the nearest right
-name. Where the defaults differ from the paper is in [the algorithm](algorithm.md); `fedcopl run --as-published` sets
-all of that back.
+name. Which of these are the paper's, which its authors' and which ours: [what `--as-published` means](as-published.md).
 """
 
 

@@ -1,0 +1,71 @@
+"""The documents as a site, the pages made by tools, and the notebooks."""
+
+import json
+
+import pytest
+
+import commands_page
+import docs_site
+from documents import ROOT, page
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.slow
+def test_the_page_of_commands_is_as_the_commands_are():
+    assert page("docs/commands.md") == commands_page.page(), "run tools/commands_page.py"
+
+
+@pytest.mark.slow
+def test_every_page_has_its_place_in_the_site():
+    named = page("mkdocs.yml")
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob("*.md")]
+    assert [name for name in pages if f"- {name}\n" not in named] == []
+
+
+def test_a_notebook_becomes_a_page():
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "text"]},
+        {"cell_type": "code", "source": ["1 + 1"], "outputs": [{"data": {"text/plain": ["2"]}}]},
+        {"cell_type": "code", "source": ["x = 1"], "outputs": []},
+    ]
+    made = docs_site.as_page({"cells": cells})
+    assert made == "# Title\ntext\n\n```python\n1 + 1\n```\n\n```text\n2\n```\n\n```python\nx = 1\n```\n"
+
+
+def test_links_of_the_first_page_lead_to_pages_of_the_site():
+    assert docs_site.as_in_docs("[a](docs/data.md), [b](docs/decisions)") == "[a](data.md), [b](decisions/index.md)"
+    assert (
+        docs_site.without_files("[the code](../experiments), [n](notebooks/a.ipynb)") == "the code, [n](notebooks/a.md)"
+    )
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_asks_nobody(tmp_path):
+    """mkdocs itself fails on a link that leads nowhere."""
+    assert docs_site.main() == 0
+    site = ROOT / "build" / "site"
+    first = (site / "index.html").read_text(encoding="utf-8")
+    assert 'href="tutorial.html"' in first
+    for fetched in ('src="http', "src=http", 'rel="stylesheet" href="http', "fonts.googleapis", "unpkg.com"):
+        assert fetched not in first
+    assert (site / "javascripts" / "iframe-worker.js").is_file()
+    assert "Cooperative Pseudo Labeling" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_prints_what_it_shows(path, tmp_path):
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    shown = [docs_site.as_page({"cells": [json.loads(json.dumps(cell))]}) for cell in notebook.cells]
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
+    for cell in notebook.cells:
+        cell["outputs"] = [output for output in cell.get("outputs", ()) if output.get("name") != "stderr"]
+    assert [docs_site.as_page({"cells": [cell]}) for cell in notebook.cells] == shown
+
+
+def test_there_are_notebooks():
+    assert [path.stem for path in NOTEBOOKS] == ["adding-a-method", "first-steps"]

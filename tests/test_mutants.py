@@ -1,0 +1,64 @@
+"""The list of faults that `make mutants` puts in fits the program, and the tool tells what became of each."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mutants import ROOT, BadMutant, Mutant, Workshop, part_of, read_mutants
+
+MUTANTS = read_mutants()
+
+
+def test_there_are_many_and_each_has_a_name_of_its_own():
+    assert len(MUTANTS) >= 60
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_fits_the_program_and_names_tests_that_exist(mutant):
+    mutant.applied_to((ROOT / mutant.file).read_text(encoding="utf-8"))
+    assert mutant.tests
+    for test in mutant.tests:
+        file, *function = test.split("::")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert all(re.search(rf"^def {name}\b", text, re.MULTILINE) for name in function), test
+
+
+def test_parts_are_all_together():
+    parts = [part_of(MUTANTS, f"{number}/4") for number in (1, 2, 3, 4)]
+    assert sorted(mutant.name for part in parts for mutant in part) == sorted(mutant.name for mutant in MUTANTS)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    with pytest.raises(BadMutant, match="--part 5/4"):
+        part_of(MUTANTS, "5/4")
+
+
+@pytest.fixture
+def workshop(tmp_path):
+    """A program of one line with a test of one line."""
+    source = tmp_path / "source"
+    for folder in ("src", "tests"):
+        (source / folder).mkdir(parents=True)
+    (source / "src" / "two.py").write_text("two = 1 + 1\nthree = two + 1\n")
+    (source / "tests" / "test_two.py").write_text("from two import two\n\n\ndef test_two():\n    assert two == 2\n")
+    (tmp_path / "copy").mkdir()
+    return Workshop.below(tmp_path / "copy", source)
+
+
+def test_what_becomes_of_a_mutant(workshop, monkeypatch):
+    fault = Mutant("three halves", "src/two.py", "1 + 1", "1 + 2", ("tests/test_two.py",))
+    broken = replace(fault, new="1 +")
+    unnoticed = replace(fault, old="two + 1", new="two + 2")
+    fates = [workshop.fate_of(mutant)[0] for mutant in (fault, broken, unnoticed, fault)]
+    assert fates == ["killed", "no test ran", "lives", "killed"]
+    assert Path(workshop.root / "src" / "two.py").read_text() == "two = 1 + 1\nthree = two + 1\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "why"), [("gone", "occurs 0 times"), ("1", "occurs 2 times"), ("1 + 2", "its new one")]
+)
+def test_a_text_that_does_not_say_where_is_a_mistake(workshop, old, why):
+    text = (workshop.root / "src" / "two.py").read_text().replace("1 + 1", "1 + 2")
+    with pytest.raises(BadMutant, match=why):
+        Mutant("unclear", "src/two.py", old, "1 + 2", ()).applied_to(text)
