@@ -3,9 +3,9 @@
 .venv/bin/python tools/photographs.py --photo-clip DIR --cifar DIR --done photographs.jsonl --seeds 5
 
 A finished run is one line of the file `--done` and is not played again, so that a slow machine can do it in parts:
-`--runs 10` plays ten more and writes the page with what there is. A whole seed comes before the next. `--runs 0` only
-writes the page. A run of other code is no finished run: numbers of two programs are never mixed. All settings are
-below; they were fixed before the first run.
+`--runs 10` plays ten more and writes the page with what there is. What FedCoPL is made of comes first, at every seed,
+then what it is compared with. `--runs 0` only writes the page. A run of other code is no finished run: numbers of two
+programs are never mixed. All settings are below; they were fixed before the first run.
 """
 
 import argparse
@@ -84,8 +84,8 @@ class Finished:
     seconds: float
 
 
-def rows() -> Iterator[Row]:
-    """In the order of play: what tells most comes first."""
+def own_rows() -> Iterator[Row]:
+    """FedCoPL, what it is made of, and PromptFL: what tells most."""
     yield Row("zeroshot", ("method=zeroshot", "rounds=1"))
     yield Row("priors", ("method=priors",))
     for recipe, settings in RECIPES.items():
@@ -96,6 +96,10 @@ def rows() -> Iterator[Row]:
     for name, switched in TABLE5.items():
         pairs = (f"labels.{key}={str(bool(on)).lower()}" for key, on in zip(SWITCHES, switched, strict=True))
         yield Row(f"table5 {name}", (*RECIPES["quiet"], *pairs))
+
+
+def other_rows() -> Iterator[Row]:
+    """What FedCoPL is compared with, and everything as published."""
     yield from _methods(OTHERS, "quiet")
     yield from _methods(("promptfl", *OTHERS), "published")
 
@@ -117,7 +121,8 @@ def main() -> None:
     parser.add_argument("--page", type=Path, default=Path("docs/photographs.md"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    wanted = [(row, seed) for seed in range(1, arguments.seeds + 1) for row in rows()]
+    seeds = range(1, arguments.seeds + 1)
+    wanted = [(row, seed) for part in (own_rows, other_rows) for seed in seeds for row in part()]
     known = finished(arguments.done)
     missing = [(row, seed) for row, seed in wanted if (seed, row.settings) not in known]
     whole = load_dataset(Data(source="cifar10", path=arguments.cifar)) if missing[: arguments.runs] else None

@@ -7,7 +7,7 @@ import pytest
 from fedcopl.config import RunConfig, override
 from fedcopl.methods import choose_method
 from fedcopl_experiments.run_key import code_version
-from photographs import COMMON, Finished, finished, rows
+from photographs import COMMON, Finished, finished, other_rows, own_rows
 from photographs_page import Claim, Runs, drift_of, final, gain, page, verdict
 
 
@@ -27,6 +27,10 @@ def run_of(row, seed, zero_shot=0.5, final=0.6, labels=(0.7, 0.8), drift=()):
         seconds=1.0,
     )
     return vars(whole)
+
+
+def rows():
+    return [*own_rows(), *other_rows()]
 
 
 def line(seed, settings, code):
