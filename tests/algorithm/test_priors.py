@@ -388,10 +388,11 @@ def test_the_bluntest_that_explains_almost_as_well():
 
 
 def test_tau_rises_while_it_is_worth_while():
-    assert choose_tempering(np.array([100.0, 104.0, 200.0]), 100) == TEMPERINGS[0]
-    assert choose_tempering(np.array([100.0, 105.0, 110.0]), 100) == TEMPERINGS[1]
-    assert choose_tempering(np.array([100.0, 120.0, 130.0]), 100) == TEMPERINGS[2]
-    assert choose_tempering(np.array([1.0, 2.0, 3.0]), 100) == USUAL_TEMPERING
+    assert choose_tempering(np.array([100.0, 104.0, 200.0, 300.0]), 100) == TEMPERINGS[0]
+    assert choose_tempering(np.array([100.0, 105.0, 110.0, 200.0]), 100) == TEMPERINGS[1]
+    assert choose_tempering(np.array([100.0, 120.0, 130.0, 136.0]), 100) == TEMPERINGS[2]
+    assert choose_tempering(np.array([100.0, 120.0, 130.0, 137.0]), 100) == TEMPERINGS[3]
+    assert choose_tempering(np.array([1.0, 2.0, 3.0, 2.0]), 100) == USUAL_TEMPERING
 
 
 def test_equal_shares_are_given_up_only_for_more_evidence():
@@ -470,6 +471,23 @@ def test_a_long_tail_that_all_sites_share_is_seen_in_how_images_cluster(last, ex
     answers = learned.answers(rows, found, learned.reading.mix).argmax(axis=1)
     truth = np.concatenate(truth)
     assert (answers == truth).mean() > (rows.argmax(axis=1) == truth).mean()
+
+
+def test_where_sites_do_not_differ_classes_are_balanced_half_way_to_what_is_predicted():
+    sites = [drawn(50 + site, 300, 3, mix=(0.7, 0.2, 0.1))[0] for site in range(4)]
+    learned = learn(InProcess([(rows, np.zeros((300, 2))) for rows in sites]), 3, prototypes=False)
+    predicted = np.exp(np.concatenate(sites)).mean(axis=0)
+    half = np.sqrt(predicted / 3)
+    assert learned.reading.mix == pytest.approx(half / half.sum(), abs=1e-12)
+    answered = np.exp(learned.answers(np.concatenate(sites), np.zeros((1200, 2)), learned.reading.mix)).mean(axis=0)
+    assert answered == pytest.approx(learned.reading.mix, rel=0.05)  # what counts as balanced
+
+
+def test_where_sites_differ_their_evidence_decides_and_nothing_is_halved():
+    mixes = [(0.8, 0.1, 0.1), (0.1, 0.8, 0.1), (0.1, 0.1, 0.8)]
+    sites = [drawn(60 + site, 300, 3, mix=mix)[0] + np.log([2.0, 1.0, 1.0]) for site, mix in enumerate(mixes)]
+    learned = learn(InProcess([(log_softmax(rows), np.zeros((300, 2))) for rows in sites]), 3, prototypes=False)
+    assert learned.reading.mix == pytest.approx(even_mix(3))
 
 
 def test_prototypes_help_where_text_is_weak_and_images_are_clear():

@@ -190,7 +190,7 @@ class Unhappy:
     def explained(self, readings):
         self.exchanges += 1
         many = len(readings)
-        evidence = {2: np.array([20.0, 400.0]), 3: np.array([20.0, 60.0, 30.0])}.get(many, np.full(many, 30.0))
+        evidence = {2: np.array([20.0, 400.0]), 4: np.array([20.0, 60.0, 30.0, 30.0])}.get(many, np.full(many, 30.0))
         if self.exchanges > MOST_EXCHANGES - 3:
             evidence = np.zeros(many)  # at last nothing can be told of how calm to be, so sureness is looked for
         return Explained(evidence, np.tile([200.0, 120.0, 80.0], (many, 1)), np.full(many, 300.0), 350.0)

@@ -17,9 +17,9 @@ from . import FloatArray, IntArray
 
 SHARPNESSES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.18, 0.125)
 """Factors of the log-probabilities to try, from as they are to very blunt."""
-TEMPERINGS = (0.0, 0.1, 0.2)
+TEMPERINGS = (0.0, 0.1, 0.2, 0.3)
 """tau to try, from no prototypes on."""
-USUAL_TEMPERING = 0.1
+USUAL_TEMPERING = 0.3
 FEWEST_PER_CLASS = 6  # images at all sites together, below which there are no prototypes: their evidence flatters them
 LEAST_EVIDENCE, LEAST_PER_IMAGE = 10.0, 0.05  # nats, below which evidence tells nothing
 CAUTION = 0.05  # share of an evidence of one nat per image that is given up for blunter posteriors
@@ -82,6 +82,18 @@ def common_mix(held: FloatArray) -> FloatArray:
     shares = np.maximum(held / max(held.sum(), TINY), FEWEST / len(held))
     mix: FloatArray = shares / shares.sum()
     return mix
+
+
+def half_way(predicted: FloatArray) -> FloatArray:
+    """t between equal shares and what the model predicts unasked, (C,): their geometric mean.
+
+    For where nothing says whether classes are predicted more often because they are more common or because the model
+    leans towards them: then each is believed half, and neither world is missed by more than half of it.
+
+    >>> half_way(np.array([0.8, 0.2]))
+    array([0.66666667, 0.33333333])
+    """
+    return common_mix(np.sqrt(predicted))
 
 
 def choose_sureness(confidence: FloatArray, agreement: float) -> float:

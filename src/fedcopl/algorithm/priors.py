@@ -25,6 +25,7 @@ from .evidence import (
     choose_sureness,
     choose_tempering,
     common_mix,
+    half_way,
     is_far_from_even,
     is_telling,
     is_uneven,
@@ -208,12 +209,14 @@ class Learned:
 
 def learn(sites: PriorSums, classes: int, *, known_mix: FloatArray | None = None, prototypes: bool = True) -> Learned:
     """Everything, from sums alone. known_mix is the mix of the classes over all sites, where somebody knows it."""
-    reading, is_odd = _with_mix(sites, classes, known_mix)
+    common = _with_mix(sites, classes, known_mix)
+    reading, is_odd, is_tailed = common.reading, common.is_odd, False
     sums = sites.features() if prototypes else None  # nobody is asked for what is not used
     sums = None if sums is None or sums.images < FEWEST_PER_CLASS * classes else sums
-    is_tailed = False
     if sums is not None and known_mix is None and not is_odd:
         reading, is_tailed = _by_clusters(sites, reading, sums)
+    if common.unexplained is not None and not is_tailed:
+        reading = _balanced(sites, [replace(reading, mix=half_way(common.unexplained))])[0]
     readings = _balanced(sites, [reading.scaled(text=sharpness) for sharpness in SHARPNESSES])
     found = sites.explained(readings)
     sharpness = choose_sharpness(found.evidence, float(found.held[0].sum()))
@@ -236,21 +239,31 @@ def learn_nothing(classes: int) -> Learned:
     return Learned(Reading(np.zeros(classes), even_mix(classes)), None, False)
 
 
-def _with_mix(sites: PriorSums, classes: int, known: FloatArray | None) -> tuple[Reading, bool]:
+@dataclass(frozen=True)
+class CommonMix:
+    """What the answers of all sites say of the mix of all images together."""
+
+    reading: Reading  # of text, balanced to it
+    is_odd: bool  # whether by evidence it is not of equal shares
+    unexplained: FloatArray | None = None  # what the model predicts, where no evidence says whether that is a lean
+
+
+def _with_mix(sites: PriorSums, classes: int, known: FloatArray | None) -> CommonMix:
     """A balanced reading of text: to the mix that is known, to equal shares, or to the one that the sites show."""
     start = Reading(np.zeros(classes), even_mix(classes) if known is None else known)
     if known is not None:
-        return _balanced(sites, [start], FIRST_STEPS)[0], False
+        return CommonMix(_balanced(sites, [start], FIRST_STEPS)[0], False)
     own = replace(start, mix=common_mix(sites.predicted([start])[0]))
     even, own = _balanced(sites, [start, own], FIRST_STEPS)
     found = sites.explained([even, own])
-    if not is_uneven(float(found.evidence[0]), float(found.evidence[1]), float(found.held[0].sum())):
-        return even, False
+    images = float(found.held[0].sum())
+    if not is_uneven(float(found.evidence[0]), float(found.evidence[1]), images):
+        return CommonMix(even, False, None if is_telling(float(found.evidence.max()), images) else own.mix)
     held = found.held[1]
     for _ in range(ITERATIONS):
         own = _balanced(sites, [replace(own, mix=common_mix(held))])[0]
         held = sites.explained([own]).held[0]
-    return own, True
+    return CommonMix(own, True)
 
 
 def _by_clusters(sites: PriorSums, even: Reading, sums: FeatureSums) -> tuple[Reading, bool]:
