@@ -387,8 +387,8 @@ PAGE = """# Priors: the study
 Made by `tools/priors_study.py --page` on frozen features: {seeds} seeds, five clients. Macro accuracy in %, mean and
 standard deviation over the seeds; everything is learnt from training images without a label and measured on test
 images. Digits: the demo's own images, glyph-clip. CIFAR-10: 600 training and 400 test images drawn anew for each seed,
-photo-clip. *Tail*: classes from 10 to 1, in training and test images alike. The rules were set on seeds 1 to 3, the one
-for shared long tails on seeds 21 to 23; [priors](priors.md) says what was seen when.
+photo-clip. *Tail*: classes from 10 to 1, in training and test images alike. The rules were set on seeds 1 to 3, those
+for sites that do not differ on seeds 21 to 23 and 6 to 8; [priors](priors.md) says what was seen when.
 
 "balance + prior": no prototypes; with the strength a = 0, and with a and the sharpness of text chosen by evidence.
 "uneven": in how many seeds the classes were found not to be equally common.
