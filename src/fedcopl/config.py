@@ -13,7 +13,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from .errors import ConfigError
-from .mistakes import in_words
+from .mistakes import explained, in_words
 
 Options = TypeVar("Options", bound="Section")
 Level = Annotated[float, Field(ge=0, le=1)]
@@ -381,10 +381,7 @@ def _value(text: str) -> Any:
 
 def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str:
     """All mistakes in one line, those of the command line first."""
-    mistakes: list[dict[str, Any]] = [dict(mistake) for mistake in error.errors()]
-    foreign = {mistake["loc"]: mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"}
-    others = in_words(mistake for mistake in mistakes if mistake["loc"] not in foreign)
-    wrong = {name: _unknown(name) for name in (".".join(map(str, loc[:2])) for loc in foreign)} | others
+    wrong = explained((dict(mistake) for mistake in error.errors()), _unknown)
     sources = {
         "command line": [f"{name}: {why}" for name, why in wrong.items() if name in typed],
         origin: [f"{name}: {why}" for name, why in wrong.items() if name not in typed],

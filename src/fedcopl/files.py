@@ -50,6 +50,8 @@ def make_private_folder(path: Path) -> None:
     try:
         make_folders(path)
         path.chmod(OWNER_ONLY_FOLDER)
+    except FileExistsError as error:
+        raise RunFolderError(f"{path}: {no_folder(path)}") from error
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be made: {error.strerror or error}") from error
 

@@ -1,6 +1,6 @@
 """What is wrong with a setting, in words for people."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 KINDS = {  # how pydantic calls a mistake, or the beginning of it -> what is meant
@@ -13,6 +13,8 @@ KINDS = {  # how pydantic calls a mistake, or the beginning of it -> what is mea
     "model_type": "a section",
     "model_attributes_type": "a section",
     "dict_type": "a section",
+    "list_type": 'a list, as ["a", "b"]',
+    "too_short": "not empty",
 }
 BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -23,16 +25,29 @@ BOUNDS = {
 PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
 
 
+def explained(mistakes: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
+    """Setting by its full name -> what is wrong with it; `unknown` speaks of one that there is not."""
+    found = list(mistakes)
+    foreign = {_name(mistake): unknown(_name(mistake)) for mistake in found if mistake["type"] == "extra_forbidden"}
+    missing = {_name(mistake): "is missing" for mistake in found if mistake["type"] == "missing"}
+    others = in_words(mistake for mistake in found if mistake["type"] not in ("extra_forbidden", "missing"))
+    return foreign | missing | others
+
+
 def in_words(mistakes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Setting by its full name -> what it should be; a setting of several kinds has a mistake for each."""
     meant: dict[str, list[str]] = {}
     given: dict[str, str] = {}
     for mistake in mistakes:
-        # pydantic adds the branch of a union to the path: only our own names are of use to a reader
-        name = ".".join(str(part) for part in mistake["loc"][:2])
+        name = _name(mistake)
         meant.setdefault(name, []).append(_meant(mistake))
         given[name] = repr(mistake["input"])
     return {name: f"should be {' or '.join(dict.fromkeys(words))}, not {given[name]}" for name, words in meant.items()}
+
+
+def _name(mistake: Mapping[str, Any]) -> str:
+    """pydantic adds the branch of a union to the path: only our own names are of use to a reader."""
+    return ".".join(str(part) for part in mistake["loc"][:2])
 
 
 def _meant(mistake: Mapping[str, Any]) -> str:

@@ -32,7 +32,14 @@ def place(tmp_path_factory):
 SITE = ["--images", "data/clients/site-a", "--classes", "data/classes.txt", "--name", "site-a", "--server", "x:1"]
 SERVER = ["server", "--classes", "data/classes.txt"]
 MISTAKES = {
-    "nothing said": (["join"], 2, "--images and --classes: name the images of this site"),
+    "nothing said": (["join"], 2, "--images: name the images of this site"),
+    "a folder that is not there": (
+        ["join", *SITE[:2], "--folder", "hospitl"],
+        2,
+        "hospitl: there is no such folder; name the site's own with --folder, or its package, or --server, --ca and",
+    ),
+    "a folder of something else": (["join", *SITE[:2], "--folder", "data"], 2, "data: no package was taken in there;"),
+    "no such settings to agree to": (["join", *SITE, "--accept", "no.toml"], 2, "--accept no.toml: there is no such"),
     "no server": (["join", *SITE[:6]], 2, "--server: say where the server listens"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
     "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is the server's to say"),

@@ -17,7 +17,7 @@ from fedcopl.deployment.provisioning.study_plan import EXAMPLE, prepare_study, r
 from fedcopl.deployment.provisioning.taking_in import take_in_server, take_in_site
 from fedcopl.deployment.site.agreement import AgreedInWriting
 from fedcopl.doctor.federation_folder import check_endings
-from fedcopl.errors import ConfigError, FederationError
+from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
 DAY = date(2027, 1, 1)
 STUDY = """
@@ -278,12 +278,17 @@ def test_the_example_is_a_plan(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('name = "a b"', "name: "),
-        ("address = []", "address: "),
-        ('sites = {a = "maybe"}', "sites.a: "),
+        ('name = "a b"', "name: should be made of letters, digits, dots, dashes and underscores, not 'a b'"),
+        ("address = []", "address: should be not empty"),
+        ('address = "server.example"', """address: should be a list, as ["a", "b"], not 'server.example'"""),
+        ('address = ["https://a:1"]', "address: 'https://a:1' is no name or number of a machine; write it as"),
+        ("port = 0", "port: should be at least 1, not 0"),
+        ('port = "x"', "port: should be a whole number, not 'x'"),
+        ('adress = ["a"]', "adress: a study has no such setting; did you mean address?"),
+        ('sites = {a = "maybe"}', "sites.a: should be packed or own, not 'maybe'"),
         ('sites = {server = "own"}', "no site can be called 'server'"),
         ('sites = {" x" = "own"}', "' x' must be 1 to 60 printable characters"),
-        ("color = 3", "color: "),
+        ("color = 3", "color: a study has no such setting"),
     ],
 )
 def test_a_mistake_in_a_plan_is_named(tmp_path, line, message):
@@ -293,3 +298,34 @@ def test_a_mistake_in_a_plan_is_named(tmp_path, line, message):
     with pytest.raises(ConfigError, match=r"study\.toml: ") as error:
         read_plan(tmp_path / "study.toml")
     assert message in str(error.value)
+
+
+def test_all_that_a_plan_lacks_is_named_at_once(tmp_path):
+    (tmp_path / "study.toml").write_text("port = 1")
+    with pytest.raises(ConfigError, match="name: is missing; address: is missing; sites: is missing"):
+        read_plan(tmp_path / "study.toml")
+
+
+def test_who_has_no_plan_is_told_how_to_get_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"no such plan of a study; fedcopl provision .*study\.toml --example writes one"):
+        read_plan(tmp_path / "study.toml")
+
+
+def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_path):
+    with pytest.raises(FederationError, match=r"x\.fedcopl: there is no such package"):
+        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+    half = folder.package("hospital").read_bytes()[:700]
+    (tmp_path / "x.fedcopl").write_bytes(half)
+    with pytest.raises(FederationError, match="only a part of one has arrived: let it be sent again"):
+        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+
+
+def test_a_package_in_the_wrong_hands_names_the_command_that_takes_it(made, folder, tmp_path):
+    with pytest.raises(FederationError, match=r"package of a site, and a server is asked for \(fedcopl join takes it\)"):
+        take_in_server(folder.package("hospital"), tmp_path / "home")
+
+
+def test_a_file_cannot_be_the_folder_of_a_site(made, folder, tmp_path):
+    (tmp_path / "home").write_text("")
+    with pytest.raises(RunFolderError, match="home: is a file, not a folder"):
+        take_in_site(folder.package("hospital"), tmp_path / "home")

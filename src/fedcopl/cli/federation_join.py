@@ -32,7 +32,7 @@ from .join_options import (
     ServerOption,
     SharedNames,
 )
-from .packages import package_facts
+from .packages import no_package_in, package_facts
 from .run import flower
 from .signals import stopping_on_sigterm
 
@@ -67,8 +67,10 @@ def join(
     """
     given = list(settings or [])
     server, ca, classes, name = package_facts(given, folder) or (server, ca, classes, name)
-    if images is None or classes is None:
-        raise ConfigError("--images and --classes: name the images of this site and the server's list of classes")
+    if images is None:
+        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
+    if classes is None:
+        raise ConfigError(no_package_in(folder))
     if not server and not check:
         raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
     called, own = _site_name(name), _own_settings(given)

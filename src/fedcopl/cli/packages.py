@@ -34,6 +34,12 @@ def package_facts(given: list[str], folder: Path) -> PackageFacts | None:
     return PackageFacts(notes.address, folder / "ca.pem", folder / "classes.txt", notes.name)
 
 
+def no_package_in(folder: Path) -> str:
+    """What is missing where a site should know its server from a package, and what can be done about it."""
+    why = "no package was taken in there" if folder.is_dir() else "there is no such folder"
+    return f"{folder}: {why}; name the site's own with --folder, or its package, or --server, --ca and --classes"
+
+
 def server_package(given: list[str], folder: Path) -> "PackageNotes | None":
     """The same for a server."""
     from ..deployment.provisioning.endings import folder_notes

@@ -50,20 +50,29 @@ class Certificates:
 
 def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
     """The certificates of this machine's server, in this folder; see `issue_certificates`."""
-    return issue_certificates(folder, set(addresses) | own_addresses())
+    given = set(addresses)
+    check_addresses(given, "--address")
+    return issue_certificates(folder, given | own_addresses())
 
 
 def issue_certificates(folder: Path, wanted: set[str]) -> Certificates:
     """The certificates of this folder; made if there are none, renewed if an address is new or the end is near."""
     files = folder_certificates(folder)
     ca_key = folder / "ca.key"
-    for address in wanted:
-        _address(address)  # a mistake is found before anything is written
     if not files.ca.exists() or not ca_key.exists():
         _write_authority(files.ca, ca_key)
     if not files.key.exists() or not _covers(files.certificate, wanted):
         _write_server(files, ca_key, wanted)
     return files
+
+
+def check_addresses(addresses: Iterable[str], where: str) -> None:
+    """Find a mistake before anything is written, and blame it on where it stands."""
+    for address in addresses:
+        try:
+            _address(address)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}") from error
 
 
 def folder_certificates(folder: Path) -> Certificates:
@@ -193,7 +202,7 @@ def _address(text: str) -> x509.GeneralName:
     except UnicodeError:
         name = ""
     if not NAME.fullmatch(name):
-        raise ConfigError(f"--address: {text!r} is no name or number of a machine; write it as server.example, no port")
+        raise ValueError(f"{text!r} is no name or number of a machine; write it as server.example, no port")
     return x509.DNSName(name)
 
 

@@ -26,6 +26,7 @@ NEEDED = {
     "site": {NOTES, AUTHORITY, CLASSES, SETTINGS},
     "server": {NOTES, AUTHORITY, CLASSES, SETTINGS, CERTIFICATE, SERVER_KEY, ENDS},
 }
+COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # by which they are taken in
 LARGEST, MOST_FILES = 4_000_000, 10_000  # bytes of a file, files in a package
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
 
@@ -91,11 +92,19 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
         with zipfile.ZipFile(path) as archive:
             files = _files(archive.infolist(), archive)
         notes = PackageNotes.model_validate_json(files[NOTES])
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
+    except FileNotFoundError as error:
+        raise FederationError(f"{path}: there is no such package") from error
+    except zipfile.BadZipFile as error:
+        raise FederationError(
+            f"{path}: is not a package of `fedcopl provision`, or only a part of one has arrived: let it be sent again"
+        ) from error
+    except (OSError, KeyError, ValueError, NotImplementedError, RuntimeError) as error:
         why = "its package.json is not right" if isinstance(error, ValidationError) else error
         raise FederationError(f"{path}: is not a package of `fedcopl provision`: {why}") from error
     if notes.kind != kind:
-        raise FederationError(f"{path}: is the package of a {notes.kind}, and a {kind} is asked for")
+        raise FederationError(
+            f"{path}: is the package of a {notes.kind}, and a {kind} is asked for ({COMMANDS[notes.kind]} takes it)"
+        )
     missing = NEEDED[kind] - files.keys()
     if missing:
         raise FederationError(f"{path}: is not whole: {sorted(missing)[0]} is missing")

@@ -1,5 +1,6 @@
 """`study.toml`: what an operator says of a study before anybody joins."""
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,9 @@ from ...config import RunConfig, Section, load, read_settings
 from ...data.dataset import clean_all, read_classes
 from ...errors import ConfigError
 from ...methods import settled
+from ...mistakes import explained
 from ...run.build import backbone_name, build_clip
+from ..certificates import check_addresses
 from ..wire.addresses import with_port
 from ..wire.site_names import check_site_name
 from ..wire.terms import classes_digest, flat_settings
@@ -59,16 +62,24 @@ class PreparedStudy:
 
 def read_plan(file: Path) -> StudyPlan:
     """The plan in a file; every mistake of it in one line."""
+    if not file.exists():
+        raise ConfigError(f"{file}: there is no such plan of a study; fedcopl provision {file} --example writes one")
     try:
         plan = StudyPlan.model_validate(read_settings(file))
     except ValidationError as error:
-        wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise ConfigError(f"{file}: {wrong}") from error
+        wrong = explained((dict(mistake) for mistake in error.errors()), _unknown)
+        raise ConfigError(f"{file}: {'; '.join(f'{name}: {why}' for name, why in wrong.items())}") from error
+    check_addresses(plan.address, f"{file}: address")
     for name in plan.sites:
         check_site_name(name, f"{file}: sites")
         if name == "server":
             raise ConfigError(f"{file}: sites: no site can be called 'server'")
     return plan
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, StudyPlan.model_fields, n=1)
+    return "a study has no such setting" + (f"; did you mean {near[0]}?" if near else "")
 
 
 def prepare_study(file: Path) -> PreparedStudy:

@@ -16,7 +16,7 @@ from ...data.catalog import load_dataset
 from ...data.corrections import corrections_of
 from ...data.prepare import Prepared
 from ...data.reading import ImageReading
-from ...errors import ConfigError
+from ...errors import ConfigError, DataError
 from ...federation.client import NO_EXAM, Client, ClientState
 from ...federation.question_checks import Expected, what_is_wrong_with
 from ...federation.server import ServerState
@@ -65,6 +65,8 @@ class SiteHome:
         foreign = sorted(set(self.files) - set(READING))
         if foreign:
             raise ConfigError(f"data.{foreign[0]}: is the server's to say; a site sets {', '.join(READING)}")
+        if not self.images.exists():
+            raise DataError(f"{self.images}: there is no such folder or table; --images names the images of this site")
         kind = "manifest" if self.images.is_file() else "folder"
         own = {"source": kind, "path": str(self.images), "classes_file": self.classes_file, **self.files}
         return RunConfig.from_mapping({"data": own}, "settings").data
