@@ -49,6 +49,11 @@ class Cost:
     server_memory: float = 0.0
     site_memory: float = 0.0  # of one site
     lost: int = 0  # sites missing in a round, over all rounds
+    joining: float = 0.0  # seconds from the last site's start until all are connected
+    first: float = 0.0  # seconds of the first round, which learns the priors if there are any
+    away: int = 0  # times that the server said that a site is not connected or left out
+    sites_memory: float = 0.0  # of all sites together
+    load: float = 0.0  # of the machine, over the last minute: what the seconds by the wall are worth
 
 
 class MadeUp:
@@ -201,6 +206,8 @@ def rounds_of(root: Path) -> list[dict]:  # type: ignore[type-arg]
 def cost_of_rounds(count: int, real: bool, priors: bool) -> Cost:
     """Of those in the middle: in the first sites may still be connecting, and after the last all ends."""
     with federation(count, real, count, priors) as (root, server, sites):
+        began = time.monotonic()
+        joining = await_all(root, server, count) - began
         first = await_round(root, server, 1)
         link = superlink_of(server)
         before = [cpu(link), cpu(server), sum(map(cpu, sites))]
@@ -209,8 +216,23 @@ def cost_of_rounds(count: int, real: bool, priors: bool) -> Cost:
         used = [(b - a) / (len(records) - len(first)) for a, b in zip(before, after, strict=True)]
         took = [b["seconds"] - a["seconds"] for a, b in pairwise(records)]
         lost = sum(count - record["participants"] for record in records)
-        sizes = memory(link), memory(server), statistics.median(map(memory, sites))
-        return Cost(count, statistics.median(took), *used, *sizes, lost)
+        of_sites = [memory(site) for site in sites]
+        sizes = memory(link), memory(server), statistics.median(of_sites)
+        more = joining, first[0]["seconds"], troubles(root), sum(of_sites), os.getloadavg()[0]
+        return Cost(count, statistics.median(took), *used, *sizes, lost, *more)
+
+
+def await_all(root: Path, server: int, count: int) -> float:
+    """When all sites are connected, by the clock that does not jump."""
+    while f"{count} clients" not in (root / "server.log").read_text():
+        os.kill(server, 0)
+        time.sleep(0.05)
+    return time.monotonic()
+
+
+def troubles(root: Path) -> int:
+    lines = (root / "server.log").read_text().splitlines()
+    return sum("is not connected" in line or "is left out" in line for line in lines)
 
 
 def await_round(root: Path, server: int, number: int) -> list[dict]:  # type: ignore[type-arg]

@@ -15,6 +15,7 @@ from fedcopl.deployment.certificates import (
     given_certificates,
     public_line,
     read_site_keys,
+    refuse_ended,
     server_certificates,
     site_key,
     site_secret,
@@ -60,6 +61,24 @@ def test_a_certificate_of_another_server_is_an_error_that_names_both(made, liste
     other = server_certificates(tmp_path, [])
     with pytest.raises(FederationError, match=rf"127.0.0.1:{listening}: does not show.*ca\.pem speaks for"):
         check_server(ServerAddress(f"127.0.0.1:{listening}", other.ca))
+
+
+def test_a_site_that_runs_already_is_told_that_the_certificate_is_wrong(made, listening, tmp_path):
+    other = server_certificates(tmp_path, [])
+    said = turned_away(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
+    assert said.startswith(f"127.0.0.1:{listening}: does not show the certificate that {other.ca} speaks for (")
+    assert said.endswith("(--address); trying again") and "_ssl" not in said
+
+
+def test_a_server_does_not_begin_with_a_certificate_that_has_ended(tmp_path, monkeypatch):
+    files = server_certificates(tmp_path, [])
+    refuse_ended(files, "renew it")
+    monkeypatch.setattr(certificates, "VALID", timedelta(minutes=-30))
+    certificates._write_server(files, tmp_path / "ca.key", {"a.example"})
+    with pytest.raises(
+        FederationError, match=r"server\.pem: has ended on \d+-\d\d-\d\d, no site .* any more; renew it"
+    ):
+        refuse_ended(files, "renew it")
 
 
 def test_who_is_not_there_yet_is_waited_for(made, tmp_path):

@@ -172,7 +172,7 @@ def test_slow_late_cut_off_and_full(deployment):
     # Full: the third site cannot write any more, for a while.
     deployment.wait_for("site-c", "answered")
     resource.prlimit(late.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-    deployment.wait_for("server", "site-c is left out: refused: RunFolderError; the site's own log says more")
+    deployment.wait_for("server", "site-c is left out: refused: its folder is full, in use or damaged; the site's")
     resource.prlimit(late.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert deployment.wait_for_end() == 0, deployment.all_logs()
     assert "cannot be written: File too large" in deployment.log("site-c")

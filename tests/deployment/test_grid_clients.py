@@ -402,6 +402,18 @@ def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
         federation.ask({name: Estimate(0, SHARED) for name in federation.clients()})
 
 
+def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path):
+    nodes = sites(tmp_path)
+    nodes["client-1"] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
+    watcher = NotingWatcher()
+    federation = federation_of(LoopGrid(nodes), watcher, patience=Patience(1, 1, 0.01))
+    federation.clients()
+    for _ in range(3):
+        federation.ask({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
+    assert len(watcher.notes) == 1
+    assert "(3 times)" in federation.take_drops().in_words()["client-1"]
+
+
 def test_it_can_be_stopped_while_it_waits(tmp_path):
     federation = federation_of(LoopGrid({}), patience=Patience(5, 1, 0.01), should_stop=lambda: True)
     with pytest.raises(Interrupted):
@@ -417,8 +429,8 @@ def test_what_went_wrong_at_a_site_stays_there(tmp_path):
         except Exception as caught:
             return harmless_reason(caught)
 
-    assert broken(DataError(f"{secret}: is broken")) == "DataError; the site's own log says more"
-    assert broken(ValueError(f"{secret}")) == "ValueError; the site's own log says more"
+    assert broken(DataError(f"{secret}: is broken")) == "its images cannot be read; the site's own log says more"
+    assert broken(ValueError(f"{secret}")) == "it failed with ValueError; the site's own log says more"
     assert broken(Refused("classes: the server has 3, this site has 4")).startswith("classes: ")
 
 

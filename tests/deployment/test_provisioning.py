@@ -307,7 +307,9 @@ def test_all_that_a_plan_lacks_is_named_at_once(tmp_path):
 
 
 def test_who_has_no_plan_is_told_how_to_get_one(tmp_path):
-    with pytest.raises(ConfigError, match=r"no such plan of a study; fedcopl provision .*study\.toml --example writes one"):
+    with pytest.raises(
+        ConfigError, match=r"no such plan of a study; fedcopl provision .*study\.toml --example writes one"
+    ):
         read_plan(tmp_path / "study.toml")
 
 
@@ -321,7 +323,9 @@ def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_pa
 
 
 def test_a_package_in_the_wrong_hands_names_the_command_that_takes_it(made, folder, tmp_path):
-    with pytest.raises(FederationError, match=r"package of a site, and a server is asked for \(fedcopl join takes it\)"):
+    with pytest.raises(
+        FederationError, match=r"package of a site, and a server is asked for \(fedcopl join takes it\)"
+    ):
         take_in_server(folder.package("hospital"), tmp_path / "home")
 
 

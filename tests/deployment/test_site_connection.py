@@ -93,9 +93,9 @@ def test_a_question_comes_whole_and_its_answer_goes_whole(link, connection):
 @pytest.mark.parametrize("trouble", [httpx.ConnectError("gone"), failing(503)], ids=["gone", "behind a proxy"])
 def test_a_server_that_is_away_is_waited_for(link, connection, trouble):
     link.trouble = trouble
-    assert connection.next() is None and not connection.reachable
+    assert connection.next() is None and connection.trouble is link.trouble
     link.trouble = None
-    assert connection.next() is not None and connection.reachable
+    assert connection.next() is not None and connection.trouble is None
 
 
 def test_who_is_not_known_any_more_connects_anew(link, connection):

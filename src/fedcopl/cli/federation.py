@@ -151,12 +151,14 @@ def _certificates(
     host: str,
     package: "PackageNotes | None",
 ) -> "Certificates":
-    from ..deployment.certificates import folder_certificates, given_certificates, server_certificates
+    from ..deployment.certificates import folder_certificates, given_certificates, refuse_ended, server_certificates
     from ..deployment.wire.addresses import own_address
 
     here = own_address(host)
-    if package and not own:
-        return folder_certificates(folder)  # made by the study's authority, whose key is not on this machine
+    if package and not own:  # made by the study's authority, whose key is not on this machine
+        made = folder_certificates(folder)
+        refuse_ended(made, "the operator renews it (fedcopl provision STUDY --renew server, or authority); start anew")
+        return made
     return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
 

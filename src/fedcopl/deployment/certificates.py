@@ -80,6 +80,17 @@ def folder_certificates(folder: Path) -> Certificates:
     return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
 
 
+def refuse_ended(files: Certificates, what_to_do: str) -> None:
+    """A server whose certificate, or whose authority's, has ended could not even reach itself."""
+    for file in (files.ca, files.certificate):
+        try:
+            end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+        except (OSError, ValueError) as error:
+            raise FederationError(f"{file}: is no certificate: {error}") from error
+        if end < datetime.now(UTC):
+            raise FederationError(f"{file}: has ended on {end:%Y-%m-%d}, no site believes it any more; {what_to_do}")
+
+
 def renew_authority(folder: Path) -> None:
     """The same authority for longer: what it has signed holds, and the old file is good until its own end."""
     key = _authority_key(folder / "ca.key")

@@ -85,7 +85,7 @@ class SiteConnection:
 
     def __init__(self, client: FleetHttpClient, node: Node):
         self._client, self._node = client, node
-        self.reachable = True  # False: nobody answers now; it is tried again
+        self.trouble: httpx.HTTPError | None = None  # why nobody could be asked just now; it is tried again
         self._unknown = False
 
     def beat(self, over: threading.Event) -> None:
@@ -110,12 +110,12 @@ class SiteConnection:
         except httpx.HTTPStatusError as error:
             if error.response.status_code not in GONE:
                 raise ConnectionLost(f"status {error.response.status_code}") from error
-            self.reachable = False
+            self.trouble = error
             return None
-        except httpx.TransportError:
-            self.reachable = False
+        except httpx.TransportError as error:
+            self.trouble = error
             return None
-        self.reachable = True
+        self.trouble = None
         if not found.messages_list:
             return None
         with _lost_on_the_way():

@@ -61,6 +61,7 @@ class GridClients:
     connected: ConnectedSites = field(init=False)
     _drops: Reasons = field(default_factory=Reasons)
     _said: str = ""
+    _told: dict[str, str] = field(default_factory=dict)  # site -> what was last said of an answer of its
     _away: set[str] = field(default_factory=set)  # who is waited for and was not connected at the last look
 
     def __post_init__(self) -> None:
@@ -189,8 +190,12 @@ class GridClients:
         return reply
 
     def _drop(self, site: str, ask: Ask, why: str) -> None:
+        """Count it, and say it once: what is wrong with one of some dozen questions in a row is wrong with all."""
         self._drops.add(site, type(ask).__name__, why)
-        self.watcher.noticed(f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}")
+        what = f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}"
+        if self._told.get(site) != what:
+            self._told[site] = what
+            self.watcher.noticed(what)
 
     def _say(self, what: str) -> None:
         """Once, not at every look."""

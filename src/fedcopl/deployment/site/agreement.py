@@ -94,7 +94,9 @@ def agreement_of(accept: str, folder: Path, ask: AskPeople, watch: Callable[[str
     if accept == "always":
         return AgreedToAll()
     if not Path(accept).is_file():
-        raise ConfigError(f"--accept {accept}: there is no such file; say ask, always, or name the settings that you agree to")
+        raise ConfigError(
+            f"--accept {accept}: there is no such file; say ask, always, or name the settings that you agree to"
+        )
     return AgreedInWriting(Path(accept))
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...errors import CannotAnswer, FedCoPLError, RunFolderError
+from ...errors import CannotAnswer, DataError, FedCoPLError, ModelError, RunFolderError
 from ...messages import REPLY_TO, Ask, Reply, digest
 from ..audit_log import OUT, AuditLog
 from ..wire.crossings import crossing, received
@@ -33,6 +33,11 @@ from ..wire.terms import Refused, Terms
 MOST = 10**8  # bytes of a question: the prompts and prototypes of large models are a few million
 OPEN = (Refused, Unreadable, CannotAnswer)  # they speak of questions, never of images
 EXPECTED = (FedCoPLError, *OPEN)
+KINDS: dict[type[Exception], str] = {  # what an operator may be told of an error, and no more
+    RunFolderError: "its folder is full, in use or damaged",
+    DataError: "its images cannot be read",
+    ModelError: "its model cannot be used",
+}
 log = logging.getLogger("fedcopl.site")
 
 
@@ -102,7 +107,10 @@ def decision_of(reply: Message) -> str:
 
 def harmless_reason(error: Exception) -> str:
     """What the server may know of an error: a file's name or a number in its text could tell of an image."""
-    return str(error) if isinstance(error, OPEN) else f"{type(error).__name__}; the site's own log says more"
+    if isinstance(error, OPEN):
+        return str(error)
+    kind = KINDS.get(type(error), f"it failed with {type(error).__name__}")
+    return f"{kind}; the site's own log says more"
 
 
 def _answer(message: Message, answerer: Answerer) -> RecordDict:

@@ -12,6 +12,8 @@ from ...errors import FederationError
 from ..flower_internals import HEARTBEAT
 from ..wire.proxies import connect, proxy_to, without_login
 
+NOT_BELIEVED = "CERTIFICATE_VERIFY_FAILED"  # in the words of OpenSSL, which httpx hands on as a text
+
 
 @dataclass(frozen=True)
 class ServerAddress:
@@ -37,12 +39,17 @@ def check_server(server: ServerAddress) -> None:
         ):
             return
     except ssl.SSLCertVerificationError as error:
-        raise FederationError(
-            f"{server.address}: does not show the certificate that {server.ca} speaks for ({error.verify_message}); "
-            f"ask the operator for the ca.pem of now, and whether the server knows itself as {host} (--address)"
-        ) from error
+        raise FederationError(_not_believed(server, error.verify_message)) from error
     except OSError:
         return  # it may come later: the site keeps trying
+
+
+def _not_believed(server: ServerAddress, why: str) -> str:
+    host = server.address.rpartition(":")[0]
+    return (
+        f"{server.address}: does not show the certificate that {server.ca} speaks for ({why}); "
+        f"ask the operator for a new ca.pem or package, and whether the server knows itself as {host} (--address)"
+    )
 
 
 def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
@@ -57,19 +64,22 @@ def why_not_let_in(server: ServerAddress, public: Path, error: httpx.HTTPError) 
     """In words, why who has this key cannot join now."""
     if isinstance(error, httpx.HTTPStatusError):
         return _refusal(error.response.status_code, public)
-    return nobody_answers(server.address)
+    return cut_off(server, error)
 
 
-def nobody_answers(address: str) -> str:
-    proxy = proxy_to(address.rpartition(":")[0].strip("[]"))
+def cut_off(server: ServerAddress, error: httpx.HTTPError) -> str:
+    """In words, why the server cannot be reached now: nobody is there, or somebody who is not believed."""
+    if NOT_BELIEVED in str(error):
+        return f"{_not_believed(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
+    proxy = proxy_to(server.address.rpartition(":")[0].strip("[]"))
     through = f" through the proxy {without_login(proxy)}" if proxy else ""
-    return f"nobody answers at {address}{through}; trying again until somebody does"
+    return f"nobody answers at {server.address}{through}; trying again until somebody does"
 
 
 def _refusal(status: int, public: Path) -> str:
     if status == httpx.codes.UNAUTHORIZED:
         return "the server does not believe this site's signature: is the clock of this machine right? trying again"
     return (
-        f"the server does not let this site in: it does not have {public} yet, or somebody with this key is connected "
-        f"(a site that was killed has to wait {2 * HEARTBEAT} s); trying again"
+        f"the server does not let this site in: it does not have {public} yet, or that has ended or was taken back "
+        f"(ask the operator), or somebody with this key is connected (after a kill wait {2 * HEARTBEAT} s); trying on"
     )

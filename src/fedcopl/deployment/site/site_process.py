@@ -19,7 +19,7 @@ from ..wire.message_format import is_refusal
 from .interruption import InTime
 from .replies import audited_reply
 from .running_site import RunningSite
-from .server_probe import ServerAddress, nobody_answers, private_key, why_not_let_in
+from .server_probe import ServerAddress, cut_off, private_key, why_not_let_in
 
 SOONEST, LATEST = 0.1, 5.0  # seconds between two looks for a question
 SHARE = 0.1  # of the time since the last question: then the next look
@@ -67,9 +67,9 @@ class SiteNews:
     _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last question, and whether it was refused
 
     def look(self, connection: SiteConnection) -> None:
-        self.counts.connected = connection.reachable
-        address = self.server.address
-        self.announce(f"connected to {address}" if connection.reachable else nobody_answers(address))
+        self.counts.connected = connection.trouble is None
+        trouble = connection.trouble
+        self.announce(f"connected to {self.server.address}" if trouble is None else cut_off(self.server, trouble))
 
     def announce(self, what: str) -> None:
         """Nothing is said twice in a row."""
