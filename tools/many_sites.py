@@ -49,7 +49,7 @@ class Cost:
     server_memory: float = 0.0
     site_memory: float = 0.0  # of one site
     lost: int = 0  # sites missing in a round, over all rounds
-    joining: float = 0.0  # seconds from the last site's start until all are connected
+    joining: float = 0.0  # seconds from the first site's start until all are connected
     first: float = 0.0  # seconds of the first round, which learns the priors if there are any
     away: int = 0  # times that the server said that a site is not connected or left out
     sites_memory: float = 0.0  # of all sites together
@@ -110,8 +110,8 @@ def serve_real(name: str, root: Path, address: str) -> None:
 
 
 @contextmanager
-def federation(count: int, real: bool, wait_for: int, priors: bool) -> Iterator[tuple[Path, int, list[int]]]:
-    """A server and so many sites: the folder, the server's process and the sites'."""
+def federation(count: int, real: bool, wait_for: int, priors: bool) -> Iterator[tuple[Path, int, list[int], float]]:
+    """A server and so many sites: the folder, the server's process and the sites', and when the first was started."""
     with tempfile.TemporaryDirectory() as folder:
         root, names = Path(folder), [f"site-{number:03}" for number in range(count)]
         port = prepare(root, names, real)
@@ -119,10 +119,10 @@ def federation(count: int, real: bool, wait_for: int, priors: bool) -> Iterator[
         words += ["--min-sites", str(count), "--timeout", "3000", "--classes", "classes.txt"]
         server = start(root, "server", *words, *SETTINGS, *([] if priors else NO_PRIORS))
         await_port(int(port))
-        address = f"127.0.0.1:{port}"
+        address, began = f"127.0.0.1:{port}", time.monotonic()
         sites = [fork(name, root, address, serve_real if real else serve_made_up) for name in names]
         try:
-            yield root, server.pid, sites
+            yield root, server.pid, sites, began
         finally:
             for pid in (*sites, server.pid):
                 try:
@@ -205,8 +205,7 @@ def rounds_of(root: Path) -> list[dict]:  # type: ignore[type-arg]
 
 def cost_of_rounds(count: int, real: bool, priors: bool) -> Cost:
     """Of those in the middle: in the first sites may still be connecting, and after the last all ends."""
-    with federation(count, real, count, priors) as (root, server, sites):
-        began = time.monotonic()
+    with federation(count, real, count, priors) as (root, server, sites, began):
         joining = await_all(root, server, count) - began
         first = await_round(root, server, 1)
         link = superlink_of(server)
@@ -245,7 +244,7 @@ def await_round(root: Path, server: int, number: int) -> list[dict]:  # type: ig
 
 def cost_of_waiting(count: int, real: bool, seconds: float) -> Cost:
     """Of sites that wait for one that never comes."""
-    with federation(count, real, count + 1, False) as (_, server, sites):
+    with federation(count, real, count + 1, False) as (_, server, sites, _began):
         time.sleep(SETTLED + (2.0 * count if real else 0.0))
         link = superlink_of(server)
         before = cpu(link), sum(map(cpu, sites))

@@ -25,11 +25,19 @@ from flwr.superlink import extensions
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
 from flwr.supernode.fleet_http_client import FleetHttpClient
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.testclient import TestClient
 
 import fedcopl.deployment
 from fedcopl.deployment import OFFLINE, flower_internals
-from fedcopl.deployment.flower_internals import CONTROL_HEADER, connections, patient_grid, site_connection, superlink
+from fedcopl.deployment.flower_internals import (
+    CONTROL_HEADER,
+    connections,
+    patient_grid,
+    site_connection,
+    superlink,
+    whole_answers,
+)
 from fedcopl.deployment.processes import child_environment
 from fedcopl.deployment.server import server_process
 from fedcopl.deployment.wire import message_format
@@ -258,6 +266,7 @@ def unpatched(monkeypatch):
     """Takes every patch back at the end."""
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
     monkeypatch.setattr(linkstate_factory, "InMemoryLinkState", linkstate_factory.InMemoryLinkState)
+    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", BaseHTTPMiddleware.__call__)
 
 
 def test_a_superlink_forgets_keys(unpatched):
@@ -292,6 +301,21 @@ def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
     assert answers("192.0.2.1", path) == (before if for_sites else 404)
     assert answers("127.0.0.1", path) != 404
     assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
+
+
+def asked(path, body):
+    kind = {"content-type": "application/protobuf"}
+    made = TestClient(create_app(None), client=("127.0.0.1", 5), raise_server_exceptions=False)
+    said = made.post(path, content=body, headers=kind)
+    return said.status_code, sorted(said.headers.items()), said.content
+
+
+@pytest.mark.parametrize("body", [b"", b"rubbish"], ids=["empty", "rubbish"])
+@pytest.mark.parametrize("path", ["/v1/fleet/activate-node", "/v1/fleet/pull-messages", "/v1/runtime/get-nodes"])
+def test_a_superlink_that_hands_answers_on_whole_says_the_same(unpatched, path, body):
+    before = asked(path, body)
+    whole_answers.patch_middleware()
+    assert asked(path, body) == before
 
 
 def test_a_server_asks_its_superlink_whether_it_is_up():

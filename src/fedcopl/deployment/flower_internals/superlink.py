@@ -10,7 +10,7 @@ or that has changed its name, could never come back. Here it forgets the key. An
 bytes, see `answer_limit`.
 
 What it stores is in memory, as is Flower's own default: all that has to survive is in files of the server's own, and
-a database takes three times as long for every request.
+a database takes three times as long for every request. And its layers hand answers on whole, see `whole_answers`.
 """
 
 import sys
@@ -26,6 +26,7 @@ from ..processes import end_with_parent
 from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 from . import CONTROL_HEADER, control_key
 from .answer_limit import FOR_SITES, App, NoLargeRequests, Receive, Scope, Send, SparingLinkState
+from .whole_answers import patch_middleware
 
 FOR_OPERATOR = "/v1/control/"
 SECRET_FILE = "--superexec-auth-secret-file"
@@ -81,6 +82,7 @@ def patch_superlink(own: Collection[AddressNumber], key: str, most: int) -> None
     setattr(extensions, "get_middleware", lambda: before)  # noqa: B010
     SparingLinkState.most = most
     setattr(linkstate_factory, "InMemoryLinkState", ForgetfulLinkState)  # noqa: B010
+    patch_middleware()
 
 
 def main() -> None:
