@@ -329,6 +329,23 @@ def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, s
     assert not (tmp_path / "run/ended.txt").exists()
 
 
+def test_a_disk_that_cannot_be_written_ends_a_run_in_words_and_it_goes_on(two, data, tmp_path):
+    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    good, in_the_way = two["site-b"], tmp_path / "run/checkpoint.safetensors"
+
+    def when_trained(message):
+        if message.metadata.message_type == "query.train":
+            in_the_way.mkdir()
+        return good(message)
+
+    with pytest.raises(
+        RunFolderError, match=r"cannot be written: .*; finished rounds are kept: put this right, and go on"
+    ):
+        served(two | {"site-b": when_trained}, plan)
+    in_the_way.rmdir()
+    assert len(served(two, replace(plan, resume=True)).rounds) == PLAIN.rounds
+
+
 def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):
     server, terms = asked
     answers = tmp_path / "answers.csv"

@@ -96,6 +96,10 @@ def _why_it_ends(folder: RunFolder) -> Iterator[None]:
     except NoClientAnswered as error:
         folder.write_text(ENDED, f"{error}\n")
         raise
+    except RunFolderError as error:  # most often a full disk, on which nothing can be written down
+        raise RunFolderError(
+            f"{error}; finished rounds are kept: put this right, and go on with the same command and --resume"
+        ) from error
 
 
 @dataclass(frozen=True)

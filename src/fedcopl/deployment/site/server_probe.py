@@ -81,5 +81,5 @@ def _refusal(status: int, public: Path) -> str:
         return "the server does not believe this site's signature: is the clock of this machine right? trying again"
     return (
         f"the server does not let this site in: it does not have {public} yet, or that has ended or was taken back "
-        f"(ask the operator), or somebody with this key is connected (after a kill wait {2 * HEARTBEAT} s); trying on"
+        f"(ask the operator), or somebody is connected with it (after a kill wait {2 * HEARTBEAT} s); trying again"
     )
