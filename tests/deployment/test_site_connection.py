@@ -126,12 +126,17 @@ def test_something_else_than_a_message_is_no_question(link, connection):
 
 
 def test_looks_grow_rare_but_never_stop():
-    waits = [pace(seconds, 0.002) for seconds in (0, 1, 10, 60, 10**6)]
+    waits = [pace(seconds, 0.002, 0.0) for seconds in (0, 1, 10, 60, 10**6)]
     assert waits == [0.1, 0.1, 1.0, 5.0, 5.0]
 
 
 def test_a_server_that_answers_slowly_is_left_in_peace():
-    assert [pace(0, took) for took in (0.01, 0.05, 0.2, 60)] == [0.1, 0.5, 2.0, 5.0]  # ten times as long, 5 s at most
+    assert [pace(0, took, 0.0) for took in (0.01, 0.05, 0.2, 60)] == [
+        0.1,
+        0.5,
+        2.0,
+        5.0,
+    ]  # ten times as long, 5 s at most
 
 
 def test_a_site_loads_nothing_of_a_superlink():
@@ -139,3 +144,18 @@ def test_a_site_loads_nothing_of_a_superlink():
     loaded = "import sys, fedcopl.deployment.site.site_process; print('sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def looks(until, gap):
+    """How often a site looks for a question that comes after so many seconds, and how long that lies there."""
+    now, count = 0.0, 1
+    while now < until:
+        now, count = now + pace(now, 0.004, gap), count + 1
+    return count, now - until
+
+
+def test_a_site_among_many_looks_a_dozen_times_for_a_question_not_thirty():
+    first, _ = looks(6.0, 0.0)
+    count, late = looks(6.0, 6.0)
+    assert first > 25 and count <= 12 and late <= 0.6
+    assert looks(0.3, 3600.0)[1] <= 2.0  # one that comes soon after a night does not wait for long

@@ -22,7 +22,8 @@ from .running_site import RunningSite
 from .server_probe import ServerAddress, cut_off, private_key, why_not_let_in
 
 SOONEST, LATEST = 0.1, 5.0  # seconds between two looks for a question
-SHARE = 0.1  # of the time since the last question: then the next look
+SHARE = 0.1  # of the time since the last question, or of the time that question was waited for: then the next look
+LONGEST_SHARE = 2.0  # seconds, of the latter: a question that comes sooner than the last waits no longer
 LEFT_IN_PEACE = 10.0  # times what the last look took: a server that has much to do answers slowly
 LOOK = 0.5  # seconds between two looks whether to stop
 MANY = "adapt"  # the kind of question that comes dozens of times in a row: a line for each would hide all others
@@ -91,7 +92,7 @@ class SiteNews:
 
 def _answer_questions(site: RunningSite, connection: SiteConnection, news: SiteNews) -> None:
     """Until the connection is lost or the site is asked to stop."""
-    asked = time.monotonic()
+    asked, gap = time.monotonic(), 0.0
 
     def stopped() -> bool:
         return should_stop(site.home.folder)
@@ -101,22 +102,26 @@ def _answer_questions(site: RunningSite, connection: SiteConnection, news: SiteN
         question = connection.next()
         news.look(connection)
         if question is None:
-            _wait(pace(time.monotonic() - asked, time.monotonic() - began), stopped)
+            _wait(pace(time.monotonic() - asked, time.monotonic() - began, gap), stopped)
             continue
+        gap = began - asked
         connection.hand_in(_reply(question, site, news))
         asked = time.monotonic()
 
 
-def pace(waited: float, took: float) -> float:
+def pace(waited: float, took: float, gap: float) -> float:
     """How long to wait for the next look: who was asked a moment ago will be asked again soon.
 
     A question waits for no more than a tenth of the time since the last, and an idle site costs next to nothing. Where
-    the last look took long, many sites look at once: all of them together must not keep the server from its work.
+    the last look took long, many sites look at once: all of them together must not keep the server from its work. Where
+    the last question was long in coming (`gap`), there are many to ask, and the next will not come at once.
 
-    >>> pace(0.0, 0.005), pace(20.0, 0.005), pace(3600.0, 0.005), pace(0.0, 0.08)
+    >>> pace(0.0, 0.005, 0.5), pace(20.0, 0.005, 0.5), pace(3600.0, 0.005, 0.5), pace(0.0, 0.08, 0.5)
     (0.1, 2.0, 5.0, 0.8)
+    >>> pace(0.0, 0.005, 8.0), pace(0.0, 0.005, 3600.0)
+    (0.8, 2.0)
     """
-    return min(LATEST, max(SOONEST, SHARE * waited, LEFT_IN_PEACE * took))
+    return min(LATEST, max(SOONEST, SHARE * waited, LEFT_IN_PEACE * took, min(LONGEST_SHARE, SHARE * gap)))
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
