@@ -61,7 +61,7 @@ class GridClients:
     connected: ConnectedSites = field(init=False)
     _drops: Reasons = field(default_factory=Reasons)
     _said: str = ""
-    _told: dict[str, str] = field(default_factory=dict)  # site -> what was last said of an answer of its
+    _last_drop: dict[str, str] = field(default_factory=dict)  # site -> what was last said of an answer of its
     _away: set[str] = field(default_factory=set)  # who is waited for and was not connected at the last look
 
     def __post_init__(self) -> None:
@@ -193,8 +193,8 @@ class GridClients:
         """Count it, and say it once: what is wrong with one of some dozen questions in a row is wrong with all."""
         self._drops.add(site, type(ask).__name__, why)
         what = f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}"
-        if self._told.get(site) != what:
-            self._told[site] = what
+        if self._last_drop.get(site) != what:
+            self._last_drop[site] = what
             self.watcher.noticed(what)
 
     def _say(self, what: str) -> None:
