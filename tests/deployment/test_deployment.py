@@ -181,7 +181,7 @@ def test_slow_late_cut_off_and_full(deployment):
     assert len(rounds) == 8  # they went on
     [cut, *_] = [number for number, record in enumerate(rounds) if "site-b" not in record["sites"]]
     assert any("site-b" in record["sites"] for record in rounds[cut:])  # and it came back
-    [full, *_] = [number for number, record in enumerate(rounds) if "RunFolderError" in str(record["dropped"])]
+    [full, *_] = [number for number, record in enumerate(rounds) if "folder is full" in str(record["dropped"])]
     assert any("site-c" in record["sites"] for record in rounds[full:])
     for name in deployment.names:
         assert text(deployment, name)
