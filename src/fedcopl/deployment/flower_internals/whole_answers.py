@@ -1,7 +1,7 @@
 """Starlette's `BaseHTTPMiddleware`, for requests whose answers come in one piece.
 
 A SuperLink has nine layers of it around every request. Each starts tasks of its own and passes the answer on through
-a queue, so that an answer could begin before it is whole: most of a SuperLink's computing. Those for sites and for the
+a queue, so that an answer could begin before it is whole: half of a SuperLink's computing. Those for sites and for the
 server's own task are small and whole. So here a layer calls the next and has the answer when that returns; what is said
 to whom, and what a layer does, stays as it is. All other requests go Starlette's way.
 """
