@@ -30,9 +30,9 @@ from types import SimpleNamespace
 Serve = Callable[[str, Path, str], None]
 ROUNDS, TURNS = 4, 3
 TICKS = os.sysconf("SC_CLK_TCK")
+SETTINGS = [f"rounds={ROUNDS}", "epochs=1", "threads=1"]
 # Four questions to everybody in each round, as many as a round without priors and secure sums can have.
-SETTINGS = [f"rounds={ROUNDS}", "refresh_every=1", "epochs=1", "threads=1"]
-NO_PRIORS = ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]
+NO_PRIORS = ["refresh_every=1", "priors.balance=false", "priors.site=false", "priors.prototypes=false"]
 SETTLED = 60.0  # seconds after which a site that nobody asks looks for questions most seldom
 
 
