@@ -1,11 +1,11 @@
 """Stands in for a simulation and its report in a worker: the same folder, lock and files, no torch.
 
-What a run does is one of its options: `act=sleep`, `act=crash`, ...; `until=FILE` makes it behave once FILE exists.
+What a run does is one of its options: `act=crash`, `act=meet 2`, ...; `until=FILE` makes it behave once FILE exists.
 """
 
 import os
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 from fedcopl.config import RunConfig
@@ -14,6 +14,7 @@ from fedcopl.run.folder import RunFolder
 from fedcopl.run.record import RoundRecord, to_plain
 from fedcopl.run.watcher import Watcher
 from stored_runs import outcome_of
+from waiting import until
 
 CODE = "0.1.0+fake"
 START = """
@@ -38,7 +39,7 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher)
         print("a library says hello")  # must not be taken for an answer
         act = config.options.get("act", "behave")
         if not is_mended(config):
-            ACTS[act](config)
+            ACTS[act](config, folder.parent)
         watcher.round_done(RoundRecord(round=0))
         outcome = outcome_of(config)
         held.write_text("checkpoint.safetensors", "large")
@@ -58,32 +59,38 @@ def is_mended(config):
     return Path(str(config.options.get("until", "/nowhere"))).exists()
 
 
-def _lack_images(config):
+def _lack_images(config, runs):
     raise DataError("photos: there is no such folder")
 
 
-def _crash(config):
+def _crash(config, runs):
     raise ZeroDivisionError("in the\nmiddle")
 
 
-def _abort(config):
+def _abort(config, runs):
     print("terminate called: no room", file=sys.stderr, flush=True)
     os.abort()
 
 
-def _compute_forever(config):
+def _compute_forever(config, runs):
     while True:
         sum(range(1000))
 
 
+def _meet(count, config, runs):
+    """Until so many processes are at work."""
+    until(lambda: len({line.split()[1] for line in (runs / "plays.txt").read_text().splitlines()}) >= count)
+
+
 ACTS = {
-    "behave": lambda config: None,
+    "behave": lambda config, runs: None,
     "lack images": _lack_images,
     "crash": _crash,
     "abort": _abort,
-    "be killed at the end": lambda config: None,
-    "be killed": lambda config: os.kill(os.getpid(), 9),
-    "leave": lambda config: os._exit(3),
-    "sleep": lambda config: time.sleep(0.3),
+    "be killed at the end": lambda config, runs: None,
+    "be killed": lambda config, runs: os.kill(os.getpid(), 9),
+    "leave": lambda config, runs: os._exit(3),
+    "meet 2": partial(_meet, 2),
+    "meet 3": partial(_meet, 3),
     "compute forever": _compute_forever,
 }

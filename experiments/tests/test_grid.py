@@ -211,7 +211,7 @@ def test_threads_and_workers_where_the_settings_leave_them_open(tmp_path, monkey
 
 @pytest.mark.slow
 def test_several_at_once_in_as_many_processes(tmp_path):
-    outcome, _ = play(tmp_path, *(config_of(seed, "sleep") for seed in range(6)), jobs=3)
+    outcome, _ = play(tmp_path, *(config_of(seed, "meet 3") for seed in range(6)), jobs=3)
     assert len(outcome.done) == 6
     assert len({process for _, process, *_ in plays(tmp_path)}) == 3
 
@@ -228,7 +228,7 @@ def test_no_jobs_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_two_grids_in_one_place_share_the_work(tmp_path):
-    configs = [config_of(seed, "sleep") for seed in range(6)]
+    configs = [config_of(seed, "meet 3") for seed in range(6)]  # one grid alone has two processes
     outcomes = []
     grids = [Thread(target=lambda: outcomes.append(play(tmp_path, *configs, jobs=2)[0])) for _ in range(2)]
     for thread in grids:
@@ -287,7 +287,7 @@ def test_a_file_in_the_working_folder_is_not_taken_for_a_module(tmp_path, monkey
 
 def test_each_process_has_a_gpu_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, 5")
-    play(tmp_path, *(config_of(seed, "sleep") for seed in range(5)), jobs=2)
+    play(tmp_path, *(config_of(seed, "meet 2") for seed in range(5)), jobs=2)
     assert sorted({process: gpu for _, process, gpu, _ in plays(tmp_path)}.values()) == ["3", "5"]
 
 

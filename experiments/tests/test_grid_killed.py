@@ -13,6 +13,7 @@ from fedcopl.config import RunConfig
 from fedcopl.run.reading import read_finished
 from fedcopl_experiments.run_key import run_key
 from grid_tools import Diary, plays, store_of
+from waiting import until
 
 pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parent
@@ -59,10 +60,7 @@ def busy_grid(tmp_path):
 
 
 def wait_until_gone(workers):
-    end = time.monotonic() + 30
-    while any(is_running(worker) for worker in workers):
-        assert time.monotonic() < end, "a worker computes on without its grid"
-        time.sleep(0.02)
+    until(lambda: not any(is_running(worker) for worker in workers), lambda: "a worker computes on without its grid")
 
 
 def test_workers_die_with_a_grid_that_is_killed(busy_grid):

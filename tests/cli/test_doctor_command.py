@@ -16,6 +16,7 @@ from fedcopl.doctor.machine import split_address
 from fedcopl.doctor.new_study import start_study
 from fedcopl.doctor.study import shared_between
 from fedcopl.errors import ConfigError
+from free_ports import closed_port
 from predict.small import digits
 
 
@@ -155,10 +156,9 @@ def test_servers(tmp_path, monkeypatch, serve, certificate):
     assert trusted["ok"] and "TLS" in about(trusted, "encryption", "ok")[0]["detail"]
     assert "not trusted" in about(doctor("--server", serve(context)), "encryption", "problem")[0]["detail"]
     assert "no TLS" in about(doctor("--server", serve()), "encryption", "problem")[0]["detail"]
-    closed = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{closed.getsockname()[1]}"
-    closed.close()
-    assert "cannot be reached" in about(doctor("--server", address), "server", "problem")[0]["detail"]
+    assert (
+        "cannot be reached" in about(doctor("--server", f"127.0.0.1:{closed_port()}"), "server", "problem")[0]["detail"]
+    )
 
 
 def test_each_site_is_named_with_its_images(study):

@@ -5,13 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deployment.deployment import free_port
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
 from fedcopl.cli.show import print_outcome, print_status
@@ -19,7 +17,9 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.status import status_of
 from fedcopl.privacy.accountant import Release, epsilon_of, statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
+from free_ports import free_port
 from ready_processes import ready_run
+from waiting import PATIENCE, until
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +104,6 @@ def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
     assert "fedcopl: wrong.pem: is not the certificate of a server" in process.stderr
 
 
-def until(done, patience=120):
-    end = time.monotonic() + patience
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
     def told(*words):
@@ -124,12 +117,15 @@ def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
     with (place / "server.log").open("w") as log:
         server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
     try:
-        until(lambda: "waiting: 0 of at least 2 sites" in (place / "server.log").read_text())
+        until(
+            lambda: "waiting: 0 of at least 2 sites" in (place / "server.log").read_text(),
+            (place / "server.log").read_text,
+        )
         assert "another process is running in this folder" in told(*words).err
         status = json.loads(told("status", "--json").out)
         assert status["running"] and status["sites"] == [] and status["rounds"] == []
         assert told("stop").out == "stopped\n"
-        assert server.wait(60) == 130
+        assert server.wait(PATIENCE) == 130
         assert "fedcopl: stopped" in (place / "server.log").read_text()
         assert told("stop").out == "nothing is running in federation\n"
         assert json.loads(told("status", "--json").out)["running"] is False
@@ -157,9 +153,12 @@ def test_a_server_whose_link_dies_ends_with_one_line(place):
     with (place / "orphan.log").open("w") as log:
         server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
     try:
-        until(lambda: "waiting: 0 of at least 2 sites" in (place / "orphan.log").read_text())
+        until(
+            lambda: "waiting: 0 of at least 2 sites" in (place / "orphan.log").read_text(),
+            (place / "orphan.log").read_text,
+        )
         os.kill(link_of(server), signal.SIGKILL)
-        assert server.wait(120) == 10
+        assert server.wait(PATIENCE) == 10
         said = (place / "orphan.log").read_text().splitlines()
         assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; go on with --resume"
         assert "Traceback" not in "".join(said)

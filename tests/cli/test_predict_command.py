@@ -3,11 +3,10 @@
 import csv
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,10 @@ from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.predict import Classifier
+from fedcopl.predict.answer_file import BATCH
 from predict.small import digits, small_run
+from ready_processes import ReadyProcess, ready_run
+from waiting import PATIENCE
 
 COLUMNS = ["image", "label", "probability", "abstain", "problem"]
 
@@ -123,21 +125,16 @@ def many(folder, count):
 
 @pytest.mark.slow
 def test_kill_9_changes_no_byte(classifier, tmp_path):
-    photos = many(tmp_path / "photos", 1400)
-    command = [sys.executable, "-m", "fedcopl", "predict", "-c", str(classifier), str(photos), "-o"]
-    subprocess.run([*command, str(tmp_path / "whole.csv")], check=True, capture_output=True)
-    part = tmp_path / "out.csv.part"
-    process = subprocess.Popen([*command, str(tmp_path / "out.csv")], stderr=subprocess.DEVNULL)
-    while not part.exists() or part.read_bytes().count(b"\n") < 300:
-        assert process.poll() is None
-        time.sleep(0.002)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert part.exists()
-    with part.open("ab") as file:  # and a row by half, as a full disk leaves it
+    photos = many(tmp_path / "photos", 3 * BATCH + 10)
+    words = ["predict", "-c", str(classifier), str(photos), "-o"]
+    whole = ready_run(*words, str(tmp_path / "whole.csv"))
+    assert whole.returncode == 0, whole.stderr
+    killed = ReadyProcess([*words, str(tmp_path / "out.csv")], tmp_path, Path(__file__).with_name("killed_predict.py"))
+    assert killed.wait(PATIENCE) == -signal.SIGKILL, killed.stdout.read()
+    with (tmp_path / "out.csv.part").open("ab") as file:  # and a row by half, as a full disk leaves it
         file.write(b"photos/0")
-    said = subprocess.run([*command, str(tmp_path / "out.csv")], check=True, capture_output=True, text=True).stderr
-    assert "1,400 images" in said and "of them before a stop" in said
+    said = ready_run(*words, str(tmp_path / "out.csv")).stderr
+    assert f"{3 * BATCH + 10} images" in said and f"{2 * BATCH} of them before a stop" in said
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 

@@ -17,6 +17,7 @@ from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.images import open_gallery
 from fedcopl.review.sample_survey import SampleSurvey
 from local_page.run_folder import make_run
+from waiting import PATIENCE
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_a_whole_visit_and_ctrl_c(run):
         page = browser.get(address.split("?")[0])
     assert "Is this" in page.text
     os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert out == ""
     shown, first, last = err.splitlines()
@@ -164,9 +165,9 @@ def test_a_taken_port_is_one_line(run):
     first = start("review", run)
     port = first.stdout.readline().split(":")[2].split("/")[0]
     second = start("review", run, "--port", port)
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=PATIENCE)
     os.kill(first.pid, signal.SIGINT)
-    first.communicate(timeout=60)
+    first.communicate(timeout=PATIENCE)
     assert second.returncode == 2
     assert f"fedcopl: --port {port}: cannot be used" in err
     assert "Traceback" not in err

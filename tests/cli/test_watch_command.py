@@ -9,7 +9,9 @@ import httpx
 import pytest
 
 from fedcopl.config import RunConfig
+from free_ports import free_port
 from local_page.run_folder import round_line, write_rounds
+from waiting import PATIENCE
 
 
 @pytest.fixture
@@ -29,12 +31,13 @@ def start(tmp_path, *words):
 
 def stop(process):
     os.kill(process.pid, signal.SIGINT)
-    return process.communicate(timeout=60)
+    return process.communicate(timeout=PATIENCE)
 
 
 @pytest.mark.slow
 def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
-    first = start(tmp_path, run)
+    port = free_port()
+    first = start(tmp_path, run, "--port", port)
     address = first.stdout.readline().strip()
     with httpx.Client() as browser:
         browser.get(address)
@@ -47,7 +50,7 @@ def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
             "fedcopl: stopped watching; the run is not touched",
         ]
         write_rounds(run, [round_line(0), round_line(1)])
-        second = start(tmp_path, run, "--port", address.split(":")[2].split("/")[0])
+        second = start(tmp_path, run, "--port", port)
         assert second.stdout.readline().strip() == address
         assert "round 2 of 4" in browser.get(page).text  # with the cookie of the first
         stop(second)
@@ -56,7 +59,7 @@ def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
 
 def test_no_such_folder_is_one_line(tmp_path):
     process = start(tmp_path, tmp_path / "nowhere")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (7, "")
     assert "nowhere: there is no such folder; name that of a run that has begun" in err
     assert "Traceback" not in err

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from data.pictures import TRANSFORM, directly, load, plant
 from fedcopl.data.cache import PixelCache
 
 BUILD = """
-import sys, time, resource
+import sys, resource
 from fedcopl.config import Data
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.catalog import load_dataset
@@ -21,17 +20,21 @@ from fedcopl.errors import DataError
 from fedcopl.clip.preprocess import ImageTransform
 from pathlib import Path
 
-root, folder, pause, most = sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+root, folder, stop, most = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 transform, calls = ImageTransform(18, 16), 0
 def cut(image):
     global calls
     calls += 1
-    time.sleep(pause)
+    if calls == stop:
+        print("stands still", flush=True)
+        sys.stdin.read()
     return transform.cut(image)
 if most:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+images = load_dataset(Data(source="folder", path=root)).train
+print("begins", flush=True)
 try:
-    pixels = PixelCache(folder).pixels(load_dataset(Data(source="folder", path=root)).train, cut, transform.key).array
+    pixels = PixelCache(folder).pixels(images, cut, transform.key).array
     print(len(pixels), calls)
 except DataError as error:
     print(error)
@@ -45,26 +48,25 @@ def root(tmp_path):
     return plant(tmp_path / "images", *(f"cat/{n:03}.png" for n in range(IMAGES)))
 
 
-def build(root, folder, pause=0.0, most=0):
-    command = [sys.executable, "-c", BUILD, str(root), str(folder), str(pause), str(most)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def build(root, folder, stop=0, most=0):
+    """A process that has begun to make pixels of these images, and may write so many bytes into a file."""
+    command = [sys.executable, "-c", BUILD, str(root), str(folder), str(stop), str(most)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begins\n"
+    return process
 
 
-def wait_for(condition, process):
-    while not condition():
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.005)
-
-
-def written(folder) -> int:
-    return sum(path.stat().st_size for path in folder.glob("pixels/*.part/pixels.bin"))
+def build_up_to(row, root, folder):
+    """One that stands still at this row, until it is killed or its `communicate` is called."""
+    process = build(root, folder, row + 2)  # the first look at an image is for the shape
+    assert process.stdout.readline() == "stands still\n"
+    return process
 
 
 @pytest.mark.parametrize("rows", [0, 50, 150])
 def test_kill_9_leaves_nothing_that_is_believed(root, tmp_path, rows):
     folder = tmp_path / "cache"
-    process = build(root, folder, pause=0.02)
-    wait_for(lambda: written(folder) > rows * 768 or (rows == 0 and list(folder.glob("pixels/*.part"))), process)
+    process = build_up_to(rows, root, folder)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     cache = PixelCache(folder)
@@ -77,8 +79,7 @@ def test_kill_9_leaves_nothing_that_is_believed(root, tmp_path, rows):
 
 def test_what_a_killed_process_left_is_swept_by_the_next(root, tmp_path):
     folder = tmp_path / "cache"
-    process = build(root, folder, pause=0.02)
-    wait_for(lambda: written(folder) > 0, process)
+    process = build_up_to(100, root, folder)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     plant(root, "cat/another.png")  # so the next one builds another entry
@@ -88,8 +89,7 @@ def test_what_a_killed_process_left_is_swept_by_the_next(root, tmp_path):
 
 def test_two_at_once_do_the_work_once(root, tmp_path):
     folder = tmp_path / "cache"
-    first = build(root, folder, pause=0.01)
-    wait_for(lambda: list(folder.glob("pixels/*.part")), first)
+    first = build_up_to(100, root, folder)
     second = build(root, folder)
     answers = [process.communicate()[0].split() for process in (first, second)]
     assert answers[0] == [str(IMAGES), str(IMAGES + 1)]  # one more for the shape
@@ -101,8 +101,7 @@ def test_two_at_once_do_the_work_once(root, tmp_path):
 
 def test_clearing_spares_what_is_being_built(root, tmp_path):
     folder = tmp_path / "cache"
-    process = build(root, folder, pause=0.01)
-    wait_for(lambda: written(folder) > 0, process)
+    process = build_up_to(100, root, folder)
     PixelCache(folder).clear()
     assert process.communicate()[0].split()[0] == str(IMAGES)
     assert len(PixelCache(folder).entries()) == 1

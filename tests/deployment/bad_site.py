@@ -9,7 +9,8 @@ from fedcopl.deployment.site import replies
 from fedcopl.deployment.site.running_site import RunningSite
 from fedcopl.messages import Train, digest
 
-NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception"]
+NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception", "a flood"]
+FLOOD = 12_500_000  # numbers, fifty million bytes
 honest = RunningSite.answer
 send = replies.answer_records
 old = {}
@@ -31,6 +32,8 @@ def spoiled(self, ask, terms):
         case "of another round":
             old["question"] = digest(replace(ask, round=0))
             return reply
+        case "a flood":
+            return replace(reply, shared={"visual": np.random.default_rng(0).random(FLOOD, np.float32)})
     raise RuntimeError("patient-17.png makes it break")
 
 

@@ -3,26 +3,22 @@
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import IO
 
 from deployment.toolbox import digit_sites
 from fedcopl.deployment.certificates import server_certificates, site_key
+from free_ports import free_port
 from ready_processes import ReadyProcess
+from waiting import PATIENCE, until
 
-PATIENCE = 300.0  # seconds; these machines are shared
+TIMEOUT = 1800  # seconds for an answer; a test that wants them over puts the server's clock forward
+SERVER_WITH_CLOCK = Path(__file__).with_name("server_with_clock.py")
+STRUCK_SITE = Path(__file__).with_name("struck_site.py")
 NO_PRIORS = ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]  # dozens of exchanges fewer
 SETTINGS = ["refresh_every=2", "epochs=1", "threads=1", "evaluation.every=100", *NO_PRIORS]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Deployment:
@@ -45,19 +41,42 @@ class Deployment:
     def home(self, name: str) -> Path:
         return self.root / "homes" / name
 
-    def server(self, *words: str, out: str = "run", min_sites: int = 3, timeout: float = 90) -> ReadyProcess:
+    def server(self, *words: str, out: str = "run", min_sites: int = 3) -> ReadyProcess:
         given = ["--classes", "data/classes.txt", "--host", "127.0.0.1", "--port", str(self.port), "--out", out]
-        given += ["--min-sites", str(min_sites), "--timeout", str(timeout)]
-        return self._start("server", ["server", *given, *SETTINGS, *words])
+        given += ["--min-sites", str(min_sites), "--timeout", str(TIMEOUT)]
+        return self._start("server", ["server", *given, *SETTINGS, *words], SERVER_WITH_CLOCK)
+
+    def time_is_up_after(self, step: str, *names: str) -> None:
+        """Nobody but these gets to answer this step, `ROUND KIND`; how long they take does not matter."""
+        until(lambda: set(names) <= self._taken(step), lambda: f"{names} never answered {step}:\n{self.all_logs()}")
+        with (self.root / "hours").open("a") as hours:
+            hours.write("+")
+
+    def _taken(self, step: str) -> set[str]:
+        """Whose answers to this step the server has."""
+        *whole, _ = [line for file in self.root.glob("run/audit.jsonl") for line in file.read_text().split("\n")] or [
+            ""
+        ]
+        lines = map(json.loads, whole)
+        return {
+            line["peer"] for line in lines if f"{line['round']} {line['kind']} {line['decision']}" == f"{step} taken"
+        }
 
     def join(self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None) -> ReadyProcess:
+        return self._start(log or name, self._to_join(name, *words, home=home), program)
+
+    def join_until_struck(self, name: str, strike: str, *words: str) -> ReadyProcess:
+        """A site that sends itself a signal when it is asked this: `SIGKILL 2 train`."""
+        return self._start(name, self._to_join(name, *words), STRUCK_SITE, STRUCK=strike)
+
+    def _to_join(self, name: str, *words: str, home: str = "") -> list[str]:
         given = ["--server", f"127.0.0.1:{self.port}", "--ca", "federation/ca.pem", "--name", name]
         given += ["--images", f"data/clients/{name}", "--classes", "data/classes.txt"]
         given += ["--folder", home or str(self.home(name)), "model.threads=1", "--accept", "always"]
-        return self._start(log or name, ["join", *given, *words], program)
+        return ["join", *given, *words]
 
-    def _start(self, log: str, words: list[str], program: Path | None = None) -> ReadyProcess:
-        process = ReadyProcess(words, self.root, program, FEDCOPL_CACHE=str(self.root / "cache"))
+    def _start(self, log: str, words: list[str], program: Path | None = None, **env: str) -> ReadyProcess:
+        process = ReadyProcess(words, self.root, program, FEDCOPL_CACHE=str(self.root / "cache"), **env)
         # Written down by the test, as a terminal would: a process whose disk is full can still speak.
         threading.Thread(target=self._write_down, args=(process.stdout, log), daemon=True).start()
         self.processes[log] = process
@@ -76,11 +95,13 @@ class Deployment:
 
     def wait_for(self, name: str, words: str, count: int = 1) -> None:
         """Until these words stand in a log; fails with all logs."""
-        end = time.monotonic() + PATIENCE
-        while self.log(name).count(words) < count:
-            if time.monotonic() > end:
-                raise AssertionError(f"{name} never said {words!r}:\n{self.all_logs()}")
-            time.sleep(0.05)
+        until(lambda: self.log(name).count(words) >= count, lambda: f"{name} never said {words!r}:\n{self.all_logs()}")
+
+    def wait_until_still(self, name: str) -> int:
+        """Until it has stopped itself; its process id."""
+        state = Path(f"/proc/{self.processes[name].pid}/stat")
+        until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "T", self.all_logs)
+        return self.processes[name].pid
 
     def wait_for_end(self, name: str = "server") -> int:
         try:
@@ -97,6 +118,9 @@ class Deployment:
         file = self.root / out / "rounds.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
+    def link_log(self) -> str:
+        return "".join(file.read_text() for file in self.root.rglob("superlink.log"))
+
     def all_logs(self) -> str:
         files = [*self.root.glob("*.log"), *self.root.glob("**/flower/*.log")]
         return "\n".join(f"--- {file.relative_to(self.root)}\n{file.read_text()[-3000:]}" for file in files)
@@ -105,9 +129,10 @@ class Deployment:
         for process in self.processes.values():
             if process.poll() is None:
                 process.terminate()
+                process.send_signal(signal.SIGCONT)  # one that stands still hears nothing
         for process in self.processes.values():
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
-from deployment.deployment import SETTINGS, Deployment
+from deployment.deployment import SETTINGS, TIMEOUT, Deployment
 from fakes import FlakyFederation
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.audit_log import read_audit
@@ -18,10 +18,10 @@ from fedcopl.deployment.processes import ask_to_stop
 from fedcopl.federation.server import run
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.assemble import assemble
+from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 BAD_SITE = Path(__file__).with_name("bad_site.py")
-FLOODING_SITE = Path(__file__).with_name("flooding_site.py")
 
 
 @pytest.fixture
@@ -58,9 +58,8 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
         deployment.join(name)
     deployment.wait_for("site-b", "round 1: select answered")
 
-    # A site is killed while it trains, and comes back.
+    # A site is killed while it trains.
     deployment.kill("site-b")
-    deployment.join("site-b")
 
     # Somebody else has a copy of a site's key, and somebody knocks whose key is not known.
     copied = deployment.root / "stolen"
@@ -72,6 +71,9 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
         deployment.wait_for(knocking, "the server does not let this site in")
     # While the server is away it cannot tell who was there first; see the test of somebody else with a site's key.
     deployment.kill("thief")
+
+    # The site comes back.
+    deployment.join("site-b")
 
     # The server is killed in the middle of a round, and goes on.
     deployment.wait_for("site-a", "round 3: estimate answered")
@@ -89,58 +91,53 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
     assert json.loads((deployment.root / "run/server.json").read_text())["starts"] == 2
 
 
-def test_rubbish_is_dropped_named_and_without_effect(deployment):
+def test_rubbish_is_dropped_named_and_without_effect_and_a_flood_refused_before_it_is_stored(deployment):
     deployment.admit(*deployment.names)
-    deployment.server("--start-with", "3", "rounds=5", "refresh_every=5", min_sites=2)
+    deployment.server("--start-with", "3", "rounds=6", "refresh_every=6", min_sites=2)
     deployment.join("site-a")
     deployment.join("site-c")
     deployment.join("site-b", program=BAD_SITE)
+    refused = "bytes is refused, unread"
+    until(lambda: refused in deployment.link_log(), deployment.all_logs)
+    deployment.time_is_up_after("6 train", "site-a", "site-c")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
 
-    # Each round another kind of rubbish; the last one is an old, once good answer.
+    # Each round another kind of rubbish, among them an old, once good answer; the last is too much to be taken at all.
     dropped = [record["dropped"].get("site-b", "") for record in deployment.rounds()]
     for why, words in zip(
         dropped,
-        ["not finite", "instead of float32", "no answer to this question has more", "another question", "RuntimeError"],
+        [
+            "not finite",
+            "instead of float32",
+            "no answer to this question has more",
+            "another question",
+            "RuntimeError",
+            f"gave no answer within {TIMEOUT} s",
+        ],
         strict=True,
     ):
         assert words in why, dropped
-    assert deployment.log("server").count("site-b left out") == 5
+    assert deployment.rounds()[-1]["sites"] == ["site-a", "site-c"]
+    assert not list(deployment.root.rglob("flower/*.db*"))  # nothing of the flood is on the disk
+    assert deployment.log("server").count("site-b left out") == 6
     # What went wrong inside is told at the site, and only there.
     assert "patient-17" in deployment.log("site-b")
     assert "patient-17" not in deployment.log("server") + str(dropped)
-    lost = {("site-b", "Train", round) for round in range(5)}
-    shared, states = in_one_process(deployment, "rounds=5", "refresh_every=5", lost=lost)
+    lost = {("site-b", "Train", round) for round in range(6)}
+    shared, states = in_one_process(deployment, "rounds=6", "refresh_every=6", lost=lost)
     assert visual(deployment) == shared
     assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
 
 
-def test_a_flood_is_refused_before_it_is_stored(deployment):
-    deployment.admit(*deployment.names)
-    deployment.server("--start-with", "3", "rounds=1", min_sites=2, timeout=30)
-    deployment.join("site-a")
-    deployment.join("site-c")
-    deployment.join("site-b", program=FLOODING_SITE)
-    assert deployment.wait_for_end() == 0, deployment.all_logs()
-
-    [record] = deployment.rounds()
-    assert "Train: gave no answer within 30 s" in record["dropped"]["site-b"]
-    assert record["sites"] == ["site-a", "site-c"]
-    [link] = deployment.root.rglob("superlink.log")
-    assert "bytes is refused, unread" in link.read_text()
-    assert not list(link.parent.glob("*.db*"))  # nor is anything of it on the disk
-    shared, _ = in_one_process(deployment, "rounds=1", lost={("site-b", "Train", 0)})
-    assert visual(deployment) == shared
-
-
 def test_in_a_secure_sum_a_site_may_get_lost(deployment):
     deployment.admit(*deployment.names)
-    deployment.server("--start-with", "3", "rounds=2", "secure_sums=true", min_sites=2, timeout=20)
-    for name in deployment.names:
+    deployment.server("--start-with", "3", "rounds=2", "secure_sums=true", min_sites=2)
+    for name in deployment.names[:2]:
         deployment.join(name, "--least-sites", "2")
     # In the middle of a sum, when the others' answers are masked for it already.
-    deployment.wait_for("site-c", "round 2: shareout answered")
-    deployment.kill("site-c")
+    deployment.join_until_struck("site-c", "SIGKILL 2 train", "--least-sites", "2")
+    deployment.time_is_up_after("2 train", "site-a", "site-b")
+    deployment.time_is_up_after("2 evaluate", "site-a", "site-b")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
 
     first, second = deployment.rounds()
@@ -154,45 +151,48 @@ def test_in_a_secure_sum_a_site_may_get_lost(deployment):
 
 def test_slow_late_cut_off_and_full(deployment):
     deployment.admit("site-a", "site-b")
-    deployment.server("--start-with", "2", "rounds=8", min_sites=1, timeout=25)
-    deployment.join("site-a")
-    cut_off = deployment.join("site-b")
-    late = deployment.join("site-c")
-    deployment.wait_for("site-b", "round 1: train answered")
+    deployment.server("--start-with", "2", "rounds=4", min_sites=1)
+    deployment.join_until_struck("site-c", "SIGSTOP 3 train, 4 train")
     deployment.wait_for("site-c", "the server does not let this site in")
+    deployment.join("site-a")
+    deployment.join_until_struck("site-b", "SIGSTOP 2 train")
 
     # Cut off, or too slow: the process stands still for longer than a question may take.
-    os.kill(cut_off.pid, signal.SIGSTOP)
+    cut_off = deployment.wait_until_still("site-b")
     # Late: a third site is let in while the others are at it.
     deployment.admit("site-c")
     deployment.wait_for("server", "site-c may join from now on")
-    deployment.wait_for("server", "site-b is left out: gave no answer within 25 s")
-    os.kill(cut_off.pid, signal.SIGCONT)
+    deployment.wait_for("site-c", "connected to")
+    deployment.time_is_up_after("2 train", "site-a")
+    deployment.wait_for("server", f"site-b is left out: gave no answer within {TIMEOUT} s")
+    os.kill(cut_off, signal.SIGCONT)
+    deployment.wait_for("site-b", "round 2: train answered")
 
     # Full: the third site cannot write any more, for a while.
-    deployment.wait_for("site-c", "answered")
-    resource.prlimit(late.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    late = deployment.wait_until_still("site-c")
+    resource.prlimit(late, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+    os.kill(late, signal.SIGCONT)
     deployment.wait_for("server", "site-c is left out: refused: its folder is full, in use or damaged; the site's")
-    resource.prlimit(late.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.prlimit(late, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    os.kill(deployment.wait_until_still("site-c"), signal.SIGCONT)
     assert deployment.wait_for_end() == 0, deployment.all_logs()
     assert "cannot be written: File too large" in deployment.log("site-c")
 
-    rounds = deployment.rounds()
-    assert len(rounds) == 8  # they went on
-    [cut, *_] = [number for number, record in enumerate(rounds) if "site-b" not in record["sites"]]
-    assert any("site-b" in record["sites"] for record in rounds[cut:])  # and it came back
-    [full, *_] = [number for number, record in enumerate(rounds) if "folder is full" in str(record["dropped"])]
-    assert any("site-c" in record["sites"] for record in rounds[full:])
+    first, cut, full, last = deployment.rounds()
+    assert first["sites"] == ["site-a", "site-b"]
+    assert cut["sites"] == ["site-a"]
+    assert "folder is full" in full["dropped"]["site-c"]
+    assert last["sites"] == deployment.names  # both came back
     for name in deployment.names:
         assert text(deployment, name)
 
 
-def test_a_site_stops_within_seconds_in_the_middle_of_a_million_epochs(deployment):
+def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     deployment.admit("site-a")
     deployment.server("rounds=2", "epochs=1000000", min_sites=1)
     deployment.join("site-a", "--limit", "epochs=1000000")
     deployment.wait_for("site-a", "round 1: select answered")
-    assert ask_to_stop(deployment.home("site-a"), 20)
+    assert ask_to_stop(deployment.home("site-a"), PATIENCE)
     assert deployment.wait_for_end("site-a") == 0
     assert "stopped, as asked" in deployment.log("site-a")
     kinds = [line.crossing.kind for line in read_audit(deployment.home("site-a"))]

@@ -2,8 +2,6 @@
 
 import io
 import math
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -37,14 +35,41 @@ from fedcopl.simulation.local_clients import LocalClients
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "priors": NO_PRIORS}, "test")
 SHARED = {"visual": START["visual"]}
-QUICK = Patience(timeout=0.4, min_sites=1, poll=0.01)
+A_MINUTE = Patience(timeout=60, min_sites=1, poll=0.5)
+
+
+class Clock:
+    """Stands in for the module `time` at the server: time passes only where it sleeps."""
+
+    def __init__(self):
+        self.now, self.planned = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for when, what in self.planned:
+            if self.now - seconds < when <= self.now:
+                what()
+
+    def at(self, when, what):
+        self.planned.append((when, what))
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch):
+    clock = Clock()
+    for module in ("grid_clients", "site_registry"):
+        monkeypatch.setattr(f"fedcopl.deployment.server.{module}.time", clock)
+    return clock
 
 
 def sites(tmp_path, config=CONFIG, count=3):
     return {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, count).items()}
 
 
-def federation_of(grid, watcher=None, patience=QUICK, **more):
+def federation_of(grid, watcher=None, patience=A_MINUTE, **more):
     return GridClients(grid, terms(CONFIG), KnownSites({}), patience, watcher or NotingWatcher(), **more)
 
 
@@ -103,7 +128,7 @@ def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-0"}
     known = KnownSites({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
-    federation = GridClients(grid, terms(CONFIG), known, QUICK)
+    federation = GridClients(grid, terms(CONFIG), known, A_MINUTE)
     assert federation.clients() == ("client-1", "client-2")
     grid.offline = set()
     assert federation.clients() == ("client-1", "client-2", "client-0")  # the late one comes last
@@ -129,8 +154,8 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
     bits, reports = played(federation)
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: gave no answer within 0 s"]
-    assert federation.take_drops().in_words() == {"client-1": "Train: gave no answer within 0 s"}
+    assert watcher.notes == ["round 1, Train: client-1 is left out: gave no answer within 60 s"]
+    assert federation.take_drops().in_words() == {"client-1": "Train: gave no answer within 60 s"}
 
 
 @pytest.mark.parametrize("works", [False, True])
@@ -281,8 +306,7 @@ def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
     assert list(federation.ask({"client-1": Evaluate(2, None)})) == ["client-1"]
 
 
-def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
+def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, fails = nodes["client-1"], iter([True, True, False])
@@ -294,7 +318,7 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
         return reply
 
     grid.nodes["client-1"] = flaky
-    bits, _ = played(federation_of(grid, patience=Patience(5, 1, 0.01)))
+    bits, _ = played(federation_of(grid))
     assert bits == local[0]
     assert grid.sent.count(("client-1", "query.train")) == CONFIG.rounds + 2
     assert good.asked == 2 * 2 + 4 + 4  # two refreshes of two questions, four trainings and evaluations: nothing twice
@@ -302,14 +326,13 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
 
 def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
     grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
-    federation = federation_of(grid, patience=Patience(90, 1, 0.01), watcher=watcher)
+    federation = federation_of(grid, patience=Patience(90, 1), watcher=watcher)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
         federation._announce_who_left(("a", "b"), present)
     assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
 
 
-def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
+def test_a_site_that_came_back_is_asked_again(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, answers = nodes["client-1"], []
@@ -322,28 +345,27 @@ def test_a_site_that_came_back_is_asked_again(tmp_path, local, monkeypatch):
         return good(message)
 
     grid.nodes["client-1"] = killed
-    bits, _ = played(federation_of(grid, patience=Patience(5, 1, 0.01)))
+    bits, _ = played(federation_of(grid))
     assert bits == local[0]
 
 
-def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
+def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, clock):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-1", "client-2"}
     watcher = NotingWatcher()
-    threading.Timer(0.2, grid.offline.clear).start()
-    assert len(federation_of(grid, watcher, Patience(5, 3, 0.01)).clients()) == 3
+    clock.at(3600, grid.offline.clear)
+    assert len(federation_of(grid, watcher, Patience(60, 3)).clients()) == 3
+    assert clock.now >= 3600
     assert watcher.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
 
 
-def test_time_does_not_run_out_before_enough_have_answered(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.LOOK", 0.02)
+def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
     nodes = sites(tmp_path)
-    good, begin = nodes["client-1"], time.monotonic()
-    nodes["client-1"] = lambda message: good(message) if time.monotonic() > begin + 0.6 else None
+    good = nodes["client-1"]
+    nodes["client-1"] = lambda message: good(message) if clock.now > 300 else None
     nodes["client-2"] = lambda message: None
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, Patience(0.1, 2, 0.01))
+    federation = federation_of(LoopGrid(nodes), watcher, Patience(60, 2))
     replies = federation.ask({name: Estimate(0, SHARED) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
     assert "waiting: 1 of at least 2 sites have answered" in watcher.notes
@@ -354,12 +376,12 @@ def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
     nodes["client-0"] = lambda message: None
     nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
     nodes["client-2"] = to(Evaluate(0, None), Evaluated(11, 10))
-    federation = federation_of(LoopGrid(nodes), patience=Patience(0.1, 2, 0.01))
+    federation = federation_of(LoopGrid(nodes), patience=Patience(60, 2))
     report = look_first(federation)
     assert report.scores == {}
     assert report.dropped == {"client-2": "Evaluate: more right than there are"}
     assert federation.take_drops().in_words() == {
-        "client-0": "Evaluate: gave no answer within 0 s",
+        "client-0": "Evaluate: gave no answer within 60 s",
         "client-1": "Evaluate: answered another question than was asked: an old answer, or of another round",
     }
 
@@ -381,13 +403,13 @@ def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path)
         match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
         r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
     ):
-        played(federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01)))
+        played(federation_of(LoopGrid(nodes), patience=Patience(60, 2)))
 
 
 def test_enough_good_answers_are_enough(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
-    _, reports = played(federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01)))
+    _, reports = played(federation_of(LoopGrid(nodes), patience=Patience(60, 2)))
     assert reports[0].participants == ("client-0", "client-2")
 
 
@@ -395,7 +417,7 @@ def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
         nodes[name] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
-    federation = federation_of(LoopGrid(nodes), patience=Patience(1, 2, 0.01))
+    federation = federation_of(LoopGrid(nodes), patience=Patience(60, 2))
     with pytest.raises(
         NoClientAnswered, match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: answered"
     ):
@@ -415,7 +437,7 @@ def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path)
 
 
 def test_it_can_be_stopped_while_it_waits(tmp_path):
-    federation = federation_of(LoopGrid({}), patience=Patience(5, 1, 0.01), should_stop=lambda: True)
+    federation = federation_of(LoopGrid({}), should_stop=lambda: True)
     with pytest.raises(Interrupted):
         federation.clients()
 
@@ -436,7 +458,7 @@ def test_what_went_wrong_at_a_site_stays_there(tmp_path):
 
 def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Patience(1, 0, 0.01))
+    federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Patience(60, 0))
     assert federation.ask({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
     assert watcher.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
 
@@ -452,7 +474,7 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
 
     nodes["client-1"].answer = with_junk
     grid = LoopGrid(nodes)
-    bits, reports = played(GridClients(grid, terms(config), KnownSites({}), QUICK, NotingWatcher()), config)
+    bits, reports = played(GridClients(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher()), config)
     others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
     assert bits == played(LocalClients(others), config)[0]
     assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
@@ -464,7 +486,7 @@ def test_secure_sums_travel_too(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
-    federation = GridClients(grid, terms(config), KnownSites({}), QUICK, NotingWatcher())
+    federation = GridClients(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher())
     bits, _ = played(federation, config)
     assert bits == played(LocalClients(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_drops().in_words() == {}

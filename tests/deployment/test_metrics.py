@@ -6,12 +6,13 @@ from urllib.error import HTTPError
 
 import pytest
 
-from deployment.deployment import free_port
 from fedcopl.deployment.metrics import AnswerCounts, Metric, health, prometheus_text, server_metrics, site_metrics
 from fedcopl.deployment.metrics_port import answer, metrics_port
 from fedcopl.deployment.processes import holding
 from fedcopl.errors import ConfigError, FederationError
 from fedcopl.run.record import GuardRecord, RoundRecord, round_to_plain
+from free_ports import free_port
+from waiting import PATIENCE
 
 ROUNDS = [
     RoundRecord(round=0, participants=3, bytes_up=10, bytes_down=5, seconds=4.0, dropped={"b": "Train: refused: no"}),
@@ -128,7 +129,7 @@ def test_trouble_is_a_status_of_its_own():
 def get(port, path, host=None):
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
             return reply.status, reply.read().decode()
     except HTTPError as error:
         return error.code, ""

@@ -12,10 +12,10 @@ from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 
 from deployment import toolbox
-from deployment.deployment import free_port
 from fedcopl.deployment.flower_internals import patient_grid as module
 from fedcopl.deployment.flower_internals.patient_grid import PatientGrid, is_lost
 from fedcopl.errors import FederationError, Interrupted
+from free_ports import closed_port
 
 assert toolbox  # messages can be made
 
@@ -110,7 +110,7 @@ def test_too_much_is_not_even_fetched(grid, link, monkeypatch):
 
 
 def grid_to_nobody(**named):
-    return PatientGrid(f"127.0.0.1:{free_port()}", True, None, token="t", **named)
+    return PatientGrid(f"127.0.0.1:{closed_port()}", True, None, token="t", **named)
 
 
 def test_a_link_that_is_gone_is_not_waited_for_for_ever(monkeypatch):

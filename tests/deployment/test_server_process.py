@@ -2,14 +2,12 @@
 
 import shutil
 import socket
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
 import httpx
 import pytest
 
-from deployment.deployment import free_port
 from deployment.toolbox import NotingWatcher, turned_away
 from fedcopl.deployment.certificates import SiteKey, server_certificates, site_key
 from fedcopl.deployment.flower_internals.connections import Control
@@ -19,6 +17,8 @@ from fedcopl.deployment.server.site_registry import admit, admitting
 from fedcopl.deployment.site.server_probe import ServerAddress
 from fedcopl.deployment.wire.addresses import own_address
 from fedcopl.files import make_folders
+from free_ports import free_port
+from waiting import until
 
 NOT_LET_IN = "the server does not let this site in"
 
@@ -84,13 +84,6 @@ def open_for_sites(root, host="127.0.0.1"):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home
 
 
-def until(done, what):
-    end = time.monotonic() + 120
-    while not done():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
-
-
 @pytest.mark.slow
 def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
     private, public = site_key(tmp_path / "site", "hospital")
@@ -110,20 +103,20 @@ def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
         assert stranger.register("hospital", b"a key of his own") == "status 404"
         assert "refused: '/v1/control/register-node'" in home.log.read_text()
         let_in(public, "hospital")
-        until(lambda: turned_away(server, private) is None, watcher.notes)
+        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), watcher.notes)
+        until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
         let_in(public, "hospital")
-        until(lambda: turned_away(server, private) is None, watcher.notes)
+        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
 
         site_key(tmp_path / "site", "clinic")  # the same key, another name
         let_in(public, "hospital")
-        until(lambda: "clinic may join from now on" in watcher.notes, watcher.notes)
-        until(lambda: turned_away(server, private) is None, watcher.notes)
+        until(lambda: "clinic may join from now on" in watcher.notes, lambda: watcher.notes)
+        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
         let_in(other_public, "zoo")
-        until(lambda: turned_away(server, other) is None, watcher.notes)
+        until(lambda: turned_away(server, other) is None, lambda: watcher.notes)
         (sites / "hospital.pub").unlink()
-        until(lambda: "clinic may not join any more" in watcher.notes, watcher.notes)
+        until(lambda: "clinic may not join any more" in watcher.notes, lambda: watcher.notes)
     assert [note for note in watcher.notes if "cannot" in note] == []
 
     let_in(public, "hospital")

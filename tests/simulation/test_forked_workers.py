@@ -14,6 +14,9 @@ import pytest
 from fedcopl.errors import ConfigError
 from fedcopl.simulation import forked_workers
 from fedcopl.simulation.forked_workers import JobFailed, WorkerLost, Workers, how_many
+from waiting import PATIENCE, until
+
+FORK = multiprocessing.get_context("fork")
 
 
 def doubled(name, job):
@@ -21,9 +24,19 @@ def doubled(name, job):
 
 
 def whose(name, job):
-    """Who did it; a job that is a time takes so long."""
-    time.sleep(job)
+    """Who did it."""
     return os.getpid()
+
+
+def two_at_a_time():
+    """Work that only two can do, each of whom says who it is."""
+    meeting = FORK.Barrier(2)
+
+    def met(name, job):
+        meeting.wait(PATIENCE)
+        return os.getpid()
+
+    return met
 
 
 def test_results_come_in_the_order_of_the_jobs_and_are_told_as_they_are_done():
@@ -37,12 +50,12 @@ def test_results_come_in_the_order_of_the_jobs_and_are_told_as_they_are_done():
 
 
 def test_a_job_goes_where_the_one_before_was_done():
-    with Workers(2, whose) as pool:
-        first = pool.run({"a": 0.05, "b": 0.05, "c": 0.05, "d": 0.05})
+    with Workers(2, two_at_a_time()) as pool:
+        first = pool.run(dict.fromkeys("abcd"))
         groups = pool.grouped("abcd")
         assert len(set(first.values())) == 2
         assert os.getpid() not in first.values()
-        assert pool.run(dict.fromkeys("abcd", 0.05)) == first
+        assert pool.run(dict.fromkeys("abcd")) == first
     assert sorted(map(sorted, groups)) == sorted(
         sorted(name for name in first if first[name] == process) for process in set(first.values())
     )
@@ -50,10 +63,16 @@ def test_a_job_goes_where_the_one_before_was_done():
 
 def test_nobody_waits_while_there_is_work():
     """Two jobs at home in one process: the other, idle, takes one of them."""
-    with Workers(2, whose) as pool:
-        first = pool.run({"a": 0.2, "b": 0.0, "c": 0.0})
+    last = FORK.Event()
+
+    def long_is_the_first(name, job):
+        last.wait(PATIENCE) if name == "a" else name == "c" and last.set()
+        return os.getpid()
+
+    with Workers(2, long_is_the_first) as pool:
+        first = pool.run(dict.fromkeys("abc"))
         assert first["b"] == first["c"] != first["a"]
-        second = pool.run({"b": 0.1, "c": 0.1})
+        second = pool.run(dict.fromkeys("bc"))
     assert second["b"] != second["c"]
 
 
@@ -84,10 +103,10 @@ def test_a_job_whose_process_is_lost_is_done_again(tmp_path, how):
 
 def test_one_that_is_lost_between_two_jobs_is_replaced():
     with Workers(2, whose) as pool:
-        first = pool.run({"a": 0.0, "b": 0.0})
+        first = pool.run(dict.fromkeys("ab"))
         os.kill(first["a"], signal.SIGKILL)
         os.waitpid(first["a"], os.WNOHANG)
-        again = pool.run({"a": 0.0, "b": 0.0})
+        again = pool.run(dict.fromkeys("ab"))
     assert first["a"] not in again.values()
 
 
@@ -125,7 +144,7 @@ def test_an_error_comes_back_and_the_next_jobs_are_done(error, kind, words):
 
     with Workers(2, careless) as pool:
         with pytest.raises(JobFailed) as failed:
-            pool.run({"bad": None, "busy": 5})
+            pool.run({"bad": None, "busy": 600})
         assert failed.value.name == "bad"
         with pytest.raises(kind, match=words):
             raise failed.value.cause
@@ -141,7 +160,8 @@ def test_what_was_there_before_is_shared_not_sent():
 
 def test_nobody_is_left_behind():
     with Workers(3, whose) as pool:
-        processes = set(pool.run(dict.fromkeys("abc", 0.05)).values())
+        processes = {worker.process.pid for worker in pool._workers}
+        pool.run(dict.fromkeys("abc"))
     assert multiprocessing.active_children() == []
     assert not any(Path(f"/proc/{process}").exists() for process in processes)
 
@@ -161,10 +181,7 @@ def test_when_the_parent_is_killed_its_workers_end():
     assert all(Path(f"/proc/{process}").exists() for process in processes)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 30
-    while any(is_alive(process) for process in processes):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not any(is_alive(process) for process in processes))
 
 
 def is_alive(process):

@@ -10,6 +10,7 @@ from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, vi
 from fedcopl.config import RunConfig
 from fedcopl.watch.feed import Feed
 from fedcopl.watch.page import WatchPage, render
+from free_ports import free_port
 from local_page.run_folder import progress, round_line, write_rounds
 from local_page.served import served
 
@@ -77,15 +78,16 @@ def test_the_folder_may_go_and_come_back(folder, visit):  # noqa: F811
 
 def test_the_page_survives_a_restart_of_its_server(folder, visit):  # noqa: F811
     go_on(folder, 1)
-    with watched(folder) as keys:
+    port = free_port()
+    with watched(folder, port=port) as keys:
         page = visit(keys.address)
         wait_for(page, "Running: round 1 of 4")
     wait_for(page, "fedcopl watch does not answer; trying again.")
     go_on(folder, 2)
-    with watched(folder, port=keys.port):
+    with watched(folder, port=port):
         wait_for(page, "Running: round 2 of 4")
         page.wait_for_selector("#connection", state="hidden")
-    with watched(folder, port=keys.port, token="another-token"):
+    with watched(folder, port=port, token="another-token"):
         wait_for(page, "fedcopl watch was started anew: open the address that it printed.")
     page.close()
     visit.visitors[-1].forgive("ERR_CONNECTION_REFUSED")

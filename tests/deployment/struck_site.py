@@ -1,0 +1,20 @@
+"""A site that sends itself a signal as soon as it is asked certain questions: STRUCK is `SIGSTOP 3 train, 4 train`."""
+
+import os
+import signal
+
+from fedcopl.cli import main
+from fedcopl.deployment.site.running_site import RunningSite
+
+honest = RunningSite.answer
+name, steps = os.environ["STRUCK"].split(" ", 1)
+
+
+def struck(self, ask, terms):
+    if f"{ask.round + 1} {type(ask).__name__.lower()}" in steps.split(", "):
+        os.kill(os.getpid(), signal.Signals[name])
+    return honest(self, ask, terms)
+
+
+RunningSite.answer = struck
+main()
