@@ -61,6 +61,10 @@ ONE_BY_ONE = {
 }
 
 
+# Who writes ONNX loads a compiler first, which takes longer than to write: one core does that.
+ONNX = {"tests/predict/test_prior.py", "tests/predict/test_export.py", "tests/methods/test_other_models.py"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the tests: the long ones first, of each of their files in turn, as some compute and others wait."""
     order = {name: number for number, name in enumerate(LONGEST)}
@@ -80,7 +84,7 @@ class FilesAndLongTests(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return nodeid if file in ONE_BY_ONE else file
+        return nodeid if file in ONE_BY_ONE else "ONNX" if file in ONNX else file
 
 
 @pytest.hookimpl(optionalhook=True)

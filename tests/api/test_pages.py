@@ -8,29 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from documents import agree, lines_of
+
 DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.S | re.M)
 
 
 def blocks(name):
     return BLOCK.findall((DOCS / name).read_text(encoding="utf-8"))
-
-
-NUMBER = re.compile(r"\d[\d.,]*(?<![.,])")
-
-
-def lines_of(text):
-    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-
-
-def agree(printed, shown):
-    """The same words; numbers may differ a little, as another processor may round a last bit otherwise."""
-    words = ([NUMBER.sub("#", line) for line in lines] for lines in (printed, shown))
-    assert next(words) == next(words)
-    numbers = (
-        [float(number.replace(",", "")) for number in NUMBER.findall(" ".join(lines))] for lines in (printed, shown)
-    )
-    assert next(numbers) == pytest.approx(next(numbers), rel=0.05, abs=0.05)
 
 
 def follow(code, kind, folder):

@@ -17,6 +17,7 @@ from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.images import open_gallery
 from fedcopl.review.sample_survey import SampleSurvey
 from local_page.run_folder import make_run
+from ready_processes import ready_run
 from waiting import PATIENCE
 
 
@@ -164,13 +165,12 @@ def test_a_whole_visit_and_ctrl_c(run):
 def test_a_taken_port_is_one_line(run):
     first = start("review", run)
     port = first.stdout.readline().split(":")[2].split("/")[0]
-    second = start("review", run, "--port", port)
-    _, err = second.communicate(timeout=PATIENCE)
+    second = ready_run("review", str(run), "--port", port)
     os.kill(first.pid, signal.SIGINT)
     first.communicate(timeout=PATIENCE)
     assert second.returncode == 2
-    assert f"fedcopl: --port {port}: cannot be used" in err
-    assert "Traceback" not in err
+    assert f"fedcopl: --port {port}: cannot be used" in second.stderr
+    assert "Traceback" not in second.stderr
 
 
 def test_which_labels_are_shown_is_said(typed, run):

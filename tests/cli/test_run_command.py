@@ -49,10 +49,13 @@ def test_the_table_shows_the_numbers_of_the_results(told):
 
 
 @pytest.mark.slow
-def test_json_is_one_object_and_equals_the_file(tmp_path):
-    process = ready_run("run", "--json", "--out", str(tmp_path / "run"), *QUICK, "--seed", "3")
-    results = json.loads(process.stdout)
-    assert results == json.loads((tmp_path / "run" / "results.json").read_text())
+def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_file(told, tmp_path):
+    _, folder = told
+    [run] = (folder / "runs").iterdir()
+    words = [str(run / "settings.toml"), "rounds=1", "--json", "--out", str(tmp_path / "again"), "--seed", "3"]
+    results = json.loads(ready_run("run", *words).stdout)
+    assert results["settings"]["data"]["clients"] == 3
+    assert results == json.loads((tmp_path / "again" / "results.json").read_text())
     assert results["seed"] == results["settings"]["seed"] == 3
     wanted = {
         "zero_shot",
@@ -83,14 +86,6 @@ def test_resume_without_a_name_takes_the_newest(told):
     again = ready_run("run", "--resume", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert again.stdout.splitlines()[1:5] == process.stdout.splitlines()[1:5]
-
-
-@pytest.mark.slow
-def test_the_settings_of_a_run_can_be_run(told, tmp_path):
-    _, folder = told
-    [run] = (folder / "runs").iterdir()
-    process = ready_run("run", str(run / "settings.toml"), "rounds=1", "--json", "--out", str(tmp_path / "again"))
-    assert json.loads(process.stdout)["settings"]["data"]["clients"] == 3
 
 
 MISTAKES = {

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from fedcopl.deployment.site import interruption
 from fedcopl.deployment.site.interruption import InTime
 from fedcopl.deployment.wire.terms import Refused
 
@@ -32,6 +33,20 @@ def test_a_site_is_stopped_in_the_middle_of_an_answer():
     with pytest.raises(KeyboardInterrupt):
         InTime(endless, 3600, endless.began.is_set).answer(None, None)
     assert endless.steps > 0
+
+
+def test_an_interruption_that_is_swallowed_is_followed_by_another(monkeypatch):
+    monkeypatch.setattr(interruption, "AGAIN", 0.01)
+
+    class Deaf(Endless):
+        def answer(self, ask, terms):
+            try:
+                super().answer(ask, terms)
+            except KeyboardInterrupt:
+                super().answer(ask, terms)
+
+    with pytest.raises(KeyboardInterrupt):
+        InTime(Deaf(), 3600, lambda: True).answer(None, None)
 
 
 def test_an_answer_in_time_is_given():

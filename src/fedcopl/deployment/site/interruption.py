@@ -14,6 +14,7 @@ from ..wire.terms import Refused, Terms
 from .replies import Answerer
 
 LOOK = 0.2  # seconds between two looks at the clock and for the wish to stop
+AGAIN = 5.0  # seconds until who goes on all the same is interrupted again
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,10 @@ class InTime:
 
 @contextmanager
 def interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
-    """KeyboardInterrupt in the main thread as soon as this is true, once at most, and never after this block."""
+    """KeyboardInterrupt in the main thread as soon as this is true, and never after this block.
+
+    Where it is swallowed, as by the end of an object that is being collected, another one follows.
+    """
     lock, done = threading.Lock(), threading.Event()
 
     def watch() -> None:
@@ -55,7 +59,7 @@ def interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
                 with lock:
                     if not done.is_set():
                         _thread.interrupt_main(signal.SIGINT)
-                return
+                done.wait(AGAIN)
 
     before = signal.signal(signal.SIGINT, _interrupt)  # a job in the background has it switched off
     thread = threading.Thread(target=watch, daemon=True)
