@@ -181,7 +181,7 @@ def test_the_mix_of_a_confusion_free_model_is_counted():
     ] == pytest.approx(6.6 / 8)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from([0.03, 0.3, 1.0]))
 def test_em_finds_the_maximum_of_an_independent_search(seed, classes, strength):
     """The posterior of pi up to a constant: sum_i log sum_c pi_c r_i(c) + a n sum_c t_c log pi_c, by scipy's search."""
@@ -216,7 +216,7 @@ def test_a_uniform_site_with_a_calibrated_model_stays_uniform():
         assert abs(prior.mix - 0.2).max() < 0.05
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.permutations(range(4)))
 def test_permuting_classes_permutes_the_answer(seed, order):
     log_probs, _ = drawn(seed, 50, 4, mix=[0.7, 0.2, 0.1, 0.0])
@@ -315,7 +315,7 @@ def test_means_and_spread_by_hand():
     assert distances(made, np.array([[0.0]])) == pytest.approx(np.array([[0.8, 7.2]]))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.booleans())
 def test_an_image_is_judged_without_its_own_share(seed, full):
     rng = np.random.default_rng(seed)
@@ -352,7 +352,7 @@ def test_empty_classes_and_identical_images_give_numbers():
 # Only sums matter
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(0, 10**6), st.integers(1, 11))
 def test_two_clients_tell_together_what_one_with_all_images_tells(seed, first):
     rng = np.random.default_rng(seed)

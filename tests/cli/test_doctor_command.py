@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
 import threading
 
 import pytest
@@ -12,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
+from fedcopl.deployment.certificates import issue_certificates
 from fedcopl.doctor.machine import split_address
 from fedcopl.doctor.new_study import start_study
 from fedcopl.doctor.study import shared_between
@@ -112,12 +112,7 @@ def test_addresses():
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    home = tmp_path_factory.mktemp("tls")
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    )
-    subprocess.run([*command.split(), "-keyout", home / "key", "-out", home / "cert"], check=True, capture_output=True)
-    return home
+    return issue_certificates(tmp_path_factory.mktemp("tls"), {"localhost"})
 
 
 @pytest.fixture
@@ -151,8 +146,8 @@ def serve():
 def test_servers(tmp_path, monkeypatch, serve, certificate):
     monkeypatch.chdir(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate / "cert", certificate / "key")
-    trusted = doctor("--server", serve(context), "--certificate", certificate / "cert")
+    context.load_cert_chain(certificate.certificate, certificate.key)
+    trusted = doctor("--server", serve(context), "--certificate", certificate.ca)
     assert trusted["ok"] and "TLS" in about(trusted, "encryption", "ok")[0]["detail"]
     assert "not trusted" in about(doctor("--server", serve(context)), "encryption", "problem")[0]["detail"]
     assert "no TLS" in about(doctor("--server", serve()), "encryption", "problem")[0]["detail"]

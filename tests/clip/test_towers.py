@@ -74,7 +74,7 @@ def losses_and_gradients(case, dtype):
     return fast, plain
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(cases())
 def test_fast_path_is_the_plain_one_in_float64(case):
     for ours, reference in zip(*losses_and_gradients(case, torch.float64), strict=True):
@@ -100,7 +100,7 @@ def test_fast_path_is_the_plain_one_in_float32():
         assert (ours - reference).norm() <= 1e-5 * reference.norm()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.integers(0, 1000),
     st.integers(1, 3),

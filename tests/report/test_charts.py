@@ -2,7 +2,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.report import numbers as words
@@ -27,7 +27,6 @@ def test_ticks_by_hand():
     assert whole_ticks(7, 7) == [7]
 
 
-@settings(deadline=None)
 @given(st.floats(0, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_reach_around_and_are_few(low, span):
     found, slack = ticks(low, low + span), span * 1e-3 + low * 1e-9
@@ -36,7 +35,6 @@ def test_ticks_reach_around_and_are_few(low, span):
     assert found[-1] >= low + span - slack
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 100) | st.none(), min_size=1, max_size=60))
 def test_every_measurement_has_its_place_in_the_picture(values):
     drawn = chart(values)

@@ -101,7 +101,7 @@ def test_only_the_images_shown_are_opened():
     assert images.opened == PER_CLASS
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(-50, 0)), max_size=60), st.integers(1, 4))
 def test_every_class_shows_its_extremes_in_order(chosen, clients):
     labels, log_probs = np.array([c for c, _ in chosen], np.int64), np.array([p for _, p in chosen], float)

@@ -247,11 +247,11 @@ def test_without_global_allocation_no_counts_are_sent(tmp_path):
 @pytest.mark.slow
 def test_a_thousand_clients(tmp_path):
     results = simulate(
-        config_of("rounds=2", "clients=1000", "participation=0.05", "everywhere=false", *SITE_ALONE), tmp_path / "run"
+        config_of("rounds=1", "clients=1000", "participation=0.05", "everywhere=false", *SITE_ALONE), tmp_path / "run"
     )
     assert len(results.clients) == 1000
     assert min(client.train for client in results.clients) == 1  # 1,198 images: one each is all that can be asked
-    assert results.rounds[1].participants == 50
+    assert results.rounds[0].participants == 50
 
 
 def test_a_data_set_without_labels_cannot_be_shared_out_by_class():

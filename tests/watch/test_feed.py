@@ -164,7 +164,7 @@ def shown(folder):
     return snapshot
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(KEYS), anything), st.integers(0, 10**6))
 def test_a_round_of_anything_is_read(folder, line, number):
     write_rounds(folder, [{**line, "round": number}])
@@ -175,7 +175,7 @@ def test_a_round_of_anything_is_read(folder, line, number):
     assert record.loss is None or abs(record.loss) < 1e15
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["rounds", *progress([])]), anything))
 def test_an_outcome_of_anything_is_read(folder, plain):
     (folder / "progress.json").write_text(json.dumps(plain))
