@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import os
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -13,8 +14,13 @@ from xdist.scheduler import LoadScopeScheduling
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Whoever runs the tests may be behind a proxy, have a narrow or a colourful terminal, and caches of their own.
+THEIRS = re.compile(r"(?i:\w+_proxy)|COLUMNS|LINES|\w+_COLOR|CLICOLOR\w*|HF_\w+|GIT_\w+|FEDCOPL_CACHE|PYTHONHASHSEED")
+for name in filter(THEIRS.fullmatch, list(os.environ)):
+    del os.environ[name]
+
 # Tests run one process per core; a second thread in each would only wait for the others. Before torch is loaded.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 # For the same reason: the tests of workers say themselves how many they want.
 os.environ.setdefault("FEDCOPL_WORKERS", "1")
 

@@ -23,7 +23,6 @@ READY.set_forkserver_preload(
         "fedcopl.simulation.simulate",
         "fedcopl.deployment.server.server_process",
         "fedcopl.deployment.site.site_process",
-        "torch._dynamo",  # torch's optimisers load it when they are first used
     ]
 )
 

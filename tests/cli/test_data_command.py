@@ -78,23 +78,23 @@ def test_check_of_the_digits_needs_no_folder():
 def test_show_writes_two_pictures(folder, tmp_path):
     out = tmp_path / "out"
     seen = fedcopl("data", "show", "folder", folder, "clients=3", "partition=iid", "--out", out)
-    assert seen.split() == [str(out / "folder-images.png"), str(out / "folder-clients.png")]
-    assert all(Image.open(path).format == "PNG" for path in seen.split())
+    assert seen.splitlines() == [str(out / "folder-images.png"), str(out / "folder-clients.png")]
+    assert all(Image.open(path).format == "PNG" for path in seen.splitlines())
 
 
 def test_show_a_natural_partition(folder, tmp_path):
     plant(tmp_path / "sites", *(f"clients/{site}/cat/{n}.png" for site in ("north", "south") for n in range(3)))
     seen = fedcopl("data", "show", "folder", tmp_path / "sites", "partition=natural", "--out", tmp_path / "out")
-    assert len(seen.split()) == 2
+    assert len(seen.splitlines()) == 2
 
 
 def test_show_without_labels_is_one_picture(tmp_path):
     put(plant(tmp_path / "flat", "a.png", "b.png"), "classes.txt", "cat")
-    assert len(fedcopl("data", "show", "folder", tmp_path / "flat", "--out", tmp_path / "out").split()) == 1
+    assert len(fedcopl("data", "show", "folder", tmp_path / "flat", "--out", tmp_path / "out").splitlines()) == 1
 
 
 def test_show_the_digits_with_settings_only(tmp_path):
-    assert len(fedcopl("data", "show", "digits", "clients=3", "--out", tmp_path).split()) == 2
+    assert len(fedcopl("data", "show", "digits", "clients=3", "--out", tmp_path).splitlines()) == 2
 
 
 def test_mistakes(tmp_path):

@@ -43,7 +43,7 @@ def test_one_client(run, tmp_path):
 
 def test_everyone(run, tmp_path):
     said = fedcopl("export", run, "--all", "-o", tmp_path / "all").stdout
-    assert said.split() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
+    assert said.splitlines() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
 
 
 def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):

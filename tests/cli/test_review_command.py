@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -86,8 +87,8 @@ def test_export_and_manifest(typed, run, tmp_path):
     assert typed("review", run, "--export", tmp_path / "a.csv", "--overwrite")[0] == 0
     assert code == 0
     assert (tmp_path / "a.csv").read_text().count("\n") == 6
-    settings = dict(pair.split("=") for pair in out.splitlines()[-1].split() if "=" in pair)
-    assert f"fedcopl run {run / 'settings.toml'} " in out  # the same model, sentence and so on
+    settings = dict(pair.split("=") for pair in shlex.split(out.splitlines()[-1]) if "=" in pair)
+    assert f"fedcopl run {shlex.quote(str(run / 'settings.toml'))} " in out  # the same model, sentence and so on
     assert settings["data.clients"] == "1"
     path, classes = settings["data.path"], settings["data.classes_file"]
     dataset = load_dataset(Data(source=settings["data.source"], path=path, classes_file=classes))

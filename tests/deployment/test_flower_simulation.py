@@ -1,6 +1,7 @@
 """Flower's simulation on Ray gives the bits of one process, also where it goes on with what one process began."""
 
 import json
+import shlex
 
 import pytest
 
@@ -59,7 +60,12 @@ def test_the_clients_are_counted_before_ray_is_started():
 
 def test_what_flwr_run_says_becomes_a_plan(tmp_path):
     (tmp_path / "my.toml").write_text("rounds = 7")
-    flat = {"settings": f"{tmp_path / 'my.toml'} train.epochs=2", "out": "x", "classes": "c.txt", "min-sites": 3}
+    flat = {
+        "settings": f"{shlex.quote(str(tmp_path / 'my.toml'))} train.epochs=2",
+        "out": "x",
+        "classes": "c.txt",
+        "min-sites": 3,
+    }
     plan = read_run_settings(flat)
     assert (plan.config.rounds, plan.config.train.epochs) == (7, 2)
     assert (str(plan.out), str(plan.classes_file), plan.patience.min_sites) == ("x", "c.txt", 3)

@@ -1,6 +1,7 @@
 """`fedcopl review` and `fedcopl watch`: local pages about a site's labels, and about a run."""
 
 import json
+import shlex
 import sys
 from enum import StrEnum
 from importlib import import_module
@@ -165,8 +166,8 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
 
     tested, classes = write_manifest(survey, path)
     print(f"{path}: {tested:,} labelled test images; try them with:")
-    given = f"data.source=manifest data.path={path} data.classes_file={classes} data.partition=iid data.clients=1"
-    print(f"fedcopl run {settings} {given}")
+    given = [f"data.path={path}", f"data.classes_file={classes}", "data.partition=iid", "data.clients=1"]
+    print(shlex.join(["fedcopl", "run", str(settings), "data.source=manifest", *given]))
 
 
 def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
