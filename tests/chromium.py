@@ -24,6 +24,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, Request, Response, sync_playwright
 
+import waiting
+
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -43,7 +45,7 @@ PHONE: dict[str, Any] = {
     "is_mobile": True,
     "has_touch": True,
 }
-PATIENCE = 60_000  # ms: these machines are shared
+PATIENCE = 1000 * waiting.PATIENCE  # ms
 
 
 # Not for the whole session: while it is open, playwright keeps this thread's asyncio loop, and `asyncio.run` in any
@@ -54,7 +56,7 @@ def browser() -> Iterator[Browser]:
     executable = shutil.which("chromium")
     assert executable, "chromium is not installed; leave these tests out with -m 'not browser'"
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS)
+        opened = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS, timeout=PATIENCE)
         yield opened
         opened.close()
 
@@ -142,7 +144,7 @@ def visit(browser: Browser) -> Iterator[Visits]:
 
 def until(page: Page, expression: str, argument: Any = None) -> None:
     """Wait until it is true. Playwright's own waiting would use `eval`, which these pages forbid."""
-    end = time.monotonic() + PATIENCE / 1000
+    end = time.monotonic() + waiting.PATIENCE
     while time.monotonic() < end:
         with suppress(Error):  # the page is just being replaced by another
             if page.evaluate(expression, argument):
