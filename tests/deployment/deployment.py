@@ -28,6 +28,7 @@ class Deployment:
         self.root, self.port = root, free_port()
         self.names = digit_sites(root / "data", count, images)
         self.processes: dict[str, ReadyProcess] = {}
+        self.writers: dict[str, threading.Thread] = {}
         server_certificates(root / "federation", [])  # sites need it, whoever starts first
         (root / "federation" / "sites").mkdir()
 
@@ -78,7 +79,8 @@ class Deployment:
     def _start(self, log: str, words: list[str], program: Path | None = None, **env: str) -> ReadyProcess:
         process = ReadyProcess(words, self.root, program, FEDCOPL_CACHE=str(self.root / "cache"), **env)
         # Written down by the test, as a terminal would: a process whose disk is full can still speak.
-        threading.Thread(target=self._write_down, args=(process.stdout, log), daemon=True).start()
+        self.writers[log] = threading.Thread(target=self._write_down, args=(process.stdout, log), daemon=True)
+        self.writers[log].start()
         self.processes[log] = process
         return process
 
@@ -104,10 +106,13 @@ class Deployment:
         return self.processes[name].pid
 
     def wait_for_end(self, name: str = "server") -> int:
+        """Until it has ended and all it said is in its log."""
         try:
-            return self.processes[name].wait(PATIENCE)
+            code = self.processes[name].wait(PATIENCE)
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"{name} does not end:\n{self.all_logs()}") from error
+        self.writers[name].join(PATIENCE)
+        return code
 
     def kill(self, name: str) -> None:
         """As a power cut would: nothing is said, nothing is tidied up."""

@@ -121,7 +121,7 @@ def test_rubbish_is_dropped_named_and_without_effect_and_a_flood_refused_before_
     assert not list(deployment.root.rglob("flower/*.db*"))  # nothing of the flood is on the disk
     assert deployment.log("server").count("site-b left out") == 6
     # What went wrong inside is told at the site, and only there.
-    assert "patient-17" in deployment.log("site-b")
+    deployment.wait_for("site-b", "patient-17")
     assert "patient-17" not in deployment.log("server") + str(dropped)
     lost = {("site-b", "Train", round) for round in range(6)}
     shared, states = in_one_process(deployment, "rounds=6", "refresh_every=6", lost=lost)
@@ -176,7 +176,7 @@ def test_slow_late_cut_off_and_full(deployment):
     resource.prlimit(late, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     os.kill(deployment.wait_until_still("site-c"), signal.SIGCONT)
     assert deployment.wait_for_end() == 0, deployment.all_logs()
-    assert "cannot be written: File too large" in deployment.log("site-c")
+    deployment.wait_for("site-c", "cannot be written: File too large")
 
     first, cut, full, last = deployment.rounds()
     assert first["sites"] == ["site-a", "site-b"]

@@ -101,7 +101,7 @@ def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
         with pytest.raises(httpx.HTTPStatusError, match="404"):
             stranger.sites()
         assert stranger.register("hospital", b"a key of his own") == "status 404"
-        assert "refused: '/v1/control/register-node'" in home.log.read_text()
+        until(lambda: "refused: '/v1/control/register-node'" in home.log.read_text(), home.log.read_text)
         let_in(public, "hospital")
         until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
         (sites / "hospital.pub").unlink()
