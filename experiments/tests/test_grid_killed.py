@@ -16,11 +16,11 @@ from grid_tools import Diary, plays, store_of
 from waiting import until
 
 pytestmark = pytest.mark.slow
-TESTS = Path(__file__).parent
+TESTS = (str(Path(__file__).parent), str(Path(__file__).parents[2] / "tests"))
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path.append(sys.argv[2])
+sys.path += sys.argv[2:]
 import fake_simulation
 from grid_tools import Diary, config_of
 from fedcopl.errors import FedCoPLError
@@ -48,7 +48,7 @@ def is_running(process):
 @pytest.fixture
 def busy_grid(tmp_path):
     """A grid in a process group of its own, with one run done and two workers that would compute for ever."""
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path), str(TESTS)]
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path), *TESTS]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while len(plays(tmp_path)) < 3:
         assert process.poll() is None, process.stderr.read()
@@ -86,7 +86,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(busy_grid, tmp_path):
 REAL = """
 import sys
 from pathlib import Path
-sys.path.append(sys.argv[2])
+sys.path += sys.argv[2:]
 from test_grid_killed import RealDiary, real_config
 from fedcopl_experiments.grid_runner import run_grid
 print(run_grid([real_config()], Path(sys.argv[1]), watcher=RealDiary()), flush=True)
@@ -112,7 +112,7 @@ def accuracies(folder):
 
 
 def start(folder):
-    return subprocess.Popen([sys.executable, "-c", REAL, str(folder), str(TESTS)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([sys.executable, "-c", REAL, str(folder), *TESTS], stdout=subprocess.PIPE, text=True)
 
 
 def wait_for_round(process, number):
