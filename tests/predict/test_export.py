@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
-from fedcopl.predict import Classifier
+from fedcopl.predict import Classifier, onnx_export
 from fedcopl.predict.export import export, write_card
 from fedcopl.predict.onnx_export import export_onnx
 from predict.small import digits, small_run
@@ -142,9 +143,23 @@ def test_a_memory_of_images_is_named_in_the_card(north):
     assert "Features of some" not in write_card(north.recipe, ["visual"], None)
 
 
+@pytest.fixture(scope="module")
+def as_onnx(north, tmp_path_factory):
+    """What was written of it, and the model that torch made for that, which takes long."""
+    convert, made = onnx_export._convert, []
+
+    def converted(predictor):
+        made.append(convert(predictor))
+        return deepcopy(made[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_export, "_convert", converted)
+        return export(north, tmp_path_factory.mktemp("onnx") / "classifier", onnx=True), made[0]
+
+
 @pytest.mark.slow
-def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_us(north, tmp_path):
-    written = export(north, tmp_path / "classifier", onnx=True)
+def test_onnx_agrees_with_torch_and_needs_neither_torch_nor_us(north, as_onnx, tmp_path):
+    written, _ = as_onnx
     assert written.onnx is not None and written.onnx.logits < 1e-3 and written.onnx.probabilities < 1e-5
     images, _ = digits("test", 0, 3)
     for place, image in enumerate(images):
@@ -171,7 +186,8 @@ def test_a_method_that_leaves_torch_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_file_that_disagrees_is_not_written(north, tmp_path, monkeypatch):
+def test_a_file_that_disagrees_is_not_written(north, as_onnx, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_export, "_convert", lambda predictor: deepcopy(as_onnx[1]))
     monkeypatch.setattr("fedcopl.predict.onnx_export.LARGEST_LOGIT", 0.0)
     with pytest.raises(ModelError, match="is not written: its logits differ"):
         export_onnx(north.predictor, north.recipe.classes, tmp_path / "x.onnx")
