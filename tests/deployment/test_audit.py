@@ -118,7 +118,7 @@ def test_what_cannot_be_written_down_is_not_answered(tmp_path):
     wire = LoopGrid(
         {"client-0": lambda message: audited_reply(message, lambda: site, AuditLog(tmp_path / "home"), "s")}
     )
-    federation = GridClients(wire, terms(CONFIG), KnownSites({"client-0": 0}), Patience(1, 0, 0.0))
+    federation = GridClients(wire, terms(CONFIG), KnownSites({"client-0": 0}), Patience(60, 0, 0.0))
     assert federation.ask({"client-0": Evaluate(0, None)}) == {} and site.asked == 0
 
 

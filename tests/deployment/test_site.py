@@ -166,7 +166,7 @@ def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
     images = site.home.images
     shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
     grid, watcher = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingWatcher()
-    federation = GridClients(grid, terms, KnownSites({"few": 0}), Patience(5, 0, 0.01), watcher)
+    federation = GridClients(grid, terms, KnownSites({"few": 0}), Patience(60, 0, 0.01), watcher)
     assert federation.ask({"few": Train(0, server.shared)}) == {}
     words = "images: they are not those that this run began with; put them back, or wait for the next run"
     assert watcher.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
