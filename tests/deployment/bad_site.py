@@ -10,7 +10,7 @@ from fedcopl.deployment.site.running_site import RunningSite
 from fedcopl.messages import Train, digest
 
 NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception", "a flood"]
-FLOOD = 12_500_000  # numbers, fifty million bytes
+FLOOD = 3_000_000  # numbers, twelve million bytes
 honest = RunningSite.answer
 send = replies.answer_records
 old = {}
