@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedcopl.report import numbers as words
 from fedcopl.report.charts import Bars, ChartLine, Unit, bar_chart, line_chart, ticks, whole_ticks
+from fedcopl.report.curves import PERCENT
 
 PLAIN = Unit(str)
 
@@ -52,15 +53,24 @@ def test_every_measurement_has_its_place_in_the_picture(values):
 
 
 def test_level_and_refreshes_stand_where_their_values_stand():
-    drawn = chart([10.0, 20.0, 30.0], level=20.0, refreshed=[0, 2])
-    (x0, _), (_, y1), (x2, _) = drawn.lines[0].spots
-    assert drawn.level.at == y1
+    drawn = chart([10.0, 20.0, 30.0], levels={"zero-shot": 20.0, "unknown": None, "best": 30.0}, refreshed=[0, 2])
+    (x0, _), (_, y1), (x2, y2) = drawn.lines[0].spots
+    assert [(level.at, level.text) for level in drawn.levels] == [(y1, "zero-shot, 20.0"), (y2, "best, 30.0")]
     assert drawn.refreshes == [x0, x2]
     assert [strip.text for strip in drawn.strips] == [
         "round 0\nmacro 10.0\npseudo labels refreshed",
         "round 1\nmacro 20.0",
         "round 2\nmacro 30.0\npseudo labels refreshed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "lowest", "highest"),
+    [([99.826, 99.834], 95, 100), ([50.0, 50.1], 47, 53), ([0.1, 0.2], 0, 5), ([80.0, 90.0], 80, 90)],
+)
+def test_a_hundredth_of_a_point_is_no_cliff(values, lowest, highest):
+    drawn = line_chart("Accuracy", [1, 2], [ChartLine("macro", "s1", values)], PERCENT)
+    assert [float(tick.text.split()[0]) for tick in (drawn.up[0], drawn.up[-1])] == [lowest, highest]
 
 
 def test_a_chart_says_in_words_where_its_lines_go():

@@ -55,6 +55,17 @@ def test_a_run_that_does_not_say_what_it_shared():
     assert averages(replace(run_of(None), method="NewOne")) == "averages what NewOne shares"
 
 
+def test_answers_through_priors_are_not_called_plain():
+    results = sample_results(clients=2, classes=("cat", "dog"), rounds=1)
+    plain = replace(outcome_of(results), trains=False)
+    assert sentence(plain).startswith("Nothing was trained: these are plain CLIP's answers for 2 classes")
+    assert "priors" not in label_story(plain).labelled
+    results["refreshes"][0]["believed_mix"] = [[0.5, 0.5], []]
+    through = replace(outcome_of(results), trains=False)
+    assert "these are plain CLIP's answers through priors that need no label for 2" in sentence(through)
+    assert label_story(through).labelled.endswith("Both are read through the priors.")
+
+
 AVERAGED = {name: choose_method(RunConfig(method=name)) for name in METHODS}
 OF_VERSION_0_1 = [name for name, method in AVERAGED.items() if set(method.shared()) <= set(OLD_NAMES)]
 

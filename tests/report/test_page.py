@@ -133,6 +133,18 @@ def test_names_and_language():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_priors_gave_without_training_stands_beside_the_result(kind):
+    results = sample_results()
+    assert "priors" not in tiles(page(results))[f"Accuracy, {kind}"]
+    results["rounds"][0]["untrained"] = {"macro": 0.701, "weighted": 0.702, "global": 0.703}
+    shown = page(results)
+    share = {"macro": "70.1 %", "weighted": "70.2 %", "global": "70.3 %"}[kind]
+    assert f"priors without training: {share}" in tiles(shown)[f"Accuracy, {kind}"]
+    assert len(charts(shown)["Accuracy"].all("line", class_="level")) == 2
+    assert "priors without training, macro, 70.1 %" in words_of(shown)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_headline_numbers(kind):
     results = sample_results()
     final, zero_shot, best = (results[key] for key in ("final", "zero_shot", "best"))

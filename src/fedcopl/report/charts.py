@@ -1,7 +1,7 @@
 """Where the lines, bars and ticks of a chart stand. The template draws them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .numbers import NOTHING, count, marks, shortened
@@ -17,14 +17,15 @@ Bounds = tuple[float, float]
 class Unit:
     """How the numbers of a chart are written, and how far its axis reaches.
 
-    The axis reaches over all values and those to `include`, within `bounds`. It is even in what `bend` makes of the
-    values; `ticked` writes its bent marks.
+    The axis reaches over all values and those to `include`, within `bounds`, and over no less than `least`: or a
+    hundredth would look like a cliff. It is even in what `bend` makes of the values; `ticked` writes its bent marks.
     """
 
     write: Callable[[float], str]
     ticked: Callable[[Sequence[float]], list[str]] = marks
     bounds: Bounds = (0, math.inf)
     include: tuple[float, ...] = ()
+    least: float = 0.0
     bend: Callable[[float], float] = float
 
 
@@ -95,7 +96,7 @@ class LineChart:
     across: list[Tick]
     up: list[Tick]
     lines: list[DrawnLine]
-    level: Tick | None
+    levels: list[Tick]
     refreshes: list[float]
     strips: list[Strip]
     width: int = WIDTH
@@ -118,15 +119,16 @@ def line_chart(
     lines: Sequence[ChartLine],
     unit: Unit,
     *,
-    level: float | None = None,
+    levels: Mapping[str, float | None] | None = None,
     refreshed: Sequence[int] = (),
 ) -> LineChart | None:
-    """Lines over the rounds, with a horizontal one at `level`; None when there is nothing to draw."""
+    """Lines over the rounds, with horizontal ones at named `levels`; None when there is nothing to draw."""
     lines = [line for line in lines if any(value is not None for value in line.values)]
     if not lines:
         return None
-    values = [*_reach(lines, unit.bounds), *unit.include, *([] if level is None else [level])]
-    steps = ticks(*_room([unit.bend(value) for value in values]))
+    known = {name: level for name, level in (levels or {}).items() if level is not None}
+    values = [*_reach(lines, unit.bounds), *unit.include, *known.values()]
+    steps = ticks(*_room([unit.bend(value) for value in values], unit))
     up = AxisScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, unit.bend)
     even = replace(up, bend=float)
     texts = unit.ticked(steps)
@@ -140,7 +142,7 @@ def line_chart(
         across=[Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], most)],
         up=[Tick(even(value), text) for value, text in zip(steps, texts, strict=True)],
         lines=[_drawn(line, rounds, across, up, unit) for line in lines],
-        level=None if level is None else Tick(up(level), unit.write(level)),
+        levels=[Tick(up(level), f"{name}, {unit.write(level)}") for name, level in known.items()],
         refreshes=[across(value) for value in refreshed],
         strips=_strips(rounds, lines, across, unit, set(refreshed), (right - left) / len(rounds)),
         left=left,
@@ -166,9 +168,12 @@ def _edges(line: ChartLine) -> list[tuple[int, float, float]]:
     return [(n, mean - std, mean + std) for n, (mean, std) in pairs if mean is not None and std is not None]
 
 
-def _room(values: Sequence[float]) -> Bounds:
-    """The range of an axis: that of the values, and some room above and below a single one."""
+def _room(values: Sequence[float], unit: Unit) -> Bounds:
+    """The range of an axis: that of the values, and room above and below where they lie close together."""
     low, high = min(values), max(values)
+    if high - low < unit.least:
+        low = min(max((low + high - unit.least) / 2, unit.bounds[0]), unit.bounds[1] - unit.least)
+        return low, low + unit.least
     if high - low > 1e-9:
         return low, high
     return (low - 1, high + 1) if low else (0.0, 1.0)

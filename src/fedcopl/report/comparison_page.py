@@ -103,7 +103,7 @@ class ComparedCurve:
     title: str
     unit: Unit | None  # None: by the values
     values: Callable[[Outcome], ByRound]
-    level: float | None = None
+    zero_shot: float | None = None
 
 
 def charts(groups: Sequence[RunGroup]) -> list[LineChart]:
@@ -151,7 +151,7 @@ def overlaid(groups: Sequence[RunGroup], curve: ComparedCurve) -> LineChart | No
         for n, (group, numbers) in enumerate(zip(groups, by_group, strict=True))
     ]
     unit = curve.unit or drift_unit(number.mean for numbers in by_group for number in numbers.values())
-    return line_chart(curve.title, rounds, lines, unit, level=curve.level)
+    return line_chart(curve.title, rounds, lines, unit, levels={curves.ZERO_SHOT: curve.zero_shot})
 
 
 def mean_by_round(runs: Sequence[ByRound]) -> dict[int, Spread]:

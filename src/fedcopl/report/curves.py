@@ -35,12 +35,13 @@ LOOKS = tuple(kind.name for kind in ACCURACIES)  # the same for at most three
 ByRound = Mapping[int, float]
 """A number of those rounds that have it, counted from 1."""
 
-PERCENT = Unit(lambda value: words.percent(value / 100), lambda values: words.marks(values, "%"), (0, 100))
+PERCENT = Unit(lambda value: words.percent(value / 100), lambda values: words.marks(values, "%"), (0, 100), least=5)
 LOSS = Unit(words.loss)
 BYTES = Unit(lambda value: words.size(round(value)), words.sizes, include=(0,))
 SECONDS = Unit(words.duration, lambda values: words.marks(values, "s"), include=(0,))
 RATIO = Unit(words.ratio, include=(0,))
 COUNT = Unit(lambda value: words.count(round(value)))
+ZERO_SHOT = "zero-shot macro"
 ENDLESS = 1e12
 TINIEST = 1e-4  # what is smaller stands at the foot of a logarithmic axis
 POWERS = Unit(
@@ -148,7 +149,7 @@ def chart(
     looks: Sequence[str] = SERIES,
     *,
     over: Sequence[RoundRecord] = (),
-    level: float | None = None,
+    levels: Mapping[str, float | None] | None = None,
 ) -> LineChart | None:
     """One line for each name, over all rounds given or else those measured; None when there is nothing to draw."""
     rounds = sorted({r for values in named.values() for r in values} | {record.number for record in over})
@@ -157,12 +158,14 @@ def chart(
         for n, (name, values) in enumerate(named.items())
     ]
     refreshed = [record.number for record in over if record.refreshed]
-    return line_chart(title, rounds, lines, unit, level=level, refreshed=refreshed)
+    return line_chart(title, rounds, lines, unit, levels=levels, refreshed=refreshed)
 
 
 def accuracy_chart(outcome: Outcome) -> LineChart | None:
     named = {kind.name: accuracy_by_round(kind)(outcome) for kind in ACCURACIES}
-    return chart("Accuracy", PERCENT, named, LOOKS, over=outcome.rounds, level=hundred(outcome.zero_shot.macro))
+    untrained = None if outcome.untrained is None else hundred(outcome.untrained.macro)
+    levels = {ZERO_SHOT: hundred(outcome.zero_shot.macro), "priors without training, macro": untrained}
+    return chart("Accuracy", PERCENT, named, LOOKS, over=outcome.rounds, levels=levels)
 
 
 def loss_chart(outcome: Outcome) -> LineChart | None:

@@ -1,6 +1,6 @@
 """What was done, in words that are true for every method and labeler."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..run.record import Outcome
 from . import numbers as words
@@ -33,6 +33,7 @@ USED = "Pseudo labels it did use, as far as it has images for them."
 ANEW = (
     "At a refresh each client labels its images anew: the first time by zero-shot CLIP, later by what has been learned."
 )
+THROUGH_PRIORS = "Both are read through the priors."
 EVERY_CLASS = "Images per class"
 
 TRUTH = LabelStory(
@@ -63,6 +64,13 @@ CANDIDATES = LabelStory(
 
 
 def label_story(outcome: Outcome) -> LabelStory:
+    story = _story(outcome)
+    if story.supervised or not has_priors(outcome):
+        return story
+    return replace(story, labelled=f"{story.labelled} {THROUGH_PRIORS}")
+
+
+def _story(outcome: Outcome) -> LabelStory:
     if outcome.setting("options", "labels") == "truth":
         return TRUTH
     match outcome.setting("labeler"):
@@ -95,13 +103,21 @@ def lead(outcome: Outcome) -> str:
     classes = words.several(len(outcome.classes), "class", "classes")
     clients = words.several(len(outcome.clients), "client", "clients")
     if not outcome.trains:
-        return f"Nothing was trained: these are plain CLIP's answers for {classes}, at {clients} with {images}."
+        whose = (
+            "plain CLIP's answers through priors that need no label" if has_priors(outcome) else "plain CLIP's answers"
+        )
+        return f"Nothing was trained: these are {whose} for {classes}, at {clients} with {images}."
     if outcome.pools:
         return _pooled(images, classes, label_story(outcome))
     return (
         f"{clients} learned to tell {classes} apart from {images} without using a single label: "
         f"{_what_clients_do(outcome)}, {_what_the_server_does(outcome)}, and no image leaves its client."
     )
+
+
+def has_priors(outcome: Outcome) -> bool:
+    """Whether the clients labelled and answered through priors, by what they believed of their mix."""
+    return any(any(refresh.believed_mix) for refresh in outcome.refreshes)
 
 
 def _pooled(images: str, classes: str, how: LabelStory) -> str:

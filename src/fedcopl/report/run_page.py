@@ -140,13 +140,14 @@ def template(name: str) -> Template:
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the three accuracies: the last round, zero-shot beside it, and the best round apart."""
+    """One of the three accuracies: the last round, zero-shot and untrained priors beside it, the best round apart."""
 
     name: str
     meaning: str
     last: float | None
     zero_shot: float | None
     best: float | None
+    untrained: float | None
 
     @property
     def gain(self) -> float | None:
@@ -154,8 +155,11 @@ class Tile:
 
 
 def tiles(outcome: Outcome) -> list[Tile]:
-    moments = (outcome.final, outcome.zero_shot, outcome.best)
-    return [Tile(kind.name, kind.meaning, *map(kind.of, moments)) for kind in curves.ACCURACIES]
+    moments = (outcome.final, outcome.zero_shot, outcome.best, outcome.untrained)
+    return [
+        Tile(kind.name, kind.meaning, *(None if scores is None else kind.of(scores) for scores in moments))
+        for kind in curves.ACCURACIES
+    ]
 
 
 Moved = ClassRow | ReportedClient
