@@ -16,7 +16,7 @@ from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
 pytestmark = pytest.mark.slow
-QUICK = ["rounds=2", "clients=2", "partition=iid", "epochs=1", "threads=1", "held_out=0", "prototypes=false"]
+QUICK = ["rounds=2", "clients=2", "partition=iid", "epochs=1", "threads=1", "held_out=0"]
 
 
 def config_of(*pairs):
