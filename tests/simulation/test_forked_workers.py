@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,18 @@ def test_a_job_goes_where_the_one_before_was_done():
     assert sorted(map(sorted, groups)) == sorted(
         sorted(name for name in first if first[name] == process) for process in set(first.values())
     )
+
+
+@dataclass(frozen=True)
+class OfSeveral:
+    clients: tuple[str, ...]
+
+
+def test_a_job_of_several_is_remembered_for_each_of_them():
+    with Workers(2, lambda name, job: os.getpid()) as pool:
+        done = pool.run({"a": OfSeveral(("a", "b", "c")), "d": OfSeveral(("d", "e"))})
+        assert done["a"] != done["d"]
+        assert sorted(map(sorted, pool.grouped("abcde"))) == [["a", "b", "c"], ["d", "e"]]
 
 
 def test_nobody_waits_while_there_is_work():

@@ -39,14 +39,14 @@ def cooled(log_posteriors: FloatArray, sureness: float) -> FloatArray:
 
 
 def _log_softmax(scores: FloatArray) -> FloatArray:
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    normed: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    normed: FloatArray = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return normed
 
 
 def predicted_mix(log_probs: FloatArray, bias: FloatArray, mix: FloatArray) -> FloatArray:
-    """m_k, (C,): how many of a client's images the model takes for each class."""
-    total: FloatArray = np.exp(adapted(log_probs, bias, mix)).sum(axis=0)
+    """m_k, (C,): how many of a client's images the model takes for each class; of several clients a row each."""
+    total: FloatArray = np.exp(adapted(log_probs, bias, mix)).sum(axis=-2)
     return total
 
 

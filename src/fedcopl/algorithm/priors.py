@@ -31,7 +31,7 @@ from .evidence import (
     is_uneven,
 )
 from .prototypes import ClassSums, FeatureSums, Prototypes, class_sums, distances, make_prototypes, with_prototypes
-from .site_prior import SitePrior, fit_site_prior, fit_site_priors, likelihood_ratios
+from .site_prior import SitePrior, fit_priors_of_sites, fit_site_prior, likelihood_ratios
 
 FIRST_STEPS, STEPS = 10, 4  # of balance, at most: from nothing, and from a bias that is nearly right
 CACHED = 2**17  # numbers of all readings that a site prior is fitted to at once, so that none leaves the cache
@@ -64,14 +64,24 @@ class Reading:
 
 @dataclass(frozen=True)
 class View:
-    """What one client sees of its own images. Never sent."""
+    """What one client sees of its own images, or several of theirs, in stacked arrays. Never sent."""
 
-    log_probs: FloatArray  # (n, C) by text
-    squared_distances: FloatArray  # (n, C) to the prototypes; 0 before there are any
+    log_probs: FloatArray  # (n, C) by text; of K clients of equally many images (K, n, C)
+    squared_distances: FloatArray  # the same to the prototypes; 0 before there are any
 
     @classmethod
     def of(cls, log_probs: FloatArray) -> "View":
         return cls(log_probs, np.zeros(log_probs.shape))
+
+    @classmethod
+    def of_sites(cls, views: Sequence["View"]) -> "View":
+        """Several clients' in one; each of them is computed with the bits that it has alone."""
+        pairs = ([view.log_probs for view in views], [view.squared_distances for view in views])
+        return cls(*(stacked(arrays) for arrays in pairs))
+
+    def by_site(self) -> list["View"]:
+        """Each client's own again."""
+        return [View(*own) for own in zip(self.log_probs, self.squared_distances, strict=True)]
 
     def scores(self, reading: Reading) -> FloatArray:
         """g (s log p - tau/2 D^2), (n, C)."""
@@ -80,19 +90,24 @@ class View:
     def site_prior(self, reading: Reading) -> SitePrior:
         return fit_site_prior(self.scores(reading), reading.bias, reading.mix)
 
-    def site_priors(self, readings: Sequence[Reading]) -> list[SitePrior]:
-        """The same under several readings, as many at a time as fit into a processor's cache."""
-        at_once = max(1, CACHED // max(1, self.log_probs.size))
+    def priors_of_sites(self, readings: Sequence[Reading]) -> list[list[SitePrior]]:
+        """Of several clients the same under several readings, as many at a time as fit into a processor's cache."""
+        at_once = max(1, CACHED // max(1, self.log_probs[0].size))
         parts = [readings[start : start + at_once] for start in range(0, len(readings), at_once)]
-        return [prior for part in parts for prior in self._site_priors(part)]
+        found = [self._priors_of_sites(part) for part in parts]
+        return [[prior for part in site for prior in part] for site in zip(*found, strict=True)]
 
-    def _site_priors(self, readings: Sequence[Reading]) -> list[SitePrior]:
+    def _priors_of_sites(self, readings: Sequence[Reading]) -> list[list[SitePrior]]:
         ratios = [likelihood_ratios(self.scores(reading), reading.bias, reading.mix) for reading in readings]
-        return fit_site_priors(np.stack(ratios), np.stack([reading.mix for reading in readings]))
+        return fit_priors_of_sites(np.stack(ratios, axis=1), np.stack([reading.mix for reading in readings]))
 
     def posteriors(self, reading: Reading, mix: FloatArray) -> FloatArray:
-        """log p~, (n, C), where the classes have this mix: the site's own, or t for images of anywhere."""
-        return cooled(adapted(self.scores(reading), reading.bias, mix), reading.sure)
+        """log p~, (n, C), where the classes have this mix: the site's own, or t for images of anywhere.
+
+        Of several clients mix may have a row for each.
+        """
+        rows = mix if mix.ndim == 1 else mix[:, None]
+        return cooled(adapted(self.scores(reading), reading.bias, rows), reading.sure)
 
 
 @dataclass(frozen=True)
@@ -122,20 +137,29 @@ class Explained:
 
 
 def predicted_by(view: View, readings: Sequence[Reading]) -> FloatArray:
-    """m_k under each reading, (J, C)."""
-    return np.stack([predicted_mix(view.scores(reading), reading.bias, reading.mix) for reading in readings])
+    """m_k under each reading, (J, C); of several clients (K, J, C)."""
+    mixes = [predicted_mix(view.scores(reading), reading.bias, reading.mix) for reading in readings]
+    return np.stack(mixes, axis=-2)
 
 
 def explained_by(view: View, readings: Sequence[Reading]) -> Explained:
-    priors = view.site_priors(readings)
-    posteriors = [view.posteriors(reading, prior.mix) for reading, prior in zip(readings, priors, strict=True)]
+    return explained_by_sites(View.of_sites([view]), readings)[0]
+
+
+def explained_by_sites(view: View, readings: Sequence[Reading]) -> list[Explained]:
+    """What each of several clients tells."""
+    priors, images = view.priors_of_sites(readings), view.log_probs.shape[1]
+    mixes = [np.stack([site[number].mix for site in priors]) for number in range(len(readings))]
+    posteriors = [view.posteriors(reading, mix) for reading, mix in zip(readings, mixes, strict=True)]
+    confidence = np.stack([np.exp(rows.max(axis=2, initial=-np.inf)).sum(axis=1) for rows in posteriors], axis=1)
     by_text = view.posteriors(readings[0], readings[0].mix)
-    return Explained(
-        np.array([prior.evidence for prior in priors]),
-        np.stack([len(view.log_probs) * prior.mix for prior in priors]),
-        np.array([np.exp(rows.max(axis=1, initial=-np.inf)).sum() for rows in posteriors]),
-        float((by_text.argmax(axis=1) == view.squared_distances.argmin(axis=1)).sum()),
-    )
+    agreeing = (by_text.argmax(axis=2) == view.squared_distances.argmin(axis=2)).sum(axis=1)
+    return [
+        Explained(
+            np.array([prior.evidence for prior in site]), np.stack([images * prior.mix for prior in site]), sure, agree
+        )
+        for site, sure, agree in zip(priors, confidence, agreeing.astype(float).tolist(), strict=True)
+    ]
 
 
 def clustered_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
@@ -148,6 +172,18 @@ def shown_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassS
     """The client's share of the next prototypes, and the posteriors q that it is made of, which stay at home."""
     own = np.exp(view.posteriors(reading, view.site_prior(reading).mix))
     return class_sums(features, own), own
+
+
+def shown_by_sites(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
+    """The same of several clients, in stacked arrays."""
+    mixes = np.stack([prior.mix for [prior] in view.priors_of_sites([reading])])
+    own = np.exp(view.posteriors(reading, mixes))
+    return class_sums(features, own), own
+
+
+def stacked(arrays: Sequence[FloatArray]) -> FloatArray:
+    """Several clients' arrays in one; a single one is not copied."""
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)
 
 
 def looked_at(view: View, features: FloatArray, prototypes: Prototypes, own: FloatArray) -> View:

@@ -64,8 +64,8 @@ def feature_sums(features: FloatArray, *, full: bool) -> FeatureSums:
 
 
 def class_sums(features: FloatArray, posteriors: FloatArray) -> ClassSums:
-    """A client's share of N and S; posteriors is q, (n, C)."""
-    return ClassSums(posteriors.sum(axis=0), posteriors.T @ np.asarray(features, np.float64))
+    """A client's share of N and S; posteriors is q, (n, C). Several clients' may be stacked."""
+    return ClassSums(posteriors.sum(axis=-2), posteriors.swapaxes(-1, -2) @ np.asarray(features, np.float64))
 
 
 def make_prototypes(features: FeatureSums, classes: ClassSums) -> Prototypes:
@@ -80,14 +80,14 @@ def distances(prototypes: Prototypes, features: FloatArray, own: FloatArray | No
     """Squared distance of each image to each class in units of the spread, (n, C).
 
     own is q of these images if they are part of the prototypes: each is then measured without its own share,
-    f - (S - q f) / (N - q) = (1 + q / (N - q)) f - S / (N - q).
+    f - (S - q f) / (N - q) = (1 + q / (N - q)) f - S / (N - q). Several clients' images may be stacked.
     """
     whitened = np.asarray(features, np.float64) @ prototypes.whiten
-    share = np.zeros((len(whitened), len(prototypes.images))) if own is None else own
+    share = np.zeros((*whitened.shape[:-1], len(prototypes.images))) if own is None else own
     images = np.maximum(prototypes.images - share, KAPPA)
     stretch = 1 + share / images
     squares = (
-        (whitened**2).sum(axis=1, keepdims=True) * stretch**2
+        (whitened**2).sum(axis=-1, keepdims=True) * stretch**2
         - 2 * stretch / images * (whitened @ prototypes.total.T)
         + (prototypes.total**2).sum(axis=1) / images**2
     )

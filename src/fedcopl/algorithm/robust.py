@@ -102,12 +102,16 @@ def trimmed_total(values: Sequence[float]) -> float:
 
 def _limits(sizes: FloatArray) -> FloatArray:
     """For each site FURTHEST times the median of the others that have any; infinite where too few have."""
+    has_any = sizes > 0
+    ordered, many = np.sort(sizes[has_any]), int(has_any.sum())
     limits = np.full(len(sizes), np.inf)
-    for number in range(len(sizes)):
-        others = np.delete(sizes, number)
-        others = others[others > 0]
-        if len(others) + 1 >= FEWEST:
-            limits[number] = FURTHEST * np.median(others)
+    if many + 1 >= FEWEST:
+        limits[~has_any] = FURTHEST * np.median(ordered)
+    if many >= FEWEST:
+        place = np.searchsorted(ordered, sizes[has_any])  # of equals any may be left out
+        below, above = (many - 2) // 2, (many - 1) // 2  # the middle of the others
+        middle = (ordered[below + (below >= place)] + ordered[above + (above >= place)]) / 2
+        limits[has_any] = FURTHEST * middle
     return limits
 
 

@@ -10,11 +10,12 @@ images themselves: by how likely some of them are under the mix that the others 
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from . import FloatArray
+from . import BoolArray, FloatArray
 from .balance import adapted
 
 STRENGTHS = (math.inf, 3.0, 1.0, 0.3, 0.1, 0.03, 0.0)  # tried from the most cautious on: the first wins a tie
@@ -41,10 +42,25 @@ def fit_site_prior(log_probs: FloatArray, bias: FloatArray, around: FloatArray) 
 
 def fit_site_priors(ratios: FloatArray, around: FloatArray) -> list[SitePrior]:
     """The same under several readings at once, (J, n, C) and (J, C): small sites would only wait for Python."""
-    evidence = held_out_evidence(ratios, around)
+    return fit_priors_of_sites(ratios[None], around)[0]
+
+
+def fit_priors_of_sites(ratios: FloatArray, around: FloatArray) -> list[list[SitePrior]]:
+    """The same for several sites of equally many images, (K, J, n, C): each has the bits that it has alone."""
+    found = evidence_of_sites(ratios, around)
+    strengths = np.array(STRENGTHS)[found.argmax(axis=2)]
+    mixes = np.array(_everywhere(around, len(ratios), 1)[:, :, 0])
+    is_own = ~np.isinf(strengths).all(axis=1)
+    if is_own.any():
+        ratios, start = ratios[is_own], _everywhere(around, int(is_own.sum()), 1)
+        everything = np.ones((1, ratios.shape[2]))
+        mixes[is_own] = _mixes(ratios, everything, around, strengths[is_own], start)[:, :, 0]
+    return [_priors(*site) for site in zip(mixes, strengths, found, strict=True)]
+
+
+def _priors(mixes: FloatArray, strengths: FloatArray, evidence: FloatArray) -> list[SitePrior]:
+    """Of one site, reading by reading."""
     best = evidence.argmax(axis=1)
-    strengths = np.array(STRENGTHS)[best]
-    mixes = _mixes(ratios, np.ones((1, ratios.shape[1])), around, strengths, around[:, None])[:, 0]
     return [
         SitePrior(mix, float(strength), float(known[chosen]))
         for mix, strength, known, chosen in zip(mixes, strengths, evidence, best, strict=True)
@@ -59,10 +75,15 @@ def likelihood_ratios(log_probs: FloatArray, bias: FloatArray, around: FloatArra
 
 def site_mix(ratios: FloatArray, around: FloatArray, strength: float) -> FloatArray:
     """pi by expectation maximisation, (C,); without an image, or with infinite strength, it is `around`."""
-    everything = np.ones((1, len(ratios)))
-    mixes = _mixes(ratios[None], everything, around[None], np.array([strength]), around[None, None])
-    mix: FloatArray = mixes[0, 0]
+    everything, strengths = np.ones((1, len(ratios))), np.array([[strength]])
+    mixes = _mixes(ratios[None, None], everything, around[None], strengths, _everywhere(around[None], 1, 1))
+    mix: FloatArray = mixes[0, 0, 0]
     return mix
+
+
+def _everywhere(around: FloatArray, sites: int, choices: int) -> FloatArray:
+    """(J, C) for every site and every choice of images, (K, J, F, C)."""
+    return np.broadcast_to(around[None, :, None], (sites, len(around), choices, around.shape[1]))
 
 
 def _mixes(
@@ -72,25 +93,58 @@ def _mixes(
     strengths: FloatArray,
     start: FloatArray,
 ) -> FloatArray:
-    """pi under J readings, each of F choices of images, (J, F, C): `counted` is 1 for an image of a choice, (F, n).
+    """pi of K sites under J readings, each of F choices of images, (K, J, F, C).
 
-    Wherever it starts it ends at the same mix, only sooner if that is near. They all go on until the last is there.
+    `counted` is 1 for an image of a choice, (F, n). Wherever it starts it ends at the same mix, only sooner if that is
+    near. A site goes on until the last of its readings and choices is there, whatever other sites do.
     """
     images = counted.sum(axis=1)
-    center = np.broadcast_to(around[:, None], (len(ratios), len(counted), around.shape[1]))
-    if not images.all() or np.isinf(strengths).all():
+    center = _everywhere(around, len(ratios), len(counted))
+    is_kept = np.isinf(strengths)
+    if not images.all() or is_kept.all():
         return center
-    pull = np.where(np.isinf(strengths), 0.0, strengths)[:, None, None]
-    columns, mix = ratios.swapaxes(1, 2), start
-    for _ in range(ITERATIONS):
-        seen = counted.T / np.maximum(ratios @ mix.swapaxes(1, 2), SMALLEST)
-        held = mix * (columns @ seen).swapaxes(1, 2)
-        before, mix = mix, (held / images[:, None] + pull * center) / (1 + pull)
-        if abs(mix - before).max() < TOLERANCE:
-            break
+    pull = np.where(is_kept, 0.0, strengths)[:, :, None, None]
+    mix = _climbed(ratios, counted, center, pull, start)
     held = np.maximum(mix, SMALLEST)
-    shares: FloatArray = held / held.sum(axis=2, keepdims=True)
-    return np.where(np.isinf(strengths)[:, None, None], center, shares)
+    shares: FloatArray = held / held.sum(axis=3, keepdims=True)
+    return np.where(is_kept[:, :, None, None], center, shares)
+
+
+def _climbed(
+    ratios: FloatArray, counted: FloatArray, center: FloatArray, pull: FloatArray, start: FloatArray
+) -> FloatArray:
+    """The mixes after expectation maximisation, (K, J, F, C), before any is kept from vanishing.
+
+    Products and sums of an array may have other bits in another layout in memory. So no intermediate is without a name
+    of its own, or numpy would write the next one into a large one, and whoever is left over is copied as it lay.
+    """
+    images = counted.sum(axis=1)
+    reached: FloatArray | None = None
+    sites, mix = np.arange(len(start)), start
+    for _ in range(ITERATIONS):
+        seen = counted.T / np.maximum(ratios @ mix.swapaxes(2, 3), SMALLEST)
+        held = mix * (ratios.swapaxes(2, 3) @ seen).swapaxes(2, 3)
+        share, drawn = held / images[:, None], pull * center[: len(sites)]
+        total = share + drawn
+        before, mix = mix, total / (1 + pull)
+        reached = np.empty_like(mix, shape=start.shape) if reached is None else reached
+        is_there = abs(mix - before).max(axis=(1, 2, 3)) < TOLERANCE
+        if is_there.any():
+            reached[sites[is_there]] = mix[is_there]
+            sites, (ratios, pull, mix) = sites[~is_there], _some((ratios, pull, mix), ~is_there)
+        if not len(sites):
+            break
+    assert reached is not None
+    reached[sites] = mix
+    return reached
+
+
+def _some(arrays: tuple[FloatArray, ...], sites: BoolArray) -> Iterator[FloatArray]:
+    """Some sites' part of each, in the same layout in memory."""
+    for array in arrays:
+        same = np.empty_like(array, shape=(int(sites.sum()), *array.shape[1:]))
+        same[...] = array[sites]
+        yield same
 
 
 def held_out_evidence(ratios: FloatArray, around: FloatArray) -> FloatArray:
@@ -100,19 +154,29 @@ def held_out_evidence(ratios: FloatArray, around: FloatArray) -> FloatArray:
 
     Image i is in fold i mod FOLDS: no random numbers, and every fold sees all of an order by class or date.
     """
-    readings, images, _ = ratios.shape
+    found: FloatArray = evidence_of_sites(ratios[None], around)[0]
+    return found
+
+
+def evidence_of_sites(ratios: FloatArray, around: FloatArray) -> FloatArray:
+    """The same of several sites, (K, J, 7)."""
+    sites, readings, images, _ = ratios.shape
     if images < 2:  # nothing is left to find a mix by
-        return np.zeros((readings, len(STRENGTHS)))
+        return np.zeros((sites, readings, len(STRENGTHS)))
     fold = np.arange(images) % min(FOLDS, images)
     others = (fold != np.arange(fold.max() + 1)[:, None]).astype(float)
-    mixes = np.broadcast_to(around[:, None], (readings, len(others), around.shape[1]))
-    evidence = np.full((readings, len(STRENGTHS)), -np.inf)
+    evidence = np.full((sites, readings, len(STRENGTHS)), -np.inf)
+    mixes, going_on = _everywhere(around, sites, len(others)), np.arange(sites)
     for number, strength in enumerate(STRENGTHS):
-        mixes = _mixes(ratios, others, around, np.full(readings, strength), mixes)
-        likely = (ratios @ mixes.swapaxes(1, 2))[:, np.arange(images), fold]
-        evidence[:, number] = np.log(likely).sum(axis=1)
-        if is_past_the_best(evidence[:, : number + 1]):
+        mixes = _mixes(ratios, others, around, np.full((len(ratios), readings), strength), mixes)
+        for site, of_images, of_classes in zip(going_on, ratios, mixes, strict=True):
+            likely = (of_images @ of_classes.swapaxes(1, 2))[:, np.arange(images), fold]
+            evidence[site, :, number] = np.log(likely).sum(axis=1)
+        rises = np.array([not is_past_the_best(evidence[site, :, : number + 1]) for site in going_on], bool)
+        if not rises.any():
             break
+        if not rises.all():
+            going_on, (ratios, mixes) = going_on[rises], _some((ratios, mixes), rises)
     return evidence
 
 

@@ -1,7 +1,8 @@
 """The priors, from both sides: sums that a client tells, and everything that the server learns from sums alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -14,13 +15,14 @@ from ..algorithm.priors import (
     Reading,
     View,
     clustered_by,
-    explained_by,
+    explained_by_sites,
     learn,
     learn_balance,
     learn_nothing,
     looked_at,
     predicted_by,
-    shown_by,
+    shown_by_sites,
+    stacked,
 )
 from ..algorithm.prototypes import ClassSums, FeatureSums, Prototypes, feature_sums
 from ..config import RunConfig
@@ -61,13 +63,12 @@ class PriorState:
         return self.learned.beside(self.distances[index], self.mix)
 
 
+Look = Callable[[], FloatArray]
+"""Computes something of all of a client's images, when it is wanted."""
+
+
 def answer(
-    ask: Adapt,
-    prior: PriorState,
-    look: Callable[[], FloatArray],
-    features: Callable[[], FloatArray],
-    site: bool,
-    least_images: int = 0,
+    ask: Adapt, prior: PriorState, look: Look, features: Look, site: bool, least_images: int = 0
 ) -> tuple[FloatArray | None, PriorState]:
     """The sums that are asked for, and what to keep; `look` labels all images by the model of the question.
 
@@ -75,33 +76,72 @@ def answer(
     """
     if ask.step == 0:
         prior = PriorState(View.of(look()))
-    view = prior.view
-    if view is None:
+    [answered] = answer_together(ask, [prior], [features], site, least_images)
+    return answered
+
+
+def answer_together(
+    ask: Adapt, priors: Sequence[PriorState], features: Sequence[Look], site: bool, least_images: int = 0
+) -> list[tuple[FloatArray | None, PriorState]]:
+    """The same of several clients that have equally many images and have looked at them: in a few large steps.
+
+    Each of them answers as it does alone, to the bit.
+    """
+    views = [prior.view for prior in priors if prior.view is not None]
+    if len(views) < len(priors):
         raise CannotAnswer("asked to go on with priors that it has not begun with")
+    view, seen = View.of_sites(views), _Seen(features)
     if ask.prototypes:
-        own = np.zeros(view.log_probs.shape) if prior.shown is None else prior.shown
-        view = looked_at(view, features(), Prototypes(**ask.prototypes), own)
-    prior, readings = replace(prior, view=view), [reading_from(one) for one in ask.readings]
+        nothing = np.zeros(view.log_probs.shape[1:])
+        own = stacked([nothing if prior.shown is None else prior.shown for prior in priors])
+        view = looked_at(view, seen.stacked, Prototypes(**ask.prototypes), own)
+        priors = [replace(prior, view=own_view) for prior, own_view in zip(priors, view.by_site(), strict=True)]
+    readings = [reading_from(one) for one in ask.readings]
     match ask.wanted:
         case "features":
-            if len(view.log_probs) < least_images:
-                raise CannotAnswer(f"it has fewer than {least_images} images: their features would be theirs alone")
-            return flat_features(feature_sums(features(), full=ask.width <= LARGEST_SQUARE)), prior
+            return list(zip(_told_features(ask, seen, least_images), priors, strict=True))
         case "predicted":
-            return predicted_by(view, readings).ravel(), prior
+            return list(zip(map(np.ravel, predicted_by(view, readings)), priors, strict=True))
         case "explained":
-            return flat_explained(explained_by(view, readings)), prior
+            return list(zip(map(flat_explained, explained_by_sites(view, readings)), priors, strict=True))
         case "classes" | "clusters":
-            by = shown_by if ask.wanted == "classes" else clustered_by
-            sums, shown = by(view, features(), readings[0])
-            return np.concatenate([sums.images, sums.total.ravel()]), replace(prior, shown=shown)
+            by = shown_by_sites if ask.wanted == "classes" else clustered_by
+            sums, shown = by(view, seen.stacked, readings[0])
+            told = (np.concatenate([n, s.ravel()]) for n, s in zip(sums.images, sums.total, strict=True))
+            kept = (replace(prior, shown=own) for prior, own in zip(priors, shown, strict=True))
+            return list(zip(told, kept, strict=True))
         case "keep":
             learned = Learned.from_arrays(ask.readings[0])
             if ask.step == 0:  # it was not there when this was learnt
-                view = learned.view(view.log_probs, features())
-            mix = view.site_prior(learned.reading).mix if site else learned.reading.mix
-            return None, PriorState(view, None, learned, mix, view.squared_distances)
+                view = learned.view(view.log_probs, seen.stacked)
+            return [(None, kept) for kept in _kept(view, learned, site)]
     raise CannotAnswer(f"asked for sums of no known kind: {ask.wanted!r:.40}")
+
+
+@dataclass
+class _Seen:
+    """What plain CLIP sees in several clients' images, where it is wanted."""
+
+    each: Sequence[Look]
+
+    @cached_property
+    def stacked(self) -> FloatArray:
+        return stacked([features() for features in self.each])
+
+
+def _told_features(ask: Adapt, seen: _Seen, least_images: int) -> Iterator[FloatArray]:
+    for features in seen.stacked:
+        if len(features) < least_images:
+            raise CannotAnswer(f"it has fewer than {least_images} images: their features would be theirs alone")
+        yield flat_features(feature_sums(features, full=ask.width <= LARGEST_SQUARE))
+
+
+def _kept(view: View, learned: Learned, site: bool) -> Iterator[PriorState]:
+    """What is known from now on, with each client's own mix if that is wanted."""
+    priors = view.priors_of_sites([learned.reading]) if site else [[]] * len(view.log_probs)
+    for own, prior in zip(view.by_site(), priors, strict=True):
+        mix = prior[0].mix if site else learned.reading.mix
+        yield PriorState(own, None, learned, mix, own.squared_distances)
 
 
 def without_small(sums: ClassSums, shown: FloatArray, least_images: int) -> tuple[ClassSums, FloatArray]:

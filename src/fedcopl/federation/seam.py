@@ -204,7 +204,7 @@ class Asking:
     def _usable(self, questions: Mapping[str, Ask], kind: type[ReplyKind]) -> tuple[dict[str, ReplyKind], WhyNot]:
         """The usable replies, and what is wrong with the others."""
         replies = self.federation.ask(questions)
-        self.report.bytes_down += sum(payload_bytes(ask) for ask in questions.values())
+        self.report.bytes_down += _payload_of_all(questions.values())
         good, wrong = {}, dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER)
         for client, reply in replies.items():
             why = self._why_not(client, questions[client], reply)
@@ -255,6 +255,12 @@ class Asking:
         noise = self.config.privacy.noise
         if noise:
             self.report.releases.append(Release(of, noise * math.sqrt(share), tuple(clients)))
+
+
+def _payload_of_all(questions: Iterable[Ask]) -> int:
+    """In bytes; what all are asked alike is looked at once."""
+    times = Counter(map(id, questions))
+    return sum(times.pop(id(ask)) * payload_bytes(ask) for ask in questions if id(ask) in times)
 
 
 def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mapping[str, str]) -> str:

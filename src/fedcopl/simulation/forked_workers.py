@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -32,7 +32,7 @@ BUNDLES_EACH, LARGEST_BUNDLE = 8, 64  # messages to a process in one go, at leas
 DIE_WITH_PARENT = 1  # Linux' number of PR_SET_PDEATHSIG
 
 Work = Callable[[str, Any], Any]
-"""Does a job under a name; the name says whose it is."""
+"""Does a job under a name; the name says whose it is, unless the job has the names of several `clients`."""
 Done = Callable[[str, Any, float], None]
 """Told the name, the result and the seconds of each job when it is done, in whatever order."""
 
@@ -84,11 +84,11 @@ class WorkerProcess:
 
     process: BaseProcess
     line: Connection
-    jobs: tuple[str, ...] = ()
+    jobs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by name, and whose each is
     sent: Arrays = field(default_factory=list)  # along with these jobs
 
     def give(self, jobs: Mapping[str, Any]) -> None:
-        self.jobs = tuple(jobs)
+        self.jobs = {name: getattr(job, "clients", (name,)) for name, job in jobs.items()}
         message, self.sent = written(dict(jobs), [])
         with suppress(OSError):  # it is gone: found out when its answer is taken
             self.line.send_bytes(message)
@@ -203,16 +203,16 @@ class Workers:
 
     def _take(self, worker: WorkerProcess, take: Done) -> list[str]:
         """What a process has to say; its jobs' names again if the process is gone."""
-        names, worker.jobs = worker.jobs, ()
+        given, worker.jobs = worker.jobs, {}
         try:
             said, _ = read(worker.line.recv_bytes(), worker.sent)
         except (EOFError, OSError):
             self._replace(worker)
-            return list(names)
-        for name, (error, result, seconds) in zip(names, said, strict=False):  # it stops at an error
+            return list(given)
+        for name, (error, result, seconds) in zip(given, said, strict=False):  # it stops at an error
             if error is not None:
                 raise JobFailed(name, error) from error
-            self._home[name] = worker
+            self._home |= dict.fromkeys(given[name], worker)
             take(name, result, seconds)
         return []
 

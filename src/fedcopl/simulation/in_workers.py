@@ -16,7 +16,7 @@ from ..data.parallel import free_memory
 from ..errors import ClientFailed, ConfigError, FedCoPLError
 from ..federation.adaptation import PriorState
 from ..federation.client import Client, ClientState, Prompts
-from ..messages import Ask, Reply
+from ..messages import Adapt, Ask, Reply
 from ..methods import choose_method
 from ..methods.learner import ClipExam
 from ..run.cost_model import RunSize, working_memory
@@ -25,6 +25,7 @@ from .assemble import Simulation
 from .exams import ExamAnswers, Sat, SatByAll
 from .forked_workers import MANY, HowMany, JobFailed, WorkerLost, Workers, can_fork, how_many
 from .local_clients import Engine, LocalClients, NotedClients
+from .together import LARGEST_TEAM, AskedTogether, ToldAndKept, teams
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class Workplace:
     clients: Mapping[str, Client]
     exams: Mapping[str, ClipExam]
 
-    def __call__(self, name: str, job: AskedOf | Sat | SatByAll) -> Any:
+    def __call__(self, name: str, job: AskedOf | AskedTogether | Sat | SatByAll) -> Any:
         match job:
+            case AskedTogether():
+                return job.of(self.clients)
             case AskedOf():
                 return self.clients[name].answer(job.ask, job.state)
             case Sat():
@@ -57,7 +60,7 @@ class AskedInWorkers(LocalClients):
 
     pool: Workers
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+    def _ask_each(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         jobs = {client: AskedOf(ask, self.states[client]) for client, ask in questions.items()}
         try:
             answered = self.pool.run(jobs, lambda client, _, seconds: self._note(client, questions[client], seconds))
@@ -66,6 +69,15 @@ class AskedInWorkers(LocalClients):
             raise ClientFailed(failed.name, type(ask).__name__, ask.round, failed.cause) from failed.cause
         self.states |= {client: state for client, (_, state) in answered.items()}
         return {client: reply for client, (reply, _) in answered.items()}
+
+    def _answered_together(self, ask: Adapt, priors: Mapping[str, PriorState]) -> dict[str, ToldAndKept] | None:
+        groups = (teams({name: priors[name] for name in some}, LARGEST_TEAM) for some in self.pool.grouped(priors))
+        asked = [AskedTogether(ask, team, [priors[name] for name in team]) for some in groups for team in some]
+        try:
+            told = self.pool.run({one.clients[0]: one for one in asked}, lambda _, __, taken: self._took(ask, taken))
+        except JobFailed:
+            return None  # asked alone, it is known who, and why
+        return {name: kept for one in asked for name, kept in zip(one.clients, told[one.clients[0]], strict=True)}
 
 
 class ClientsInWorkers(NotedClients, AskedInWorkers):

@@ -4,11 +4,15 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ..errors import ClientFailed
+from ..errors import CannotAnswer, ClientFailed
+from ..federation.adaptation import PriorState
 from ..federation.client import Client, ClientState
-from ..messages import Ask, Estimate, KeyAsk, Reply
+from ..messages import Adapt, Adapted, Ask, Estimate, KeyAsk, Reply
 from ..run.believed_labels import write_labels
 from ..run.watcher import SilentWatcher, Watcher
+from .together import LARGEST_TEAM, AskedTogether, ToldAndKept, common_question, teams, with_prior
+
+FEWEST_TOGETHER = 2  # clients
 
 
 class LocalClients:
@@ -26,12 +30,57 @@ class LocalClients:
         self.states = {name: ClientState() for name in clients} | dict(states or {})
         self._watcher = watcher or SilentWatcher()
         self._seconds: dict[str, float] = {}
+        self._adapting: dict[str, PriorState] = {}  # while priors are learnt, what each client knows of them
 
     def clients(self) -> tuple[str, ...]:
         return tuple(self._clients)
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        together = self._ask_together(questions)
+        return self._ask_each(questions) if together is None else together
+
+    def _ask_each(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         return {client: self._ask_one(client, ask) for client, ask in questions.items()}
+
+    def _ask_together(self, questions: Mapping[str, Ask]) -> dict[str, Reply] | None:
+        """The answers to a question of the priors, many at a time; None where they have to be asked one by one."""
+        ask = common_question(questions, self._clients)
+        if ask is None:
+            self._end_adapting()
+            return None
+        priors = {client: self._prior(client) for client in questions}
+        answered = self._answered_together(ask, priors) if len(priors) >= FEWEST_TOGETHER else None
+        if answered is None:
+            self._end_adapting()
+            return None
+        self._adapting |= {client: prior for client, (_, prior) in answered.items()}
+        if ask.wanted == "keep":
+            self._end_adapting(has_new=True)
+        for client in questions:
+            self._answered(client, ask)
+        return {client: Adapted(answered[client][0]) for client in questions}
+
+    def _prior(self, client: str) -> PriorState:
+        return self._adapting[client] if client in self._adapting else self.states[client].prior
+
+    def _answered_together(self, ask: Adapt, priors: Mapping[str, PriorState]) -> dict[str, ToldAndKept] | None:
+        """None where somebody cannot answer: asked alone, it is known who, and why."""
+        answered: dict[str, ToldAndKept] = {}
+        began = time.perf_counter()
+        for team in teams(priors, LARGEST_TEAM):
+            try:
+                told = AskedTogether(ask, team, [priors[client] for client in team]).of(self._clients)
+            except CannotAnswer:
+                return None
+            answered |= dict(zip(team, told, strict=True))
+        self._took(ask, time.perf_counter() - began)
+        return answered
+
+    def _end_adapting(self, *, has_new: bool = False) -> None:
+        """What the clients came to know goes back to the rest of what they keep."""
+        for client, prior in self._adapting.items():
+            self.states[client] = with_prior(self.states[client], prior, is_new=has_new)
+        self._adapting.clear()
 
     def take_seconds(self) -> dict[str, float]:
         """The seconds that each kind of question took since this was last asked."""
@@ -48,8 +97,14 @@ class LocalClients:
         return reply
 
     def _note(self, client: str, ask: Ask, seconds: float) -> None:
+        self._took(ask, seconds)
+        self._answered(client, ask)
+
+    def _took(self, ask: Ask, seconds: float) -> None:
         kind = type(ask).__name__
         self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
+
+    def _answered(self, client: str, ask: Ask) -> None:
         if not isinstance(ask, KeyAsk):
             self._watcher.answered(client, ask)
 
