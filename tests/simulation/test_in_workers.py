@@ -3,18 +3,11 @@
 import os
 import re
 import signal
-from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.config import RunConfig, override
-from fedcopl.data.catalog import load_digits
-from fedcopl.data.dataset import Dataset
 from fedcopl.errors import ClientFailed, ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.methods import settled
@@ -25,42 +18,11 @@ from fedcopl.simulation import forked_workers, in_workers
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.in_workers import spread, workers_for
 from fedcopl.simulation.simulate import simulate
-
-SHORT = ["rounds=2", "refresh_every=1", "epochs=1", "labels.per_class=4", "partition=natural"]
-SITES = 3
-
-
-@cache
-def small() -> Dataset:
-    """Few digits, which three sites hold in turn."""
-    digits = load_digits()
-    sets = (
-        replace(images, images=images.images[:many], labels=images.labels[:many], clients=np.arange(many) % SITES)
-        for images, many in ((digits.train, 90), (digits.test, 30))
-    )
-    train, test = sets
-    return replace(digits, train=train, test=test, clients=("east", "north", "south"))
+from few_sites import bits, config_of, small, without_times
 
 
 def played(folder, count, *pairs):
     return simulate(config_of(*pairs), folder, workers=count, dataset=small())
-
-
-def config_of(*pairs):
-    return RunConfig.from_mapping(override({}, [*SHORT, *pairs]), "test")
-
-
-def without_times(plain):
-    if isinstance(plain, dict):
-        return {key: without_times(value) for key, value in plain.items() if not key.startswith("seconds")}
-    return [without_times(value) for value in plain] if isinstance(plain, list) else plain
-
-
-def bits(folder):
-    kinds = ("prompts/**/*.safetensors", "labels/**/*", "examples.json")
-    files = sorted(path for kind in kinds for path in Path(folder).glob(kind) if path.is_file())
-    assert len(files) > 8
-    return {path.relative_to(folder): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize(

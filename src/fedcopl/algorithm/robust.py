@@ -108,9 +108,9 @@ def _limits(sizes: FloatArray) -> FloatArray:
     if many + 1 >= FEWEST:
         limits[~has_any] = FURTHEST * np.median(ordered)
     if many >= FEWEST:
-        place = np.searchsorted(ordered, sizes[has_any])  # of equals any may be left out
+        rank = np.searchsorted(ordered, sizes[has_any])  # of equals any may be left out
         below, above = (many - 2) // 2, (many - 1) // 2  # the middle of the others
-        middle = (ordered[below + (below >= place)] + ordered[above + (above >= place)]) / 2
+        middle = (ordered[below + (below >= rank)] + ordered[above + (above >= rank)]) / 2
         limits[has_any] = FURTHEST * middle
     return limits
 

@@ -63,12 +63,12 @@ class PriorState:
         return self.learned.beside(self.distances[index], self.mix)
 
 
-Look = Callable[[], FloatArray]
+SeesImages = Callable[[], FloatArray]
 """Computes something of all of a client's images, when it is wanted."""
 
 
 def answer(
-    ask: Adapt, prior: PriorState, look: Look, features: Look, site: bool, least_images: int = 0
+    ask: Adapt, prior: PriorState, look: SeesImages, features: SeesImages, site: bool, least_images: int = 0
 ) -> tuple[FloatArray | None, PriorState]:
     """The sums that are asked for, and what to keep; `look` labels all images by the model of the question.
 
@@ -81,7 +81,7 @@ def answer(
 
 
 def answer_together(
-    ask: Adapt, priors: Sequence[PriorState], features: Sequence[Look], site: bool, least_images: int = 0
+    ask: Adapt, priors: Sequence[PriorState], features: Sequence[SeesImages], site: bool, least_images: int = 0
 ) -> list[tuple[FloatArray | None, PriorState]]:
     """The same of several clients that have equally many images and have looked at them: in a few large steps.
 
@@ -107,9 +107,9 @@ def answer_together(
         case "classes" | "clusters":
             by = shown_by_sites if ask.wanted == "classes" else clustered_by
             sums, shown = by(view, seen.stacked, readings[0])
-            told = (np.concatenate([n, s.ravel()]) for n, s in zip(sums.images, sums.total, strict=True))
+            sums_of_each = (np.concatenate([n, s.ravel()]) for n, s in zip(sums.images, sums.total, strict=True))
             kept = (replace(prior, shown=own) for prior, own in zip(priors, shown, strict=True))
-            return list(zip(told, kept, strict=True))
+            return list(zip(sums_of_each, kept, strict=True))
         case "keep":
             learned = Learned.from_arrays(ask.readings[0])
             if ask.step == 0:  # it was not there when this was learnt
@@ -122,7 +122,7 @@ def answer_together(
 class _Seen:
     """What plain CLIP sees in several clients' images, where it is wanted."""
 
-    each: Sequence[Look]
+    each: Sequence[SeesImages]
 
     @cached_property
     def stacked(self) -> FloatArray:

@@ -137,7 +137,8 @@ def adapt(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> 
         return state.learned
     asked = AskedSums(lambda ask: sums.adaptation(server, server.labelling_with(everyone), ask), first, state.classes)
     learned = learn_from(asked, config, state.known_mix)
-    server.ask(server.labelling_with(everyone), lambda _: asked.kept(learned), Adapted)
+    last = asked.kept(learned)
+    server.ask(server.labelling_with(everyone), lambda _: last, Adapted)
     if config.method != "priors":  # there it is the result
         server.report.untrained = evaluate(server, state.round, None, through="priors")
     return learned

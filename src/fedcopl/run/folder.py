@@ -4,6 +4,7 @@
 |---|---|
 | settings.toml | all settings: `fedcopl run settings.toml` repeats the run |
 | checkpoint.safetensors | all that `--resume` needs, replaced as a whole after each round |
+| states/ | what the clients keep, where there are hundreds: named by the checkpoint, and needed by `--resume` too |
 | rounds.jsonl | one line per round, for those who watch |
 | progress.json | the outcome so far; gone when the run ends |
 | results.json | the outcome |

@@ -92,14 +92,21 @@ class Audit:
 
     def refresh(self, round: int, states: States) -> RefreshRecord:
         """What the clients estimated, were allowed and chose, and how much of it is true."""
-        chosen = {name: state.selection for name, state in states.items() if state.selection is not None}
+        chosen: dict[str, Selection] = {}
+        rows = []
+        for name, state in states.items():  # once: of many clients each is read from a file
+            if state.selection is not None:
+                chosen[name] = state.selection
+            own = _row(state.counts), _row(state.quota), _selected_row(state.selection, self.classes)
+            rows.append((*own, () if state.prior.mix is None else tuple(state.prior.mix.tolist())))
+        estimated, allocated, selected, mixes = zip(*rows, strict=True)
         record = RefreshRecord(
             round=round,
             images=sum(len(selection.index) for selection in chosen.values()),
-            estimated=tuple(_row(state.counts) for state in states.values()),
-            allocated=tuple(_row(state.quota) for state in states.values()),
-            selected=tuple(_selected_row(state.selection, self.classes) for state in states.values()),
-            believed_mix=_believed_mixes(states),
+            estimated=estimated,
+            allocated=allocated,
+            selected=selected,
+            believed_mix=mixes if any(mixes) else (),
         )
         return record if self.truth is None else self._with_truth(record, chosen, self.truth)
 
@@ -145,12 +152,6 @@ def drift(start: Prompts, before: tuple[Shared, States], report: RoundReport, st
 
 def _row(counts: NDArray[np.int64] | None) -> tuple[int, ...]:
     return () if counts is None else tuple(counts.tolist())
-
-
-def _believed_mixes(states: States) -> tuple[tuple[float, ...], ...]:
-    """One row for each client, empty for one that knows no mix; nothing where nobody does."""
-    rows = tuple(() if state.prior.mix is None else tuple(state.prior.mix.tolist()) for state in states.values())
-    return rows if any(rows) else ()
 
 
 def _selected_row(selection: Selection | None, classes: int) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from ..messages import Adapt, Ask, Reply
 from ..methods import choose_method
 from ..methods.learner import ClipExam
 from ..run.cost_model import RunSize, working_memory
+from ..run.state_store import StateSpan, StoredStates, files_in
 from ..run.watcher import Watcher
 from .assemble import Simulation
 from .exams import ExamAnswers, Sat, SatByAll
@@ -37,14 +38,31 @@ class AskedOf:
 
 
 @dataclass(frozen=True)
+class AskedOfStored:
+    """The same where the state is in a file: it is read and written where the client answers."""
+
+    ask: Ask
+    folder: Path
+    span: StateSpan | None
+    generation: int
+
+    def of(self, client: Client) -> tuple[Reply, StateSpan]:
+        files = files_in(self.folder)
+        reply, state = client.answer(self.ask, ClientState() if self.span is None else files.read(self.span))
+        return reply, files.write(state, self.generation)
+
+
+@dataclass(frozen=True)
 class Workplace:
     """What a worker knows."""
 
     clients: Mapping[str, Client]
     exams: Mapping[str, ClipExam]
 
-    def __call__(self, name: str, job: AskedOf | AskedTogether | Sat | SatByAll) -> Any:
+    def __call__(self, name: str, job: AskedOf | AskedOfStored | AskedTogether | Sat | SatByAll) -> Any:
         match job:
+            case AskedOfStored():
+                return job.of(self.clients[name])
             case AskedTogether():
                 return job.of(self.clients)
             case AskedOf():
@@ -61,23 +79,33 @@ class AskedInWorkers(LocalClients):
     pool: Workers
 
     def _ask_each(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        jobs = {client: AskedOf(ask, self.states[client]) for client, ask in questions.items()}
+        jobs = {client: self._job(client, ask) for client, ask in questions.items()}
         try:
             answered = self.pool.run(jobs, lambda client, _, seconds: self._note(client, questions[client], seconds))
         except JobFailed as failed:
             ask = questions[failed.name]
             raise ClientFailed(failed.name, type(ask).__name__, ask.round, failed.cause) from failed.cause
-        self.states |= {client: state for client, (_, state) in answered.items()}
+        kept = {client: state for client, (_, state) in answered.items()}
+        if isinstance(self.states, StoredStates):
+            self.states.spans |= kept
+        else:
+            self.states.update(kept)
         return {client: reply for client, (reply, _) in answered.items()}
+
+    def _job(self, client: str, ask: Ask) -> AskedOf | AskedOfStored:
+        states = self.states
+        if isinstance(states, StoredStates):
+            return AskedOfStored(ask, states.folder, states.spans[client], states.generation)
+        return AskedOf(ask, states[client])
 
     def _answered_together(self, ask: Adapt, priors: Mapping[str, PriorState]) -> dict[str, ToldAndKept] | None:
         groups = (teams({name: priors[name] for name in some}, LARGEST_TEAM) for some in self.pool.grouped(priors))
         asked = [AskedTogether(ask, team, [priors[name] for name in team]) for some in groups for team in some]
         try:
-            told = self.pool.run({one.clients[0]: one for one in asked}, lambda _, __, taken: self._took(ask, taken))
+            answers = self.pool.run({one.clients[0]: one for one in asked}, lambda _, __, taken: self._took(ask, taken))
         except JobFailed:
             return None  # asked alone, it is known who, and why
-        return {name: kept for one in asked for name, kept in zip(one.clients, told[one.clients[0]], strict=True)}
+        return {name: kept for one in asked for name, kept in zip(one.clients, answers[one.clients[0]], strict=True)}
 
 
 class ClientsInWorkers(NotedClients, AskedInWorkers):

@@ -1,7 +1,7 @@
 """A simulation's clients, each with its state, asked in this process; and what they believe, written down."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from pathlib import Path
 
 from ..errors import CannotAnswer, ClientFailed
@@ -9,6 +9,7 @@ from ..federation.adaptation import PriorState
 from ..federation.client import Client, ClientState
 from ..messages import Adapt, Adapted, Ask, Estimate, KeyAsk, Reply
 from ..run.believed_labels import write_labels
+from ..run.state_store import StoredStates
 from ..run.watcher import SilentWatcher, Watcher
 from .together import LARGEST_TEAM, AskedTogether, ToldAndKept, common_question, teams, with_prior
 
@@ -27,7 +28,11 @@ class LocalClients:
         watcher: Watcher | None = None,
     ):
         self._clients = dict(clients)
-        self.states = {name: ClientState() for name in clients} | dict(states or {})
+        self.states: MutableMapping[str, ClientState] = (
+            states
+            if isinstance(states, StoredStates)
+            else {name: ClientState() for name in clients} | dict(states or {})
+        )
         self._watcher = watcher or SilentWatcher()
         self._seconds: dict[str, float] = {}
         self._adapting: dict[str, PriorState] = {}  # while priors are learnt, what each client knows of them
@@ -69,10 +74,10 @@ class LocalClients:
         began = time.perf_counter()
         for team in teams(priors, LARGEST_TEAM):
             try:
-                told = AskedTogether(ask, team, [priors[client] for client in team]).of(self._clients)
+                answers = AskedTogether(ask, team, [priors[client] for client in team]).of(self._clients)
             except CannotAnswer:
                 return None
-            answered |= dict(zip(team, told, strict=True))
+            answered |= dict(zip(team, answers, strict=True))
         self._took(ask, time.perf_counter() - began)
         return answered
 

@@ -20,11 +20,14 @@ from ..run.folder import EXAMPLES, RunFolder
 from ..run.guard_words import final_words, movement_words
 from ..run.loop import Play
 from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
+from ..run.state_store import as_they_are, stored
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
 from .forked_workers import HowMany
 from .in_workers import spread
 from .local_clients import Engine, NotedClients
+
+MANY_CLIENTS = 500  # from here on their states are in files, not in memory
 
 
 def simulate(
@@ -60,6 +63,8 @@ def simulate(
         run_folder.begin(config)
         _write_about_images(simulation, run_folder, watcher)
         states = checkpoint.clients if checkpoint else simulation.states
+        if len(simulation.clients) >= MANY_CLIENTS and not engine:
+            states = stored(folder, simulation.clients, states)
         first = checkpoint.server if checkpoint else simulation.server
         watcher.started(config, len(simulation.clients), first.round)
         with nullcontext((engine, simulation)) if engine else spread(simulation, workers) as (carried, measured):
@@ -90,7 +95,7 @@ class SimulationBooks:
 
     def __init__(self, simulation: Simulation, clients: NotedClients, server: ServerState, watcher: Watcher):
         self._simulation, self._clients, self._watcher = simulation, clients, watcher
-        self._before = server.shared, dict(clients.states)  # as the round began
+        self._before = server.shared, as_they_are(clients.states)  # as the round began
 
     def begin(self, first: RoundReport) -> Outcome:
         moved = self._simulation.first_movement()
@@ -103,7 +108,7 @@ class SimulationBooks:
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
         audit, states = self._simulation.audit, self._clients.states
         record = audit.round(self._before, server, report, states)
-        self._before = server.shared, dict(states)
+        self._before = server.shared, as_they_are(states)
         refresh = audit.refresh(report.round, states) if report.refreshed else None
         seconds = self._clients.take_seconds()
         return replace(
