@@ -1,7 +1,11 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from fedcopl.config import Data
+from fedcopl.data import catalog
 from fedcopl.data.catalog import load_dataset, load_digits
 from fedcopl.errors import ConfigError
 
@@ -29,3 +33,17 @@ def test_images_keep_their_grey_levels():
 def test_an_unknown_data_set_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"unknown data set 'digit' \(known: .*digits.*\); did you mean digits\?"):
         load_dataset(Data(source="digit"))
+
+
+def test_they_are_the_same_wherever_scikit_learn_keeps_them(monkeypatch):
+    here = load_digits()
+    monkeypatch.setattr(catalog, "DIGITS", "elsewhere.gz")
+    there = load_digits()
+    for one, other in ((here.train, there.train), (here.test, there.test)):
+        assert one.labels.tolist() == other.labels.tolist() and one.labels.dtype == other.labels.dtype
+        assert all(np.array_equal(a, b) for a, b in zip(one.images, other.images, strict=True))
+
+
+def test_nobody_waits_for_all_of_scikit_learn():
+    code = "import sys; from fedcopl.data.catalog import load_digits; load_digits(); sys.exit('sklearn' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +21,34 @@ from .official import read_cub200, read_dtd, read_resisc45, read_ucf101
 from .pages import read_by_settings
 from .reading import ImageReading
 
+DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
 def load_digits() -> Dataset:
     """Every third image is a test image: the set has no split of its own."""
-    from sklearn import datasets  # a second to import: only when the digits are asked for
-
-    bunch = datasets.load_digits()
-    is_test = np.arange(len(bunch.target)) % 3 == 2
+    dots, labels = _digits()
+    is_test = np.arange(len(labels)) % 3 == 2
     return Dataset(
         "digits",
         CLASSES,
         "a photo of a {}",
-        _image_set(bunch.images[~is_test], bunch.target[~is_test]),
-        _image_set(bunch.images[is_test], bunch.target[is_test]),
+        _image_set(dots[~is_test], labels[~is_test]),
+        _image_set(dots[is_test], labels[is_test]),
     )
+
+
+def _digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Scikit-learn's, from its own file: to import it all for that takes a second."""
+    package = find_spec("sklearn")
+    file = Path(package.origin if package and package.origin else "").parent / DIGITS
+    if file.exists():
+        rows = np.loadtxt(file, delimiter=",")
+        return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)
+    from sklearn import datasets  # another version may keep it elsewhere
+
+    bunch = datasets.load_digits()
+    return bunch.images, bunch.target
 
 
 def _image_set(dots: NDArray[np.float64], labels: NDArray[np.int64]) -> ImageSet:
