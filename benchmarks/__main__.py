@@ -22,7 +22,7 @@ from .history import FILE, record, this_run
 from .history_page import write_page
 from .measure import Line, NotMeasured, this_machine
 from .quick import quick
-from .simulated_clients import simulated_clients
+from .simulated_clients import simulated_clients, ten_thousand_clients
 from .training_step import training_step
 from .workers import workers
 
@@ -32,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], Iterator[Line]]] = {
     "against_transformers": against_transformers,
     "frozen_images": frozen_images,
     "simulated_clients": simulated_clients,
+    "ten_thousand_clients": ten_thousand_clients,
     "workers": workers,
     "flower_overhead": flower_overhead,
 }
