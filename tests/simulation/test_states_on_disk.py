@@ -115,6 +115,13 @@ def test_what_all_were_told_is_there_once(tmp_path):
     assert all(array is ours[0] for array in ours)
 
 
+def test_what_one_client_keeps_is_its_own_however_often_it_is_written(tmp_path):
+    store = stored(tmp_path, ["north"], {})
+    for _ in range(3):
+        store["north"] = state_of(1, np.zeros((1000, 2)))
+    assert not list((tmp_path / "states").glob("*.common"))
+
+
 def test_who_has_none_begins(tmp_path):
     store = stored(tmp_path, ["north", "south"], {"south": state_of(1, np.zeros((1, 2)))})
     assert store["north"] == ClientState() and len(store) == 2
@@ -153,7 +160,7 @@ def test_a_forked_process_writes_a_file_of_its_own(tmp_path):
     store = stored(tmp_path, ["north", "south"], {"north": state_of(1, np.zeros((1, 2)))})
     child = os.fork()
     if not child:
-        span = files_in(store.folder).write(state_of(7, np.zeros((1, 2))), store.generation)
+        span = files_in(store.folder).write("south", state_of(7, np.zeros((1, 2))), store.generation)
         os.kill(os.getpid(), signal.SIGKILL if span.start == 0 else signal.SIGTERM)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert len(list(store.folder.glob("*.states"))) == 2

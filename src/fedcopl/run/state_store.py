@@ -58,11 +58,11 @@ class StateFiles:
         self._readers: OrderedDict[str, BinaryIO] = OrderedDict()
         self._held: OrderedDict[str, AnyArray] = OrderedDict()
         self._digests: dict[int, str] = {}  # of the arrays that are held, by id
-        self._seen: set[str] = set()
+        self._seen: OrderedDict[str, str] = OrderedDict()  # digests of arrays, and whose each was first
 
-    def write(self, state: ClientState, generation: int) -> StateSpan:
+    def write(self, client: str, state: ClientState, generation: int) -> StateSpan:
         """Append a state; the span is good once this has returned."""
-        data, file = self._packed(state), self._to_write(generation)
+        data, file = self._packed(client, state), self._to_write(generation)
         start = file.seek(0, os.SEEK_END)
         file.write(data)
         file.flush()
@@ -76,7 +76,7 @@ class StateFiles:
             self._own, self._generation = open(path, "ab", opener=only_for_owner), generation  # noqa: SIM115
         return self._own
 
-    def _packed(self, state: ClientState) -> bytes:
+    def _packed(self, client: str, state: ClientState) -> bytes:
         """A header that names the arrays and says where each is, and behind it each of them once."""
         header: list[tuple[str, str, tuple[int, ...], int | str]] = []
         parts: list[bytes] = []
@@ -84,7 +84,7 @@ class StateFiles:
         size = 0
         for name, value in state_tensors(state).items():
             if id(value) not in found:
-                digest = self._common(value)
+                digest = self._common(client, value)
                 found[id(value)] = size if digest is None else digest
                 if digest is None:
                     data = value.tobytes()
@@ -95,7 +95,7 @@ class StateFiles:
         head += b" " * (-len(head) % ALIGNED)
         return b"".join([len(head).to_bytes(LONGEST_HEADER, "little"), head, *parts])
 
-    def _common(self, value: AnyArray) -> str | None:
+    def _common(self, client: str, value: AnyArray) -> str | None:
         """The digest under which an array that several clients have is found; None for others, and the first time."""
         if value.nbytes < LARGE:
             return None
@@ -104,9 +104,9 @@ class StateFiles:
         digest = blake2b(f"{value.dtype.str}{value.shape}".encode() + value.tobytes(), digest_size=16).hexdigest()
         if digest in self._held:
             return digest
-        if digest not in self._seen:
-            self._seen = self._seen if len(self._seen) < REMEMBERED else set()
-            self._seen.add(digest)
+        if self._seen.setdefault(digest, client) == client:
+            if len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
             return None
         if not self._common_file(digest).exists():
             mine = self.folder / f"{digest}.{os.getpid()}"  # another process may be about to write the same
@@ -204,7 +204,7 @@ class StoredStates(StatesAsTheyWere, MutableMapping[str, ClientState]):
         self._moments: list[weakref.ref[StatesAsTheyWere]] = []
 
     def __setitem__(self, client: str, state: ClientState) -> None:
-        self.spans[client] = files_in(self.folder).write(state, self.generation)
+        self.spans[client] = files_in(self.folder).write(client, state, self.generation)
 
     def __delitem__(self, client: str) -> None:
         del self.spans[client]

@@ -46,10 +46,10 @@ class AskedOfStored:
     span: StateSpan | None
     generation: int
 
-    def of(self, client: Client) -> tuple[Reply, StateSpan]:
+    def of(self, name: str, client: Client) -> tuple[Reply, StateSpan]:
         files = files_in(self.folder)
         reply, state = client.answer(self.ask, ClientState() if self.span is None else files.read(self.span))
-        return reply, files.write(state, self.generation)
+        return reply, files.write(name, state, self.generation)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Workplace:
     def __call__(self, name: str, job: AskedOf | AskedOfStored | AskedTogether | Sat | SatByAll) -> Any:
         match job:
             case AskedOfStored():
-                return job.of(self.clients[name])
+                return job.of(name, self.clients[name])
             case AskedTogether():
                 return job.of(self.clients)
             case AskedOf():
