@@ -22,6 +22,7 @@ ONLY = {  # packages from outside that only these parts may use
     "typer": {"cli"},
     "rich": {"cli", "progress"},
     "pydantic": {"config", "methods", "run", "deployment"},
+    "threadpoolctl": {"clip"},
     "filelock": {"run", "data", "predict"},
     "cryptography": {"privacy", "deployment"},
     "dp_accounting": {"privacy"},

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.errors import ClientFailed, ConfigError
@@ -74,13 +75,18 @@ def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
     assert "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in said[2]
 
 
+def threads_of_numpy():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
 def test_one_thread_each_also_where_one_works_alone():
     simulation, before = assemble(settled(config_of()), SilentWatcher(), small()), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        with spread(simulation, 1):
-            assert torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
+        with threadpool_limits(2, "blas"):
+            with spread(simulation, 1):
+                assert torch.get_num_threads() == 1 and threads_of_numpy() == {1}
+            assert torch.get_num_threads() == 2 and threads_of_numpy() == {2}
     finally:
         torch.set_num_threads(before)
 

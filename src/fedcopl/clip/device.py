@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 from ..config import Model
 from ..errors import ConfigError
@@ -93,11 +94,15 @@ def use_threads(count: int) -> None:
 
 
 @contextmanager
-def threads_of_torch(count: int) -> Iterator[None]:
-    """For a while."""
+def threads_of_arithmetic(count: int) -> Iterator[None]:
+    """Of torch, and of numpy's products of matrices, for a while.
+
+    Several threads make numpy's small ones no faster, and many times slower where others want the processors too.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with ThreadpoolController().limit(limits=count, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..algorithm.metrics import Score
-from ..clip.device import threads_of_torch
+from ..clip.device import threads_of_arithmetic
 from ..clip.frozen_clip import Clip
 from ..clip.tower_work import words_of
 from ..config import RunConfig
@@ -163,7 +163,7 @@ def spread(simulation: Simulation, wanted: HowMany) -> Iterator[tuple[Engine, Si
     train, test = (sum(map(len, parts)) for parts in (simulation.parts.train, simulation.parts.test))
     size = RunSize(train, test, len(clients), len(classes), words_of(clip, classes))
     count = workers_for(config, clip, size, wanted)
-    with threads_of_torch(config.model.threads or 1):
+    with threads_of_arithmetic(config.model.threads or 1):
         if count == 1:
             yield NotedClients, simulation
             return
