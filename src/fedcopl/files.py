@@ -1,7 +1,8 @@
 """Writing files so that a stop at any moment never leaves half of one."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -68,18 +69,47 @@ def make_folders(path: Path) -> None:
         path.mkdir(OWNER_ONLY_FOLDER, exist_ok=True)
 
 
+def write_many(files: Iterable[tuple[Path, bytes]]) -> None:
+    """Like `write_bytes` for each; but the disk is waited for once, where a system can wait for all of it."""
+    if not hasattr(os, "sync"):
+        for path, data in files:
+            write_bytes(path, data)
+        return
+    paths = []
+    for path, data in files:
+        with _said_in_one_line(path):
+            _write_part(path, data, OWNER_ONLY)
+        paths.append(path)
+    os.sync()
+    for path in paths:
+        with _said_in_one_line(path):
+            _temporary(path).replace(path)
+
+
 def _write(path: Path, data: bytes, rights: int) -> None:
-    temporary = _temporary(path)
-    try:
-        make_folders(path.parent)
-        with open(temporary, "wb", opener=partial(os.open, mode=rights)) as file:
-            file.write(data)
-            file.flush()
+    with _said_in_one_line(path):
+        _write_part(path, data, rights, wait=True)
+        _temporary(path).replace(path)
+
+
+def _write_part(path: Path, data: bytes, rights: int, *, wait: bool = False) -> None:
+    """Under the temporary name; on the disk at once, or some time."""
+    make_folders(path.parent)
+    with open(_temporary(path), "wb", opener=partial(os.open, mode=rights)) as file:
+        file.write(data)
+        file.flush()
+        if wait:
             os.fsync(file.fileno())
-        temporary.replace(path)
+
+
+@contextmanager
+def _said_in_one_line(path: Path) -> Iterator[None]:
+    """Why a file cannot be written; nothing is left of it."""
+    try:
+        yield
     except OSError as error:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            _temporary(path).unlink(missing_ok=True)
         raise RunFolderError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 

@@ -18,7 +18,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -36,7 +36,7 @@ from ..errors import RunFolderError
 from ..federation.adaptation import PriorState
 from ..federation.client import ClientState
 from ..federation.server import ServerState
-from ..files import make_folders, write_bytes, write_text
+from ..files import make_folders, write_bytes, write_many, write_text
 from ..published import load_written
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .record import Outcome, round_to_plain, to_plain
@@ -132,19 +132,17 @@ class RunFolder:
 
     def write_prompts(self, server: ServerState, clients: Mapping[str, ClientState]) -> None:
         """What is shared once, what is personal once per client."""
-        self._write_priors(server.learned, clients)
+        if server.learned is not None:
+            write_bytes(self.path / PRIORS, save(server.learned.to_arrays()))
         write_bytes(self.path / SHARED_PROMPTS, save(dict(server.shared)))
-        for client, state in clients.items():
-            own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
-            write_bytes(own_prompts_file(self.path, client), save(own))
+        write_many(file for client, state in clients.items() for file in self._own_files(client, state, server))
 
-    def _write_priors(self, learned: Learned | None, clients: Mapping[str, ClientState]) -> None:
-        """What all know once, and in what mix each client holds the classes."""
-        if learned is not None:
-            write_bytes(self.path / PRIORS, save(learned.to_arrays()))
-        for client, state in clients.items():
-            if state.prior.mix is not None:
-                write_bytes(mix_file(self.path, client), save(_own_prior(state.prior, learned)))
+    def _own_files(self, client: str, state: ClientState, server: ServerState) -> Iterator[tuple[Path, bytes]]:
+        """A client's prompts, and in what mix it holds the classes."""
+        own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
+        yield own_prompts_file(self.path, client), save(own)
+        if state.prior.mix is not None:
+            yield mix_file(self.path, client), save(_own_prior(state.prior, server.learned))
 
 
 def _own_prior(prior: PriorState, everybodys: Learned | None) -> dict[str, NDArray[np.float64]]:
