@@ -85,7 +85,7 @@ def test_together_and_one_by_one_are_the_same_bits(sizes):
             assert bits(answers[0][client].sums) == bits(answers[1][client].sums), (client, ask.wanted)
     for client in together.clients():
         assert bits(together.states[client].prior) == bits(alone.states[client].prior), client
-        assert together.states[client].prior.mix is not None
+        assert together.states[client].prior.mix.flags.c_contiguous  # or it would be stored wrongly
 
 
 def test_new_priors_end_what_was_said_through_the_old_ones():

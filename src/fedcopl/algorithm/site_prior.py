@@ -49,7 +49,9 @@ def fit_priors_of_sites(ratios: FloatArray, around: FloatArray) -> list[list[Sit
     """The same for several sites of equally many images, (K, J, n, C): each has the bits that it has alone."""
     found = evidence_of_sites(ratios, around)
     strengths = np.array(STRENGTHS)[found.argmax(axis=2)]
-    mixes = np.array(_everywhere(around, len(ratios), 1)[:, :, 0])
+    mixes = np.array(
+        _everywhere(around, len(ratios), 1)[:, :, 0], order="C"
+    )  # whoever stores a row wants it in one piece
     is_own = ~np.isinf(strengths).all(axis=1)
     if is_own.any():
         ratios, start = ratios[is_own], _everywhere(around, int(is_own.sum()), 1)
