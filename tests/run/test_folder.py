@@ -228,7 +228,7 @@ def test_a_private_folder_stays_one(tmp_path):
         make_private_folder(tmp_path / "deep" / "state")
         assert (tmp_path / "deep" / "state").stat().st_mode & 0o777 == 0o700
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RunFolderError, match="file: cannot be made"):
+    with pytest.raises(RunFolderError, match="file: is a file, not a folder"):
         make_private_folder(tmp_path / "file")
 
 
