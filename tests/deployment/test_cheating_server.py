@@ -218,7 +218,9 @@ def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_pa
 
 
 def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
-    with pytest.raises(ConfigError, match="--accept maybe: there is no such file; say ask, always, or name the settings"):
+    with pytest.raises(
+        ConfigError, match="--accept maybe: there is no such file; say ask, always, or name the settings"
+    ):
         agreement_of("maybe", tmp_path, lambda run, words: None, print)
     (tmp_path / "wrong.toml").write_text("rounds = 'many'")
     with pytest.raises(ConfigError, match=r"wrong\.toml: rounds"):
