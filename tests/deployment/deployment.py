@@ -124,10 +124,10 @@ class Deployment:
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def link_log(self) -> str:
-        return "".join(file.read_text() for file in self.root.rglob("superlink.log"))
+        return "".join(file.read_text() for file in self.root.glob("*/flower/superlink.log"))
 
     def all_logs(self) -> str:
-        files = [*self.root.glob("*.log"), *self.root.glob("**/flower/*.log")]
+        files = [*self.root.glob("*.log"), *self.root.glob("*/flower/*.log")]
         return "\n".join(f"--- {file.relative_to(self.root)}\n{file.read_text()[-3000:]}" for file in files)
 
     def end(self) -> None:

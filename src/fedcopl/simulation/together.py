@@ -32,11 +32,15 @@ class AskedTogether:
 
 def common_question(questions: Mapping[str, Ask], clients: Mapping[str, Client]) -> Adapt | None:
     """What all are asked, if that can be answered together: the images were looked at, and nobody hides anything."""
-    first, ask = next(iter(questions.items()), (None, None))
-    is_open = first is not None and not clients[first].config.is_private
-    if not isinstance(ask, Adapt) or not is_open or ask.step == 0 or any(one is not ask for one in questions.values()):
+    ask = next(iter(questions.values()), None)
+    if not isinstance(ask, Adapt) or ask.step == 0 or any(one is not ask for one in questions.values()):
         return None
-    return ask
+    return ask if all(_is_open(clients[name]) for name in questions) else None
+
+
+def _is_open(client: object) -> bool:
+    """Whether it is a client itself, not somebody who speaks for one, and adds nothing to what it tells."""
+    return isinstance(client, Client) and not client.config.is_private
 
 
 def teams(priors: Mapping[str, PriorState], most: int) -> list[Team]:
