@@ -6,6 +6,7 @@ Every shortcut here is algebra, not approximation:
 * only one token of the last block is read: CLIP's end of text, SigLIP's last, BERT's first.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -55,7 +56,7 @@ def whole_sentences(rows: Sequence[Sequence[int]], pad_id: int, length: int = 0)
     return Sentences(torch.empty(0, dtype=torch.long), torch.tensor(rest), torch.tensor(ends))
 
 
-class TextTower(nn.Module):
+class TextTower(nn.Module, ABC):
     """What all of them have: tokens and positions as vectors, blocks, a last norm, a projection."""
 
     block: type[Block] = Block
@@ -68,9 +69,9 @@ class TextTower(nn.Module):
         self.positions = nn.Parameter(torch.empty(positions, shape.width))
         self.blocks = nn.ModuleList(self.block(shape) for _ in range(shape.depth))
 
+    @abstractmethod
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         """Features (C, output), not normalised. `context` (m, width) goes before the words, after a start token."""
-        raise NotImplementedError
 
     def refuse_long(self, length: int) -> None:
         if length > self.reads:
