@@ -29,11 +29,11 @@ from fedcopl.algorithm.priors import (
     Reading,
     View,
     clustered_by,
-    explained_by,
+    explained_by_sites,
     learn,
     looked_at,
     predicted_by,
-    shown_by,
+    shown_by_sites,
 )
 from fedcopl.algorithm.prototypes import ClassSums, FeatureSums, Prototypes, feature_sums
 from fedcopl.algorithm.select import select
@@ -89,11 +89,11 @@ class InProcess:
         return self._total(sums, sums[0].size)
 
     def explained(self, readings: Sequence[Reading]) -> Explained:
-        sums = [explained_by(view, readings) for view in self.views]
+        sums = [explained_by_sites(View.of_sites([view]), readings)[0] for view in self.views]
         return self._total(sums, sums[0].evidence.size * 2 + sums[0].held.size + 1)
 
     def classes_of(self, reading: Reading) -> ClassSums:
-        shown = [shown_by(view, site.train, reading) for view, site in zip(self.views, self.sites, strict=True)]
+        shown = [_shown(view, site.train, reading) for view, site in zip(self.views, self.sites, strict=True)]
         self.own = [own for _, own in shown]
         sums = [told for told, _ in shown]
         return self._total(sums, sums[0].images.size + sums[0].total.size)
@@ -111,6 +111,12 @@ class InProcess:
         self.exchanges += 1
         self.numbers += numbers
         return sum(sums[1:], start=sums[0])
+
+
+def _shown(view: View, features: np.ndarray, reading: Reading) -> tuple[ClassSums, np.ndarray]:
+    """Of one site."""
+    sums, own = shown_by_sites(View.of_sites([view]), features[None], reading)
+    return ClassSums(sums.images[0], sums.total[0]), own[0]
 
 
 def load(folder: Path, name: str) -> Images:

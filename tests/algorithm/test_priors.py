@@ -23,7 +23,7 @@ from fedcopl.algorithm.evidence import (
     is_uneven,
     is_worth_training,
 )
-from fedcopl.algorithm.priors import Reading, View, clustered_by, explained_by, learn, looked_at, predicted_by, shown_by
+from fedcopl.algorithm.priors import Reading, View, clustered_by, learn, looked_at, predicted_by
 from fedcopl.algorithm.prototypes import (
     KAPPA,
     ClassSums,
@@ -41,6 +41,7 @@ from fedcopl.algorithm.site_prior import (
     likelihood_ratios,
     site_mix,
 )
+from one_site import explained_by, shown_by
 
 
 def logs(probs):

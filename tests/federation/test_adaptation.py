@@ -13,11 +13,9 @@ from fedcopl.algorithm.priors import (
     Reading,
     View,
     clustered_by,
-    explained_by,
     learn,
     looked_at,
     predicted_by,
-    shown_by,
 )
 from fedcopl.algorithm.prototypes import class_sums, feature_sums, make_prototypes
 from fedcopl.config import RunConfig
@@ -28,6 +26,7 @@ from fedcopl.federation.server import play_round, what_is_wrong
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.simulation.local_clients import LocalClients
+from one_site import explained_by, shown_by
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 # Two images of a site, two classes of three that it knows of.

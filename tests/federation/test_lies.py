@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
-from fedcopl.algorithm.priors import Reading, View, explained_by, predicted_by, shown_by
+from fedcopl.algorithm.priors import Reading, View, predicted_by
 from fedcopl.algorithm.prototypes import feature_sums
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientAnswered
@@ -21,6 +21,7 @@ from fedcopl.rng import stream
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.record import Outcome, RoundRecord
 from fedcopl.simulation.local_clients import LocalClients
+from one_site import explained_by, shown_by
 
 LIAR, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
 

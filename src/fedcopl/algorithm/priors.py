@@ -142,10 +142,6 @@ def predicted_by(view: View, readings: Sequence[Reading]) -> FloatArray:
     return np.stack(mixes, axis=-2)
 
 
-def explained_by(view: View, readings: Sequence[Reading]) -> Explained:
-    return explained_by_sites(View.of_sites([view]), readings)[0]
-
-
 def explained_by_sites(view: View, readings: Sequence[Reading]) -> list[Explained]:
     """What each of several clients tells."""
     priors, images = view.priors_of_sites(readings), view.log_probs.shape[1]
@@ -163,19 +159,13 @@ def explained_by_sites(view: View, readings: Sequence[Reading]) -> list[Explaine
 
 
 def clustered_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
-    """The same with the mix of all sites in the place of the site's own."""
+    """As `shown_by_sites`, with the mix of all sites in the place of the site's own."""
     own = np.exp(view.posteriors(reading, reading.mix))
     return class_sums(features, own), own
 
 
-def shown_by(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
-    """The client's share of the next prototypes, and the posteriors q that it is made of, which stay at home."""
-    own = np.exp(view.posteriors(reading, view.site_prior(reading).mix))
-    return class_sums(features, own), own
-
-
 def shown_by_sites(view: View, features: FloatArray, reading: Reading) -> tuple[ClassSums, FloatArray]:
-    """The same of several clients, in stacked arrays."""
+    """Several clients' shares of the next prototypes, and the posteriors q behind them, which stay at home."""
     mixes = np.stack([prior.mix for [prior] in view.priors_of_sites([reading])])
     own = np.exp(view.posteriors(reading, mixes))
     return class_sums(features, own), own
