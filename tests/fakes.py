@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedcopl.config import RunConfig
-from fedcopl.federation.client import NO_PRIOR, Client
+from fedcopl.federation.client import Client
+from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.federation.server import ServerState
 from fedcopl.messages import Ask, Reply
 from fedcopl.rng import stream

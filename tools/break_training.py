@@ -18,7 +18,7 @@ from fedcopl.clip.frozen_clip import Clip, load_clip
 from fedcopl.config import Data, RunConfig, override
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset, ImageSet
-from fedcopl.federation.client import Learner
+from fedcopl.federation.learner import Learner
 from fedcopl.federation.server import run
 from fedcopl.published import AS_PUBLISHED
 from fedcopl.rng import stream

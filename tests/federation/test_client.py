@@ -9,8 +9,9 @@ import pytest
 from fakes import START, FakeLearner
 from fedcopl.algorithm.select import Corrections
 from fedcopl.config import RunConfig
-from fedcopl.federation.client import Client, ClientState, NoExam
+from fedcopl.federation.client import Client, ClientState
 from fedcopl.federation.labelling import cpl_levels
+from fedcopl.federation.learner import NoExam
 from fedcopl.messages import (
     REPLY_TO,
     Estimate,

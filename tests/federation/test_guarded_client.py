@@ -163,9 +163,11 @@ def test_the_exam_is_judged_through_the_priors():
     learned = Learned(Reading(np.zeros(2), np.full(2, 0.5)), None, False)
     known = PriorState(learned=learned, mix=np.array([0.999, 0.001]), distances=np.zeros((20, 2)))
     state = ClientState(prior=known)
-    client.learner.examine = lambda prompts, index: np.log(np.full((len(index), 2), 0.5))
-    assert (client._examine({}, np.array([0, 7]), state).argmax(axis=1) == 0).all()
-    assert client._examine({}, np.array([0]), state) == pytest.approx(np.log([[0.999, 0.001]]))
+    steps = client._examine({}, np.array([0, 7]), state)
+    assert list(next(steps).index) == [0, 7]
+    with pytest.raises(StopIteration) as done:
+        steps.send(np.log(np.full((2, 2), 0.5)))
+    assert done.value.value == pytest.approx(np.log([[0.999, 0.001]] * 2))
 
 
 class Straying(Driven):

@@ -12,7 +12,9 @@ from torch import Tensor
 from ..errors import ConfigError
 from .device import Arithmetic
 from .frozen_clip import Clip
-from .text_towers import Sentences
+from .in_company import NEVER, alike_from
+from .text_towers import CausalText, Sentences
+from .vision_tower import VisionTower
 from .wording import Wording, clean_name
 
 Array = NDArray[np.float32]
@@ -49,6 +51,24 @@ class Encoder:
         """f(x), (B, d), of length one."""
         return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
 
+    def image_features_of_each(self, tokens: Sequence[Tensor], visual: Sequence[Tensor]) -> list[Tensor]:
+        """The same of several clients' images, each under prompts of its own and with the bits that it has alone."""
+        tower = self.clip.vision
+        if isinstance(tower, VisionTower) and self._share(tokens, tokens[0].shape[1], visual[0].shape[1]):
+            features = tower.of_each(tokens, [tuple(own) for own in visual], self._alike_from)
+            return [*F.normalize(features.float(), dim=-1).split([len(own) for own in tokens])]
+        return [self.image_features(*own) for own in zip(tokens, visual, strict=True)]
+
+    def _share(self, lots: Sequence[Tensor], *rows: int) -> bool:
+        """Whether there are several, whose rows in a product, so many each, have the same bits in any company."""
+        return len(lots) > 1 and min(rows) >= self._alike_from
+
+    @cached_property
+    def _alike_from(self) -> int:
+        if self.device.type != "cpu" or self.arithmetic.precision != "fp32":
+            return NEVER
+        return max(alike_from(self.clip.vision), alike_from(self.clip.text))
+
     def patch_features(self, tokens: Tensor) -> Tensor:
         """The patches of each image in the space of the classes, (B, M, d), of length one."""
         with self.arithmetic.towers():
@@ -58,6 +78,13 @@ class Encoder:
     def class_features(self, context: Tensor | None) -> Tensor:
         """w_c, (C, d), of length one; None takes the hand-written sentences."""
         return self._hand_written if context is None else self._encode_sentences(self._prompted, context)
+
+    def class_features_of_each(self, contexts: Sequence[Tensor]) -> list[Tensor]:
+        """The same for several contexts, each with the bits that it has alone."""
+        tower = self.clip.text
+        if isinstance(tower, CausalText) and self._share(contexts, self.classes, *map(len, contexts)):
+            return [*F.normalize(tower.of_each(self._prompted, contexts), dim=-1)]
+        return [self.class_features(context) for context in contexts]
 
     @cached_property
     def _hand_written(self) -> Tensor:

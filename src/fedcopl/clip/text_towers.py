@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from .blocks import Block, PostNormBlock, TowerShape, beside, take_row
+from .blocks import Block, LotSizes, PostNormBlock, TowerShape, beside, take_row
 
 
 @dataclass(frozen=True)
@@ -87,23 +87,28 @@ class CausalText(TextTower):
         self.project = nn.Linear(shape.width, output, bias=False)
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        shared, rest = self._embed(sentences, context)
+        return self.of_each(sentences, [context])[0]
+
+    def of_each(self, sentences: Sentences, contexts: Sequence[Tensor | None]) -> Tensor:
+        """The same for several contexts of one length, (K, C, output)."""
+        shared, rest = self._embed(sentences, contexts)
         mask = _causal_beside(shared.shape[1], rest.shape[1], rest.device)
+        sizes = [len(sentences.rest)] * len(contexts)
         *before, last = cast(Sequence[Block], self.blocks)
         for block in before:
-            shared, rest = _causal_block(block, shared, rest, mask)
-        read = _causal_end(last, shared, rest, mask, sentences.end)
+            shared, rest = _causal_block(block, shared, rest, mask, sizes)
+        read = _causal_end(last, shared, rest, mask, sentences.end.repeat(len(contexts)), sizes)
         features: Tensor = self.project(self.norm_last(read))
-        return features
+        return features.view(len(contexts), -1, features.shape[-1])
 
-    def _embed(self, sentences: Sentences, context: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _embed(self, sentences: Sentences, contexts: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
+        """The shared beginning under each context, (K, S, width), and the rests for each, (K C, R, width)."""
         start = self.embedding(sentences.shared)
-        if context is not None:
-            start = torch.cat([start[:1], context, start[1:]])
-        length = len(start) + sentences.rest.shape[1]
+        each = [start if own is None else torch.cat([start[:1], own, start[1:]]) for own in contexts]
+        length = len(each[0]) + sentences.rest.shape[1]
         self.refuse_long(length)
-        rest = self.embedding(sentences.rest) + self.positions[len(start) : length]
-        return (start + self.positions[: len(start)])[None], rest
+        rest = self.embedding(sentences.rest) + self.positions[len(each[0]) : length]
+        return torch.stack(each) + self.positions[: len(each[0])], rest.repeat(len(each), 1, 1)
 
 
 def _causal_beside(shared: int, rest: int, device: torch.device) -> Tensor:
@@ -112,31 +117,32 @@ def _causal_beside(shared: int, rest: int, device: torch.device) -> Tensor:
     return torch.cat([everything, torch.ones(rest, rest, dtype=torch.bool, device=device).tril()], dim=1)
 
 
-def _causal_block(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    shared_attended, attended = _causal_attended(block, shared, rest, mask)
+def _causal_block(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, sizes: LotSizes) -> tuple[Tensor, Tensor]:
+    shared_attended, attended = _causal_attended(block, shared, rest, mask, sizes)
     return block.finish(shared, shared_attended), block.finish(rest, attended)
 
 
-def _causal_attended(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def _causal_attended(
+    block: Block, shared: Tensor, rest: Tensor, mask: Tensor, sizes: LotSizes
+) -> tuple[Tensor, Tensor]:
     shared_query, shared_key, shared_value = block.queries_keys_values(shared)
     query, key, value = block.queries_keys_values(rest)
-    attended = F.scaled_dot_product_attention(
-        query, beside(shared_key, key, first=True), beside(shared_value, value, first=True), attn_mask=mask
+    key, value = (
+        beside(before, own, first=True, sizes=sizes) for before, own in ((shared_key, key), (shared_value, value))
     )
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     shared_attended = F.scaled_dot_product_attention(shared_query, shared_key, shared_value, is_causal=True)
     return shared_attended, attended
 
 
-def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor) -> Tensor:
-    """The last block's output at each sentence's end token, (C, width)."""
+def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor, sizes: LotSizes) -> Tensor:
+    """The last block's output at each sentence's end token, (K C, width)."""
     shared_key, shared_value = block.keys_values(shared)
     query, key, value = block.query_keys_values_of_row(rest, end)
-    attended = F.scaled_dot_product_attention(
-        query,
-        beside(shared_key, key, first=True),
-        beside(shared_value, value, first=True),
-        attn_mask=mask[end][:, None, None],
+    key, value = (
+        beside(before, own, first=True, sizes=sizes) for before, own in ((shared_key, key), (shared_value, value))
     )
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[end][:, None, None])
     return block.finish(take_row(rest, end), attended)[:, 0]
 
 

@@ -1,9 +1,8 @@
 """The client's side: its own images, its own text prompt, and one answer per question."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from ..algorithm.guard import (
     judge_training,
     next_caution,
 )
-from ..algorithm.priors import Beside
 from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
 from ..config import RunConfig
 from ..errors import CannotAnswer
@@ -46,70 +44,12 @@ from ..privacy.disclosure import Secrets, Teller
 from ..privacy.masked_layout import Checks, Training
 from .adaptation import PriorState, answer
 from .labelling import allowed_counts, choose, count_sure
+from .learner import NO_EXAM, NO_PRIOR, Exam, Learner, LookWanted, Prompts, StepsTo, TrainingWanted
 
-Prompts = Mapping[str, NDArray[np.float32]]
-"""A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
 Labels = NDArray[np.int32]
 """One class for each image."""
 
-NO_PRIOR = PriorState()
 ENOUGH = 64  # images of a site by which a model is held against the priors, twice a round: more would cost too much
-
-
-class Learner(Protocol):
-    """CLIP with prompts over one client's unlabelled images. Torch lives behind this; no label ever comes in."""
-
-    def initial(self) -> Prompts:
-        """The prompts to start from, the same at every client."""
-        ...
-
-    def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        """log p_c(x) of every image, (n_k, C). None: plain zero-shot CLIP."""
-        ...
-
-    def features(self) -> NDArray[np.float64]:
-        """f(x) of every image by plain CLIP, (n_k, d), of length one: no training changes them."""
-        ...
-
-    def remember(self, selection: Selection) -> Prompts:
-        """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
-        ...
-
-    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log p_c(x) of some images, (m, C), as the model is trained: without what a client remembers of its images."""
-        ...
-
-    def train(
-        self,
-        prompts: Prompts,
-        selection: Selection,
-        round: int,
-        caution: float = 1.0,
-        beside: Beside | None = None,
-    ) -> tuple[Prompts, float]:
-        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
-
-        `caution` is a factor on the learning rate; `beside` is what the priors say of the chosen images, row by row.
-        """
-        ...
-
-
-class Exam(Protocol):
-    """The client's own labelled test images, where it has any: the only place that knows the truth."""
-
-    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
-        """How many are right, of how many, answered through what the site knows beforehand. None: plain zero-shot."""
-        ...
-
-
-class NoExam:
-    """A site without labels: it cannot say how many are right."""
-
-    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
-        return 0, 0
-
-
-NO_EXAM = NoExam()
 
 
 @dataclass(frozen=True)
@@ -130,6 +70,12 @@ class ClientState:
     secrets: Secrets = field(default_factory=Secrets)  # for the sake of privacy
 
 
+Judge = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]], GuardVerdict]
+"""Holds what a model says of an exam against what was said before, by the exam's key."""
+Answered = tuple[Reply, ClientState]
+Steps = StepsTo[Answered]
+
+
 @dataclass(frozen=True)
 class Client:
     """One client's fixed parts: what it computes with and how it is set."""
@@ -146,28 +92,39 @@ class Client:
     def _teller(self) -> Teller:
         return Teller(self.config, self.secret, self.repeatable)
 
-    def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
+    def answer(self, ask: Ask, state: ClientState) -> Answered:
         """The reply to a question, and the state to keep for the next one."""
+        steps, found = self.steps(ask, state), None
+        while True:
+            try:
+                found = steps.send(found).by(self.learner)
+            except StopIteration as done:
+                answered: Answered = done.value
+                return answered
+
+    def steps(self, ask: Ask, state: ClientState) -> Steps:
+        """The same, by somebody who does what costs most: perhaps for many clients at once."""
         state = replace(state, secrets=self._teller.remember(ask, state.secrets))
         match ask:
             case Adapt():
                 return self._adapt(ask, state)
             case Estimate():
-                return self._estimate(ask, state)
+                return (yield from self._estimate(ask, state))
             case Select():
                 return self._select(ask, state)
             case Train():
-                return self._train(ask, state)
+                return (yield from self._train(ask, state))
             case Evaluate():
-                return self._evaluate(ask, state)
+                return (yield from self._evaluate(ask, state))
             case Introduce() | ShareOut() | Unmask():
                 reply, secrets = self._teller.keys(ask, state.secrets)
                 return reply, replace(state, secrets=secrets)
 
-    def _evaluate(self, ask: Evaluate, state: ClientState) -> tuple[Reply, ClientState]:
+    def _evaluate(self, ask: Evaluate, state: ClientState) -> Steps:
         if ask.shared is not None:
-            state = self._arrive(ask.shared, state)
-            state = self._look_back(ask.shared, state) if ask.round + 1 == self.config.rounds else state
+            state = yield from self._arrive(ask.shared, state)
+            if ask.round + 1 == self.config.rounds:
+                state = yield from self._look_back(ask.shared, state)
         prior = NO_PRIOR if ask.shared is None and ask.through != "priors" else state.prior
         return Evaluated(*self.exam.score(self._prompts(ask.shared, state), prior)), state
 
@@ -203,8 +160,8 @@ class Client:
             raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
         return log_probs
 
-    def _estimate(self, ask: Estimate, state: ClientState) -> tuple[Reply, ClientState]:
-        state = self._arrive(ask.shared, state)
+    def _estimate(self, ask: Estimate, state: ClientState) -> Steps:
+        state = yield from self._arrive(ask.shared, state)
         seen = self._first_look(state) if ask.round == 0 else self._look(ask.shared, state)
         log_probs, state = state.prior.of_own(seen), replace(state, prior=replace(state.prior, view=None))
         counts = count_sure(log_probs, self.config)
@@ -240,14 +197,15 @@ class Client:
         chosen = len(np.unique(selection.index))  # some rules choose an image for more than one class
         return Selected(chosen, len(labels), unchanged)
 
-    def _train(self, ask: Train, state: ClientState) -> tuple[Reply, ClientState]:
+    def _train(self, ask: Train, state: ClientState) -> Steps:
         if state.selection is None:
             raise CannotAnswer("asked to train before it was asked to select")
-        training, state = self._learn(ask, state.selection, self._arrive(ask.shared, state))
+        selection, state = state.selection, (yield from self._arrive(ask.shared, state))
+        training, state = yield from self._learn(ask, selection, state)
         reply, secrets = self._teller.training(training, ask, state.secrets)
         return reply, replace(state, secrets=secrets)
 
-    def _learn(self, ask: Train, selection: Selection, state: ClientState) -> tuple[Training, ClientState]:
+    def _learn(self, ask: Train, selection: Selection, state: ClientState) -> StepsTo[tuple[Training, ClientState]]:
         """What there is to tell of the training, and what stays at home."""
         state = replace(state, guard=replace(state.guard, training=None))
         to_learn = without_exam(selection, self._is_exam(state))
@@ -259,8 +217,8 @@ class Client:
             return replace(nothing, checks=nothing.checks._replace(too_doubtful=1.0)), state
         prompts = {**(self._prompts(ask.shared, state) or {}), **side_by_side(ask.experts)}
         beside = state.prior.beside(to_learn.index)
-        trained, loss = self.learner.train(prompts, to_learn, ask.round, state.guard.caution, beside)
-        state = self._check(trained, state)
+        trained, loss = yield TrainingWanted(prompts, to_learn, ask.round, state.guard.caution, beside)
+        state = yield from self._check(trained, state)
         if state.guard.training is not None and state.guard.training.harm:
             return replace(nothing, checks=checks_of(state.guard)), state
         shared = {name: trained[name] for name in ask.shared}
@@ -273,17 +231,16 @@ class Client:
             return True
         return is_worth_training(float(np.exp(state.confidence).sum()), len(state.confidence))
 
-    def _check(self, trained: Prompts, state: ClientState) -> ClientState:
+    def _check(self, trained: Prompts, state: ClientState) -> StepsTo[ClientState]:
         """The guard's verdict on what training made, by images that it did not see."""
         exam = self._exam(state)
         if exam is None or state.guard.standing is None:
             return state
-        said = self._examine(trained, exam.index, state)
-        verdict = self._with_priors(judge_training(state.guard.standing, said, exam.label), trained, state)
+        verdict, _ = yield from self._judged(judge_training, state.guard.standing, trained, exam, state)
         caution = next_caution(state.guard.caution, bool(verdict.harm))
         return replace(state, guard=replace(state.guard, training=verdict, caution=caution))
 
-    def _arrive(self, shared: Shared, state: ClientState) -> ClientState:
+    def _arrive(self, shared: Shared, state: ClientState) -> StepsTo[ClientState]:
         """Hold an average against the last model found good; where it harms, this site keeps that one."""
         exam = self._exam(state)
         if exam is None:
@@ -292,45 +249,58 @@ class Client:
         begin = self._begin(state)
         had, now = state.guard.trusted or begin, {**begin, **at_home, **shared}
         standing = state.guard.standing
-        standing = self._examine(had, exam.index, state) if standing is None else standing
+        if standing is None:
+            standing = yield from self._examine(had, exam.index, state)
         if are_alike(had, now):  # nothing new; what was said about an average that the server has taken back is over
             arrival = None if state.guard.arrival is None or state.guard.arrival.harm else state.guard.arrival
             own_again = replace(state.guard, trusted=now, standing=standing, arrival=arrival)
             return replace(state, own=at_home, guard=own_again)
-        said = self._examine(now, exam.index, state)
-        verdict = self._with_priors(judge(standing, said, exam.label), now, state)
+        verdict, said = yield from self._judged(judge, standing, now, exam, state)
         guard = replace(state.guard, arrival=verdict)
         if verdict.harm:
             return replace(state, own=had, guard=replace(guard, trusted=had, standing=standing))
         return replace(state, own=at_home, guard=replace(guard, trusted=now, standing=said))
 
-    def _with_priors(self, verdict: GuardVerdict, prompts: Prompts, state: ClientState) -> GuardVerdict:
-        """The same verdict, unless a model answers much that the priors, which are calibrated, hold for wrong.
+    def _judged(
+        self, judge: Judge, before: NDArray[np.float64], prompts: Prompts, exam: Selection, state: ClientState
+    ) -> StepsTo[tuple[GuardVerdict, NDArray[np.float64]]]:
+        """The guard's verdict on a model, and what that says of the exam.
 
-        By images that nobody trained on, sure or not: of those that a site is sure of the exam tells only the best.
+        The model is bad as well where it answers much that the priors, which are calibrated, hold for wrong: by images
+        that nobody trained on, sure or not, for of those that a site is sure of the exam tells only the best.
         """
-        if verdict.harm or state.prior.learned is None or state.labels is None or state.selection is None:
-            return verdict
+        others = self._unseen(state)
+        index = np.union1d(exam.index, others)
+        said = yield from self._examine(prompts, index, state)
+        of_exam, of_others = (said[np.searchsorted(index, some)] for some in (exam.index, others))
+        verdict = judge(before, of_exam, exam.label)
+        if not verdict.harm and len(others):
+            believed = state.prior.of_own(self.learner.log_probabilities(None)[others], others)
+            if is_against_priors(believed, of_others.argmax(axis=1)):
+                verdict = replace(verdict, harm="against the priors")
+        return verdict, of_exam
+
+    def _unseen(self, state: ClientState) -> NDArray[np.int64]:
+        """Some images that are not trained on, where there are priors to hold answers against; else none."""
+        if state.prior.learned is None or state.labels is None or state.selection is None:
+            return np.zeros(0, np.int64)
         trained_on = without_exam(state.selection, self._is_exam(state)).index
         unseen = np.setdiff1d(np.arange(len(state.labels)), trained_on)
-        some = unseen[at_even_distances(len(unseen), ENOUGH)]
-        believed = state.prior.of_own(self.learner.log_probabilities(None)[some], some)
-        answers = self._examine(prompts, some, state).argmax(axis=1)
-        return replace(verdict, harm="against the priors") if is_against_priors(believed, answers) else verdict
+        return unseen[at_even_distances(len(unseen), ENOUGH)]
 
-    def _look_back(self, shared: Shared, state: ClientState) -> ClientState:
+    def _look_back(self, shared: Shared, state: ClientState) -> StepsTo[ClientState]:
         """At the end: a model that contradicts most of the site's first sure answers is given up for the first one."""
         prompts = self._prompts(shared, state)
         if state.first is None or prompts is None:
             return state
-        found = evidence(self._examine(prompts, state.first.index, state), state.first.label)
+        found = evidence((yield from self._examine(prompts, state.first.index, state)), state.first.label)
         if found.agreed >= FEWEST_AGREE * found.images:
             return state
         return replace(state, own=self._begin(state), guard=replace(state.guard, gave_up=True))
 
-    def _examine(self, prompts: Prompts, index: NDArray[np.int64], state: ClientState) -> NDArray[np.float64]:
+    def _examine(self, prompts: Prompts, index: NDArray[np.int64], state: ClientState) -> StepsTo[NDArray[np.float64]]:
         """What a model says about some images, through the priors: so the answers of the key were made."""
-        said = self.learner.examine(prompts, index)
+        said = yield LookWanted(prompts, index)
         return state.prior.of_own(said, index) if np.isfinite(said).all() else said
 
     def _is_exam(self, state: ClientState) -> NDArray[np.bool_]:

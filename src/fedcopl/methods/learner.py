@@ -12,10 +12,10 @@ from ..algorithm.select import Selection
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..config import RunConfig
 from ..federation.adaptation import PriorState
-from ..federation.client import NO_PRIOR
+from ..federation.learner import NO_PRIOR
 from ..rng import stream
 from .prompted_model import ImageSide, Key, PromptedModel, Prompts, key_of
-from .training import train
+from .training import Lesson, train
 
 
 class ClipLearner:
@@ -47,15 +47,10 @@ class ClipLearner:
             return {}
         return self.model.method.remember(self.side.all_frozen, selection, self.model.encoder.classes)
 
-    @torch.inference_mode()
     def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """log p_c(x) of some images, (m, C), as the model is trained."""
-        method, encoder, named = self.model.method, self.model.encoder, self.model.named(prompts)
-        classes = self.model.classes(prompts)
         parts = [index[start : start + ENCODE_BATCH] for start in range(0, len(index), ENCODE_BATCH)]
-        sides = (method.images(encoder, self.side.frozen(part), named) for part in parts)
-        logits = torch.cat([method.logits(encoder, side, classes, named) for side in sides])
-        return logits.cpu().double().log_softmax(-1).numpy()
+        return np.concatenate([examined(self.model, [(self.side, prompts, part)])[0] for part in parts])
 
     def train(
         self,
@@ -66,9 +61,32 @@ class ClipLearner:
         beside: Beside | None = None,
     ) -> tuple[Prompts, float]:
         """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
+        lesson = self.lesson(prompts, selection, round, caution, beside)
+        return train(self.model, self.config, [lesson])[0]
+
+    def lesson(
+        self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0, beside: Beside | None = None
+    ) -> Lesson:
+        """What this client is to learn."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        parts = self.model, self.side.frozen, self.config
-        return train(*parts, prompts, self.start, selection, round, shuffle, caution, beside)
+        return Lesson(self.side.frozen, prompts, self.start, selection, round, shuffle, caution, beside)
+
+
+ExaminedModel = tuple[ImageSide, Prompts, NDArray[np.int64]]
+"""A client's images, its model, and which of the images it is asked about."""
+
+
+@torch.inference_mode()
+def examined(model: PromptedModel, asked: Sequence[ExaminedModel]) -> list[NDArray[np.float64]]:
+    """log p_c(x) of some images of each client by its own model, (m, C), with the bits that it has alone."""
+    model.look_up([prompts for _, prompts, _ in asked])
+    named = [model.named(prompts) for _, prompts, _ in asked]
+    sides = model.images_of_each([side.frozen(index) for side, _, index in asked], named)
+    logits = (
+        model.method.logits(model.encoder, images, model.classes(prompts), own)
+        for (_, prompts, _), images, own in zip(asked, sides, named, strict=True)
+    )
+    return [of_one.cpu().double().log_softmax(-1).numpy() for of_one in logits]
 
 
 class ClipExam:

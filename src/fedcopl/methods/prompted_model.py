@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..clip.encoder import Encoder
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages
-from ..federation.client import Prompts as Prompts
-from .base import Method
+from ..federation.learner import Prompts as Prompts
+from .base import Method, Named
 
 CLASS_SIDES = 128 * 2**20  # bytes of class sides that are kept: all clients' of a small model, 64 of a large one
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
@@ -37,6 +37,27 @@ class PromptedModel:
         self._kept.move_to_end(key)
         return self._kept[key]
 
+    def look_up(self, models: Sequence[Prompts]) -> None:
+        """Work out the class sides of several models in one go, so that they are at hand when asked for."""
+        keys = dict.fromkeys(key_of(prompts, self.method.of_classes) for prompts in models)
+        missing = [key for key in keys if key not in self._kept]
+        with torch.inference_mode():
+            found = self.classes_of_each([self._arrays(key) for key in missing])
+        for key, classes in zip(missing, found, strict=True):
+            self._keep(key, classes)
+
+    def images_of_each(self, frozen: Sequence[Tensor], named: Sequence[Named]) -> list[Tensor]:
+        """The image sides of several clients' batches; a method with a way of its own is asked one by one."""
+        if type(self.method).images is Method.images:
+            return self.encoder.image_features_of_each(frozen, [own["visual"] for own in named])
+        return [self.method.images(self.encoder, *own) for own in zip(frozen, named, strict=True)]
+
+    def classes_of_each(self, named: Sequence[Named]) -> list[Tensor]:
+        """The class sides of several clients' models, with gradient where there is one."""
+        if type(self.method).classes is Method.classes:
+            return self.encoder.class_features_of_each([own["text"] for own in named])
+        return [self.method.classes(self.encoder, own) for own in named]
+
     def _keep(self, key: Key, classes: Tensor) -> None:
         self._kept[key], self._bytes = classes, self._bytes + _size(key, classes)
         while self._bytes > CLASS_SIDES and len(self._kept) > 1:
@@ -44,8 +65,10 @@ class PromptedModel:
 
     @torch.inference_mode()
     def _classes_of(self, key: Key) -> Tensor:
-        arrays = {name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key}
-        return self.method.classes(self.encoder, self.named(arrays))
+        return self.method.classes(self.encoder, self._arrays(key))
+
+    def _arrays(self, key: Key) -> Named:
+        return self.named({name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key})
 
 
 def _size(key: Key, classes: Tensor) -> int:

@@ -1,8 +1,9 @@
 """Step 4 of the algorithm: one client's local epochs on its pseudo labels, and how well logits fit those."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol
 
 import numpy as np
@@ -155,37 +156,45 @@ PARTIAL: Mapping[str, Callable[[Tensor], LabelLoss]] = {
 PROMPTS = ("visual", "text")  # the last word of every prompt's name
 
 
-def train(
-    model: PromptedModel,
-    frozen: Callable[[Rows], Tensor],
-    config: RunConfig,
-    prompts: Prompts,
-    start: Prompts,
-    selection: Selection,
-    round: int,
-    shuffle: np.random.Generator,
-    caution: float = 1.0,
-    beside: Beside | None = None,
-) -> tuple[Prompts, float]:
-    """SGD that begins anew. The prompts after it, and the mean loss of the last epoch."""
-    given, names = model.named(prompts), model.method.shapes(model.encoder.clip, model.encoder.classes)
-    if not names:
-        return prompts, float("nan")
-    begin = {name: given[name] for name in names}
-    with torch.no_grad():
-        others = {name: value for name, value in given.items() if name not in names}
-        constants = model.method.before_training(model.encoder, others)
-    scales = {name: _scale(name, value, start, config) for name, value in begin.items()}
-    trained = {name: scales[name].read(value).clone().requires_grad_() for name, value in begin.items()}
-    fit = label_loss(selection, config.labels.cpl_loss, model.encoder.device)
-    fit = fit if beside is None else ThroughPriors(fit, beside, model.encoder.device)
-    descent = Descent(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
-    lesson = _Lesson(model, frozen, config, trained, scales, begin, constants, selection, fit, descent, caution)
-    loss = float("nan")
-    for epoch in range(config.train.epochs):
-        loss = lesson.epoch(batches(len(selection.index), config.train.batch, shuffle), round, epoch)
-    outcome = {name: as_numpy(value) for name, value in lesson.prompts().items()}
-    return {**prompts, **outcome, **model.method.after_training(outcome)}, loss
+@dataclass(frozen=True)
+class Lesson:
+    """What one client is to learn in a round: from which prompts, on which of its images, in which order."""
+
+    frozen: Callable[[Rows], Tensor]  # of its images
+    prompts: Prompts
+    start: Prompts
+    selection: Selection
+    round: int
+    shuffle: np.random.Generator
+    caution: float = 1.0  # factor on the learning rate
+    beside: Beside | None = None  # what the priors say of the chosen images, row by row
+
+
+Learnt = tuple[Prompts, float]
+"""The prompts after training, and the mean loss of the last epoch."""
+
+
+def train(model: PromptedModel, config: RunConfig, lessons: Sequence[Lesson]) -> list[Learnt]:
+    """SGD that begins anew, for several clients side by side: each ends with the bits that it has alone."""
+    if not model.method.shapes(model.encoder.clip, model.encoder.classes):
+        return [(lesson.prompts, float("nan")) for lesson in lessons]
+    pupils = [_Pupil(model, config, lesson) for lesson in lessons]
+    for batch_of_each in zip_longest(*(pupil.steps() for pupil in pupils)):
+        _step(model, [(pupil, rows) for pupil, rows in zip(pupils, batch_of_each, strict=True) if rows is not None])
+    return [pupil.learnt() for pupil in pupils]
+
+
+def _step(model: PromptedModel, at_work: Sequence[tuple["_Pupil", Rows]]) -> None:
+    """One batch of each; the losses of all go back in one pass, and each one's gradients are of its own alone."""
+    frozen, named = [pupil.frozen(rows) for pupil, rows in at_work], [pupil.named() for pupil, _ in at_work]
+    images, classes = model.images_of_each(frozen, named), model.classes_of_each(named)
+    losses = [
+        pupil.loss(rows, own_images, own_classes, own)
+        for (pupil, rows), own_images, own_classes, own in zip(at_work, images, classes, named, strict=True)
+    ]
+    torch.autograd.backward([loss * model.encoder.arithmetic.loss_scale for loss in losses])
+    for pupil, _ in at_work:
+        pupil.descend()
 
 
 @dataclass(frozen=True)
@@ -255,56 +264,72 @@ class Descent:
             self._before[name], value.grad = kept[0], None
 
 
-@dataclass(frozen=True)
-class _Lesson:
+class _Pupil:
     """One client's training within one round: what is trained, what stays as it is, what it is told."""
 
-    model: PromptedModel
-    frozen: Callable[[Rows], Tensor]
-    config: RunConfig
-    trained: Named  # as the scales read them
-    scales: Mapping[str, Scale]
-    begin: Named
-    constants: Named
-    selection: Selection
-    fit: LabelLoss
-    descent: Descent
-    caution: float  # factor on the learning rate
+    def __init__(self, model: PromptedModel, config: RunConfig, lesson: Lesson):
+        self._model, self._config, self._lesson = model, config, lesson
+        given, names = model.named(lesson.prompts), model.method.shapes(model.encoder.clip, model.encoder.classes)
+        self._begin = {name: given[name] for name in names}
+        with torch.no_grad():
+            others = {name: value for name, value in given.items() if name not in names}
+            self._constants = model.method.before_training(model.encoder, others)
+        self._scales = {name: _scale(name, value, lesson.start, config) for name, value in self._begin.items()}
+        self._trained = {
+            name: self._scales[name].read(value).clone().requires_grad_() for name, value in self._begin.items()
+        }
+        fit = label_loss(lesson.selection, config.labels.cpl_loss, model.encoder.device)
+        self._fit = fit if lesson.beside is None else ThroughPriors(fit, lesson.beside, model.encoder.device)
+        self._descent = Descent(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
+        self._last = float("nan")  # mean loss of the last epoch
 
-    def prompts(self) -> Named:
+    def steps(self) -> Iterator[Rows]:
+        """The rows of the selection in each batch, epoch by epoch; a batch is learnt before the next is asked for."""
+        images = len(self._lesson.selection.index)
+        for epoch in range(self._config.train.epochs):
+            self._set_rates(epoch)
+            self._total = 0.0
+            yield from batches(images, self._config.train.batch, self._lesson.shuffle)
+            self._fit.epoch_done()
+            self._last = self._total / images
+
+    def _set_rates(self, epoch: int) -> None:
+        for name in self._trained:
+            highest = self._model.method.rate(name) * self._lesson.caution
+            self._descent.rates[name] = learning_rate(self._config, self._lesson.round, epoch, highest)
+
+    def frozen(self, rows: Rows) -> Tensor:
+        """The frozen part of a batch."""
+        return self._lesson.frozen(self._lesson.selection.index[rows])
+
+    def _prompts(self) -> Named:
         """What is trained, as the model takes it."""
-        return {name: self.scales[name].write(value) for name, value in self.trained.items()}
+        return {name: self._scales[name].write(value) for name, value in self._trained.items()}
 
-    def epoch(self, batches: Iterator[Rows], round: int, epoch: int) -> float:
-        """One pass over the chosen images; its mean loss."""
-        for name in self.trained:
-            highest = self.model.method.rate(name) * self.caution
-            self.descent.rates[name] = learning_rate(self.config, round, epoch, highest)
-        total, images = 0.0, 0
-        for rows in batches:
-            loss = self._loss(rows)
-            self._backward(loss + self.model.method.penalty(self.prompts(), self.begin))
-            self.descent.step(self.trained)
-            total, images = total + loss.item() * len(rows), images + len(rows)
-        self.fit.epoch_done()
-        return total / images
+    def named(self) -> Named:
+        return {**self._constants, **self._prompts()}
 
-    def _loss(self, rows: Rows) -> Tensor:
-        method, encoder = self.model.method, self.model.encoder
-        named, batch = {**self.constants, **self.prompts()}, part_of(self.selection, rows)
-        images = method.images(encoder, self.frozen(batch.index), named)
-        positions = torch.from_numpy(rows).to(encoder.device)
-        classes = method.classes(encoder, named)
-        return method.loss(encoder, images, classes, named, batch, lambda logits: self.fit(logits, positions))
+    def loss(self, rows: Rows, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        """What is minimised on a batch."""
+        method, encoder = self._model.method, self._model.encoder
+        batch, positions = part_of(self._lesson.selection, rows), torch.from_numpy(rows).to(encoder.device)
+        loss = method.loss(encoder, images, classes, named, batch, lambda logits: self._fit(logits, positions))
+        self._total += loss.item() * len(rows)
+        return loss + method.penalty(self._prompts(), self._begin)
 
-    def _backward(self, loss: Tensor) -> None:
-        scale, longest = self.model.encoder.arithmetic.loss_scale, self.config.train.clip_norm
-        (loss * scale).backward()
-        for prompt in self.trained.values():
+    def descend(self) -> None:
+        """A step down the gradients, which are there now."""
+        scale, longest = self._model.encoder.arithmetic.loss_scale, self._config.train.clip_norm
+        for prompt in self._trained.values():
             if prompt.grad is not None and scale != 1:
                 prompt.grad /= scale
         if longest:
-            torch.nn.utils.clip_grad_norm_(list(self.trained.values()), longest)
+            torch.nn.utils.clip_grad_norm_(list(self._trained.values()), longest)
+        self._descent.step(self._trained)
+
+    def learnt(self) -> Learnt:
+        outcome = {name: as_numpy(value) for name, value in self._prompts().items()}
+        return {**self._lesson.prompts, **outcome, **self._model.method.after_training(outcome)}, self._last
 
 
 def batches(count: int, size: int, shuffle: np.random.Generator) -> Iterator[Rows]:

@@ -27,7 +27,8 @@ from ..data.dataset import Dataset
 from ..data.prepare import Prepared, prepare
 from ..data.sharing_out import client_names, share_out
 from ..errors import ConfigError, DataError
-from ..federation.client import NO_EXAM, Client, Exam
+from ..federation.client import Client
+from ..federation.learner import NO_EXAM, Exam
 from ..federation.server import ServerState
 from ..methods import choose_method
 from ..methods.learner import ClipExam, ClipLearner

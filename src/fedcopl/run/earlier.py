@@ -17,7 +17,8 @@ from safetensors.numpy import load
 from ..clip.frozen_clip import Clip
 from ..config import RunConfig
 from ..errors import ConfigError, RunFolderError
-from ..federation.client import ClientState, Prompts
+from ..federation.client import ClientState
+from ..federation.learner import Prompts
 from ..methods import choose_method
 from ..methods.base import Method
 from .build import backbone_name

@@ -17,7 +17,8 @@ from ..data.prepare import Prepared
 from ..data.sharing_out import client_names, refuse_partition, share_out
 from ..errors import ConfigError, DataError
 from ..federation.adaptation import PriorState
-from ..federation.client import NO_EXAM, NO_PRIOR, Client, ClientState, Exam, Learner, Prompts
+from ..federation.client import Client, ClientState
+from ..federation.learner import NO_EXAM, NO_PRIOR, Exam, Learner, Prompts
 from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.base import Method

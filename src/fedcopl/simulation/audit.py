@@ -19,7 +19,8 @@ from ..algorithm.metrics import (
 from ..algorithm.priors import Learned
 from ..algorithm.select import Selection
 from ..federation.adaptation import PriorState
-from ..federation.client import NO_PRIOR, ClientState, Prompts, whole_model
+from ..federation.client import ClientState, whole_model
+from ..federation.learner import NO_PRIOR, Prompts
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
 from ..messages import Shared

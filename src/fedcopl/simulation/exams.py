@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.metrics import Score
 from ..federation.adaptation import PriorState
-from ..federation.client import Prompts
+from ..federation.learner import Prompts
 from ..methods.learner import ClipExam, score_everywhere
 
 ExamAnswers = tuple[NDArray[np.int64], NDArray[np.int64]]

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ..algorithm.metrics import Score
 from ..clip.device import threads_of_arithmetic
@@ -15,7 +15,8 @@ from ..config import RunConfig
 from ..data.parallel import free_memory
 from ..errors import ClientFailed, ConfigError, FedCoPLError
 from ..federation.adaptation import PriorState
-from ..federation.client import Client, ClientState, Prompts
+from ..federation.client import Client, ClientState
+from ..federation.learner import Prompts
 from ..messages import Adapt, Ask, Reply
 from ..methods import choose_method
 from ..methods.learner import ClipExam
@@ -26,7 +27,7 @@ from .assemble import Simulation
 from .exams import ExamAnswers, Sat, SatByAll
 from .forked_workers import MANY, HowMany, JobFailed, WorkerLost, Workers, can_fork, how_many
 from .local_clients import Engine, LocalClients, NotedClients
-from .together import LARGEST_TEAM, AskedTogether, ToldAndKept, teams
+from .together import LARGEST_TEAM, AskedTogether, ToldAndKept, answered_side_by_side, side_by_side, teams
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class AskedOf:
 
     ask: Ask
     state: ClientState
+
+    def read(self) -> ClientState:
+        return self.state
+
+    def kept(self, name: str, state: ClientState) -> ClientState:
+        return state
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,32 @@ class AskedOfStored:
     span: StateSpan | None
     generation: int
 
-    def of(self, name: str, client: Client) -> tuple[Reply, StateSpan]:
-        files = files_in(self.folder)
-        reply, state = client.answer(self.ask, ClientState() if self.span is None else files.read(self.span))
-        return reply, files.write(name, state, self.generation)
+    def read(self) -> ClientState:
+        return ClientState() if self.span is None else files_in(self.folder).read(self.span)
+
+    def kept(self, name: str, state: ClientState) -> StateSpan:
+        return files_in(self.folder).write(name, state, self.generation)
+
+
+Asked = AskedOf | AskedOfStored
+RepliedAndKept = tuple[Reply, ClientState | StateSpan]
+
+
+@dataclass(frozen=True)
+class AskedOfTeam:
+    """To several clients that answer side by side."""
+
+    asked: Mapping[str, Asked]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        return tuple(self.asked)
+
+    def of(self, everybody: Mapping[str, Client]) -> dict[str, RepliedAndKept]:
+        questions = {name: one.ask for name, one in self.asked.items()}
+        states = {name: one.read() for name, one in self.asked.items()}
+        answered = answered_side_by_side(questions, states, everybody)
+        return {name: (reply, self.asked[name].kept(name, state)) for name, (reply, state) in answered.items()}
 
 
 @dataclass(frozen=True)
@@ -59,14 +88,13 @@ class Workplace:
     clients: Mapping[str, Client]
     exams: Mapping[str, ClipExam]
 
-    def __call__(self, name: str, job: AskedOf | AskedOfStored | AskedTogether | Sat | SatByAll) -> Any:
+    def __call__(self, name: str, job: Asked | AskedOfTeam | AskedTogether | Sat | SatByAll) -> Any:
         match job:
-            case AskedOfStored():
-                return job.of(name, self.clients[name])
-            case AskedTogether():
+            case AskedOf() | AskedOfStored():
+                reply, state = self.clients[name].answer(job.ask, job.read())
+                return reply, job.kept(name, state)
+            case AskedTogether() | AskedOfTeam():
                 return job.of(self.clients)
-            case AskedOf():
-                return self.clients[name].answer(job.ask, job.state)
             case Sat():
                 return job.by(self.exams[name])
             case SatByAll():
@@ -80,19 +108,36 @@ class AskedInWorkers(LocalClients):
 
     def _ask_each(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         jobs = {client: self._job(client, ask) for client, ask in questions.items()}
+        answered = self._by_teams(jobs, questions) or self._by_each(jobs, questions)
+        kept = {client: answered[client][1] for client in questions}
+        if isinstance(self.states, StoredStates):
+            self.states.spans |= cast(dict[str, StateSpan], kept)
+        else:
+            self.states.update(cast(dict[str, ClientState], kept))
+        return {client: answered[client][0] for client in questions}
+
+    def _by_each(self, jobs: Mapping[str, Asked], questions: Mapping[str, Ask]) -> dict[str, RepliedAndKept]:
         try:
-            answered = self.pool.run(jobs, lambda client, _, seconds: self._note(client, questions[client], seconds))
+            return self.pool.run(jobs, lambda client, _, seconds: self._note(client, questions[client], seconds))
         except JobFailed as failed:
             ask = questions[failed.name]
             raise ClientFailed(failed.name, type(ask).__name__, ask.round, failed.cause) from failed.cause
-        kept = {client: state for client, (_, state) in answered.items()}
-        if isinstance(self.states, StoredStates):
-            self.states.spans |= kept
-        else:
-            self.states.update(kept)
-        return {client: reply for client, (reply, _) in answered.items()}
 
-    def _job(self, client: str, ask: Ask) -> AskedOf | AskedOfStored:
+    def _by_teams(self, jobs: Mapping[str, Asked], questions: Mapping[str, Ask]) -> dict[str, RepliedAndKept]:
+        """Nothing where nobody answers side by side, or somebody fails: asked alone, it is known who."""
+
+        def note(_: str, answered: Mapping[str, RepliedAndKept], seconds: float) -> None:
+            for client in answered:
+                self._note(client, questions[client], seconds / len(answered))
+
+        teams = side_by_side(questions, self._clients, self.pool.grouped(questions))
+        try:
+            asked = {team[0]: AskedOfTeam({name: jobs[name] for name in team}) for team in teams}
+            return {name: one for answered in self.pool.run(asked, note).values() for name, one in answered.items()}
+        except JobFailed:
+            return {}
+
+    def _job(self, client: str, ask: Ask) -> Asked:
         states = self.states
         if isinstance(states, StoredStates):
             return AskedOfStored(ask, states.folder, states.spans[client], states.generation)

@@ -1,14 +1,19 @@
-"""Questions of the priors to many clients at once: a round has dozens, and each takes a small client no time at all."""
+"""Questions to many clients at once: those of the priors, of which a round has dozens, and what wants the model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from ..algorithm import FloatArray
 from ..federation.adaptation import PriorState, answer_together
-from ..federation.client import Client, ClientState
+from ..federation.client import Answered, Client, ClientState, Steps
+from ..federation.learner import Wanted
 from ..messages import Adapt, Ask
+from ..methods.learner import ClipLearner
+from ..methods.side_by_side import LARGEST_TEAM as LARGEST_TEAM
+from ..methods.side_by_side import found_for_each
 
-LARGEST_TEAM = 64  # clients: with more their arrays would leave the processor's cache
+FEWEST_TEAMS = 16  # of clients that answer side by side: or processes would wait for the last one
 
 Team = tuple[str, ...]
 """Clients that answer in one go."""
@@ -55,3 +60,44 @@ def with_prior(state: ClientState, prior: PriorState, *, is_new: bool) -> Client
     """The state with what a client keeps; new priors end what was said about the exam through the old ones."""
     guard = replace(state.guard, standing=None) if is_new else state.guard
     return replace(state, prior=prior, guard=guard)
+
+
+def side_by_side(
+    questions: Mapping[str, Ask], clients: Mapping[str, Client], groups: Iterable[Sequence[str]] = ()
+) -> Iterator[Team]:
+    """Who answers in one go, only among those of a group if there are groups.
+
+    Nobody where there are few, or where one of them is not a client with a model itself.
+    """
+    size = min(LARGEST_TEAM, len(questions) // FEWEST_TEAMS)
+    if size > 1 and all(_has_model(clients[name]) for name in questions):
+        for group in groups or (tuple(questions),):
+            yield from (tuple(group[start : start + size]) for start in range(0, len(group), size))
+
+
+def _has_model(client: object) -> bool:
+    return isinstance(client, Client) and isinstance(client.learner, ClipLearner)
+
+
+def answered_side_by_side(
+    questions: Mapping[str, Ask], states: Mapping[str, ClientState], clients: Mapping[str, Client]
+) -> dict[str, Answered]:
+    """What each of them answers alone, to the bit; whenever several want the model, it is asked for all of them."""
+    running = {name: clients[name].steps(ask, states[name]) for name, ask in questions.items()}
+    answered: dict[str, Answered] = {}
+    found: Mapping[str, Any] = dict.fromkeys(running)
+    while found:
+        wanted: dict[str, Wanted] = {}
+        for name, what in found.items():
+            _go_on(name, running[name], what, wanted, answered)
+        asked = [(cast(ClipLearner, clients[name].learner), what) for name, what in wanted.items()]
+        found = dict(zip(wanted, found_for_each(asked), strict=True))
+    return {name: answered[name] for name in questions}
+
+
+def _go_on(name: str, steps: Steps, found: Any, wanted: dict[str, Wanted], answered: dict[str, Answered]) -> None:
+    """Up to the next wish, or to the answer."""
+    try:
+        wanted[name] = steps.send(found)
+    except StopIteration as done:
+        answered[name] = done.value

@@ -17,7 +17,8 @@ from ...data.corrections import corrections_of
 from ...data.prepare import Prepared
 from ...data.reading import ImageReading
 from ...errors import ConfigError, DataError
-from ...federation.client import NO_EXAM, Client, ClientState
+from ...federation.client import Client, ClientState
+from ...federation.learner import NO_EXAM
 from ...federation.question_checks import Expected, what_is_wrong_with
 from ...federation.server import ServerState
 from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply

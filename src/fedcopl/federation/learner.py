@@ -1,0 +1,104 @@
+"""What a client asks of its model: CLIP with prompts over its own images, and an exam where it has labelled ones."""
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.priors import Beside
+from ..algorithm.select import Selection
+from .adaptation import PriorState
+
+Prompts = Mapping[str, NDArray[np.float32]]
+"""A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
+
+NO_PRIOR = PriorState()
+
+
+class Learner(Protocol):
+    """CLIP with prompts over one client's unlabelled images. Torch lives behind this; no label ever comes in."""
+
+    def initial(self) -> Prompts:
+        """The prompts to start from, the same at every client."""
+        ...
+
+    def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
+        """log p_c(x) of every image, (n_k, C). None: plain zero-shot CLIP."""
+        ...
+
+    def features(self) -> NDArray[np.float64]:
+        """f(x) of every image by plain CLIP, (n_k, d), of length one: no training changes them."""
+        ...
+
+    def remember(self, selection: Selection) -> Prompts:
+        """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
+        ...
+
+    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """log p_c(x) of some images, (m, C), as the model is trained: without what a client remembers of its images."""
+        ...
+
+    def train(
+        self,
+        prompts: Prompts,
+        selection: Selection,
+        round: int,
+        caution: float = 1.0,
+        beside: Beside | None = None,
+    ) -> tuple[Prompts, float]:
+        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
+
+        `caution` is a factor on the learning rate; `beside` is what the priors say of the chosen images, row by row.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LookWanted:
+    """log p_c(x) of some of a client's images by a model: see `Learner.examine`."""
+
+    prompts: Prompts
+    index: NDArray[np.int64]
+
+    def by(self, learner: Learner) -> NDArray[np.float64]:
+        return learner.examine(self.prompts, self.index)
+
+
+@dataclass(frozen=True)
+class TrainingWanted:
+    """A client's local epochs: see `Learner.train`."""
+
+    prompts: Prompts
+    selection: Selection
+    round: int
+    caution: float
+    beside: Beside | None
+
+    def by(self, learner: Learner) -> tuple[Prompts, float]:
+        return learner.train(self.prompts, self.selection, self.round, self.caution, self.beside)
+
+
+class Exam(Protocol):
+    """The client's own labelled test images, where it has any: the only place that knows the truth."""
+
+    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
+        """How many are right, of how many, answered through what the site knows beforehand. None: plain zero-shot."""
+        ...
+
+
+class NoExam:
+    """A site without labels: it cannot say how many are right."""
+
+    def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
+        return 0, 0
+
+
+NO_EXAM = NoExam()
+
+
+Wanted = LookWanted | TrainingWanted
+Found = TypeVar("Found")
+StepsTo = Generator[Wanted, Any, Found]
+"""Work that stops wherever the model has to be asked, and goes on with what was found."""
