@@ -76,46 +76,78 @@ def answer(
     """
     if ask.step == 0:
         prior = PriorState(View.of(look()))
-    [answered] = answer_together(ask, [prior], [features], site, least_images)
-    return answered
+    team = TeamPriors.of([prior])
+    if ask.wanted == "keep":
+        return None, kept_together(ask, team, [features], site)[0]
+    sums, team = answer_together(ask, team, [features], least_images)
+    [own] = team.by_client()
+    return sums[0], replace(prior, view=own.view, shown=own.shown)
+
+
+@dataclass(frozen=True)
+class TeamPriors:
+    """What several clients of equally many images keep while priors are learnt, in stacked arrays."""
+
+    view: View
+    shown: FloatArray | None = None  # (K, n, C)
+
+    @classmethod
+    def of(cls, priors: Sequence[PriorState]) -> "TeamPriors":
+        views = [prior.view for prior in priors if prior.view is not None]
+        if len(views) < len(priors):
+            raise CannotAnswer("asked to go on with priors that it has not begun with")
+        nothing = np.zeros(views[0].log_probs.shape)
+        shown = [nothing if prior.shown is None else prior.shown for prior in priors]
+        has_shown = any(prior.shown is not None for prior in priors)
+        return cls(View.of_sites(views), stacked(shown) if has_shown else None)
+
+    def by_client(self) -> list[PriorState]:
+        """Each one's own again."""
+        views = self.view.by_site()
+        shown = [None] * len(views) if self.shown is None else [*self.shown]
+        return [PriorState(*own) for own in zip(views, shown, strict=True)]
 
 
 def answer_together(
-    ask: Adapt, priors: Sequence[PriorState], features: Sequence[SeesImages], site: bool, least_images: int = 0
-) -> list[tuple[FloatArray | None, PriorState]]:
-    """The same of several clients that have equally many images and have looked at them: in a few large steps.
+    ask: Adapt, team: TeamPriors, features: Sequence[SeesImages], least_images: int = 0
+) -> tuple[FloatArray, TeamPriors]:
+    """The sums of each of several clients, a row each, and what they keep: in a few large steps.
 
     Each of them answers as it does alone, to the bit.
     """
-    views = [prior.view for prior in priors if prior.view is not None]
-    if len(views) < len(priors):
-        raise CannotAnswer("asked to go on with priors that it has not begun with")
-    view, seen = View.of_sites(views), _Seen(features)
-    if ask.prototypes:
-        nothing = np.zeros(view.log_probs.shape[1:])
-        own = stacked([nothing if prior.shown is None else prior.shown for prior in priors])
-        view = looked_at(view, seen.stacked, Prototypes(**ask.prototypes), own)
-        priors = [replace(prior, view=own_view) for prior, own_view in zip(priors, view.by_site(), strict=True)]
+    seen = _Seen(features)
+    team = _shown_prototypes(ask, team, seen)
     readings = [reading_from(one) for one in ask.readings]
     match ask.wanted:
         case "features":
-            return list(zip(_told_features(ask, seen, least_images), priors, strict=True))
+            return np.stack([*_told_features(ask, seen, least_images)]), team
         case "predicted":
-            return list(zip(map(np.ravel, predicted_by(view, readings)), priors, strict=True))
+            return predicted_by(team.view, readings).reshape(len(features), -1), team
         case "explained":
-            return list(zip(map(flat_explained, explained_by_sites(view, readings)), priors, strict=True))
+            return np.stack([flat_explained(own) for own in explained_by_sites(team.view, readings)]), team
         case "classes" | "clusters":
             by = shown_by_sites if ask.wanted == "classes" else clustered_by
-            sums, shown = by(view, seen.stacked, readings[0])
-            sums_of_each = (np.concatenate([n, s.ravel()]) for n, s in zip(sums.images, sums.total, strict=True))
-            kept = (replace(prior, shown=own) for prior, own in zip(priors, shown, strict=True))
-            return list(zip(sums_of_each, kept, strict=True))
-        case "keep":
-            learned = Learned.from_arrays(ask.readings[0])
-            if ask.step == 0:  # it was not there when this was learnt
-                view = learned.view(view.log_probs, seen.stacked)
-            return [(None, kept) for kept in _kept(view, learned, site)]
+            sums, shown = by(team.view, seen.stacked, readings[0])
+            rows = np.concatenate([sums.images, sums.total.reshape(len(features), -1)], axis=1)
+            return rows, replace(team, shown=shown)
     raise CannotAnswer(f"asked for sums of no known kind: {ask.wanted!r:.40}")
+
+
+def kept_together(ask: Adapt, team: TeamPriors, features: Sequence[SeesImages], site: bool) -> list[PriorState]:
+    """What each of several clients keeps of what was learnt."""
+    seen, learned = _Seen(features), Learned.from_arrays(ask.readings[0])
+    view = _shown_prototypes(ask, team, seen).view
+    if ask.step == 0:  # it was not there when this was learnt
+        view = learned.view(view.log_probs, seen.stacked)
+    return [*_kept(view, learned, site)]
+
+
+def _shown_prototypes(ask: Adapt, team: TeamPriors, seen: "_Seen") -> TeamPriors:
+    """Their images beside the prototypes that come with a question, if any do."""
+    if not ask.prototypes:
+        return team
+    own = np.zeros(team.view.log_probs.shape) if team.shown is None else team.shown
+    return replace(team, view=looked_at(team.view, seen.stacked, Prototypes(**ask.prototypes), own))
 
 
 @dataclass

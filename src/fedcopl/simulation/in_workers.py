@@ -17,7 +17,7 @@ from ..errors import ClientFailed, ConfigError, FedCoPLError
 from ..federation.adaptation import PriorState
 from ..federation.client import Client, ClientState
 from ..federation.learner import Prompts
-from ..messages import Adapt, Ask, Reply
+from ..messages import Ask, Reply
 from ..methods import choose_method
 from ..methods.learner import ClipExam
 from ..run.cost_model import RunSize, working_memory
@@ -27,7 +27,7 @@ from .assemble import Simulation
 from .exams import ExamAnswers, Sat, SatByAll
 from .forked_workers import MANY, HowMany, JobFailed, WorkerLost, Workers, can_fork, how_many
 from .local_clients import Engine, LocalClients, NotedClients
-from .together import LARGEST_TEAM, AskedTogether, ToldAndKept, answered_side_by_side, side_by_side, teams
+from .together import LARGEST_TEAM, AskedTogether, Team, ToldByTeam, answered_side_by_side, side_by_side, teams
 
 
 @dataclass(frozen=True)
@@ -143,14 +143,13 @@ class AskedInWorkers(LocalClients):
             return AskedOfStored(ask, states.folder, states.spans[client], states.generation)
         return AskedOf(ask, states[client])
 
-    def _answered_together(self, ask: Adapt, priors: Mapping[str, PriorState]) -> dict[str, ToldAndKept] | None:
+    def _teams(self, priors: Mapping[str, PriorState]) -> list[Team]:
         groups = (teams({name: priors[name] for name in some}, LARGEST_TEAM) for some in self.pool.grouped(priors))
-        asked = [AskedTogether(ask, team, [priors[name] for name in team]) for some in groups for team in some]
-        try:
-            answers = self.pool.run({one.clients[0]: one for one in asked}, lambda _, __, taken: self._took(ask, taken))
-        except JobFailed:
-            return None  # asked alone, it is known who, and why
-        return {name: kept for one in asked for name, kept in zip(one.clients, answers[one.clients[0]], strict=True)}
+        return [team for some in groups for team in some]
+
+    def _answered_together(self, asked: Sequence[AskedTogether]) -> list[ToldByTeam]:
+        jobs = {one.clients[0]: one for one in asked}
+        return [*self.pool.run(jobs, lambda _, __, taken: self._took(asked[0].ask, taken)).values()]
 
 
 class ClientsInWorkers(NotedClients, AskedInWorkers):

@@ -1,20 +1,22 @@
 """A simulation's clients, each with its state, asked in this process; and what they believe, written down."""
 
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from ..errors import CannotAnswer, ClientFailed
-from ..federation.adaptation import PriorState
+from ..federation.adaptation import PriorState, TeamPriors
 from ..federation.client import Client, ClientState
-from ..messages import Adapt, Adapted, Ask, Estimate, KeyAsk, Reply
+from ..messages import Adapted, Ask, Estimate, KeyAsk, Reply
 from ..run.believed_labels import write_labels
 from ..run.state_store import StoredStates
 from ..run.watcher import SilentWatcher, Watcher
+from .forked_workers import JobFailed
 from .together import (
     LARGEST_TEAM,
     AskedTogether,
-    ToldAndKept,
+    Team,
+    ToldByTeam,
     answered_side_by_side,
     common_question,
     side_by_side,
@@ -44,7 +46,7 @@ class LocalClients:
         )
         self._watcher = watcher or SilentWatcher()
         self._seconds: dict[str, float] = {}
-        self._adapting: dict[str, PriorState] = {}  # while priors are learnt, what each client knows of them
+        self._adapting: dict[Team, TeamPriors] = {}  # while priors are learnt, what clients know of them
 
     def clients(self) -> tuple[str, ...]:
         return tuple(self._clients)
@@ -74,42 +76,55 @@ class LocalClients:
     def _ask_together(self, questions: Mapping[str, Ask]) -> dict[str, Reply] | None:
         """The answers to a question of the priors, many at a time; None where they have to be asked one by one."""
         ask = common_question(questions, self._clients)
-        if ask is None:
+        if ask is None or len(questions) < FEWEST_TOGETHER:
             self._end_adapting()
             return None
-        priors = {client: self._prior(client) for client in questions}
-        answered = self._answered_together(ask, priors) if len(priors) >= FEWEST_TOGETHER else None
-        if answered is None:
+        try:
+            self._begin_adapting(questions)
+            answers = self._answered_together([AskedTogether(ask, *team) for team in self._adapting.items()])
+        except (CannotAnswer, JobFailed):  # asked alone, it is known who, and why
             self._end_adapting()
             return None
-        self._adapting |= {client: prior for client, (_, prior) in answered.items()}
-        if ask.wanted == "keep":
-            self._end_adapting(has_new=True)
+        replies: dict[str, Reply] = {}
+        for team, answer in zip(tuple(self._adapting), answers, strict=True):
+            replies |= self._replies(team, answer)
         for client in questions:
             self._answered(client, ask)
-        return {client: Adapted(answered[client][0]) for client in questions}
+        return {client: replies[client] for client in questions}
 
-    def _prior(self, client: str) -> PriorState:
-        return self._adapting[client] if client in self._adapting else self.states[client].prior
+    def _replies(self, team: Team, answer: ToldByTeam) -> dict[str, Reply]:
+        """What a team tells; what it keeps goes into its clients' states when all is learnt."""
+        if isinstance(answer, list):
+            del self._adapting[team]
+            for client, prior in zip(team, answer, strict=True):
+                self.states[client] = with_prior(self.states[client], prior, is_new=True)
+            return dict.fromkeys(team, Adapted(None))
+        sums, self._adapting[team] = answer
+        return {client: Adapted(own) for client, own in zip(team, sums, strict=True)}
 
-    def _answered_together(self, ask: Adapt, priors: Mapping[str, PriorState]) -> dict[str, ToldAndKept] | None:
-        """None where somebody cannot answer: asked alone, it is known who, and why."""
-        answered: dict[str, ToldAndKept] = {}
+    def _begin_adapting(self, questions: Mapping[str, Ask]) -> None:
+        """Form the teams, unless these very clients are in teams already."""
+        if {client for team in self._adapting for client in team} == questions.keys():
+            return
+        self._end_adapting()
+        priors = {client: self.states[client].prior for client in questions}
+        self._adapting = {team: TeamPriors.of([priors[client] for client in team]) for team in self._teams(priors)}
+
+    def _teams(self, priors: Mapping[str, PriorState]) -> list[Team]:
+        return teams(priors, LARGEST_TEAM)
+
+    def _answered_together(self, asked: Sequence[AskedTogether]) -> list[ToldByTeam]:
         began = time.perf_counter()
-        for team in teams(priors, LARGEST_TEAM):
-            try:
-                answers = AskedTogether(ask, team, [priors[client] for client in team]).of(self._clients)
-            except CannotAnswer:
-                return None
-            answered |= dict(zip(team, answers, strict=True))
-        self._took(ask, time.perf_counter() - began)
-        return answered
+        answers = [one.of(self._clients) for one in asked]
+        self._took(asked[0].ask, time.perf_counter() - began)
+        return answers
 
-    def _end_adapting(self, *, has_new: bool = False) -> None:
-        """What the clients came to know goes back to the rest of what they keep."""
-        for client, prior in self._adapting.items():
-            self.states[client] = with_prior(self.states[client], prior, is_new=has_new)
-        self._adapting.clear()
+    def _end_adapting(self) -> None:
+        """What the clients came to know so far goes back to the rest of what they keep."""
+        for team, known in self._adapting.items():
+            for client, prior in zip(team, known.by_client(), strict=True):
+                self.states[client] = with_prior(self.states[client], prior, is_new=False)
+        self._adapting = {}
 
     def take_seconds(self) -> dict[str, float]:
         """The seconds that each kind of question took since this was last asked."""

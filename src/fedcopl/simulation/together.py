@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ..algorithm import FloatArray
-from ..federation.adaptation import PriorState, answer_together
+from ..federation.adaptation import PriorState, TeamPriors, answer_together, kept_together
 from ..federation.client import Answered, Client, ClientState, Steps
 from ..federation.learner import Wanted
 from ..messages import Adapt, Ask
@@ -17,22 +17,24 @@ FEWEST_TEAMS = 16  # of clients that answer side by side: or processes would wai
 
 Team = tuple[str, ...]
 """Clients that answer in one go."""
-ToldAndKept = tuple[FloatArray | None, PriorState]
-"""Sums for the server, and what stays at home."""
+ToldByTeam = tuple[FloatArray, TeamPriors] | list[PriorState]
+"""Sums for the server, a row for each client, and what stays at home; or at the end only that, client by client."""
 
 
 @dataclass(frozen=True)
 class AskedTogether:
-    """One question of the priors to several clients of equally many images, with what each knows of the priors."""
+    """One question of the priors to several clients of equally many images, with what they know of the priors."""
 
     ask: Adapt
     clients: Team
-    priors: Sequence[PriorState]
+    priors: TeamPriors
 
-    def of(self, everybody: Mapping[str, Client]) -> list[ToldAndKept]:
+    def of(self, everybody: Mapping[str, Client]) -> ToldByTeam:
         clients = [everybody[name] for name in self.clients]
-        site, least = clients[0].config.priors.site, clients[0].least_images
-        return answer_together(self.ask, self.priors, [client.learner.features for client in clients], site, least)
+        features, first = [client.learner.features for client in clients], clients[0]
+        if self.ask.wanted == "keep":
+            return kept_together(self.ask, self.priors, features, first.config.priors.site)
+        return answer_together(self.ask, self.priors, features, first.least_images)
 
 
 def common_question(questions: Mapping[str, Ask], clients: Mapping[str, Client]) -> Adapt | None:
