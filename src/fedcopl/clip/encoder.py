@@ -51,11 +51,12 @@ class Encoder:
         """f(x), (B, d), of length one."""
         return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
 
-    def image_features_of_each(self, tokens: Sequence[Tensor], visual: Sequence[Tensor]) -> list[Tensor]:
-        """The same of several clients' images, each under prompts of its own and with the bits that it has alone."""
-        tower = self.clip.vision
-        if isinstance(tower, VisionTower) and self._share(tokens, tokens[0].shape[1], visual[0].shape[1]):
-            features = tower.of_each(tokens, [tuple(own) for own in visual], self._alike_from)
+    def image_features_of_each(self, tokens: Sequence[Tensor], visual: Sequence[Tensor | None]) -> list[Tensor]:
+        """The same of several clients' images, each with the bits that it has alone; all have prompts or none has."""
+        tower, prompts = self.clip.vision, [() if own is None else tuple(own) for own in visual]
+        rows = [len(level) for levels in prompts for level in levels[:1]]
+        if isinstance(tower, VisionTower) and self._share(tokens, tokens[0].shape[1], *rows):
+            features = tower.of_each(tokens, prompts, self._alike_from)
             return [*F.normalize(features.float(), dim=-1).split([len(own) for own in tokens])]
         return [self.image_features(*own) for own in zip(tokens, visual, strict=True)]
 

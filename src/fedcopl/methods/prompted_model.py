@@ -162,6 +162,20 @@ class ImageSide:
             self._plain = encoded if kept is None else [kept]
         return self._plain
 
+    @property
+    def is_small_and_unseen(self) -> bool:
+        """Whether these images fit into one batch, and plain CLIP has not looked at them yet."""
+        return self._plain is None and self._kept is None and 0 < len(self) <= ENCODE_BATCH
+
+    @staticmethod
+    @torch.inference_mode()
+    def see_plainly(sides: Sequence["ImageSide"]) -> None:
+        """Let plain CLIP look at several clients' few images in one go, so that what it sees is at hand."""
+        encoder = sides[0]._model.encoder
+        tokens = [next(side._images.batches()).to(encoder.device) for side in sides]
+        for side, features in zip(sides, encoder.image_features_of_each(tokens, [None] * len(sides)), strict=True):
+            side._plain = [features]
+
     def plain_rows(self) -> NDArray[np.float64]:
         """The same in one array, (n, d), for the algorithm, which computes in float64."""
         if not len(self):

@@ -6,9 +6,12 @@ For clients of few images, where a pass of the towers costs more to begin than t
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..clip.image_tokens import ENCODE_BATCH
 from ..federation.learner import LookWanted, TrainingWanted, Wanted
 from .learner import ClipLearner, examined
+from .prompted_model import ImageSide
 from .training import train
 
 NUMBERS_AT_ONCE = 300_000  # of images before the first block: with more a team leaves the processor's cache
@@ -26,6 +29,15 @@ def found_for_each(wanted: Sequence[WantedOf]) -> list[Any]:
         for team in teams(numbers, [_images(*wanted[number]) for number in numbers], _most_images(*wanted[numbers[0]])):
             found |= zip(team, _found([wanted[number] for number in team]), strict=True)
     return [found[number] for number in range(len(wanted))]
+
+
+def see_plainly(learners: Sequence[ClipLearner]) -> None:
+    """Let plain CLIP look at the images of all who have few, and keep what it sees for when it is asked."""
+    sides = [learner.side for learner in learners if learner.side.is_small_and_unseen]
+    if sides:
+        most = NUMBERS_AT_ONCE // sides[0].frozen(np.arange(1)).numel()
+        for team in teams(range(len(sides)), [len(side) for side in sides], most):
+            ImageSide.see_plainly([sides[number] for number in team])
 
 
 def teams(numbers: Sequence[int], sizes: Sequence[int], most: int) -> Iterator[list[int]]:

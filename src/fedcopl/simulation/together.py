@@ -11,7 +11,7 @@ from ..federation.learner import Wanted
 from ..messages import Adapt, Ask
 from ..methods.learner import ClipLearner
 from ..methods.side_by_side import LARGEST_TEAM as LARGEST_TEAM
-from ..methods.side_by_side import found_for_each
+from ..methods.side_by_side import found_for_each, see_plainly
 
 FEWEST_TEAMS = 16  # of clients that answer side by side: or processes would wait for the last one
 
@@ -85,6 +85,8 @@ def answered_side_by_side(
     questions: Mapping[str, Ask], states: Mapping[str, ClientState], clients: Mapping[str, Client]
 ) -> dict[str, Answered]:
     """What each of them answers alone, to the bit; whenever several want the model, it is asked for all of them."""
+    if any(isinstance(ask, Adapt) and ask.step == 0 for ask in questions.values()):
+        see_plainly([cast(ClipLearner, clients[name].learner) for name in questions])
     running = {name: clients[name].steps(ask, states[name]) for name, ask in questions.items()}
     answered: dict[str, Answered] = {}
     found: Mapping[str, Any] = dict.fromkeys(running)
