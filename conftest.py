@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import os
 import re
 import signal
@@ -93,6 +94,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return not long, turns[file] if long else 0, order.get(file, len(order))
 
     items.sort(key=rank)
+
+
+def pytest_collection_finish() -> None:
+    """Whoever forks workers looks through all objects first: not through the million of what all tests have loaded."""
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = lambda: None  # which the program calls after a fork: they would all come back
 
 
 class FilesAndLongTests(LoadScopeScheduling):
