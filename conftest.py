@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -96,11 +97,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
-def pytest_collection_finish() -> None:
-    """Whoever forks workers looks through all objects first: not through the million of what all tests have loaded."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what tests load goes again: nobody looks for it, over and over as it grows to a million objects.
+
+    Also later not, when a test forks workers: the program looks through all objects first, which took a second.
+    """
+    gc.disable()
+    collected = yield
+    gc.enable()
     gc.collect()
     gc.freeze()
-    gc.unfreeze = lambda: None  # which the program calls after a fork: they would all come back
+    gc.unfreeze = lambda: None  # which the program calls after a fork: all would come back
+    return collected
 
 
 class FilesAndLongTests(LoadScopeScheduling):
