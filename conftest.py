@@ -58,6 +58,7 @@ LONGEST = (
     "tests/report/test_in_browser.py",
     "experiments/tests/test_reproduce_command.py",
     "tests/watch/test_watch_browser.py",
+    "tests/simulation/test_states_on_disk.py",
     "tests/simulation/test_in_workers.py",
     "experiments/tests/test_grid.py",
     "tests/cli/test_federation_commands.py",
@@ -79,8 +80,16 @@ ONE_BY_ONE = {
 }
 
 
-# Who writes ONNX loads a compiler first, which takes longer than to write: one core does that.
-ONNX = {"tests/predict/test_prior.py", "tests/predict/test_export.py", "tests/methods/test_other_models.py"}
+# Files which share what one of them has made or loaded: one core does them all.
+TOGETHER = {
+    # Who writes ONNX loads a compiler first, which takes longer than to write.
+    "tests/predict/test_prior.py": "ONNX",
+    "tests/predict/test_export.py": "ONNX",
+    "tests/methods/test_other_models.py": "ONNX",
+    # The same plain runs, of tests/few_sites.py.
+    "tests/simulation/test_states_on_disk.py": "few sites",
+    "tests/simulation/test_in_workers.py": "few sites",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -117,7 +126,7 @@ class FilesAndLongTests(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return nodeid if file in ONE_BY_ONE else "ONNX" if file in ONNX else file
+        return nodeid if file in ONE_BY_ONE else TOGETHER.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
