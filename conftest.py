@@ -72,7 +72,6 @@ ONE_BY_ONE = {
     "tests/deployment/test_flower_simulation.py",
     "tests/api/test_pages.py",
     "tests/test_docs.py",
-    "tests/simulation/test_methods.py",
     "tests/simulation/test_truth.py",
     "experiments/tests/test_grid_killed.py",
     "tests/test_docs_site.py",
