@@ -36,13 +36,13 @@ settings.register_profile(
 )
 settings.load_profile("fedcopl")
 
-# What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests.
+# What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests. What
+# mostly waits, for processes or a browser, stands between what computes: they run beside each other.
 LONGEST = (
     "tests/deployment/test_deployment.py",
     "tests/test_docs.py",
     "tests/deployment/test_flower_simulation.py",
     "tests/api/test_pages.py",
-    "tests/simulation/test_methods.py",
     "experiments/tests/test_grid_killed.py",
     "tests/test_docs_site.py",
     "tests/deployment/test_server_process.py",
@@ -50,21 +50,34 @@ LONGEST = (
     "tests/predict/test_prior.py",
     "tests/predict/test_export.py",
     "tests/methods/test_other_models.py",
-    "tests/simulation/test_simulation.py",
-    "tests/cli/test_run_command.py",
-    "tests/deployment/test_site.py",
     "tests/review/test_review_browser.py",
-    "tests/clip/test_clip.py",
-    "tests/report/test_in_browser.py",
-    "experiments/tests/test_reproduce_command.py",
-    "tests/watch/test_watch_browser.py",
     "tests/simulation/test_states_on_disk.py",
     "tests/simulation/test_in_workers.py",
-    "experiments/tests/test_grid.py",
+    "tests/report/test_in_browser.py",
+    "tests/clip/test_clip.py",
+    "tests/simulation/test_simulation.py",
+    "tests/watch/test_watch_browser.py",
+    "tests/simulation/test_methods.py",
+    "tests/methods/test_learner.py",
+    "tests/cli/test_run_command.py",
+    "experiments/tests/test_reproduce_command.py",
     "tests/cli/test_federation_commands.py",
-    "tests/simulation/test_forked_workers.py",
+    "tests/methods/test_all_methods.py",
+    "experiments/tests/test_experiment_trackers.py",
+    "tests/test_examples.py",
+    "tests/run/test_cost_model.py",
+    "experiments/tests/test_grid.py",
     "tests/api/test_federation.py",
     "tests/predict/test_classifier.py",
+    "tests/cli/test_predict_command.py",
+    "tests/cli/test_export_command.py",
+    "tests/clip/test_siglip.py",
+    "experiments/tests/test_results_command.py",
+    "tests/test_architecture.py",
+    "tests/deployment/test_site.py",
+    "tests/cli/test_review_command.py",
+    "tests/clip/test_tokenizer.py",
+    "experiments/tests/test_experiment_catalog.py",
 )
 # Whose tests are long and share nothing: each goes to whichever core is free.
 ONE_BY_ONE = {
