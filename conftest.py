@@ -1,9 +1,11 @@
 """Settings for all tests."""
 
+import gc
 import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -34,13 +36,13 @@ settings.register_profile(
 )
 settings.load_profile("fedcopl")
 
-# What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests.
+# What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests. What
+# mostly waits, for processes or a browser, stands between what computes: they run beside each other.
 LONGEST = (
     "tests/deployment/test_deployment.py",
     "tests/test_docs.py",
     "tests/deployment/test_flower_simulation.py",
     "tests/api/test_pages.py",
-    "tests/simulation/test_methods.py",
     "experiments/tests/test_grid_killed.py",
     "tests/test_docs_site.py",
     "tests/deployment/test_server_process.py",
@@ -48,20 +50,34 @@ LONGEST = (
     "tests/predict/test_prior.py",
     "tests/predict/test_export.py",
     "tests/methods/test_other_models.py",
-    "tests/simulation/test_simulation.py",
-    "tests/cli/test_run_command.py",
-    "tests/deployment/test_site.py",
     "tests/review/test_review_browser.py",
-    "tests/clip/test_clip.py",
-    "tests/report/test_in_browser.py",
-    "experiments/tests/test_reproduce_command.py",
-    "tests/watch/test_watch_browser.py",
+    "tests/simulation/test_states_on_disk.py",
     "tests/simulation/test_in_workers.py",
-    "experiments/tests/test_grid.py",
+    "tests/report/test_in_browser.py",
+    "tests/clip/test_clip.py",
+    "tests/simulation/test_simulation.py",
+    "tests/watch/test_watch_browser.py",
+    "tests/simulation/test_methods.py",
+    "tests/methods/test_learner.py",
+    "tests/cli/test_run_command.py",
+    "experiments/tests/test_reproduce_command.py",
     "tests/cli/test_federation_commands.py",
-    "tests/simulation/test_forked_workers.py",
+    "tests/methods/test_all_methods.py",
+    "experiments/tests/test_experiment_trackers.py",
+    "tests/test_examples.py",
+    "tests/run/test_cost_model.py",
+    "experiments/tests/test_grid.py",
     "tests/api/test_federation.py",
     "tests/predict/test_classifier.py",
+    "tests/cli/test_predict_command.py",
+    "tests/cli/test_export_command.py",
+    "tests/clip/test_siglip.py",
+    "experiments/tests/test_results_command.py",
+    "tests/test_architecture.py",
+    "tests/deployment/test_site.py",
+    "tests/cli/test_review_command.py",
+    "tests/clip/test_tokenizer.py",
+    "experiments/tests/test_experiment_catalog.py",
 )
 # Whose tests are long and share nothing: each goes to whichever core is free.
 ONE_BY_ONE = {
@@ -69,7 +85,6 @@ ONE_BY_ONE = {
     "tests/deployment/test_flower_simulation.py",
     "tests/api/test_pages.py",
     "tests/test_docs.py",
-    "tests/simulation/test_methods.py",
     "tests/simulation/test_truth.py",
     "experiments/tests/test_grid_killed.py",
     "tests/test_docs_site.py",
@@ -77,8 +92,16 @@ ONE_BY_ONE = {
 }
 
 
-# Who writes ONNX loads a compiler first, which takes longer than to write: one core does that.
-ONNX = {"tests/predict/test_prior.py", "tests/predict/test_export.py", "tests/methods/test_other_models.py"}
+# Files which share what one of them has made or loaded: one core does them all.
+TOGETHER = {
+    # Who writes ONNX loads a compiler first, which takes longer than to write.
+    "tests/predict/test_prior.py": "ONNX",
+    "tests/predict/test_export.py": "ONNX",
+    "tests/methods/test_other_models.py": "ONNX",
+    # The same plain runs, of tests/few_sites.py.
+    "tests/simulation/test_states_on_disk.py": "few sites",
+    "tests/simulation/test_in_workers.py": "few sites",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,12 +118,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing of what tests load goes again: nobody looks for it, over and over as it grows to a million objects.
+
+    Also later not, when a test forks workers: the program looks through all objects first, which took a second.
+    """
+    gc.disable()
+    collected = yield
+    gc.enable()
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = lambda: None  # which the program calls after a fork: all would come back
+    return collected
+
+
 class FilesAndLongTests(LoadScopeScheduling):
     """A whole file to a core, because its tests share what was made for them; but of some files test by test."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return nodeid if file in ONE_BY_ONE else "ONNX" if file in ONNX else file
+        return nodeid if file in ONE_BY_ONE else TOGETHER.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)

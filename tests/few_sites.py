@@ -1,14 +1,19 @@
 """Three sites with a few digits each, and what of a run must be the same to the bit."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
+import pytest
 
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset
+from fedcopl.run.record import Outcome
+from fedcopl.simulation.simulate import simulate
 
 SHORT = ["rounds=2", "refresh_every=1", "epochs=1", "labels.per_class=4", "partition=natural"]
 SITES = 3
@@ -28,6 +33,20 @@ def small() -> Dataset:
 
 def config_of(*pairs):
     return RunConfig.from_mapping(override({}, [*SHORT, *pairs]), "test")
+
+
+@pytest.fixture(scope="session")
+def plainly(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Outcome, Path]]:
+    """Plays a run as plainly as can be, in one process, states in memory, no stop; for all who compare with it once."""
+    return lambda *pairs: _plainly(tmp_path_factory.getbasetemp(), pairs)
+
+
+@cache
+def _plainly(below: Path, pairs: tuple[str, ...]) -> tuple[Outcome, Path]:
+    folder = Path(mkdtemp(dir=below)) / "run"
+    outcome = simulate(config_of(*pairs), folder, workers=1, dataset=small())
+    assert not (folder / "states").exists()
+    return outcome, folder
 
 
 def without_times(plain):

@@ -259,24 +259,27 @@ def documented_runs(text):
     return int(each or 0) * len(grid_methods()) + int(more)
 
 
-def test_the_document_counts_the_runs():
+def count_of(name, stage):
+    return len(runs_of(find_experiments([name]), stage, range(stage.scale.trials)))
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """How many runs each experiment has, as a demonstration and as in the paper."""
+    return {name: tuple(count_of(name, stage) for stage in (DEMO, PAPER)) for name in (*EXPERIMENTS, *ALIASES)}
+
+
+def test_the_document_counts_the_runs(counts):
     page = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|[^|]*\| (\d[^|]*) \| (\d[^|]*) \|", page, re.M)
-    counted = {name: tuple(map(documented_runs, counts)) for name, *counts in rows}
-    assert counted == {
-        name: tuple(len(runs_of(find_experiments([name]), stage, range(stage.scale.trials))) for stage in (DEMO, PAPER))
-        for name in (*EXPERIMENTS, *ALIASES)
-    }
+    assert {name: tuple(map(documented_runs, told)) for name, *told in rows} == counts
 
 
-def test_a_method_more_is_as_many_runs_more_as_documented(monkeypatch):
-    def count(name, stage):
-        return len(runs_of(find_experiments([name]), stage, range(stage.scale.trials)))
-
-    asked = [(name, stage) for name in ("grid", "grid-priors", "all") for stage in (DEMO, PAPER)]
-    before = [count(*which) for which in asked]
+def test_a_method_more_is_as_many_runs_more_as_documented(counts, monkeypatch):
     monkeypatch.setitem(METHODS, "fedbias", Biased)
-    assert [count(*which) - number for which, number in zip(asked, before, strict=True)] == [18, 108] * 2 + [36, 216]
+    for name, more in {"grid": (18, 108), "grid-priors": (18, 108), "all": (36, 216)}.items():
+        now = (count_of(name, stage) for stage in (DEMO, PAPER))
+        assert tuple(after - before for after, before in zip(now, counts[name], strict=True)) == more
 
 
 def test_priors_are_a_dimension_of_the_grid_and_nothing_else_differs():

@@ -103,19 +103,18 @@ def test_a_figure_without_numbers_is_told(typed, tmp_path):
 
 
 @pytest.mark.slow
-def test_failed_runs_are_told_at_the_end_and_the_rest_is_drawn(tmp_path):
-    words = ["table6", "--scale", "paper", "--dataset", "dtd", "--seeds", "1", "--data", "nowhere"]
-    process = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert process.returncode == 1
-    assert "4 of 4 runs failed; the same command tries them again:" in process.stderr
-    assert "and 3 more: nowhere/dtd: there is no such folder" in process.stderr
-    assert "Traceback" not in process.stderr
-    assert "–: 4 of 4 numbers are not there yet." in process.stdout
+def test_failed_runs_are_told_at_the_end_and_the_rest_is_drawn(typed, tmp_path):
+    code, out, said = typed("table6", "--scale", "paper", "--dataset", "dtd", "--seeds", "1", "--data", "nowhere")
+    assert code == 1
+    assert "4 of 4 runs failed; the same command tries them again:" in said
+    assert "and 3 more: nowhere/dtd: there is no such folder" in said
+    assert "Traceback" not in said
+    assert "–: 4 of 4 numbers are not there yet." in out
     assert "47.34†" in (tmp_path / "results/paper/table6.md").read_text()
 
 
 @pytest.mark.slow
-def test_a_table_from_runs_to_files_and_nothing_is_played_twice(tmp_path):
+def test_a_table_from_runs_to_files_and_nothing_is_played_twice(typed, tmp_path):
     words = ["table6", "fig-drift", "--scale", "smoke", "--jobs", "2"]
     first = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
@@ -126,9 +125,9 @@ def test_a_table_from_runs_to_files_and_nothing_is_played_twice(tmp_path):
     assert [row["seeds"] for row in rows] == ["1"] * 4
     assert all(f"{float(row['mean']):.1f}" in first.stdout for row in rows)
     assert (tmp_path / "results/smoke/fig-drift.pdf").exists()
-    again = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "4 runs, 4 of them done already" in again.stderr
-    assert again.stdout == first.stdout
+    code, again, said = typed(*words)
+    assert "4 runs, 4 of them done already" in said
+    assert (code, again) == (0, first.stdout)
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path):

@@ -97,12 +97,11 @@ def _alphabet() -> list[str]:
     return [chr(byte) for byte in visible] + [chr(256 + place) for place in range(len(hidden))]
 
 
-def features(model: CLIPModel, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Image features, text features and logits per image, from the reference."""
+def features(model: PreTrainedModel, pixels: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Image features, text features and logits per image, all from one pass through the reference."""
     with torch.no_grad():
-        images = model.get_image_features(pixels).pooler_output
-        texts = model.get_text_features(ids).pooler_output
-        return images, texts, model(input_ids=ids, pixel_values=pixels).logits_per_image
+        out = model(input_ids=ids, pixel_values=pixels)
+    return out.vision_model_output.pooler_output, out.text_model_output.pooler_output, out.logits_per_image
 
 
 OPENAI_NAMES = (  # Hugging Face's -> OpenAI's

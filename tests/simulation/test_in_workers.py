@@ -19,7 +19,7 @@ from fedcopl.simulation import forked_workers, in_workers
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.in_workers import spread, workers_for
 from fedcopl.simulation.simulate import simulate
-from few_sites import bits, config_of, small, without_times
+from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
 
 
 def played(folder, count, *pairs):
@@ -36,14 +36,15 @@ def played(folder, count, *pairs):
     ],
     ids=["fedcopl", "local", "pfedmoap", "private"],
 )
-def test_the_same_bits_whatever_the_number(tmp_path, pairs):
-    one, three = (played(tmp_path / str(count), count, *pairs) for count in (1, 3))
+def test_the_same_bits_whatever_the_number(tmp_path, plainly, pairs):  # noqa: F811
+    one, folder = plainly(*pairs)
+    three = played(tmp_path / "3", 3, *pairs)
     assert without_times(to_plain(one)) == without_times(to_plain(three))
-    assert bits(tmp_path / "1") == bits(tmp_path / "3")
+    assert bits(folder) == bits(tmp_path / "3")
 
 
-def test_a_worker_that_is_killed_changes_no_bit(tmp_path, monkeypatch):
-    played(tmp_path / "whole", 1)
+def test_a_worker_that_is_killed_changes_no_bit(tmp_path, plainly, monkeypatch):  # noqa: F811
+    _, whole = plainly()
     answer, mark = Client.answer, tmp_path / "killed"
 
     def deadly(client, ask, state):
@@ -55,7 +56,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(Client, "answer", deadly)
     played(tmp_path / "killed-once", 2)
     assert mark.exists()
-    assert bits(tmp_path / "whole") == bits(tmp_path / "killed-once")
+    assert bits(whole) == bits(tmp_path / "killed-once")
 
 
 def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):

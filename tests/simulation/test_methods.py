@@ -24,6 +24,16 @@ def run(folder, *pairs, dataset=None):
     return simulate(config, folder, dataset=dataset or small_digits())
 
 
+def few():
+    """For what does not depend on how many there are."""
+    return small_digits(train=80, test=40)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("runs") / "fedcopl")
+
+
 def prompts_of(folder):
     return {path.name: load_file(path) for path in (folder / "prompts").rglob("*.safetensors")}
 
@@ -35,8 +45,7 @@ def prompts_of(folder):
 @pytest.mark.slow
 def test_every_method_with_every_labeler(tmp_path, method, labeler):
     priors = [] if method == "fedcopl" else SITE_ALONE
-    few = small_digits(train=120, test=60)
-    results = run(tmp_path / "run", f"method={method}", f"labeler={labeler}", *priors, dataset=few)
+    results = run(tmp_path / "run", f"method={method}", f"labeler={labeler}", *priors, dataset=few())
     assert results.final.macro > 0.2  # chance is 0.1
     assert len(results.pseudo_label_accuracy) == 2
     last = results.refreshes[-1]
@@ -56,15 +65,16 @@ def test_zero_shot_stays_zero_shot(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trained_run_says_what_priors_gave_before_it_trained(tmp_path):
-    alone, trained = (run(tmp_path / name, f"method={name}", "rounds=1") for name in ("priors", "fedcopl"))
-    assert trained.untrained.clients == alone.final.clients
+def test_a_trained_run_says_what_priors_gave_before_it_trained(tmp_path, finished):
+    alone = run(tmp_path / "priors", "method=priors", "rounds=1")
+    assert finished.untrained.clients == alone.final.clients
     assert alone.untrained is None  # there it is the result
 
 
 @pytest.mark.slow
 def test_fedopt_is_fedotp(tmp_path):
-    one, other = (run(tmp_path / name, f"method={name}", "rounds=1") for name in ("fedotp", "fedopt"))
+    names = ("fedotp", "fedopt")
+    one, other = (run(tmp_path / name, f"method={name}", "rounds=1", dataset=few()) for name in names)
     assert one.final.macro == other.final.macro
 
 
@@ -72,7 +82,7 @@ def test_fedopt_is_fedotp(tmp_path):
 def test_one_client_is_central_training(tmp_path):
     # With one client there is nobody to average with: FedCoPL, local and central training are the same.
     for name in ("fedcopl", "local", "central"):
-        run(tmp_path / name, f"method={name}", "clients=1", *PUBLISHED)
+        run(tmp_path / name, f"method={name}", "clients=1", *PUBLISHED, dataset=few())
     federated = prompts_of(tmp_path / "fedcopl")
     visual, text = federated["server.safetensors"]["visual"], federated["client-0.safetensors"]["text"]
     for name, file in (("local", "client-0.safetensors"), ("central", "central.safetensors")):
@@ -92,35 +102,27 @@ def test_the_truth_is_an_upper_bound_and_uses_every_image(tmp_path):
 
 
 @pytest.mark.slow
-def test_central_is_measured_on_the_clients_own_parts(tmp_path):
+def test_central_is_measured_on_the_clients_own_parts(tmp_path, finished):
     central = run(tmp_path / "central", "method=central", "rounds=1")
-    federated = run(tmp_path / "federated", "rounds=1")
-    assert central.zero_shot == federated.zero_shot
+    assert central.zero_shot == finished.zero_shot
     assert len(central.rounds[0].clients) == 3
 
 
-def test_drift_is_told_of_what_is_shared_and_what_stays(tmp_path):
-    results = run(tmp_path / "run")
-    first, second = (record.drift for record in results.rounds)
+def test_drift_is_told_of_what_is_shared_and_what_stays(finished):
+    first, second = (record.drift for record in finished.rounds)
     assert set(first) == set(second) == {"visual", "text"}
     for name in ("visual", "text"):
         assert second[name].diversity >= 1 / 3 - 1e-9  # equal moves are the least
         assert 0 <= second[name].cosine <= 2
 
 
-def test_recall_is_of_the_classes(finished_recall):
-    results = finished_recall
-    recall = np.array(results.rounds[-1].recall, float)
+def test_recall_is_of_the_classes(finished):
+    recall = np.array(finished.rounds[-1].recall, float)
     assert recall.shape == (10,)
     assert ((recall >= 0) & (recall <= 1)).all()
     # Weighted by how often each class is tested, recall is accuracy.
     present = np.bincount(small_digits().test.labels)
-    assert (recall * present).sum() / present.sum() == pytest.approx(results.final.weighted)
-
-
-@pytest.fixture
-def finished_recall(tmp_path):
-    return run(tmp_path / "run", "rounds=1")
+    assert (recall * present).sum() / present.sum() == pytest.approx(finished.final.weighted)
 
 
 @pytest.mark.slow
@@ -132,11 +134,11 @@ def test_a_method_with_a_memory_resumes_to_the_same_bits(tmp_path):
             raise KeyboardInterrupt
 
     pairs = ["method=pfedprompt", "labeler=cpl", "refresh_every=2", "rounds=3"]
-    whole = run(tmp_path / "whole", *pairs)
+    whole = run(tmp_path / "whole", *pairs, dataset=few())
     config = RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
     with pytest.raises(KeyboardInterrupt):
-        simulate(config, tmp_path / "stopped", watcher=Stop(), dataset=small_digits())
-    resumed = simulate(config, tmp_path / "stopped", resume=True, dataset=small_digits())
+        simulate(config, tmp_path / "stopped", watcher=Stop(), dataset=few())
+    resumed = simulate(config, tmp_path / "stopped", resume=True, dataset=few())
     assert resumed.final.macro == whole.final.macro
     for name, arrays in prompts_of(tmp_path / "whole").items():
         for key, value in arrays.items():

@@ -27,8 +27,12 @@ def config_of(*pairs):
     return RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
 
 
+def few():
+    return small_digits(train=120, test=60)
+
+
 def played(folder, *pairs, **how):
-    return simulate(config_of(*pairs), folder, dataset=small_digits(), **how)
+    return simulate(config_of(*pairs), folder, dataset=few(), **how)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +70,7 @@ def test_results_say_what_was_promised(finished):
 
 def test_the_account_adds_up(finished):
     results, _ = finished
-    digits = small_digits()
+    digits = few()
     assert sum(client.train for client in results.clients) == len(digits.train)
     assert sum(client.test for client in results.clients) == len(digits.test)
     assert np.sum([client.true_counts for client in results.clients]) == len(digits.train)
@@ -91,7 +95,7 @@ def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
     results, folder = finished
     checkpoint = load_file(folder / "checkpoint.safetensors")
     config = config_of()
-    digits = small_digits()
+    digits = few()
     parts = share_out(digits, config.data, config.seed)
     right = chosen = 0
     for number, part in enumerate(parts.train):
@@ -237,7 +241,7 @@ def test_the_switches_run(tmp_path, pairs):
 
 @pytest.mark.slow
 def test_without_global_allocation_no_counts_are_sent(tmp_path):
-    on, off = (small_run(tmp_path / flag, f"global_allocation={flag}") for flag in ("true", "false"))
+    on, off = (small_run(tmp_path / flag, f"global_allocation={flag}", "rounds=1") for flag in ("true", "false"))
     # one count of eight bytes for each of ten classes, from each of four clients
     assert on.rounds[0].bytes_up - off.rounds[0].bytes_up == 4 * 10 * 8
     refresh = off.refreshes[0]
@@ -246,9 +250,8 @@ def test_without_global_allocation_no_counts_are_sent(tmp_path):
 
 @pytest.mark.slow
 def test_a_thousand_clients(tmp_path):
-    results = simulate(
-        config_of("rounds=1", "clients=1000", "participation=0.05", "everywhere=false", *SITE_ALONE), tmp_path / "run"
-    )
+    config = config_of("rounds=1", "clients=1000", "participation=0.05", "everywhere=false", *SITE_ALONE)
+    results = simulate(config, tmp_path / "run", dataset=small_digits(train=1198, test=60))
     assert len(results.clients) == 1000
     assert min(client.train for client in results.clients) == 1  # 1,198 images: one each is all that can be asked
     assert results.rounds[0].participants == 50

@@ -16,7 +16,7 @@ from fedcopl.run.state_store import StoredStates, as_they_are, files_in, stored
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation import simulate as module
 from fedcopl.simulation.simulate import simulate
-from few_sites import bits, config_of, small, without_times
+from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
 
 PRIVATE = ("privacy.secure_sums=true", "privacy.noise=0.5")
 
@@ -33,15 +33,14 @@ def played(folder, count, *pairs, **more):
 @pytest.mark.parametrize(
     "pairs", [(), ("method=pfedmoap", "labeler=cpl"), PRIVATE], ids=["fedcopl", "pfedmoap", "private"]
 )
-def test_the_same_bits_as_in_memory(tmp_path, monkeypatch, pairs):
-    in_memory = played(tmp_path / "memory", 1, *pairs)
+def test_the_same_bits_as_in_memory(tmp_path, plainly, monkeypatch, pairs):  # noqa: F811
+    in_memory, memory = plainly(*pairs)
     monkeypatch.setattr(module, "MANY_CLIENTS", 1)
     for count in (1, 2):
         on_disk = played(tmp_path / str(count), count, *pairs)
         assert without_times(to_plain(on_disk)) == without_times(to_plain(in_memory))
-        assert bits(tmp_path / str(count)) == bits(tmp_path / "memory")
+        assert bits(tmp_path / str(count)) == bits(memory)
         assert list((tmp_path / str(count) / "states").glob("*.states"))
-    assert not (tmp_path / "memory" / "states").exists()
 
 
 class Stops(SilentWatcher):
@@ -58,13 +57,14 @@ class Stops(SilentWatcher):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("moment", [(0, 5), (1, 4), (1, 9)])
-def test_stopped_at_any_moment_it_resumes_to_the_same_bits(tmp_path, on_disk, count, moment):
-    whole = played(tmp_path / "whole", count)
+def test_stopped_at_any_moment_it_resumes_to_the_same_bits(tmp_path, plainly, monkeypatch, count, moment):  # noqa: F811
+    whole, folder = plainly()
+    monkeypatch.setattr(module, "MANY_CLIENTS", 1)
     with pytest.raises(KeyboardInterrupt):
         played(tmp_path / "stopped", count, watcher=Stops(*moment))
     resumed = played(tmp_path / "stopped", count, resume=True)
     assert without_times(to_plain(resumed)) == without_times(to_plain(whole))
-    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
+    assert bits(tmp_path / "stopped") == bits(folder)
 
 
 class CountsStates(SilentWatcher):
