@@ -64,6 +64,7 @@ LONGEST = (
     "tests/cli/test_federation_commands.py",
     "tests/methods/test_all_methods.py",
     "experiments/tests/test_experiment_trackers.py",
+    "tests/simulation/test_side_by_side.py",
     "tests/test_examples.py",
     "tests/run/test_cost_model.py",
     "experiments/tests/test_grid.py",

@@ -49,7 +49,8 @@ from .learner import NO_EXAM, NO_PRIOR, Exam, Learner, LookWanted, Prompts, Step
 Labels = NDArray[np.int32]
 """One class for each image."""
 
-ENOUGH = 64  # images of a site by which a model is held against the priors, twice a round: more would cost too much
+FEWEST, ENOUGH = 8, 64  # images by which a model is held against the priors, twice a round: more would cost too much
+LOOKS = 4  # images trained on, epoch by epoch, for each of these: a look costs half of a step, so a quarter of training
 
 
 @dataclass(frozen=True)
@@ -284,9 +285,10 @@ class Client:
         """Some images that are not trained on, where there are priors to hold answers against; else none."""
         if state.prior.learned is None or state.labels is None or state.selection is None:
             return np.zeros(0, np.int64)
-        trained_on = without_exam(state.selection, self._is_exam(state)).index
+        trained_on = np.unique(without_exam(state.selection, self._is_exam(state)).index)
         unseen = np.setdiff1d(np.arange(len(state.labels)), trained_on)
-        return unseen[at_even_distances(len(unseen), ENOUGH)]
+        affordable = len(trained_on) * self.config.train.epochs // LOOKS
+        return unseen[at_even_distances(len(unseen), min(max(affordable, FEWEST), ENOUGH))]
 
     def _look_back(self, shared: Shared, state: ClientState) -> StepsTo[ClientState]:
         """At the end: a model that contradicts most of the site's first sure answers is given up for the first one."""
