@@ -31,6 +31,7 @@ from fedcopl.simulation.simulate import simulate
 from fedcopl_experiments.run_key import code_version
 from photographs_page import page
 
+READINGS = Path(__file__).parents[1] / "docs" / "label-readings.md"
 TRAIN_EACH, TEST_EACH = 30, 40  # images of each class, drawn anew for each seed
 COMMON = (
     "data.clients=5",
@@ -135,7 +136,8 @@ def main() -> None:
     kept = [done[seed, row.settings] | {"row": row.name} for row, seed in wanted if (seed, row.settings) in done]
     if not kept:
         sys.exit(f"{arguments.done}: holds no run of this code, so there is no page to write; play some with --runs 10")
-    write_text(arguments.page, page(kept, COMMON, (TRAIN_EACH, TEST_EACH)))
+    readings = READINGS.read_text(encoding="utf-8")
+    write_text(arguments.page, page(kept, COMMON, (TRAIN_EACH, TEST_EACH), readings))
     print(f"{arguments.page}: {len(kept)} of {len(wanted)} runs", flush=True)
 
 

@@ -77,6 +77,14 @@ def test_table1_has_both_skews_of_all_six():
     assert (row["FedCoPL", "CoPL"].method, row["FedCoPL", "CoPL"].labeler) == ("fedcopl", "copl")
 
 
+@pytest.mark.parametrize("table", ["table1", "table2", "table4", "table8"])
+def test_zero_shot_beside_the_papers_is_counted_over_all_test_images(table):
+    # As the paper's must be: it has the same number under every skew.
+    measures = {cell.row[0]: cell.measure for cell in EXPERIMENTS[table].cells(PAPER)}
+    assert measures.pop("CLIP") == "zero_shot_of_all"
+    assert set(measures.values()) == {"final"}
+
+
 def test_baselines_of_the_papers_tables_label_sure_images_first_and_the_grid_to_the_letter():
     for name, among, likeliest in (("table1", "sure", True), ("table9", "sure", True), ("grid", "all", False)):
         read = [c for cell in EXPERIMENTS[name].cells(DEMO) for c in cell.configs]

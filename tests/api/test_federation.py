@@ -64,6 +64,22 @@ def test_the_same_bits_as_the_command_line(photos, result, tmp_path):
         assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
 
 
+def test_labels_that_are_handed_over_are_only_measured_by(tmp_path):
+    images, labels = array("train", 0, 40)
+    tests, truth = array("test", 0, 20)
+    wrong = {"labels": (labels * 7 + 3) % 10, "test": (tests, (truth * 7 + 3) % 10)}
+    handed = {"true": {"labels": labels, "test": (tests, truth)}, "wrong": wrong, "none": {}}
+    for name, given in handed.items():  # shared out at random: of other labels other parts would be made
+        folder = tmp_path / name
+        simulate(images, classes=CLASSES, folder=folder, progress=False, partition="iid", clients=2, **given, **QUICK)
+    kept = [
+        {file.name: file.read_bytes() for file in (tmp_path / name / "prompts").rglob("*.safetensors")}
+        for name in handed
+    ]
+    assert len(kept[0]) == 4  # the server's, two clients', the priors
+    assert kept[0] == kept[1] == kept[2]
+
+
 def test_the_outcome(result):
     assert list(result) == ["north", "south"]
     assert len(result.rounds) == 1

@@ -1,4 +1,4 @@
-"""FST-CBDG: numbers worked by hand."""
+"""After FST-CBDG: numbers worked by hand."""
 
 import math
 

@@ -2,10 +2,12 @@
 
 A leak, whatever its name and its way, would make something of the run depend on the truth. So whole runs are played
 three times: with the true labels, with wrong ones, with none. All that clients keep, say and are asked must be the
-same; only what the exams count may differ.
+same; only what the exams count may differ. Six test images change little in what an exam counts, so runs are also
+played with exams that count whatever they like.
 """
 
 import gc
+from collections import Counter
 from dataclasses import fields, replace
 from functools import cache
 from types import FunctionType, MethodType, ModuleType
@@ -17,13 +19,16 @@ import torch
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
+from fedcopl.data.sharing_out import share_out
+from fedcopl.federation.client import NO_PRIOR
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
-from fedcopl.messages import Evaluated, digest
+from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, settled
 from fedcopl.methods.learner import ClipExam
 from fedcopl.published import AS_PUBLISHED
 from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation import assemble as assembly
 from fedcopl.simulation.assemble import PooledExam, Simulation, ToldTheTruth, assemble
 from fedcopl.simulation.audit import Audit
 from fedcopl.simulation.local_clients import LocalClients
@@ -82,6 +87,10 @@ def played(truth, *pairs):
     return (bits(last.shared), learned, last.members, states, federation.said), scores
 
 
+WITHOUT_ALL_PRIORS = ["priors.balance=false", "priors.prototypes=false"]
+"""What sites learn together is the same for all methods and takes most of the time: with FedCoPL all of it."""
+
+
 def bits(arrays):
     return {name: (str(value.dtype), value.shape, value.tobytes()) for name, value in arrays.items()}
 
@@ -96,8 +105,7 @@ ALL = [
 
 @pytest.mark.parametrize(("method", "labeler"), ALL)
 def test_a_run_with_wrong_labels_is_the_same_run(method, labeler):
-    # What sites learn together is the same for all methods and takes most of the time: with FedCoPL all of it.
-    less = [] if method == "fedcopl" else ["priors.balance=false", "priors.prototypes=false"]
+    less = [] if method == "fedcopl" else WITHOUT_ALL_PRIORS
     pairs = [f"method={method}", f"labeler={labeler}", *less]
     (ours, right), (same, wrong) = (played(truth, *pairs) for truth in ("true", "wrong"))
     assert ours == same
@@ -114,17 +122,85 @@ def test_a_run_without_any_label_is_the_same_run(settings):
 def test_the_folder_of_a_run_differs_only_in_what_was_measured(tmp_path):
     for truth in TRUTHS:
         simulate(config_of(), tmp_path / truth, dataset=dataset_with(truth))
-    kept = [
-        {
-            str(file.relative_to(tmp_path / truth)): file.read_bytes()
-            for part in ("prompts", "labels")
-            for file in (tmp_path / truth / part).rglob("*")
-            if file.is_file()
-        }
-        for truth in TRUTHS
-    ]
-    assert len(kept[0]) >= 5
-    assert kept[0] == kept[1] == kept[2]
+    true, wrong, none = (kept_in(tmp_path / truth) for truth in TRUTHS)
+    assert true == wrong == none
+
+
+def kept_in(folder):
+    """Prompts and labels of a run, which are all that it made."""
+    files = [file for part in ("prompts", "labels") for file in (folder / part).rglob("*") if file.is_file()]
+    assert len(files) >= 5
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
+def test_labels_that_share_out_the_images_say_nothing_more(partition, monkeypatch):
+    # Of wrong labels other parts would be made: so the parts are those of the true ones, whatever the data set says.
+    def by_the_truth(_, data, seed):
+        return share_out(dataset_with("true"), data, seed)
+
+    monkeypatch.setattr(assembly, "share_out", by_the_truth)
+    pairs = [f"partition={partition}", "clients=2", "beta=0.5"]
+    (ours, right), (same, wrong) = (played(truth, *pairs) for truth in ("true", "wrong"))
+    assert ours == same
+    assert right != wrong
+
+
+class Exams:
+    """Stands in for what exams find right: so many as it is told to say when one is asked for the nth time."""
+
+    def __init__(self, monkeypatch, says):
+        self._says, self.asked = says, Counter()
+        monkeypatch.setattr(ClipExam, "predict", lambda exam, prompts, prior=NO_PRIOR: self._predict(exam))
+
+    def _predict(self, exam):
+        right = self._says(self.asked[exam])
+        self.asked[exam] += 1
+        return torch.where(torch.arange(len(exam.truth)) < right, exam.truth, exam.truth + 1)
+
+
+SAID_BY_EXAMS = {
+    "none right": lambda asked: 0,
+    "all right": lambda asked: TEST,
+    "rises, then falls": lambda asked: (1, 3, 6, 4, 2, 0)[asked % 6],
+    "falls, then rises": lambda asked: (6, 4, 1, 0, 3, 5)[asked % 6],
+}
+
+
+@pytest.mark.parametrize("method", ["fedcopl", "promptfl", "pfedprompt"])
+def test_whatever_exams_say_the_run_is_the_same(method, monkeypatch):
+    pairs, runs = [f"method={method}", "rounds=3", *WITHOUT_ALL_PRIORS], []
+    for says in SAID_BY_EXAMS.values():
+        Exams(monkeypatch, says)
+        runs.append(played("true", *pairs))
+    assert all(made == runs[0][0] for made, _ in runs)
+    assert len({str(scores) for _, scores in runs}) == len(runs)  # or else nobody heard the exams
+
+
+def test_whatever_exams_say_the_folder_is_the_same(tmp_path, monkeypatch):
+    # Whoever plays and writes down the rounds has the scores too, and could keep those of the best.
+    for name, says in SAID_BY_EXAMS.items():
+        Exams(monkeypatch, says)
+        simulate(config_of("rounds=3"), tmp_path / name, dataset=dataset_with("true"), workers=1)
+    one, *others = (kept_in(tmp_path / name) for name in SAID_BY_EXAMS)
+    assert all(other == one for other in others)
+
+
+def test_an_exam_is_asked_once_when_accuracy_is_asked_for_and_never_else(monkeypatch):
+    exams = Exams(monkeypatch, lambda asked: 0)
+
+    class Counting(LocalClients):
+        def ask(self, questions):
+            before = exams.asked.total()
+            replies = super().ask(questions)
+            wanted = sum(isinstance(ask, Evaluate) for ask in questions.values())
+            assert exams.asked.total() - before == wanted, {type(ask).__name__ for ask in questions.values()}
+            return replies
+
+    config = config_of("rounds=3")
+    simulation = assemble(config, SilentWatcher(), dataset_with("true"))
+    run(config, Counting(simulation.clients), simulation.server, lambda *_: None)
+    assert exams.asked == dict.fromkeys(simulation.exams.values(), 4)  # three rounds, and the priors without training
 
 
 # And by types: from what labels, chooses and trains, no object that knows the truth can be reached.

@@ -5,9 +5,14 @@ text's probabilities y_i and near those of the neighbours. It lowers
 
     sum_i z_i . (log z_i - lambda log y_i - kappa log p_i)  -  1/2 sum_ij w_ij z_i . z_j,
 
-log p_ic = -1/2 sum_d (f_id - mu_cd)^2 / sigma_d up to a constant, with one diagonal covariance sigma for all classes,
-by turns: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j), then mu and sigma as the means z says.
-w_ij is the cosine of i and j, not below 0, over n where j is one of the n nearest images of i, else 0.
+log p_ic = -1/2 sum_d ((f_id - mu_cd)^2 / sigma_d + log sigma_d), with one diagonal covariance sigma for all classes, by
+turns: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j), all at once, then mu and sigma as the means
+z says. w = (v + v^T) / 2, where v_ij is the cosine of i and j, not below 0, over n where j is one of the n nearest
+images of i, else 0.
+
+Each mu and sigma is the best for its z. A pass over z, which moves each z_i by d_i, lowers the objective by
+sum_i KL(z_i old || new) + 1/2 sum_ij w_ij d_i . d_j; the first is at least sum_i |d_i|^2 (Pinsker), and no eigenvalue
+of w is below -2 as long as no image is among the nearest n of more than 4 n others. So it never rises there.
 """
 
 from typing import NamedTuple
@@ -18,6 +23,7 @@ from . import FloatArray, IntArray
 
 LEAST_MASS = 1e-9  # a class that no image leans to keeps its centre
 LEAST_SPREAD = 1e-8  # of a dimension in which all images agree
+SUREST = 8  # images of each class that its first centre is made of, as in its authors' code
 
 
 class MixtureWeights(NamedTuple):
@@ -31,7 +37,7 @@ class MixtureWeights(NamedTuple):
 class Mixture(NamedTuple):
     """What a site found out about its own images; it stays there."""
 
-    centres: FloatArray  # mu (C, d), of length one
+    centres: FloatArray  # mu (C, d)
     spread: FloatArray  # sigma (d,)
     features: FloatArray  # (n, d) of its images
     assignments: FloatArray  # z (n, C)
@@ -42,19 +48,35 @@ def transduce(
 ) -> Mixture:
     """The mixture over these images, (n, d) and (n, C): `turns` of all three, each with `passes` over the z.
 
-    It begins with z = y, mu as z says and sigma = 1 / d.
+    It begins with z = y, mu as the surest images of each class say, and sigma = 1 / d.
     """
-    assignments = np.exp(text_log_probs)
-    texts = _unit(assignments.T @ features)
-    mixture = Mixture(texts, np.full(features.shape[1], 1 / features.shape[1]), features, assignments)
+    assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
+    mixture = Mixture(first_centres(features, assignments), spread, features, assignments)
     near, pull = nearest(features, features, weights.neighbours, skip_itself=True)
     for _ in range(turns):
         scores = weights.text * text_log_probs + weights.mixture * log_likelihood(features, mixture)
         for _ in range(passes):
-            pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
+            pulled = pulled_both_ways(near, pull, mixture.assignments)
             mixture = mixture._replace(assignments=_softmax(scores + pulled))
         mixture = _refit(mixture)
     return mixture
+
+
+def first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
+    """The mean of the images surest of each class, weighed by how sure they are, (C, d); ties: the lower index."""
+    surest = np.argsort(-assignments, axis=0, kind="stable")[:SUREST]
+    weights = np.take_along_axis(assignments, surest, axis=0)
+    sums = np.einsum("kc,kcd->cd", weights, features[surest])
+    centres: FloatArray = sums / np.maximum(weights.sum(axis=0), LEAST_MASS)[:, None]
+    return centres
+
+
+def pulled_both_ways(near: IntArray, pull: FloatArray, assignments: FloatArray) -> FloatArray:
+    """sum_j w_ij z_j, (n, C): half by those that are nearest to i, half by those that i is nearest to."""
+    pulled: FloatArray = np.einsum("ik,ikc->ic", pull, assignments[near])
+    np.add.at(pulled, near, pull[:, :, None] * assignments[:, None, :])
+    pulled /= 2
+    return pulled
 
 
 def scores_of(
@@ -91,18 +113,13 @@ def _refit(mixture: Mixture) -> Mixture:
     """mu and sigma as the assignments say."""
     z, features = mixture.assignments, mixture.features
     mass = z.sum(axis=0)
-    centres = np.where(mass[:, None] > LEAST_MASS, _unit(z.T @ features), mixture.centres)
+    means = z.T @ features / np.maximum(mass, LEAST_MASS)[:, None]
+    centres = np.where(mass[:, None] > LEAST_MASS, means, mixture.centres)
     # sum_ic z_ic (f_i - mu_c)^2 / n, with sum_c z_ic = 1
     spread = (features**2).mean(axis=0) + (-2 * (z.T @ features) * centres + mass[:, None] * centres**2).sum(
         axis=0
     ) / len(z)
     return mixture._replace(centres=centres, spread=np.maximum(spread, LEAST_SPREAD))
-
-
-def _unit(rows: FloatArray) -> FloatArray:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    units: FloatArray = rows / np.where(length > 0, length, 1.0)
-    return units
 
 
 def _softmax(scores: FloatArray) -> FloatArray:

@@ -1,4 +1,8 @@
-"""FST-CBDG (Yan & Guo, 2024): a linear classifier on frozen features, and made-up features where classes are rare.
+"""After FST-CBDG (Yan & Guo, 2024): a linear classifier on frozen features, made-up features where classes are rare.
+
+Its paper keeps a soft label of every image, and moves it by what the classifier says as it trains. Here labels are a
+labeler's, hard, and of the images that it chose: no method keeps anything of each image or knows what the guard holds
+out.
 
 The classifier begins as CLIP's text features and learns from pseudo labels. Where a batch has fewer images of a class
 than of its commonest, features around the class's text feature stand in, so that a client of few classes does not
@@ -24,7 +28,7 @@ MADE_UP = "made-up features"
 
 
 class FSTOptions(Section):
-    """Settings of FST-CBDG; how far and how many are ours."""
+    """Settings after FST-CBDG; how far and how many are ours."""
 
     balance: bool = True
     """fill rare classes up with features around their text feature"""
@@ -41,7 +45,7 @@ class FST(FrozenImages):
     nothing would be learnt.
     """
 
-    title, words = "FST-CBDG", {"classifier": "linear classifiers"}
+    title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
     Options = FSTOptions
     of_classes = ()
 
@@ -89,5 +93,5 @@ def filled_up(labels: np.ndarray, classes: int) -> Tensor:
 
 
 def fst(config: RunConfig) -> FST:
-    """A linear classifier averaged, rare classes filled up with features around their texts (Yan & Guo)."""
+    """A linear classifier averaged, rare classes filled up with features around their texts (after Yan & Guo)."""
     return FST(config)

@@ -1,0 +1,81 @@
+"""A real site whose images lie in folders by class: what it says and keeps is the same whatever those folders say."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedcopl.config import RunConfig
+from fedcopl.data.catalog import load_dataset
+from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.deployment.site import running_site
+from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.site.running_site import RunningSite, SiteHome
+from fedcopl.deployment.site.site_state import SiteState
+from fedcopl.deployment.wire.terms import terms_of
+from fedcopl.federation.server import run
+from fedcopl.federation.state_arrays import state_tensors
+from fedcopl.messages import Evaluated, digest
+from fedcopl.simulation.local_clients import LocalClients
+from small_digits import small_digits
+
+CONFIG = RunConfig.from_mapping(
+    {"rounds": 2, "labels": {"refresh_every": 1}, "train": {"epochs": 1}, "model": {"threads": 1}}, "test"
+)
+RELABEL = {"true": lambda labels: labels, "wrong": lambda labels: (labels * 7 + 3) % 10, "none": lambda _: None}
+
+
+@pytest.fixture(scope="module")
+def by_class(tmp_path_factory):
+    """Digits as a site may well keep them: train/<class>/* and test/<class>/*."""
+    root, digits = tmp_path_factory.mktemp("by-class"), small_digits(30, 12)
+    (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")
+    for split, images in (("train", digits.train), ("test", digits.test)):
+        for number, (image, label) in enumerate(zip(images.images, images.labels, strict=True)):
+            folder = root / split / digits.classes[label]
+            folder.mkdir(parents=True, exist_ok=True)
+            image.save(folder / f"{number:03}.png")
+    return root
+
+
+class Overheard(LocalClients):
+    """Asks one real site; writes down all that it answers but its accuracy, and what it keeps after each answer."""
+
+    def __init__(self, site, terms):
+        super().__init__({site.name: None})
+        self._site, self._terms, self.said, self.exams = site, terms, [], []
+
+    def ask(self, questions):
+        reply = self._site.answer(questions[self._site.name], self._terms)
+        measured = isinstance(reply, Evaluated)
+        kept = SiteState(self._site.home.folder / "runs" / self._terms.run / "state").state()
+        arrays = {name: value.tobytes() for name, value in state_tensors(kept).items()}
+        self.said.append((None if measured else digest(reply), arrays))
+        self.exams += [reply] if measured else []
+        return {self._site.name: reply}
+
+
+def played(by_class, home, truth, monkeypatch):
+    """All that a site said and kept in a run, what its prompts came to, and what its exam counted."""
+
+    def relabelled(data):
+        # Other folders would be another order of the images, and so another run: only what they say is changed.
+        found = load_dataset(data)
+        splits = {
+            name: replace(images, labels=RELABEL[truth](images.labels))
+            for name, images in (("train", found.train), ("test", found.test))
+        }
+        return replace(found, **splits)
+
+    monkeypatch.setattr(running_site, "load_dataset", relabelled)
+    site = RunningSite(SiteHome("north", by_class, "", home, {"threads": 1}, consent=Consent(least_images=0)))
+    classes = site.prepared.dataset.classes
+    server = PreparedServer(None, CONFIG, classes, site.clip).first_state()
+    heard = Overheard(site, terms_of("run", 1, CONFIG, classes, site.model))
+    last = run(CONFIG, heard, server, lambda *_: None)
+    return ({name: value.tobytes() for name, value in last.shared.items()}, heard.said), heard.exams
+
+
+def test_a_site_learns_nothing_from_the_names_of_its_folders(by_class, tmp_path, monkeypatch):
+    made, exams = zip(*(played(by_class, tmp_path / truth, truth, monkeypatch) for truth in RELABEL), strict=True)
+    assert made[0] == made[1] == made[2]
+    assert exams[0] != exams[1] and {exam.examples for exam in exams[2]} == {0}  # the folders did say something else
