@@ -212,3 +212,18 @@ def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
     _, state = client.answer(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
     assert state.guard.arrival.harm == "against the priors"
     assert (state.own["visual"] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("trained", "epochs", "looked_at"),
+    [(10, 1, 8), (10, 4, 10), (20, 10, 50), (100, 10, 64), (196, 10, 4)],
+    ids=["at least eight", "a quarter of the training", "of all epochs", "at most 64", "there are no more"],
+)
+def test_the_guard_looks_at_no_more_than_training_is_worth(trained, epochs, looked_at):
+    # A look costs half of training on an image and there are two a round: with a look for four images trained on in all
+    # epochs together the guard costs a quarter of the training. Of 200 images none is for the exam here.
+    client = client_of(epochs=epochs, held_out=0)
+    selection = Selection(np.arange(trained), np.zeros(trained, np.int64))
+    state = ClientState(selection=selection, labels=np.zeros(200, np.int32), prior=even_priors())
+    unseen = client._unseen(state)
+    assert len(unseen) == looked_at and unseen.min() >= trained
