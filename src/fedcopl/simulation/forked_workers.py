@@ -29,6 +29,8 @@ HowMany = int | Literal["auto"]
 ENVIRONMENT = "FEDCOPL_WORKERS"  # what `auto` means, where a machine's owner says it
 MANY = 2**16  # workers: as many as there are cores
 BUNDLES_EACH, LARGEST_BUNDLE = 8, 64  # messages to a process in one go, at least; jobs in a message, at most
+FEW = 32  # names, of which one more or less makes a process wait
+WORTH_MOVING = 0.97  # of the longest time: a name that moves leaves behind what was computed for it
 DIE_WITH_PARENT = 1  # Linux' number of PR_SET_PDEATHSIG
 
 Work = Callable[[str, Any], Any]
@@ -132,7 +134,7 @@ class Workers:
 
     def __init__(self, count: int, work: Work, sizes: Mapping[str, int] | None = None):
         self._work, self._sizes = work, dict(sizes or {})
-        self._seconds: dict[tuple[str, str], float] = {}  # name and kind of job -> how long the last one took
+        self._seconds: dict[str, dict[str, float]] = {}  # name -> kind of job -> how long the last one took
         self._home: dict[str, WorkerProcess] = {}
         self._workers: list[WorkerProcess] = []
         self._last_exit: int | None = None  # of the last process that was lost
@@ -153,10 +155,11 @@ class Workers:
 
         def take(name: str, result: Any, seconds: float) -> None:
             results[name] = result
-            self._seconds[name, type(jobs[name]).__name__] = seconds
+            self._seconds.setdefault(name, {})[_kind(jobs[name])] = seconds
             if done is not None:
                 done(name, result, seconds)
 
+        self._share_out(jobs)
         bundle = min(LARGEST_BUNDLE, max(1, len(jobs) // (BUNDLES_EACH * len(self._workers))))
         lost = self._do(Waiting(self._longest_first(jobs), self._home), jobs, take, self._workers, bundle)
         for name in lost:
@@ -171,11 +174,22 @@ class Workers:
             groups.setdefault(self._home.get(name), []).append(name)
         return list(groups.values())
 
+    def _share_out(self, jobs: Mapping[str, Any]) -> None:
+        """Let few names have homes that are busy for about as long as each other, by all that each has taken so far."""
+        if len(jobs) > FEW or not all(name in self._home and name in self._seconds for name in jobs):
+            return
+        lengths = {name: sum(self._seconds[name].values()) for name in jobs}
+        now = [[name for name in jobs if self._home[name] is worker] for worker in self._workers]
+        evener = evenly(now, lengths)
+        if _longest(evener, lengths) < WORTH_MOVING * _longest(now, lengths):
+            self._home |= {name: worker for worker, own in zip(self._workers, evener, strict=True) for name in own}
+
     def _longest_first(self, jobs: Mapping[str, Any]) -> list[str]:
         """So that none is left over at the end with a long one."""
 
         def length(name: str) -> tuple[float, int]:
-            return self._seconds.get((name, type(jobs[name]).__name__), float("inf")), self._sizes.get(name, 0)
+            known = self._seconds.get(name, {})
+            return known.get(_kind(jobs[name]), float("inf")), self._sizes.get(name, 0)
 
         return sorted(jobs, key=length, reverse=True)
 
@@ -239,6 +253,41 @@ class Workers:
             process.start()
         theirs.close()
         return WorkerProcess(process, ours)
+
+
+def _kind(job: Any) -> str:
+    """What was asked, where a job asks somebody something."""
+    return type(getattr(job, "ask", job)).__name__
+
+
+def _longest(groups: Iterable[Iterable[str]], lengths: Mapping[str, float]) -> float:
+    return max(sum(lengths[name] for name in group) for group in groups)
+
+
+def evenly(groups: Sequence[Sequence[str]], lengths: Mapping[str, float]) -> list[list[str]]:
+    """The same names, moved and exchanged between the longest group and others as long as that makes it shorter.
+
+    >>> evenly([["a", "e"], ["b", "c", "d"]], {"a": 65, "b": 47, "c": 41, "d": 38, "e": 39})
+    [['a', 'b'], ['c', 'd', 'e']]
+    """
+    best = [list(group) for group in groups]
+    while True:
+        shorter = [tried for tried in _exchanges(best, lengths) if _longest(tried, lengths) < _longest(best, lengths)]
+        if not shorter:
+            return best
+        best = min(shorter, key=lambda tried: _longest(tried, lengths))
+
+
+def _exchanges(groups: list[list[str]], lengths: Mapping[str, float]) -> Iterator[list[list[str]]]:
+    """Every name of the longest group given to another, for one of its names or for none."""
+    longest = max(range(len(groups)), key=lambda number: sum(lengths[name] for name in groups[number]))
+    for other in (number for number in range(len(groups)) if number != longest):
+        for given in groups[longest]:
+            for taken in ([], *([name] for name in groups[other])):
+                tried = [list(group) for group in groups]
+                tried[longest] = [name for name in groups[longest] if name != given] + taken
+                tried[other] = [name for name in groups[other] if name not in taken] + [given]
+                yield tried
 
 
 @contextmanager
