@@ -23,6 +23,7 @@ from fedcopl.simulation import together
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.simulate import simulate
 from few_sites import bits, config_of, without_times
+from small_digits import SITE_ALONE
 
 SIZES = [20, 2, 17, 6, 9, 1, 12, 4, 12]  # images of nine sites: some have fewer than a product is alike from
 ALONE = 10**9  # teams at least: then nobody is in one
@@ -60,12 +61,12 @@ def lots(monkeypatch):
 
 RUNS = {
     "fedcopl": ((), (True, True)),
-    "as in the paper": (("train.held_out=0", "priors.balance=false", "train.step=plain"), (True, True)),
-    "visual prompts alone": (("method=fedvpt",), (True, False)),
+    "as in the paper": (("train.held_out=0", "train.step=plain", *SITE_ALONE), (True, True)),
+    "visual prompts alone": (("method=fedvpt", *SITE_ALONE), (True, False)),
     "text prompts alone": (("method=promptprox", "labeler=fpl"), (False, True)),
     "candidate sets": (("method=local", "labeler=cpl", "labels.cpl_loss=rc", "train.clip_norm=0.1"), (True, True)),
-    "a way of its own": (("method=pfedmoap", "labeler=fpl"), (False, False)),
-    "in secret": (("privacy.secure_sums=true",), (True, True)),
+    "a way of its own": (("method=pfedmoap", "labeler=fpl", *SITE_ALONE), (False, False)),
+    "in secret": (("privacy.secure_sums=true", *SITE_ALONE), (True, True)),
 }
 
 
@@ -84,10 +85,10 @@ def test_side_by_side_and_one_by_one_are_the_same_bits(tmp_path, monkeypatch, lo
 @pytest.mark.parametrize("many_clients", [1, 500], ids=["states in files", "states in memory"])
 def test_in_workers_too(tmp_path, monkeypatch, many_clients):
     monkeypatch.setattr(together, "FEWEST_TEAMS", ALONE)
-    alone = played(tmp_path / "alone")
+    alone = played(tmp_path / "alone", *SITE_ALONE)
     monkeypatch.setattr(together, "FEWEST_TEAMS", 2)
     monkeypatch.setattr(simulating, "MANY_CLIENTS", many_clients)
-    beside = played(tmp_path / "beside", workers=2)
+    beside = played(tmp_path / "beside", *SITE_ALONE, workers=2)
     assert without_times(to_plain(beside)) == without_times(to_plain(alone))
     assert bits(tmp_path / "beside") == bits(tmp_path / "alone")
 
@@ -102,7 +103,7 @@ def test_who_fails_in_a_team_is_named(tmp_path, monkeypatch, workers):
     monkeypatch.setattr(together, "FEWEST_TEAMS", 1)
     monkeypatch.setattr(training, "learning_rate", refuses)
     with pytest.raises(ClientFailed, match=r"site-\d.*no rate today"):
-        played(tmp_path / "run", workers=workers)
+        played(tmp_path / "run", *SITE_ALONE, workers=workers)
 
 
 def test_few_clients_are_asked_one_by_one():
