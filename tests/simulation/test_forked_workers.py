@@ -87,6 +87,18 @@ def test_few_names_are_shared_out_by_what_they_took(monkeypatch):
         assert pool._home["b"] is south
 
 
+def test_jobs_that_stay_wait_for_their_process_as_long_as_it_is_there(monkeypatch):
+    monkeypatch.setattr(forked_workers, "FEW", 0)
+    with Workers(2, lambda name, job: os.getpid()) as pool:
+        north = pool._workers[0]
+        pool._home = dict.fromkeys("abcdef", north)
+        assert set(pool.run(dict.fromkeys("abcdef"), stay=True).values()) == {north.process.pid}
+        os.kill(north.process.pid, signal.SIGKILL)
+        north.process.join()
+        done = pool.run(dict.fromkeys("abcdef"), stay=True)
+        assert set(done) == set("abcdef") and north.process.pid not in done.values()
+
+
 def test_a_question_is_timed_by_what_is_asked():
     with Workers(2, lambda name, job: None) as pool:
         pool.run({"a": Question(1.5), "b": Question("x")})

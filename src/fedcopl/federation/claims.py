@@ -153,7 +153,7 @@ def _impossible_mixes(rows: Values, images: int | None) -> str | None:
     """Posteriors of each image sum to one, so each row sums to n."""
     if rows.min(initial=0.0) < -_slack(images or 0):
         return "tells less than no image of a class"
-    wrong = images is not None and any(_differ(float(row.sum()), images) for row in rows)
+    wrong = images is not None and abs(rows.sum(axis=1) - images).max(initial=0.0) > _slack(images)
     return f"its classes are not of {images:,} images in all" if wrong else None
 
 

@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -113,10 +113,14 @@ class Waiting:
     def __bool__(self) -> bool:
         return any(self._queues.values())
 
-    def take(self, worker: WorkerProcess, most: int) -> list[str]:
-        """What this one did before, if it is waiting; else what nobody did; else what another has no time for."""
-        queues = (self._queues.get(worker), self._queues.get(None), max(self._queues.values(), key=len))
-        queue = next(queue for queue in queues if queue)
+    def take(self, worker: WorkerProcess, most: int, stay_with: Collection[WorkerProcess] = ()) -> list[str]:
+        """What this one did before, if it is waiting; else what nobody did; else what another has no time for.
+
+        But nothing of another that it is to stay with, as long as that one is there.
+        """
+        others = (queue for home, queue in self._queues.items() if home not in stay_with)
+        queues = (self._queues.get(worker), self._queues.get(None), max(others, key=len, default=None))
+        queue = next((queue for queue in queues if queue), deque())
         return [queue.popleft() for _ in range(min(most, len(queue)))]
 
 
@@ -149,8 +153,11 @@ class Workers:
         for worker in self._workers:
             worker.end()
 
-    def run(self, jobs: Mapping[str, Any], done: Done | None = None) -> dict[str, Any]:
-        """The results in the order of the jobs; JobFailed if one raised an error."""
+    def run(self, jobs: Mapping[str, Any], done: Done | None = None, *, stay: bool = False) -> dict[str, Any]:
+        """The results in the order of the jobs; JobFailed if one raised an error.
+
+        Jobs that `stay` wait for the process that has at hand what was computed for them, even if another is idle.
+        """
         results: dict[str, Any] = {}
 
         def take(name: str, result: Any, seconds: float) -> None:
@@ -161,7 +168,8 @@ class Workers:
 
         self._share_out(jobs)
         bundle = min(LARGEST_BUNDLE, max(1, len(jobs) // (BUNDLES_EACH * len(self._workers))))
-        lost = self._do(Waiting(self._longest_first(jobs), self._home), jobs, take, self._workers, bundle)
+        waiting = Waiting(self._longest_first(jobs), self._home)
+        lost = self._do(waiting, jobs, take, self._workers, bundle, self._workers if stay else ())
         for name in lost:
             if self._do(Waiting([name], {}), jobs, take, self._workers[:1], 1):
                 raise JobFailed(name, WorkerLost(self._last_exit))
@@ -194,15 +202,21 @@ class Workers:
         return sorted(jobs, key=length, reverse=True)
 
     def _do(
-        self, waiting: Waiting, jobs: Mapping[str, Any], take: Done, workers: list[WorkerProcess], bundle: int
+        self,
+        waiting: Waiting,
+        jobs: Mapping[str, Any],
+        take: Done,
+        workers: list[WorkerProcess],
+        bundle: int,
+        stay_with: Collection[WorkerProcess] = (),
     ) -> list[str]:
         """Do what is waiting; the names of the jobs over which a process was lost."""
         lost: list[str] = []
         try:
             while waiting or any(worker.jobs for worker in workers):
                 for worker in workers:
-                    if waiting and not worker.jobs:
-                        worker.give({name: jobs[name] for name in waiting.take(worker, bundle)})
+                    if not worker.jobs and (names := waiting.take(worker, bundle, stay_with)):
+                        worker.give({name: jobs[name] for name in names})
                 for worker in self._ready():
                     lost += self._take(worker, take)
         except BaseException:

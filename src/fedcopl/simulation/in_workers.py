@@ -149,7 +149,8 @@ class AskedInWorkers(LocalClients):
 
     def _answered_together(self, asked: Sequence[AskedTogether]) -> list[ToldByTeam]:
         jobs = {one.clients[0]: one for one in asked}
-        return [*self.pool.run(jobs, lambda _, __, taken: self._took(asked[0].ask, taken)).values()]
+        # A question takes no time, and to look at the images anew elsewhere a lot.
+        return [*self.pool.run(jobs, lambda _, __, taken: self._took(asked[0].ask, taken), stay=True).values()]
 
 
 class ClientsInWorkers(NotedClients, AskedInWorkers):
