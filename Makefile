@@ -32,8 +32,8 @@ demo-photos: $(VENV)/.installed
 	@$(BIN)/python -c 'import huggingface_hub' 2> /dev/null || $(PIP) --retries 0 --timeout 5 -e '.[hub]' 2> /dev/null || true
 	@$(BIN)/python tools/demo_photos.py
 
-# Two workers more than cores: tests of real processes and of pages mostly wait for them.
-test: WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 2)')
+# One worker more than cores: tests of real processes mostly wait for them. With two more it takes longer.
+test: WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 test: $(VENV)/.for-developers say-browser
 	$(PYTEST) -m 'not real and not gpu $(NO_BROWSER)'
 
