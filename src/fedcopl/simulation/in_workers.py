@@ -13,7 +13,7 @@ from ..clip.frozen_clip import Clip
 from ..clip.tower_work import words_of
 from ..config import RunConfig
 from ..data.parallel import free_memory
-from ..errors import ClientFailed, ConfigError, FedCoPLError
+from ..errors import CannotAnswer, ClientFailed, ConfigError, FedCoPLError
 from ..federation.adaptation import PriorState
 from ..federation.client import Client, ClientState
 from ..federation.learner import Prompts
@@ -149,8 +149,11 @@ class AskedInWorkers(LocalClients):
 
     def _answered_together(self, asked: Sequence[AskedTogether]) -> list[ToldByTeam]:
         jobs = {one.clients[0]: one for one in asked}
-        # A question takes no time, and to look at the images anew elsewhere a lot.
-        return [*self.pool.run(jobs, lambda _, __, taken: self._took(asked[0].ask, taken), stay=True).values()]
+        try:  # A question takes no time, and to look at the images anew elsewhere a lot.
+            answers = self.pool.run(jobs, lambda _, __, taken: self._took(asked[0].ask, taken), stay=True)
+        except JobFailed as failed:
+            raise CannotAnswer(str(failed)) from failed
+        return [*answers.values()]
 
 
 class ClientsInWorkers(NotedClients, AskedInWorkers):

@@ -11,7 +11,6 @@ from ..messages import Adapted, Ask, Estimate, KeyAsk, Reply
 from ..run.believed_labels import write_labels
 from ..run.state_store import StoredStates
 from ..run.watcher import SilentWatcher, Watcher
-from .forked_workers import JobFailed
 from .together import (
     LARGEST_TEAM,
     AskedTogether,
@@ -82,7 +81,7 @@ class LocalClients:
         try:
             self._begin_adapting(questions)
             answers = self._answered_together([AskedTogether(ask, *team) for team in self._adapting.items()])
-        except (CannotAnswer, JobFailed):  # asked alone, it is known who, and why
+        except CannotAnswer:  # asked alone, it is known who, and why
             self._end_adapting()
             return None
         replies: dict[str, Reply] = {}
