@@ -279,6 +279,17 @@ def test_several_readings_at_once_are_as_one_at_a_time(images, classes):
         assert prior.mix == pytest.approx(mix, abs=2e-3)
 
 
+@given(st.integers(2, 30), st.integers(0, 99))
+def test_a_mix_under_a_reading_does_not_depend_on_what_else_is_asked(images, seed):
+    """To the bit: a site climbs under each reading for as long as that one needs, and no longer."""
+    log_probs, _ = drawn(seed, images, 4)
+    biases = np.array([[0.0, 0, 0, 0], [2, -1, 0, -1], [-6, 2, 2, 2]])
+    around = np.tile(even_mix(4), (3, 1))
+    ratios = np.stack([likelihood_ratios(log_probs, bias, even_mix(4)) for bias in biases])
+    for of_images, mix, prior in zip(ratios, around, fit_site_priors(ratios, around), strict=True):
+        assert (prior.mix == site_mix(of_images, mix, prior.strength)).all()
+
+
 def test_held_out_evidence_by_hand():
     # Two sure images of class 0, each a fold: the mix of the other with strength a is (1 + a/2) / (1 + a) for class 0,
     # and an image sure of class 0 is p / t = 2 times as likely there: log(2 (1 + a/2) / (1 + a)) each.

@@ -12,8 +12,10 @@ from fedcopl.algorithm.priors import Reading, View, predicted_by
 from fedcopl.algorithm.prototypes import feature_sums
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientAnswered
+from fedcopl.federation import claims
 from fedcopl.federation.adaptation import flat_explained, flat_features, reading_arrays
-from fedcopl.federation.claims import Claims, contradiction, impossible_sums
+from fedcopl.federation.claims import Claims, contradiction
+from fedcopl.federation.possible_sums import UNKNOWN, impossible_sums
 from fedcopl.federation.server import look_first, play_round, run
 from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 from fedcopl.privacy.masked_layout import Checks
@@ -255,8 +257,9 @@ def ask_for(wanted):
 def test_the_sums_of_real_images_are_possible_alone_and_together(images, seed):
     one, other = sums_of(images, seed), sums_of(7, seed)
     for wanted in one:
-        assert impossible_sums(ask_for(wanted), one[wanted], CLASSES, images) is None
-        assert impossible_sums(ask_for(wanted), one[wanted] + other[wanted], CLASSES, images + 7) is None
+        rows, of = np.stack([one[wanted], one[wanted] + other[wanted]]), np.array([images, images + 7])
+        assert not impossible_sums(ask_for(wanted), rows, CLASSES, of)
+        assert not impossible_sums(ask_for(wanted), rows, CLASSES, np.full(2, UNKNOWN))
 
 
 @pytest.mark.parametrize("wanted", ["features", "predicted", "explained", "classes"])
@@ -266,15 +269,29 @@ def test_sums_of_other_images_than_it_has_are_not(wanted, lie):
     lied = np.roll(sums, 1) if lie is np.roll else lie(sums)
     if lie is np.roll and wanted == "predicted":
         return  # classes in another order are as good as the right ones: nobody but the site can tell
-    assert impossible_sums(ask_for(wanted), lied, CLASSES, 20)
+    rows = np.stack([sums, lied, sums, lied])  # beside others who do not lie
+    found = impossible_sums(ask_for(wanted), rows, CLASSES, np.full(4, 20.0))
+    assert set(found) == {1, 3} and found[1] == found[3]
+
+
+@pytest.mark.parametrize("wanted", ["features", "predicted", "explained", "classes"])
+def test_many_are_looked_at_in_parts_and_the_liars_among_them_are_found(wanted, monkeypatch):
+    ask, sites = ask_for(wanted), {f"site-{number}": 5 + number for number in range(7)}
+    monkeypatch.setattr(claims, "AT_ONCE", 3 * len(sums_of(5, 0)[wanted]))  # three sites at a time
+    told = {site: sums_of(images, images)[wanted] for site, images in sites.items()}
+    for liar in ("site-2", "site-6"):
+        told[liar] = 3 * told[liar]
+    said = {site: Claims(images) for site, images in sites.items()}
+    heard = {site: (ask, Adapted(sums)) for site, sums in told.items()}
+    assert set(claims.contradictions(said, heard, CLASSES, RunConfig())) == {"site-2", "site-6"}
 
 
 def test_a_spread_that_no_features_have():
     # Two images along one axis: n = 2, F = (2, 0, 0), G has 2 there. A G that lies across has no such F.
     good = np.concatenate([[2.0], [2, 0, 0], np.diag([2.0, 0, 0]).ravel()])
     across = np.concatenate([[2.0], [2, 0, 0], np.diag([0, 2.0, 0]).ravel()])
-    assert impossible_sums(ask_for("features"), good, CLASSES, 2) is None
-    assert impossible_sums(ask_for("features"), across, CLASSES, 2) == "no features have such a spread"
+    found = impossible_sums(ask_for("features"), np.stack([good, across]), CLASSES, np.full(2, 2.0))
+    assert found == {1: "no features have such a spread"}
 
 
 def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is():

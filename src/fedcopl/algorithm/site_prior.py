@@ -98,54 +98,59 @@ def _mixes(
     """pi of K sites under J readings, each of F choices of images, (K, J, F, C).
 
     `counted` is 1 for an image of a choice, (F, n). Wherever it starts it ends at the same mix, only sooner if that is
-    near. A site goes on until the last of its readings and choices is there, whatever other sites do.
+    near. A site goes on under a reading until the last of its choices is there, whatever other sites and readings do.
     """
-    images = counted.sum(axis=1)
     center = _everywhere(around, len(ratios), len(counted))
     is_kept = np.isinf(strengths)
-    if not images.all() or is_kept.all():
+    if not counted.sum(axis=1).all() or is_kept.all():
         return center
     pull = np.where(is_kept, 0.0, strengths)[:, :, None, None]
-    mix = _climbed(ratios, counted, center, pull, start)
+    each = (_by_reading(array) for array in (ratios, center, pull, start))
+    mix = _climbed(counted, *each).reshape(start.shape)
     held = np.maximum(mix, SMALLEST)
     shares: FloatArray = held / held.sum(axis=3, keepdims=True)
     return np.where(is_kept[:, :, None, None], center, shares)
 
 
+def _by_reading(array: FloatArray) -> FloatArray:
+    """Every site under every reading by itself, (K J, ...), in one piece of memory."""
+    return np.ascontiguousarray(array).reshape(-1, *array.shape[2:])
+
+
 def _climbed(
-    ratios: FloatArray, counted: FloatArray, center: FloatArray, pull: FloatArray, start: FloatArray
+    counted: FloatArray, ratios: FloatArray, center: FloatArray, pull: FloatArray, start: FloatArray
 ) -> FloatArray:
-    """The mixes after expectation maximisation, (K, J, F, C), before any is kept from vanishing.
+    """The mixes after expectation maximisation, (K, F, C), before any is kept from vanishing.
 
     Products and sums of an array may have other bits in another layout in memory. So no intermediate is without a name
     of its own, or numpy would write the next one into a large one, and whoever is left over is copied as it lay.
     """
     images = counted.sum(axis=1)
     reached: FloatArray | None = None
-    sites, mix = np.arange(len(start)), start
+    left, mix = np.arange(len(start)), start
     for _ in range(ITERATIONS):
-        seen = counted.T / np.maximum(ratios @ mix.swapaxes(2, 3), SMALLEST)
-        held = mix * (ratios.swapaxes(2, 3) @ seen).swapaxes(2, 3)
-        share, drawn = held / images[:, None], pull * center[: len(sites)]
+        seen = counted.T / np.maximum(ratios @ mix.swapaxes(1, 2), SMALLEST)
+        held = mix * (ratios.swapaxes(1, 2) @ seen).swapaxes(1, 2)
+        share, drawn = held / images[:, None], pull * center
         total = share + drawn
         before, mix = mix, total / (1 + pull)
         reached = np.empty_like(mix, shape=start.shape) if reached is None else reached
-        is_there = abs(mix - before).max(axis=(1, 2, 3)) < TOLERANCE
+        is_there = abs(mix - before).max(axis=(1, 2)) < TOLERANCE
         if is_there.any():
-            reached[sites[is_there]] = mix[is_there]
-            sites, (ratios, pull, mix) = sites[~is_there], _some((ratios, pull, mix), ~is_there)
-        if not len(sites):
+            reached[left[is_there]] = mix[is_there]
+            left, (ratios, center, pull, mix) = left[~is_there], _some((ratios, center, pull, mix), ~is_there)
+        if not len(left):
             break
     assert reached is not None
-    reached[sites] = mix
+    reached[left] = mix
     return reached
 
 
-def _some(arrays: tuple[FloatArray, ...], sites: BoolArray) -> Iterator[FloatArray]:
-    """Some sites' part of each, in the same layout in memory."""
+def _some(arrays: tuple[FloatArray, ...], rows: BoolArray) -> Iterator[FloatArray]:
+    """Some rows of each, in the same layout in memory."""
     for array in arrays:
-        same = np.empty_like(array, shape=(int(sites.sum()), *array.shape[1:]))
-        same[...] = array[sites]
+        same = np.empty_like(array, shape=(int(rows.sum()), *array.shape[1:]))
+        same[...] = array[rows]
         yield same
 
 
@@ -171,10 +176,9 @@ def evidence_of_sites(ratios: FloatArray, around: FloatArray) -> FloatArray:
     mixes, going_on = _everywhere(around, sites, len(others)), np.arange(sites)
     for number, strength in enumerate(STRENGTHS):
         mixes = _mixes(ratios, others, around, np.full((len(ratios), readings), strength), mixes)
-        for site, of_images, of_classes in zip(going_on, ratios, mixes, strict=True):
-            likely = (of_images @ of_classes.swapaxes(1, 2))[:, np.arange(images), fold]
-            evidence[site, :, number] = np.log(likely).sum(axis=1)
-        rises = np.array([not is_past_the_best(evidence[site, :, : number + 1]) for site in going_on], bool)
+        likely = (ratios @ mixes.swapaxes(2, 3))[:, :, np.arange(images), fold]
+        evidence[going_on, :, number] = np.log(np.ascontiguousarray(likely)).sum(axis=2)
+        rises = ~is_past_the_best(evidence[going_on, :, : number + 1])
         if not rises.any():
             break
         if not rises.all():
@@ -182,13 +186,16 @@ def evidence_of_sites(ratios: FloatArray, around: FloatArray) -> FloatArray:
     return evidence
 
 
-def is_past_the_best(evidence: FloatArray) -> bool:
-    """Whether under every reading it has clearly been better, and got worse twice: weaker ones take longest to find.
+def is_past_the_best(evidence: FloatArray) -> BoolArray:
+    """Which sites have clearly been better under every reading, and got worse twice; `evidence` is (K, J, tried).
 
-    >>> is_past_the_best(np.array([[0.0, 2.0, 1.5, 1.0]])), is_past_the_best(np.array([[0.0, 2.0, 1.0, 1.9]]))
-    (True, False)
+    Weaker strengths take longest to find: they need no longer be tried.
+
+    >>> is_past_the_best(np.array([[[0.0, 2.0, 1.5, 1.0]], [[0.0, 2.0, 1.0, 1.9]]]))
+    array([ True, False])
     """
-    if evidence.shape[1] < 3:
-        return False
-    is_falling = (np.diff(evidence[:, -3:], axis=1) < 0).all(axis=1)
-    return bool((is_falling & (evidence[:, -1] < evidence.max(axis=1) - CLEARLY)).all())
+    if evidence.shape[2] < 3:
+        return np.zeros(len(evidence), bool)
+    is_falling = (np.diff(evidence[:, :, -3:], axis=2) < 0).all(axis=2)
+    past: BoolArray = (is_falling & (evidence[:, :, -1] < evidence.max(axis=2) - CLEARLY)).all(axis=1)
+    return past

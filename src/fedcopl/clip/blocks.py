@@ -31,11 +31,14 @@ QUICK = 1.702
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, which torch has as one pass."""
+    """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, which torch has as one pass.
+
+    Written over x where no gradient is wanted: nobody needs x any more, and a second array would leave the cache.
+    """
     if torch.is_grad_enabled() and x.requires_grad:
         activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
         return activated
-    return F.silu(x * QUICK, inplace=True).div_(QUICK)
+    return F.silu(x.mul_(QUICK), inplace=True).div_(QUICK)
 
 
 class _QuickGelu(torch.autograd.Function):

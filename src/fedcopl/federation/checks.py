@@ -30,7 +30,7 @@ from ..privacy.masked_layout import LARGEST_PROMPT, Checks, training_size
 from .adaptation import size_of
 
 MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
-LARGEST_SUM = 1e12  # of any number that a site tells for the priors
+LARGEST_SUM = 1e12  # length of all numbers together that a site tells for a step of the priors
 LONGEST_VOUCHER = 1000  # bytes: a public key and a signature
 LONGEST = 300  # letters of a reason: names in it are somebody else's
 
@@ -71,7 +71,7 @@ def _wrong_sums(sums: NDArray[Any] | None, size: int) -> str | None:
         return "does not tell the sums it was asked for" if size else None
     if sums.shape != (size,) or sums.dtype != np.float64:
         return f"its sums are not {size} numbers"
-    return None if np.abs(sums).max(initial=0.0) < LARGEST_SUM else "its sums are no numbers of images"
+    return None if sums @ sums < LARGEST_SUM**2 else "its sums are no numbers of images"
 
 
 def _masked_size(ask: Adapt | Estimate | Train, classes: int) -> int:

@@ -30,7 +30,7 @@ from ..messages import (
 from ..privacy.accountant import Release
 from ..privacy.masked_layout import NO_CHECKS, Checks
 from .checks import what_is_wrong
-from .claims import NO_CLAIMS, Claims, contradiction, with_reply
+from .claims import NO_CLAIMS, Claims, contradictions, with_reply
 
 NO_ANSWER = "gave no answer that can be read"
 REASONS = 3  # told of all that there are, where too few have answered
@@ -205,28 +205,25 @@ class Asking:
         """The usable replies, and what is wrong with the others."""
         replies = self.federation.ask(questions)
         self.report.bytes_down += _payload_of_all(questions.values())
-        good, wrong = {}, dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER)
-        for client, reply in replies.items():
-            why = self._why_not(client, questions[client], reply)
-            if why:
-                wrong[client] = why
-            elif isinstance(reply, kind):
-                self.report.bytes_up += payload_bytes(reply)
-                good[client] = reply
+        wrong = dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER) | self._refused(questions, replies)
+        good = {client: reply for client, reply in replies.items() if client not in wrong and isinstance(reply, kind)}
+        for client, reply in good.items():
+            self.report.bytes_up += payload_bytes(reply)
+            self.claims[client] = with_reply(self.claims.get(client, NO_CLAIMS), questions[client], reply)
         return good, wrong
 
-    def _why_not(self, client: str, ask: Ask, reply: Reply) -> str | None:
-        """What is wrong with a reply in itself, or beside what the client said before; else it is remembered."""
-        said = self.claims.get(client, NO_CLAIMS)
-        why = what_is_wrong(ask, reply, self.classes, has_noise=self.config.privacy.noise > 0)
-        why = why or contradiction(said, ask, reply, self.classes, self.config)
-        if why is None:
-            self.claims[client] = with_reply(said, ask, reply)
-            return None
-        self.report.drops.add(client, type(ask).__name__, why)
-        if isinstance(ask, Adapt | Estimate):
-            self.refused.add(client)
-        return why
+    def _refused(self, questions: Mapping[str, Ask], replies: Mapping[str, Reply]) -> WhyNot:
+        """What is wrong with replies in themselves, or beside what their clients said before."""
+        has_noise = self.config.privacy.noise > 0
+        heard = {client: (questions[client], reply) for client, reply in replies.items()}
+        looked_at = {client: what_is_wrong(*one, self.classes, has_noise=has_noise) for client, one in heard.items()}
+        sound = {client: one for client, one in heard.items() if not looked_at[client]}
+        why_not = looked_at | contradictions(self.claims, sound, self.classes, self.config)
+        wrong = {client: why for client, why in why_not.items() if why}
+        for client, why in wrong.items():
+            self.report.drops.add(client, type(questions[client]).__name__, why)
+        self.refused.update(client for client in wrong if isinstance(questions[client], Adapt | Estimate))
+        return wrong
 
     def leave_out(self, clients: Mapping[str, str]) -> None:
         """For the rest of the run, with the reason for each."""

@@ -41,7 +41,7 @@ from ..privacy.masked_layout import (
     training_sum,
 )
 from . import bounded
-from .claims import impossible_sums
+from .possible_sums import UNKNOWN, impossible_sums
 from .seam import Asking
 
 Totals = NDArray[np.int64]
@@ -146,9 +146,9 @@ class SecureSums:
         bare = self._counts(server, tuple(clients), lambda peers: replace(ask, peers=peers))
         server.let_out("sums", bare.clients, bare.share)
         total = adapted_sums(bare.total)
-        why = None if self.config.privacy.noise else impossible_sums(ask, total, server.classes, None)
-        if why:
-            raise _hidden(ask.round, "Adapt", why)
+        if not self.config.privacy.noise:
+            for why in impossible_sums(ask, total[None], server.classes, np.array([UNKNOWN])).values():
+                raise _hidden(ask.round, "Adapt", why)
         return total
 
     def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:

@@ -14,7 +14,7 @@ from .learner import ClipLearner, examined
 from .prompted_model import ImageSide
 from .training import train
 
-NUMBERS_AT_ONCE = 400_000  # of images before the first block: with more a team leaves the processor's cache
+NUMBERS_AT_ONCE = 200_000  # of images before the first block: with more a team leaves the processor's cache
 LARGEST_TEAM = 64  # clients
 
 WantedOf = tuple[ClipLearner, Wanted]
