@@ -45,7 +45,7 @@ def pieces() -> str:
         "**MB of** weights": [weight_bytes(clip) / 1e6 for clip in clips],
         "1,000 images kept as tokens": [token_bytes(clip) / 1e3 for clip in clips],
         f"a step of {BATCH} images and {CLASSES} classes": [step_memory(settings, clip, size) / 1e6 for clip in clips],
-        "a look at 256 images": [look_memory(clip, size) / 1e6 for clip in clips],
+        "a look at 256 images": [look_memory(clip, 256) / 1e6 for clip in clips],
     }
     return grid(titles, ([name, *(f"{number:,.1f}" for number in row)] for name, row in numbers.items()))
 

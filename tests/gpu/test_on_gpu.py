@@ -85,7 +85,7 @@ def test_memory_of_the_gpu_is_as_reckoned_and_does_not_grow(kind):
         trained(learner, CHOSEN)
         used.append(in_use(kind) - before)
     size = RunSize(60, 0, 1, 10, 5)
-    reckoned = max(step_memory(settings, encoder.clip, size), look_memory(encoder.clip, size))
+    reckoned = max(step_memory(settings, encoder.clip, size), look_memory(encoder.clip, size.train))
     assert used[2] <= 1.01 * used[1]
     assert used[2] <= 1.5 * (reckoned + 60 * token_bytes(encoder.clip)) + 64e6  # and what the libraries set aside
 

@@ -18,6 +18,12 @@ from .vision_tower import VisionTower
 from .wording import Wording, clean_name
 
 Array = NDArray[np.float32]
+ROWS_AT_ONCE = 1000  # tokens in a product of matrices: with more it is no faster, with far fewer it is slower
+
+
+def lots_of(rows: int) -> int:
+    """Into how many lots so many rows are divided."""
+    return -(-rows // ROWS_AT_ONCE)
 
 
 class Encoder:
@@ -46,6 +52,15 @@ class Encoder:
         with self.arithmetic.towers():
             features: Tensor = self.clip.vision(tokens, () if visual is None else tuple(visual))
         return features.float()
+
+    def lots(self, tokens: Tensor) -> Sequence[Tensor]:
+        """The same images, few at a time where that changes no bit of what the tower makes of them.
+
+        For looks, of which nothing is kept for the way back: then only a lot is in memory.
+        """
+        many = lots_of(tokens.shape[0] * tokens.shape[1]) if isinstance(self.clip.vision, VisionTower) else 1
+        is_alike = many > 1 and len(tokens) // many >= self._alike_from
+        return tokens.tensor_split(many) if is_alike else (tokens,)
 
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
         """f(x), (B, d), of length one."""

@@ -5,6 +5,7 @@ the way there in products with weights, and twice as much in attention. What is 
 out.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -12,6 +13,7 @@ from typing import cast
 from torch import nn
 
 from .blocks import TowerShape
+from .encoder import lots_of
 from .frozen_clip import Clip
 from .resnet import Bottleneck, ResNetTower
 from .text_towers import CausalText, PaddedText
@@ -49,6 +51,13 @@ def embedding_work(clip: Clip) -> TowerWork:
         patches = (vision.image // vision.patch) ** 2
         return TowerWork(2 * patches * 3 * vision.patch**2 * vision.shape.width)
     return TowerWork(_resnet_embedding(vision))
+
+
+def images_in_a_lot(clip: Clip, images: int) -> int:
+    """How many of them a tower looks at at a time, on one thread of a processor."""
+    if not isinstance(clip.vision, VisionTower):
+        return images
+    return math.ceil(images / max(1, lots_of(images * len(clip.vision.positions))))
 
 
 def token_bytes(clip: Clip) -> int:

@@ -111,7 +111,11 @@ class ImageSide:
 
     @torch.no_grad()
     def _frozen(self, tokens: Tensor) -> Tensor:
-        return self._model.method.frozen(self._model.encoder, tokens.to(self._model.encoder.device))
+        method, encoder = self._model.method, self._model.encoder
+        tokens = tokens.to(encoder.device)
+        if not method.keeps_images:
+            return method.frozen(encoder, tokens)
+        return torch.cat([method.frozen(encoder, lot) for lot in encoder.lots(tokens)])
 
     def all_frozen(self) -> Tensor:
         """The frozen part of all images."""
@@ -129,8 +133,13 @@ class ImageSide:
         key = key_of(prompts, method.of_images)
         if self._seen is None or self._seen[0] != key:
             named = self._model.named(prompts)
-            self._seen = key, [method.images(encoder, frozen, named) for frozen in self._frozen_batches()]
+            lots = (lot for frozen in self._frozen_batches() for lot in self._lots(frozen))
+            self._seen = key, [method.images(encoder, lot, named) for lot in lots]
         return self._seen[1]
+
+    def _lots(self, frozen: Tensor) -> Sequence[Tensor]:
+        """A batch as it is looked at; where what is kept of images needs no tower any more, in one piece."""
+        return (frozen,) if self._model.method.keeps_images else self._model.encoder.lots(frozen)
 
     @torch.inference_mode()
     def logits(self, prompts: Prompts) -> Tensor:
@@ -157,8 +166,9 @@ class ImageSide:
         if self._plain is None:
             method, encoder = self._model.method, self._model.encoder
             kept = None if self._kept is None else method.plain_images(self._kept)
-            pixels = self._images.batches() if kept is None else ()
-            encoded = [encoder.image_features(tokens.to(encoder.device)) for tokens in pixels]
+            batches = self._images.batches() if kept is None else ()
+            lots = (lot for tokens in batches for lot in encoder.lots(tokens.to(encoder.device)))
+            encoded = [encoder.image_features(lot) for lot in lots]
             self._plain = encoded if kept is None else [kept]
         return self._plain
 

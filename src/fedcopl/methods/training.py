@@ -174,14 +174,41 @@ Learnt = tuple[Prompts, float]
 """The prompts after training, and the mean loss of the last epoch."""
 
 
+@dataclass(frozen=True)
+class HalfTrained:
+    """All that a lesson's later epochs need of the earlier ones: it may be pickled, and learnt to its end elsewhere."""
+
+    epochs: int  # that are over
+    trained: Mapping[str, Tensor]
+    descent: "Descent"
+    fit: LabelLoss
+    shuffle: np.random.Generator
+
+
 def train(model: PromptedModel, config: RunConfig, lessons: Sequence[Lesson]) -> list[Learnt]:
     """SGD that begins anew, for several clients side by side: each ends with the bits that it has alone."""
     if not model.method.shapes(model.encoder.clip, model.encoder.classes):
         return [(lesson.prompts, float("nan")) for lesson in lessons]
     pupils = [_Pupil(model, config, lesson) for lesson in lessons]
-    for batch_of_each in zip_longest(*(pupil.steps() for pupil in pupils)):
+    for batch_of_each in zip_longest(*(pupil.steps(config.train.epochs) for pupil in pupils)):
         _step(model, [(pupil, rows) for pupil, rows in zip(pupils, batch_of_each, strict=True) if rows is not None])
     return [pupil.learnt() for pupil in pupils]
+
+
+def train_first(model: PromptedModel, config: RunConfig, lesson: Lesson, epochs: int) -> HalfTrained:
+    """The first epochs of a lesson; `train_rest` comes to the bits that `train` has."""
+    pupil = _Pupil(model, config, lesson)
+    for rows in pupil.steps(epochs):
+        _step(model, [(pupil, rows)])
+    return pupil.half()
+
+
+def train_rest(model: PromptedModel, config: RunConfig, lesson: Lesson, half: HalfTrained) -> Learnt:
+    """The epochs that are left."""
+    pupil = _Pupil(model, config, lesson, half)
+    for rows in pupil.steps(config.train.epochs):
+        _step(model, [(pupil, rows)])
+    return pupil.learnt()
 
 
 def _step(model: PromptedModel, at_work: Sequence[tuple["_Pupil", Rows]]) -> None:
@@ -267,7 +294,7 @@ class Descent:
 class _Pupil:
     """One client's training within one round: what is trained, what stays as it is, what it is told."""
 
-    def __init__(self, model: PromptedModel, config: RunConfig, lesson: Lesson):
+    def __init__(self, model: PromptedModel, config: RunConfig, lesson: Lesson, half: HalfTrained | None = None):
         self._model, self._config, self._lesson = model, config, lesson
         given, names = model.named(lesson.prompts), model.method.shapes(model.encoder.clip, model.encoder.classes)
         self._begin = {name: given[name] for name in names}
@@ -275,23 +302,34 @@ class _Pupil:
             others = {name: value for name, value in given.items() if name not in names}
             self._constants = model.method.before_training(model.encoder, others)
         self._scales = {name: _scale(name, value, lesson.start, config) for name, value in self._begin.items()}
-        self._trained = {
-            name: self._scales[name].read(value).clone().requires_grad_() for name, value in self._begin.items()
-        }
-        fit = label_loss(lesson.selection, config.labels.cpl_loss, model.encoder.device)
-        self._fit = fit if lesson.beside is None else ThroughPriors(fit, lesson.beside, model.encoder.device)
-        self._descent = Descent(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
+        half = half or self._nothing_yet()
+        self._epochs, self._trained, self._descent = half.epochs, half.trained, half.descent
+        self._fit, self._shuffle = half.fit, half.shuffle
         self._last = float("nan")  # mean loss of the last epoch
 
-    def steps(self) -> Iterator[Rows]:
+    def _nothing_yet(self) -> HalfTrained:
+        """Where a lesson begins."""
+        config, lesson, device = self._config, self._lesson, self._model.encoder.device
+        begin = {name: self._scales[name].read(value) for name, value in self._begin.items()}
+        trained = {name: value.clone().requires_grad_() for name, value in begin.items()}
+        fit = label_loss(lesson.selection, config.labels.cpl_loss, device)
+        through = fit if lesson.beside is None else ThroughPriors(fit, lesson.beside, device)
+        descent = Descent(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
+        return HalfTrained(0, trained, descent, through, lesson.shuffle)
+
+    def steps(self, until: int) -> Iterator[Rows]:
         """The rows of the selection in each batch, epoch by epoch; a batch is learnt before the next is asked for."""
         images = len(self._lesson.selection.index)
-        for epoch in range(self._config.train.epochs):
+        for epoch in range(self._epochs, until):
             self._set_rates(epoch)
             self._total = 0.0
-            yield from batches(images, self._config.train.batch, self._lesson.shuffle)
+            yield from batches(images, self._config.train.batch, self._shuffle)
             self._fit.epoch_done()
-            self._last = self._total / images
+            self._last, self._epochs = self._total / images, epoch + 1
+
+    def half(self) -> HalfTrained:
+        """What there is after the epochs so far."""
+        return HalfTrained(self._epochs, self._trained, self._descent, self._fit, self._shuffle)
 
     def _set_rates(self, epoch: int) -> None:
         for name in self._trained:

@@ -16,6 +16,7 @@ from ..clip.timing import TowerRates
 from ..clip.tower_work import (
     embedding_work,
     image_work,
+    images_in_a_lot,
     prompt_work,
     text_work,
     token_bytes,
@@ -164,7 +165,10 @@ def memory_of(config: RunConfig, clip: Clip, size: RunSize) -> float:
 
 def working_memory(config: RunConfig, clip: Clip, size: RunSize) -> float:
     """Bytes that each process needs for itself, where several share the program, the weights and the images."""
-    return KEPT_FREED * max(step_memory(config, clip, size), look_memory(clip, size))
+    images = min(ENCODE_BATCH, max(size.train, size.test))
+    if config.model.threads <= 1:
+        images = images_in_a_lot(clip, images)
+    return KEPT_FREED * max(step_memory(config, clip, size), look_memory(clip, images))
 
 
 def step_memory(config: RunConfig, clip: Clip, size: RunSize) -> float:
@@ -175,16 +179,14 @@ def step_memory(config: RunConfig, clip: Clip, size: RunSize) -> float:
     contexts = [shape[0] for name, shape in shapes.items() if name.split()[-1] == "text"]
     images = 0 if method.keeps_images else image_work(clip, vectors, levels).kept * config.train.batch
     texts = sum(text_work(clip, size.classes, size.words, context).kept for context in contexts)
-    return images + texts + _widest(clip, 0 if method.keeps_images else config.train.batch)
+    return images + texts + look_memory(clip, 0 if method.keeps_images else config.train.batch)
 
 
-def look_memory(clip: Clip, size: RunSize) -> float:
-    """What a look at a batch of images has in memory at once."""
-    return _widest(clip, min(ENCODE_BATCH, max(size.train, size.test)))
+def look_memory(clip: Clip, images: int) -> float:
+    """What a look at so many images has in memory at once.
 
-
-def _widest(clip: Clip, images: int) -> float:
-    """In the middle of a block: two arrays of the hidden layer's size, and five of the tokens'."""
+    In the middle of a block: two arrays of the hidden layer's size, and five of the tokens'.
+    """
     tokens = token_bytes(clip) * images
     shape = getattr(clip.vision, "shape", None)
     return tokens * (5 + 2 * shape.hidden / shape.width if shape else 5)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from ..data.parallel import workers as cores
 from ..errors import ConfigError
+from .even_shares import evenly, longest, wrapped
 from .references import Arrays, read, written
 
 HowMany = int | Literal["auto"]
@@ -45,6 +46,13 @@ class WorkerLost(Exception):
     def __init__(self, code: int | None):
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with {code}"
         super().__init__(f"its process {how}, twice; is there enough memory? --workers 1 needs least")
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What comes of a job that was to be done in part only: the job that is left."""
+
+    rest: Any
 
 
 class JobFailed(Exception):
@@ -108,7 +116,11 @@ class Waiting:
     def __init__(self, names: Iterable[str], home: Mapping[str, WorkerProcess]):
         self._queues: dict[WorkerProcess | None, deque[str]] = {}
         for name in names:
-            self._queues.setdefault(home.get(name), deque()).append(name)
+            self.add(name, home.get(name))
+
+    def add(self, name: str, home: WorkerProcess | None) -> None:
+        """Behind all others of that process."""
+        self._queues.setdefault(home, deque()).append(name)
 
     def __bool__(self) -> bool:
         return any(self._queues.values())
@@ -128,8 +140,10 @@ class Workers:
     """Processes that all know `work`, and all it knows.
 
     A job goes to the process that did the last one under its name, which still has at hand what it computed for it,
-    unless another is idle; where there are many, several go in one message. A process that ends, killed or crashed,
-    is replaced, and its jobs are done again, with no other beside them: it may have been memory that was short.
+    unless another is idle; where there are many, several go in one message. Where there are few, a job of several
+    `parts` may begin in one process and end in another, so that all are done at the same time. A process that ends,
+    killed or crashed, is replaced, and its jobs are done again, with no other beside them: it may have been memory that
+    was short.
 
     >>> with Workers(2, lambda name, job: job * 10) as pool:
     ...     pool.run({"north": 1, "south": 2, "west": 3})
@@ -159,21 +173,53 @@ class Workers:
         Jobs that `stay` wait for the process that has at hand what was computed for them, even if another is idle.
         """
         results: dict[str, Any] = {}
+        took = dict.fromkeys(jobs, 0.0)
+        left, ends_at = dict(jobs), dict[str, WorkerProcess]()  # what is left of each, and by whom it is ended
 
         def take(name: str, result: Any, seconds: float) -> None:
+            took[name] += seconds
+            if isinstance(result, Unfinished):
+                left[name] = result.rest
+                waiting.add(name, ends_at.get(name))
+                return
             results[name] = result
-            self._seconds.setdefault(name, {})[_kind(jobs[name])] = seconds
+            self._seconds.setdefault(name, {})[_kind(jobs[name])] = took[name]
             if done is not None:
-                done(name, result, seconds)
+                done(name, result, took[name])
 
-        self._share_out(jobs)
         bundle = min(LARGEST_BUNDLE, max(1, len(jobs) // (BUNDLES_EACH * len(self._workers))))
-        waiting = Waiting(self._longest_first(jobs), self._home)
-        lost = self._do(waiting, jobs, take, self._workers, bundle, self._workers if stay else ())
+        if self._can_be_cut(jobs):
+            waiting, ends_at = self._in_parts(left)
+        else:
+            self._share_out(jobs)
+            waiting = Waiting(self._longest_first(jobs), self._home)
+        lost = self._do(waiting, left, take, self._workers, bundle, self._workers if stay else ())
         for name in lost:
-            if self._do(Waiting([name], {}), jobs, take, self._workers[:1], 1):
+            waiting = Waiting([name], {})
+            if self._do(waiting, left, take, self._workers[:1], 1):
                 raise JobFailed(name, WorkerLost(self._last_exit))
         return {name: results[name] for name in jobs}
+
+    def _in_parts(self, jobs: dict[str, Any]) -> tuple[Waiting, dict[str, WorkerProcess]]:
+        """Jobs for each process, as long as those of any other: some are cut, and end in another than they begin in."""
+        lengths = {name: self._seconds[name][_kind(job)] for name, job in jobs.items()}
+        groups = [[name for name in jobs if self._home[name] is worker] for worker in self._workers]
+        waiting, ends_at = Waiting((), {}), dict[str, WorkerProcess]()
+        for number, (worker, own) in enumerate(zip(self._workers, wrapped(groups, lengths), strict=True)):
+            for name, share in own:
+                parts = round(share * jobs[name].parts)
+                if 0 < parts < jobs[name].parts:
+                    jobs[name], ends_at[name] = jobs[name].up_to(parts), self._workers[number - 1]
+                waiting.add(name, worker if parts else self._workers[number - 1])
+        return waiting, ends_at
+
+    def _can_be_cut(self, jobs: Mapping[str, Any]) -> bool:
+        """Whether all are of several parts, and it is known how long each takes; of many nobody waits for one."""
+        known = (
+            getattr(job, "parts", 1) > 1 and name in self._home and _kind(job) in self._seconds.get(name, ())
+            for name, job in jobs.items()
+        )
+        return 1 < len(jobs) <= FEW and len(self._workers) > 1 and all(known)
 
     def grouped(self, names: Iterable[str]) -> list[list[str]]:
         """Names by the process that did the last job under them, for jobs about several."""
@@ -189,7 +235,7 @@ class Workers:
         lengths = {name: sum(self._seconds[name].values()) for name in jobs}
         now = [[name for name in jobs if self._home[name] is worker] for worker in self._workers]
         evener = evenly(now, lengths)
-        if _longest(evener, lengths) < WORTH_MOVING * _longest(now, lengths):
+        if longest(evener, lengths) < WORTH_MOVING * longest(now, lengths):
             self._home |= {name: worker for worker, own in zip(self._workers, evener, strict=True) for name in own}
 
     def _longest_first(self, jobs: Mapping[str, Any]) -> list[str]:
@@ -272,36 +318,6 @@ class Workers:
 def _kind(job: Any) -> str:
     """What was asked, where a job asks somebody something."""
     return type(getattr(job, "ask", job)).__name__
-
-
-def _longest(groups: Iterable[Iterable[str]], lengths: Mapping[str, float]) -> float:
-    return max(sum(lengths[name] for name in group) for group in groups)
-
-
-def evenly(groups: Sequence[Sequence[str]], lengths: Mapping[str, float]) -> list[list[str]]:
-    """The same names, moved and exchanged between the longest group and others as long as that makes it shorter.
-
-    >>> evenly([["a", "e"], ["b", "c", "d"]], {"a": 65, "b": 47, "c": 41, "d": 38, "e": 39})
-    [['a', 'b'], ['c', 'd', 'e']]
-    """
-    best = [list(group) for group in groups]
-    while True:
-        shorter = [tried for tried in _exchanges(best, lengths) if _longest(tried, lengths) < _longest(best, lengths)]
-        if not shorter:
-            return best
-        best = min(shorter, key=lambda tried: _longest(tried, lengths))
-
-
-def _exchanges(groups: list[list[str]], lengths: Mapping[str, float]) -> Iterator[list[list[str]]]:
-    """Every name of the longest group given to another, for one of its names or for none."""
-    longest = max(range(len(groups)), key=lambda number: sum(lengths[name] for name in groups[number]))
-    for other in (number for number in range(len(groups)) if number != longest):
-        for given in groups[longest]:
-            for taken in ([], *([name] for name in groups[other])):
-                tried = [list(group) for group in groups]
-                tried[longest] = [name for name in groups[longest] if name != given] + taken
-                tried[other] = [name for name in groups[other] if name not in taken] + [given]
-                yield tried
 
 
 @contextmanager

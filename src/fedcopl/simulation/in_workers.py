@@ -15,7 +15,7 @@ from ..config import RunConfig
 from ..data.parallel import free_memory
 from ..errors import CannotAnswer, ClientFailed, ConfigError, FedCoPLError
 from ..federation.adaptation import PriorState
-from ..federation.client import Client, ClientState
+from ..federation.client import Answered, Client, ClientState
 from ..federation.learner import Prompts
 from ..messages import Ask, Reply
 from ..methods import choose_method
@@ -25,17 +25,32 @@ from ..run.state_store import StateSpan, StoredStates, files_in
 from ..run.watcher import Watcher
 from .assemble import Simulation
 from .exams import ExamAnswers, Sat, SatByAll
-from .forked_workers import MANY, HowMany, JobFailed, WorkerLost, Workers, can_fork, how_many
+from .forked_workers import MANY, HowMany, JobFailed, Unfinished, WorkerLost, Workers, can_fork, how_many
+from .in_parts import HalfAnswered, first_part, parts_of, second_part
 from .local_clients import Engine, LocalClients, NotedClients
 from .together import LARGEST_TEAM, AskedTogether, Team, ToldByTeam, answered_side_by_side, side_by_side, teams
 
 
 @dataclass(frozen=True)
 class AskedOf:
-    """To a client, with what it keeps between two questions."""
+    """To a client, with what it keeps between two questions; perhaps to be answered in parts."""
 
     ask: Ask
     state: ClientState
+    parts: int = 1
+    part: int = 0  # to stop after; 0: after the last
+    half: HalfAnswered | None = None  # what came of the parts before
+
+    def up_to(self, part: int) -> "AskedOf":
+        return replace(self, part=part)
+
+    def of(self, client: Client) -> Answered | Unfinished:
+        if self.half is not None:
+            return second_part(client, self.ask, self.state, self.half)
+        if not self.part:
+            return client.answer(self.ask, self.state)
+        first = first_part(client, self.ask, self.state, self.part)
+        return Unfinished(replace(self, half=first)) if isinstance(first, HalfAnswered) else first
 
     def read(self) -> ClientState:
         return self.state
@@ -90,7 +105,9 @@ class Workplace:
 
     def __call__(self, name: str, job: Asked | AskedOfTeam | AskedTogether | Sat | SatByAll) -> Any:
         match job:
-            case AskedOf() | AskedOfStored():
+            case AskedOf():
+                return job.of(self.clients[name])
+            case AskedOfStored():
                 reply, state = self.clients[name].answer(job.ask, job.read())
                 return reply, job.kept(name, state)
             case AskedTogether() | AskedOfTeam():
@@ -141,7 +158,7 @@ class AskedInWorkers(LocalClients):
         states = self.states
         if isinstance(states, StoredStates):
             return AskedOfStored(ask, states.folder, states.spans[client], states.generation)
-        return AskedOf(ask, states[client])
+        return AskedOf(ask, states[client], parts_of(self._clients[client], ask))
 
     def _teams(self, priors: Mapping[str, PriorState]) -> list[Team]:
         groups = (teams({name: priors[name] for name in some}, LARGEST_TEAM) for some in self.pool.grouped(priors))
