@@ -12,7 +12,7 @@ from .models import class_rows
 from .step_worker import CONTEXT, VECTORS, WAYS, StepWorker
 
 BATCH = 64
-REACH = {47: 1.9, 100: 2.8, 200: 4.0}
+REACH = {47: 2.2, 100: 4.0, 200: 5.5}
 PEAK_REACH = 0.75
 TURNS = 5
 
