@@ -132,11 +132,15 @@ def test_a_job_begins_in_one_process_and_ends_in_another():
 
 def test_parts_too_small_to_cut_are_left_whole():
     with Workers(2, walked) as pool:
-        timed(pool, (4.0, 4.4, 4.0))  # 6.2 each: of b 2.2 are left, the half of two steps; of one step, nothing
-        assert len(set(pool.run({name: Steps(2) for name in "abc"})["b"])) == 2
-        timed(pool, (4.0, 4.4, 4.0))
-        done = pool.run({"a": Steps(1), "b": Steps(2), "c": Steps(2)})
-        assert all(len(set(where)) == 1 for where in done.values())
+        timed(pool, (4.0, 4.4, 4.0))  # 6.2 each: 2.2 of b go to the other, half of it
+        pool._in_parts(halves := {name: Steps(2) for name in "abc"})
+        assert halves == {"a": Steps(2), "b": Steps(2, until=1), "c": Steps(2)}
+        timed(pool, (5.0, 1.2, 6.0))  # 6.1 each: a tenth of b goes to the other, less than half a step of two
+        waiting, ends_at = pool._in_parts(whole := {name: Steps(2) for name in "abc"})
+        assert whole == {name: Steps(2) for name in "abc"} and not ends_at
+        assert [waiting.take(worker, 9, pool._workers) for worker in pool._workers] == [["a", "b"], ["c"]]
+        assert not pool._can_be_cut({"a": Steps(2), "b": Steps(1)})  # that one has no parts
+        assert not pool._can_be_cut({"a": Steps(2), "d": Steps(2)})  # nobody knows how long that one takes
 
 
 @pytest.mark.parametrize("deaths", [1, 2])

@@ -15,7 +15,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -156,9 +156,9 @@ class Workers:
         self._home: dict[str, WorkerProcess] = {}
         self._workers: list[WorkerProcess] = []
         self._last_exit: int | None = None  # of the last process that was lost
-        with _nothing_to_collect():
-            for _ in range(count):
-                self._workers.append(self._fork())
+        _leave_in_peace()
+        for _ in range(count):
+            self._workers.append(self._fork())
 
     def __enter__(self) -> "Workers":
         return self
@@ -166,6 +166,7 @@ class Workers:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.end()
+        gc.unfreeze()
 
     def run(self, jobs: Mapping[str, Any], done: Done | None = None, *, stay: bool = False) -> dict[str, Any]:
         """The results in the order of the jobs; JobFailed if one raised an error.
@@ -294,8 +295,8 @@ class Workers:
         gone.end()
         self._last_exit = gone.process.exitcode
         self._home = {name: worker for name, worker in self._home.items() if worker is not gone}
-        with _nothing_to_collect():
-            fresh = self._fork()
+        _leave_in_peace()
+        fresh = self._fork()
         self._workers[:] = [fresh if worker is gone else worker for worker in self._workers]
 
     def _begin_anew(self) -> None:
@@ -320,15 +321,14 @@ def _kind(job: Any) -> str:
     return type(getattr(job, "ask", job)).__name__
 
 
-@contextmanager
-def _nothing_to_collect() -> Iterator[None]:
-    """While processes are forked: or the first collection in each would write to, and so copy, every page."""
+def _leave_in_peace() -> None:
+    """Let nobody look for garbage among what is there before a fork.
+
+    The first collection in each process would write to, and so copy, every page; and in the parent each would look
+    through what belongs to thousands of clients, and stays.
+    """
     gc.collect()
     gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 def _serve(line: Connection, not_ours: list[Connection], work: Work, parent: int) -> None:
