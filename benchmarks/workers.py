@@ -1,6 +1,5 @@
 """A simulation's clients shared out among two processes, against one; and what memory that takes."""
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -9,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from .against_transformers import save_random_clip
-from .measure import Line, by_turns, counted
+from .measure import Line, by_turns, summary
 
 TURNS = 3
 RUN = [sys.executable, "-m", "fedcopl", "run", "--json"]
@@ -43,18 +42,38 @@ finally:
     print(json.dumps(most[0]), file=sys.stderr)
 """
 
-# Random weights know no class, so as published, where nobody refuses to train on doubtful labels.
-LARGE = [
-    "--as-published", "rounds=1", "epochs=1", "clients=4", "partition=iid", "evaluation.everywhere=false",
-    "labels.entropy_filter=false", "labels.confidence_filter=false", "per_class=4", "labeler=fpl",
-]  # fmt: skip
+# Random weights know no class, so as published, where nobody refuses to train on doubtful labels. Few images: each is
+# looked at several times beside the one step that is measured.
+ONE_STEP_EACH = """
+import sys, tempfile
+from dataclasses import replace
+from pathlib import Path
+import numpy as np
+from fedcopl.config import RunConfig, override
+from fedcopl.data.catalog import load_digits
+from fedcopl.published import as_published
+from fedcopl.simulation.simulate import simulate
+
+backbone, workers, threads = sys.argv[1], *map(int, sys.argv[2:])
+digits = load_digits()
+train = replace(digits.train, images=digits.train.images[:160], labels=None, clients=np.arange(160) % 4)
+test = replace(digits.test, images=digits.test.images[:0], labels=None, clients=np.zeros(0, int), names=[])
+train = replace(train, names=train.names[:160])
+dataset = replace(digits, train=train, test=test, clients=tuple("abcd"))
+pairs = ["rounds=1", "epochs=2", "partition=natural", "labels.entropy_filter=false", "labels.confidence_filter=false",
+         "per_class=4", "labeler=fpl", f"backbone={backbone}", f"threads={threads}"]
+config = RunConfig.from_mapping(override(as_published(), pairs), "benchmark")
+with tempfile.TemporaryDirectory() as folder:
+    [round] = simulate(config, Path(folder) / "run", dataset=dataset, workers=workers).rounds
+print(round.seconds_of["train"] / workers)
+"""
 
 
 def workers() -> Iterator[Line]:
     measured = by_turns(partial(_seconds, 2), partial(_seconds, 1), TURNS)
     detail = f"whole command, {measured.in_seconds}"
     yield Line("workers-demo", "the demo, 2 workers", "1 worker", measured.ratio, 1.7, detail=detail)
-    more = counted(_memory(2) / _memory(1))
+    more = summary([_memory(2) / _memory(1) for _ in range(TURNS)])
     yield Line("workers-memory", "memory of the demo, 2 workers", "1 worker", more, 1.3, True)
     with tempfile.TemporaryDirectory() as name:
         save_random_clip(Path(name))
@@ -81,8 +100,5 @@ def _memory(workers: int) -> float:
 
 def _training(backbone: str, workers: int, threads: int) -> float:
     """Seconds in which all clients are trained; with several workers they train at once."""
-    with tempfile.TemporaryDirectory() as folder:
-        how = [f"backbone={backbone}", f"threads={threads}", "--workers", str(workers), "--out", f"{folder}/run"]
-        told = subprocess.run([*RUN, *LARGE, *how], check=True, capture_output=True, text=True)
-        [round] = json.loads(told.stdout)["rounds"]
-    return float(round["seconds_of"]["train"]) / workers
+    command = [sys.executable, "-c", ONE_STEP_EACH, backbone, str(workers), str(threads)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -10,7 +10,7 @@ from fedcopl.clip.resnet import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.movement import movement
-from fedcopl.methods.prompted_model import PromptedModel
+from fedcopl.methods.prompted_model import ImageSide, PromptedModel
 from fedcopl.methods.prompts import initial_prompts, quiet_visual
 from fedcopl.rng import stream
 from methods.toolbox import config_of, encoder, images
@@ -140,7 +140,7 @@ def test_the_start_does_not_depend_on_the_threads(tiny):
 
 def test_the_quiet_start_answers_nearly_as_zero_shot_does():
     quiet, random = (
-        movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip, encoder().classes))
+        movement(ImageSide(PromptedModel(method, encoder()), images()), method.start(encoder().clip, encoder().classes))
         for method in (choose_method(config_of("fedcopl")), choose_method(config_of("fedcopl", RANDOM)))
     )
     assert quiet.images == 60
@@ -152,16 +152,18 @@ def test_no_prompts_move_nothing():
     method = choose_method(config_of("promptfl", "model.text_prompts=4"))
     model = PromptedModel(method, encoder())
     moved = movement(
-        model, images(), method.start(encoder().clip, encoder().classes)
+        ImageSide(model, images()), method.start(encoder().clip, encoder().classes)
     )  # "a photo of a" is the template itself
     assert moved.cosine == pytest.approx(1)
     assert moved.unchanged >= 0.98  # the template has no full stop
-    assert movement(model, type(images())(images().store, np.arange(0)), {}) is None
+    assert movement(ImageSide(model, type(images())(images().store, np.arange(0))), {}) is None
 
 
 def test_features_of_another_kind_have_no_cosine():
     method = choose_method(config_of("fedotp"))
-    moved = movement(PromptedModel(method, encoder()), images(), method.start(encoder().clip, encoder().classes))
+    moved = movement(
+        ImageSide(PromptedModel(method, encoder()), images()), method.start(encoder().clip, encoder().classes)
+    )
     assert moved.cosine is None
     assert 0 <= moved.unchanged <= 1
 

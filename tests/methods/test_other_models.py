@@ -16,7 +16,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.movement import movement
-from fedcopl.methods.prompted_model import PromptedModel
+from fedcopl.methods.prompted_model import ImageSide, PromptedModel
 from fedcopl.predict.classifier import Predictor
 from fedcopl.predict.onnx_export import export_onnx
 from methods.toolbox import config_of
@@ -86,7 +86,9 @@ def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):
     # SigLIP's words lose the full stop, so that "a photo of a" before "cat." is the hand-written sentence itself.
     words = len(siglip.clip.tokenizer.words("a photo of a"))
     method = choose_method(config_of("promptfl", f"model.text_prompts={words}"))
-    moved = movement(PromptedModel(method, siglip), images_of(siglip), method.start(siglip.clip, siglip.classes))
+    moved = movement(
+        ImageSide(PromptedModel(method, siglip), images_of(siglip)), method.start(siglip.clip, siglip.classes)
+    )
     assert moved.cosine == pytest.approx(1)
     assert moved.unchanged == 1
 

@@ -33,7 +33,7 @@ QUICK = 1.702
 def quick_gelu(x: Tensor) -> Tensor:
     """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, which torch has as one pass.
 
-    Written over x where no gradient is wanted: nobody needs x any more, and a second array would leave the cache.
+    Written over x: nobody needs it any more, and a second array of that size would leave the cache.
     """
     if torch.is_grad_enabled() and x.requires_grad:
         activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ class _QuickGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        scaled = x * QUICK
+        scaled = x.mul_(QUICK)
         ctx.save_for_backward(scaled)
         return F.silu(scaled).div_(QUICK)
 

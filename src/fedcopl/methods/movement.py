@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from ..algorithm.guard import at_even_distances
-from ..clip.image_tokens import ClientImages
-from .prompted_model import ImageSide, PromptedModel, Prompts
+from ..clip.image_tokens import Rows
+from .prompted_model import ImageSide, Prompts
 
 ENOUGH = 64  # images of a client to look at: a share of them is then known to a few per cent
 CLIENTS = 50  # at even distances among all, to look at: with more the mean would not be known better
@@ -24,10 +24,8 @@ class Movement:
     unchanged: float  # share of the images that get the same answer
 
 
-def movement_of_all(clients: Sequence[tuple[PromptedModel, ClientImages]], prompts: Prompts) -> Movement | None:
+def mean_movement(found: Sequence[Movement]) -> Movement | None:
     """Over several clients, each image counting alike; None where nobody has any."""
-    some = (clients[number] for number in at_even_distances(len(clients), CLIENTS))
-    found = [found for model, images in some if (found := movement(model, images, prompts)) is not None]
     if not found:
         return None
     weights = [one.images for one in found]
@@ -37,16 +35,20 @@ def movement_of_all(clients: Sequence[tuple[PromptedModel, ClientImages]], promp
 
 
 @torch.inference_mode()
-def movement(model: PromptedModel, images: ClientImages, prompts: Prompts) -> Movement | None:
-    """On some of a client's own images, at even distances; None for a client that has none."""
-    if not len(images):
+def movement(side: ImageSide, prompts: Prompts) -> Movement | None:
+    """On some of a client's own images, at even distances; None for a client that has none.
+
+    What plain CLIP sees is wanted of all of them soon: so it is looked at once, here.
+    """
+    if not len(side):
         return None
-    few = at_even_distances(len(images), ENOUGH)
-    side = ImageSide(model, images.part(few))
-    same = side.logits(prompts).argmax(-1) == side.zero_shot_logits().argmax(-1)
-    return Movement(len(few), _cosine(side, model.method.at_home(prompts)), same.double().mean().item())
+    few = at_even_distances(len(side), ENOUGH)
+    prompted, plain = side.part(few), side.zero_shot_logits()[torch.from_numpy(few)]
+    same = prompted.logits(prompts).argmax(-1) == plain.argmax(-1)
+    return Movement(len(few), _cosine(prompted, prompts, side, few), same.double().mean().item())
 
 
-def _cosine(side: ImageSide, prompts: Prompts) -> float | None:
-    prompted, plain = torch.cat(side.features(prompts)), torch.cat(side.plain_features())
+def _cosine(some: ImageSide, prompts: Prompts, side: ImageSide, few: Rows) -> float | None:
+    prompted = torch.cat(some.features(some.at_home(prompts)))
+    plain = torch.cat(side.plain_features())[torch.from_numpy(few).to(prompted.device)]
     return F.cosine_similarity(prompted, plain).double().mean().item() if prompted.shape == plain.shape else None

@@ -91,6 +91,14 @@ class ImageSide:
     def __len__(self) -> int:
         return len(self._images)
 
+    def part(self, rows: NDArray[np.int64]) -> "ImageSide":
+        """Some of these images, which keep what is computed of them for themselves."""
+        return ImageSide(self._model, self._images.part(rows))
+
+    def at_home(self, prompts: Prompts) -> Prompts:
+        """A client's model as it labels and is measured."""
+        return self._model.method.at_home(prompts)
+
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
         """The frozen part of some images, on the device."""
         if self._kept is not None:

@@ -1,11 +1,12 @@
 """A simulated federation put together: clients with their images, the audit that knows the truth, central bounds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algorithm.guard import at_even_distances
 from ..algorithm.partition import Partition, counts_by_client
 from ..algorithm.priors import Beside
 from ..algorithm.select import Corrections, Selection
@@ -23,7 +24,7 @@ from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method
 from ..methods.base import Method
 from ..methods.learner import ClipExam, ClipLearner
-from ..methods.movement import Movement, movement_of_all
+from ..methods.movement import CLIENTS, Movement, mean_movement, movement
 from ..rng import stream
 from ..run.build import BuiltModel, backbone_name, build_clip, build_images, build_model, expert_answers, known_mix
 from ..run.earlier import EarlierRun, begun_states, fitted
@@ -87,6 +88,15 @@ def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config:
     return Client(ToldTheTruth(learner, truth, classes), config.model_copy(update={"labels": every_image}), exam)
 
 
+MovementsOf = Callable[[Mapping[str, ClipLearner], Prompts], Sequence[Movement | None]]
+"""How far prompts take some clients' models from plain CLIP."""
+
+
+def movements_here(learners: Mapping[str, ClipLearner], prompts: Prompts) -> list[Movement | None]:
+    """In this process."""
+    return [movement(learner.side, prompts) for learner in learners.values()]
+
+
 @dataclass(frozen=True)
 class Simulation:
     """Everything that stays the same during a run."""
@@ -102,12 +112,15 @@ class Simulation:
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that go on from an earlier run
+    movements: MovementsOf = movements_here
 
     def first_movement(self) -> Movement | None:
         """How far the first prompts take the clients' models from plain CLIP; None where they were trained before."""
         if self.config.earlier:
             return None
-        return movement_of_all([(learner.model, learner.images) for learner in self.learners], self.audit.start)
+        each = list(zip(self.clients, self.learners, strict=True))
+        some = dict(each[number] for number in at_even_distances(len(each), CLIENTS))
+        return mean_movement([moved for moved in self.movements(some, self.audit.start) if moved is not None])
 
     @property
     def device(self) -> str:

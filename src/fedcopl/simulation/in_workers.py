@@ -19,7 +19,8 @@ from ..federation.client import Answered, Client, ClientState
 from ..federation.learner import Prompts
 from ..messages import Ask, Reply
 from ..methods import choose_method
-from ..methods.learner import ClipExam
+from ..methods.learner import ClipExam, ClipLearner
+from ..methods.movement import Movement, movement
 from ..run.cost_model import RunSize, working_memory
 from ..run.state_store import StateSpan, StoredStates, files_in
 from ..run.watcher import Watcher
@@ -97,13 +98,21 @@ class AskedOfTeam:
 
 
 @dataclass(frozen=True)
+class MovedBy:
+    """Prompts, of which it is asked how far they take a client's model from plain CLIP."""
+
+    prompts: Prompts
+
+
+@dataclass(frozen=True)
 class Workplace:
     """What a worker knows."""
 
     clients: Mapping[str, Client]
     exams: Mapping[str, ClipExam]
+    learners: Mapping[str, ClipLearner]
 
-    def __call__(self, name: str, job: Asked | AskedOfTeam | AskedTogether | Sat | SatByAll) -> Any:
+    def __call__(self, name: str, job: Asked | AskedOfTeam | AskedTogether | MovedBy | Sat | SatByAll) -> Any:
         match job:
             case AskedOf():
                 return job.of(self.clients[name])
@@ -112,6 +121,8 @@ class Workplace:
                 return reply, job.kept(name, state)
             case AskedTogether() | AskedOfTeam():
                 return job.of(self.clients)
+            case MovedBy():
+                return movement(self.learners[name].side, job.prompts)
             case Sat():
                 return job.by(self.exams[name])
             case SatByAll():
@@ -196,20 +207,25 @@ class ExamsInWorkers:
     clients: Sequence[str]
 
     def answers(self, sat: Mapping[str, Sat]) -> dict[str, ExamAnswers]:
-        return self._ran(sat)
+        return _measured(self.pool, sat)
 
     def everywhere(self, models: Sequence[Prompts], prior: PriorState) -> list[Score]:
         groups = self.pool.grouped(self.clients)
-        parts = self._ran({group[0]: SatByAll(group, models, prior) for group in groups}).values()
+        parts = _measured(self.pool, {group[0]: SatByAll(group, models, prior) for group in groups}).values()
         return [(sum(right for right, _ in one), sum(of for _, of in one)) for one in zip(*parts, strict=True)]
 
-    def _ran(self, jobs: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return self.pool.run(jobs)
-        except JobFailed as failed:
-            if isinstance(failed.cause, WorkerLost):
-                raise FedCoPLError(f"measuring the models of {failed}") from failed
-            raise failed.cause from failed
+
+def _movements(pool: Workers, learners: Mapping[str, ClipLearner], prompts: Prompts) -> list[Movement | None]:
+    return [*_measured(pool, {name: MovedBy(prompts) for name in learners}).values()]
+
+
+def _measured(pool: Workers, jobs: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return pool.run(jobs)
+    except JobFailed as failed:
+        if isinstance(failed.cause, WorkerLost):
+            raise FedCoPLError(f"measuring the models of {failed}") from failed
+        raise failed.cause from failed
 
 
 @contextmanager
@@ -233,9 +249,10 @@ def spread(simulation: Simulation, wanted: HowMany) -> Iterator[tuple[Engine, Si
             yield NotedClients, simulation
             return
         sizes = dict(zip(clients, map(len, simulation.parts.train), strict=True))
-        with Workers(count, Workplace(clients, simulation.exams), sizes) as pool:
-            exams = ExamsInWorkers(pool, tuple(simulation.exams))
-            measured = replace(simulation, audit=replace(simulation.audit, exams=exams))
+        learners = dict(zip(clients, simulation.learners, strict=True))
+        with Workers(count, Workplace(clients, simulation.exams, learners), sizes) as pool:
+            audit = replace(simulation.audit, exams=ExamsInWorkers(pool, tuple(simulation.exams)))
+            measured = replace(simulation, audit=audit, movements=partial(_movements, pool))
             yield partial(ClientsInWorkers, pool), measured
 
 
