@@ -31,7 +31,7 @@ BATCH, FILES, CLASSES = 32, 96, 47
 def against_transformers() -> Iterator[Line]:
     with both_models() as (ours, theirs, folder):
         yield vision_forward(ours, theirs, BATCH, 1.0)
-        yield from labelling(ours, theirs, write_images(folder / "images", FILES), (1.3, 1.3))
+        yield from labelling(ours, theirs, write_images(folder / "images", FILES), (1.3, 1.15))
 
 
 @contextmanager
