@@ -23,12 +23,12 @@ def evenly(groups: Sequence[Sequence[str]], lengths: Mapping[str, float]) -> lis
 
 def _exchanges(groups: list[list[str]], lengths: Mapping[str, float]) -> Iterator[list[list[str]]]:
     """Every name of the longest group given to another, for one of its names or for none."""
-    longest = max(range(len(groups)), key=lambda number: sum(lengths[name] for name in groups[number]))
-    for other in (number for number in range(len(groups)) if number != longest):
-        for given in groups[longest]:
+    busiest = max(range(len(groups)), key=lambda number: sum(lengths[name] for name in groups[number]))
+    for other in (number for number in range(len(groups)) if number != busiest):
+        for given in groups[busiest]:
             for taken in ([], *([name] for name in groups[other])):
                 tried = [list(group) for group in groups]
-                tried[longest] = [name for name in groups[longest] if name != given] + taken
+                tried[busiest] = [name for name in groups[busiest] if name != given] + taken
                 tried[other] = [name for name in groups[other] if name not in taken] + [given]
                 yield tried
 
