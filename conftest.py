@@ -51,8 +51,7 @@ LONGEST = (
     "tests/predict/test_export.py",
     "tests/methods/test_other_models.py",
     "tests/review/test_review_browser.py",
-    "tests/simulation/test_states_on_disk.py",
-    "tests/simulation/test_in_workers.py",
+    "tests/simulation/test_workers.py",
     "tests/report/test_in_browser.py",
     "tests/clip/test_clip.py",
     "tests/simulation/test_simulation.py",
@@ -64,7 +63,6 @@ LONGEST = (
     "tests/cli/test_federation_commands.py",
     "tests/methods/test_all_methods.py",
     "experiments/tests/test_experiment_trackers.py",
-    "tests/simulation/test_side_by_side.py",
     "tests/test_examples.py",
     "tests/run/test_cost_model.py",
     "experiments/tests/test_grid.py",
@@ -100,8 +98,7 @@ TOGETHER = {
     "tests/predict/test_export.py": "ONNX",
     "tests/methods/test_other_models.py": "ONNX",
     # The same plain runs, of tests/few_sites.py.
-    "tests/simulation/test_states_on_disk.py": "few sites",
-    "tests/simulation/test_in_workers.py": "few sites",
+    "tests/simulation/test_workers.py": "few sites",
 }
 
 

@@ -13,7 +13,7 @@ from fedcopl.rng import stream
 from fedcopl.simulation.local_clients import LocalClients
 
 CLASSES, WIDTH = 3, 4
-NO_PRIORS = {"balance": False, "site": False, "prototypes": False}  # the protocol of the paper
+NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}  # the protocol of the paper
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}
 
 
@@ -40,6 +40,9 @@ class FakeLearner:
 
     def features(self):
         return unit_rows(stream(0, "fake features", self.number).normal(size=(len(self.log_probs), WIDTH)))
+
+    def class_features(self):
+        return np.eye(CLASSES, WIDTH)
 
     def remember(self, selection):
         return {}

@@ -6,7 +6,7 @@ from functools import cache
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset
 
-SITE_ALONE = ["priors.balance=false", "priors.prototypes=false"]
+SITE_ALONE = ["priors.logit_bias=false", "priors.prototypes=false"]
 """Of the priors only the site's own: what sites learn together takes longer than such a run, and is the same in all."""
 
 

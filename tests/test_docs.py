@@ -79,6 +79,40 @@ def test_modules_named_in_documents_exist(path):
             assert (ROOT / "src/fedcopl" / package).with_suffix(".py").exists() or thing_called(name)
 
 
+WRITTEN = re.compile(r".*\.(?:py|md|toml|jinja|ipynb)")
+FOLDERS = ("src", "tests", "docs", "tools", "experiments", "benchmarks")
+CITED_PAGE = re.compile(r"[\w./-]*\w\.md\b")
+CITED_TEST = re.compile(r"\b(?:experiments/)?tests/[\w/]+\.py\b")
+NOT_IN_THE_REPOSITORY = re.compile(r"\bthe (?:spec|issue)\b|\bspec/|[(]spec\b", re.I)
+MADE_UP = {  # pages that the program writes, that a test makes up, or that are part of another project
+    *("index.md", "1.md", "decisions/index.md", "notebooks/a.md", "nowhere.md", "page.md", "results.md"),
+    *("results/paper/table6.md", "classifier/README.md", "DATASETS.md"),
+    *("tests/test_two.py", "tests/methods/test_NAME.py", "tests/methods/test_fedper.py"),
+}
+
+
+def citations_of_nothing(path):
+    text = path.read_text(encoding="utf-8")
+    cited = {*CITED_PAGE.findall(text), *CITED_TEST.findall(text)} - MADE_UP
+    missing = [
+        name for name in cited if not any((place / name).exists() for place in (ROOT, ROOT / "docs", path.parent))
+    ]
+    return [f"{path.relative_to(ROOT)}: {name}" for name in (*missing, *NOT_IN_THE_REPOSITORY.findall(text))]
+
+
+def test_cited_pages_and_tests_exist():
+    below = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if WRITTEN.fullmatch(path.name))
+    files = [*ROOT.glob("*.md"), *ROOT.glob("*.py"), *below]
+    assert len(files) > 500
+    assert [citation for path in files for citation in citations_of_nothing(path)] == []
+
+
+def test_the_architecture_page_has_every_file_that_uses_private_parts_of_flower():
+    table = page("docs/architecture.md").split("`deployment/flower_internals/`:")[1]
+    files = (ROOT / "src/fedcopl/deployment/flower_internals").glob("[!_]*.py")
+    assert sorted(re.findall(r"^\| `(\w+)` \|", table, re.M)) == sorted(file.stem for file in files)
+
+
 def commands_in(text):
     return set(re.findall(r"^\s*(?:\$ )?fedcopl (\w+)", text, re.M)) | set(re.findall(r"`fedcopl (\w+)", text))
 

@@ -12,7 +12,7 @@ ONLY = {  # packages from outside that only these parts may use
     "torch": {"clip", "methods", "predict"},
     "flwr": {"deployment", "flower_app", "simulation"},
     "tokenizers": {"clip"},
-    "sklearn": {"data"},
+    "sklearn": {"data", "predict"},
     "jinja2": {"report", "local_page"},
     "starlette": {"local_page", "review", "watch", "deployment"},  # the last: what a SuperLink of Flower's is made of
     "uvicorn": {"local_page"},
@@ -63,5 +63,5 @@ def test_sizes():
     sizes = dict(bodies())
     assert max(sizes.values()) <= 45, max(sizes, key=sizes.get)
     assert statistics.median(sizes.values()) <= 10
-    long = [str(path) for path in MODULES if len(path.read_text().splitlines()) > 400]
+    long = [str(path) for path in MODULES if len(path.read_text().splitlines()) > 500]
     assert not long

@@ -11,7 +11,8 @@ HEAVY = "{'torch', 'matplotlib', 'flwr', 'sklearn', 'scipy', 'jinja2'}"
 
 
 def test_public_names():
-    wanted = ["Classifier", "FedCoPLError", "Federation", "Result", "RunConfig", "Site", "load_config", "simulate"]
+    classes = ["Classifier", "FedCoPLError", "Federation", "Result", "RunConfig", "Site"]
+    wanted = [*classes, "load_config", "load_plugin", "simulate"]
     assert sorted(fedcopl.__all__) == wanted
     assert all(hasattr(fedcopl, name) for name in fedcopl.__all__)
     assert set(wanted) <= set(dir(fedcopl))

@@ -13,6 +13,7 @@ from typing import Any
 
 import fedcopl
 from fedcopl.federation.seam import Asking, Clients, Labelling, RoundReport
+from fedcopl.labelers import Labeler
 from fedcopl.methods.base import Method
 from fedcopl.run.reading import read_finished, read_so_far
 from fedcopl.run.record import (
@@ -30,7 +31,17 @@ from fedcopl.run.record_reader import ReadOutcome, read_outcome, read_rounds
 from results_schema import documented
 
 PAGE = Path(__file__).parents[1] / "docs" / "api.md"
-PUBLIC = ("simulate", "Federation", "Site", "Result", "Classifier", "RunConfig", "load_config", "FedCoPLError")
+PUBLIC = (
+    "simulate",
+    "Federation",
+    "Site",
+    "Result",
+    "Classifier",
+    "RunConfig",
+    "load_config",
+    "load_plugin",
+    "FedCoPLError",
+)
 PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     (
         "The library",
@@ -66,7 +77,7 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     (
         "The contract of a method",
         "`fedcopl.methods.base`; [adding a method](methods.md#adding-and-removing-a-method) is five touches.",
-        [Method],
+        [Method, Labeler],
     ),
 )
 BAR = "\\|"  # in a cell of a table
@@ -113,7 +124,7 @@ def _fields(kind: type) -> Iterator[str]:
     """What a plain class of data, or a method, has; the meaning of an outcome's keys has a page of its own."""
     if kind in (Outcome, RoundRecord, RefreshRecord, ClientRecord, Measured, Accuracies):
         yield f"\nIts fields: [results.json](results-format.md#{kind.__name__.lower()}).\n"
-    elif kind is Method or is_dataclass(kind):
+    elif kind in (Method, Labeler) or is_dataclass(kind):
         yield "\n| attribute | type | |\n|---|---|---|\n"
         for name, (kind_of, meaning) in documented(kind, in_words=ast.unparse).items():
             shown = kind_of.removeprefix("ClassVar[").removesuffix("]") if kind_of.startswith("ClassVar") else kind_of

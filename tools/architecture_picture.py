@@ -22,6 +22,7 @@ GROUND = (
     "errors",
     "files",
     "mistakes",
+    "plurals",
     "published",
     "rng",
 )  # single files that any part may use: no arrows lead there
@@ -42,16 +43,17 @@ COLUMN = {  # where a box stands in its row: chosen by eye, so that no arrow is 
     "simulation": 2.64,
     "predict": 1.66, "deployment": 2.55,
     "progress": 1.01, "report": 4.04,
-    "run": 2.2,
+    "run": 2.2, "plugins": 4.04,
     "methods": 2.4,
     "data": 0, "clip": 0.95,
     "federation": 2.4,
     "privacy": 2.4,
-    "algorithm": 1.9, "messages": 2.9,
+    "labelers": 3.3, "priors": 1.4,
+    "algorithm": 1.9, "messages": 2.9, "registry": 4.04,
 }  # fmt: skip
 STEP, ROW = 226, 106  # pixels from column to column and from row to row
 WIDTH, HEIGHT, MARGIN, HEAD = 196, 60, 24, 66  # of a box, of the edge, of what stands above the boxes
-CHARACTERS, GROUND_CHARACTERS = 35, 42  # that fit into a line of a box
+CHARACTERS, GROUND_CHARACTERS = 35, 26  # that fit into a line of a box
 Position = tuple[float, int]  # column and row
 Edge = tuple[str, str]
 

@@ -34,8 +34,8 @@ COMMON = (
     "model.threads=1",
     "evaluation.every=99",
     "evaluation.everywhere=false",
-    "priors.balance=false",
-    "priors.site=false",
+    "priors.logit_bias=false",
+    "priors.label_shift=false",
     "priors.prototypes=false",
 )
 HEAD = "| data | what is tried | zero-shot | start | end | end - zero-shot | undone | averages undone | gave up |"

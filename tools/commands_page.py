@@ -5,11 +5,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 from typer.main import get_command
 
 from fedcopl.cli import app
+from fedcopl.cli.command import Parameter, parameter_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "commands.md"
 HEAD = """# Commands
@@ -23,40 +24,25 @@ def page() -> str:
     return "\n".join([HEAD, *(section(name, command) for name, command in commands("fedcopl", get_command(app)))])
 
 
-def commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     """Every command with its whole name; groups are only a part of names."""
-    if not isinstance(command, click.Group):
+    if not hasattr(command, "commands"):
         yield name, command
         return
     for part, inner in command.commands.items():
         yield from commands(f"{name} {part}", inner)
 
 
-def section(name: str, command: click.Command) -> str:
+def section(name: str, command: Any) -> str:
     about = " ".join((command.help or "").split())
-    rows = [f"| {cell(title)} | {cell(text)} |" for title, text in parameters(command)]
+    found = (parameter_of(command, one) for one in command.params if not one.hidden)
+    rows = [f"| `{cell(one.shown)}` | {cell(explained(one))} |" for one in found]
     table = "\n".join(["| | |", "|---|---|", *rows]) if rows else ""
     return f"## {name}\n\n{cell(about)}\n\n{table}\n"
 
 
-def parameters(command: click.Command) -> Iterator[tuple[str, str]]:
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            if not parameter.hidden:
-                yield (
-                    ", ".join(f"`{word}`" for word in (*parameter.opts, *parameter.secondary_opts)),
-                    described(parameter),
-                )
-        else:
-            yield f"`{parameter.make_metavar(click.Context(command))}`", getattr(parameter, "help", "") or ""
-
-
-def described(option: click.Option) -> str:
-    """What it is, the words it takes, and its default where there is one worth telling."""
-    words = f" ({', '.join(map(str, option.type.choices))})" if isinstance(option.type, click.Choice) else ""
-    value = option.default
-    told = value is not None and value != "" and value is not False and not callable(value) and option.show_default
-    return f"{option.help or ''}{words}" + (f" Default: {value}." if told else "")
+def explained(one: Parameter) -> str:
+    return f"{one.help} Default: {one.default}." if one.default else one.help
 
 
 def cell(text: str) -> str:

@@ -18,10 +18,11 @@ import numpy as np
 from fedcopl.algorithm import FloatArray, IntArray
 from fedcopl.algorithm.allocate import quota
 from fedcopl.algorithm.estimate import estimate
-from fedcopl.algorithm.fpl_and_cpl import candidate_sets, match, select_candidates, select_top, sure_images
 from fedcopl.algorithm.partition import dirichlet, quantity
 from fedcopl.algorithm.select import Selection, select
-from fedcopl.federation.labelling import CPL_LEVELS, CPL_USUAL
+from fedcopl.labelers.base import sure_images
+from fedcopl.labelers.cpl import CPL_LEVELS, CPL_USUAL, candidate_sets, match, select_candidates
+from fedcopl.labelers.fpl import select_top
 from fedcopl_experiments.paper_names import BLOCKS, TITLES
 from fedcopl_experiments.paper_numbers import paper_tables
 from fedcopl_experiments.scales import FEW_CLIENTS, SKEWS

@@ -6,13 +6,14 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
 LAYERS = [  # lowest first: a part imports only from layers below its own
-    {"errors", "mistakes", "rng"},
-    {"config", "files", "algorithm", "messages"},
+    {"errors", "mistakes", "plurals", "rng"},
+    {"config", "files", "algorithm", "messages", "registry"},
+    {"labelers", "priors"},
     {"privacy", "published"},
     {"federation"},
     {"clip", "data"},
     {"methods"},
-    {"run"},
+    {"run", "plugins"},
     {"progress", "report"},
     {"deployment", "predict"},
     {"simulation"},

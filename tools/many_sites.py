@@ -32,7 +32,7 @@ ROUNDS, TURNS = 4, 3
 TICKS = os.sysconf("SC_CLK_TCK")
 SETTINGS = [f"rounds={ROUNDS}", "epochs=1", "threads=1"]
 # Four questions to everybody in each round, as many as a round without priors and secure sums can have.
-NO_PRIORS = ["refresh_every=1", "priors.balance=false", "priors.site=false", "priors.prototypes=false"]
+NO_PRIORS = ["refresh_every=1", "priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false"]
 SETTLED = 60.0  # seconds after which a site that nobody asks looks for questions most seldom
 
 
@@ -82,8 +82,9 @@ class MadeUp:
 
 def serve_made_up(name: str, root: Path, address: str) -> None:
     """Until killed: the loop of `fedcopl join` around made-up answers."""
+    from fedcopl.deployment.certificates import private_key
     from fedcopl.deployment.flower_internals.site_connection import site_connection
-    from fedcopl.deployment.site.server_probe import ServerAddress, private_key
+    from fedcopl.deployment.site.server_probe import ServerAddress
     from fedcopl.deployment.site.site_process import SiteNews, _answer_questions
     from fedcopl.run.watcher import SilentWatcher
 

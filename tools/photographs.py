@@ -45,7 +45,7 @@ COMMON = (
     "evaluation.every=99",
     "evaluation.everywhere=false",
 )
-NO_PRIORS = ("priors.balance=false", "priors.site=false", "priors.prototypes=false")
+NO_PRIORS = ("priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false")
 RECIPES: Mapping[str, tuple[str, ...]] = {
     "published": tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if key != "train.batch"),
     "quiet": ("train.held_out=0", *NO_PRIORS),

@@ -84,7 +84,7 @@ or empty.
 * A **new key** does not change the version: whoever reads must pass over keys it does not know.
 * A key that **means something else**, or goes, makes it {SCHEMA + 1}, with a way to read {SCHEMA}.
 
-## ReadOutcome it
+## Reading it
 
 ```python
 import json

@@ -1,15 +1,20 @@
-"""A fixed set of small runs, and whether two versions of the code give the same bits in them.
+"""Run a fixed set of small experiments and compare their results between two versions of the code, bit by bit.
 
-    python tools/same_bits.py play FOLDER           plays them with the code that is installed
-    python tools/same_bits.py compare OLD NEW       says what differs, and leaves with 1 if anything does
+    python tools/same_bits.py play FOLDER [--as-published]   run them with the installed code
+    python tools/same_bits.py compare OLD NEW                list the differences; exit code 1 if there are any
 
-Prompts and labels are compared as bytes, results.json number by number; times, versions and the written-out settings
-are left out. A change that is meant to change no result (a move, a rename, a speed-up) is held to this.
+The set has one run per method, several settings of FedCoPL, a run that is killed and resumed, and a deployment of two
+sites as real processes. Prompts and labels are compared as bytes, results.json number by number; times, versions and
+the written-out settings are left out. A refactoring must not change any of these bits.
 """
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +39,17 @@ CHOSEN = {
     "noise": "privacy.noise=0.5 method=promptfl",
     "secure-noise": "privacy.secure_sums=true privacy.noise=1 method=promptfl",
 }
-UNLIKE = {"seconds", "seconds_of", "seconds_per_step", "versions", "settings", "schema"}  # differ without any harm
+RESUMED = "rounds=3"  # killed once the first checkpoint is there, then resumed
+WITH_PRIORS = "priors.logit_bias=true priors.label_shift=true priors.prototypes=true".split()
+UNLIKE = {
+    "seconds",
+    "seconds_of",
+    "seconds_per_step",
+    "versions",
+    "settings",
+    "schema",
+    "called",
+}  # differ without any harm
 
 
 def runs() -> dict[str, str]:
@@ -46,9 +61,57 @@ def runs() -> dict[str, str]:
 
 def play(folder: Path, start: str) -> None:
     for name, settings in runs().items():
-        words = [*SMALL, *start.split(), *settings.split(), "--out", str(folder / name)]
-        subprocess.run([sys.executable, "-m", "fedcopl", "run", *words], check=True, stdout=subprocess.DEVNULL)
+        _run(folder / name, [*start.split(), *settings.split()])
         print(name, flush=True)
+    play_resumed(folder / "resumed", [*start.split(), RESUMED])
+    play_two_sites(folder / "two-sites", [] if "--as-published" in start else WITH_PRIORS)
+
+
+def _command(out: Path, settings: list[str]) -> list[str]:
+    return [sys.executable, "-m", "fedcopl", "run", *SMALL, *settings, "--out", str(out)]
+
+
+def _run(out: Path, settings: list[str]) -> None:
+    subprocess.run(_command(out, settings), check=True, stdout=subprocess.DEVNULL)
+
+
+def play_resumed(out: Path, settings: list[str]) -> None:
+    """Kill a run after its first checkpoint and resume it; fails if it ended before it could be killed."""
+    running = subprocess.Popen(_command(out, settings), stdout=subprocess.DEVNULL, start_new_session=True)
+    while not (out / "checkpoint.safetensors").exists() and running.poll() is None:
+        time.sleep(0.01)
+    os.killpg(running.pid, signal.SIGKILL)
+    if running.wait() == 0:
+        sys.exit("resumed: the run ended before it could be killed")
+    _run(out, [*settings, "--resume"])
+    print("resumed", flush=True)
+
+
+def play_two_sites(out: Path, settings: list[str]) -> None:
+    """A server and two sites as real processes; the server's folder and each site's prompts are kept."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from deployment.deployment import Deployment
+
+    shutil.rmtree(out, ignore_errors=True)
+    root = out.with_name("two-sites.tmp").absolute()
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    deployed = Deployment(root, count=2)
+    try:
+        deployed.admit(*deployed.names)
+        deployed.server("rounds=2", *settings, min_sites=2)
+        for name in deployed.names:
+            deployed.join(name)
+        if deployed.wait_for_end():
+            sys.exit(deployed.all_logs())
+    finally:
+        deployed.end()
+    shutil.copytree(root / "run", out)
+    for name in deployed.names:
+        [file] = deployed.home(name).glob(f"runs/*/prompts/clients/{name}.safetensors")
+        shutil.copy(file, out / f"{name}.safetensors")
+    shutil.rmtree(root)
+    print("two-sites", flush=True)
 
 
 def played(folder: Path) -> list[str]:

@@ -3,6 +3,7 @@
 What a run does is one of its options: `act=crash`, `act=meet 2`, ...; `until=FILE` makes it behave once FILE exists.
 """
 
+import multiprocessing
 import os
 import sys
 from functools import partial
@@ -77,6 +78,16 @@ def _compute_forever(config, runs):
         sum(range(1000))
 
 
+def _fork(config, runs):
+    """As a simulation forks its workers, while the grid's worker waits for its next task."""
+    until(lambda: any("_receive" in str(frame.f_code) for frame in sys._current_frames().values()))
+    child = multiprocessing.get_context("fork").Process(target=os.getpid, daemon=True)
+    child.start()
+    child.join(20)
+    if child.is_alive():
+        raise TimeoutError("a forked process hangs")
+
+
 def _meet(count, config, runs):
     """Until so many processes are at work."""
     until(lambda: len({line.split()[1] for line in (runs / "plays.txt").read_text().splitlines()}) >= count)
@@ -89,6 +100,7 @@ ACTS = {
     "abort": _abort,
     "be killed at the end": lambda config, runs: None,
     "be killed": lambda config, runs: os.kill(os.getpid(), 9),
+    "fork": _fork,
     "leave": lambda config, runs: os._exit(3),
     "meet 2": partial(_meet, 2),
     "meet 3": partial(_meet, 3),

@@ -143,10 +143,10 @@ def test_the_grid_has_every_method_and_its_bounds():
     untrained = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row[0] in alone.values()]
     assert {cell.column for cell in untrained} == {("none",)}
     rows = configs("grid", DEMO, column=("none",))
-    assert rows["Central, true labels",].options == {"labels": "truth"}
+    assert rows["Central + true labels",].options == {"labels": "truth"}
     assert {cell.row for cell in EXPERIMENTS["grid"].cells(DEMO) if not cell.ranked} == {
         ("Central",),
-        ("Central, true labels",),
+        ("Central + true labels",),
         ("zero-shot CLIP",),
     }
 
@@ -181,7 +181,7 @@ def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
         "FedBias",
         *before[-2:],
         "AllInOne",
-        "Central, true labels",
+        "Central + true labels",
         *alone,
         "zero-shot CLIP",
     ]
@@ -291,12 +291,12 @@ def test_a_method_more_is_as_many_runs_more_as_documented(counts, monkeypatch):
 
 
 def test_priors_are_a_dimension_of_the_grid_and_nothing_else_differs():
-    off, on = (configs("grid-priors", DEMO, column=("FPL", word)) for word in ("off", "on"))
+    off, on = (configs("grid-priors", DEMO, column=("FPL", word)) for word in ("no priors", "+ priors"))
     assert set(off) == set(on) == {(method.title,) for method in grid_methods()}
     for row, without in off.items():
         switches = on[row].priors
         assert without.model_copy(update={"priors": switches, "name": on[row].name}) == on[row]
-        assert switches.balance and switches.site and switches.prototypes
-        assert not (without.priors.balance or without.priors.site or without.priors.prototypes)
+        assert switches.logit_bias and switches.label_shift and switches.prototypes
+        assert not (without.priors.logit_bias or without.priors.label_shift or without.priors.prototypes)
     whole = on[("FedCoPL",)]
     assert (whole.train, whole.sharing.bounded) == (RunConfig().train.model_copy(update={"epochs": 4}), True)

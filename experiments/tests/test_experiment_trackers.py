@@ -49,6 +49,7 @@ def test_tensorboard_knows_the_settings(tmp_path):
     metadata = board(tmp_path / "run-k2").SummaryMetadata("_hparams_/session_start_info")
     settings = HParamsPluginData.FromString(metadata.plugin_data.content).session_start_info.hparams
     assert settings["seed"].number_value == 2
+    assert settings["ran"].string_value == "FedCoPL"
     assert settings["data.partition"].string_value == "dirichlet"
     assert settings["labels.global_allocation"].bool_value is True
 
@@ -107,6 +108,7 @@ def test_mlflow_reads_what_was_measured(client):
     assert first.info.status == "FINISHED"
     assert first.info.end_time - first.info.start_time == 55_000  # 03:04:05 to 03:05:00
     assert first.data.params["data.beta"] == "0.1"
+    assert first.data.tags["fedcopl.ran"] == "FedCoPL"
     assert first.data.metrics["macro"] == 0.75
     history = client.get_metric_history(first.info.run_id, "macro")
     assert [(point.step, point.value) for point in history] == MACRO
@@ -166,7 +168,9 @@ def test_wandb_has_what_was_measured_without_a_network(tmp_path, monkeypatch):
     [run] = [record.run for record in records if record.HasField("run")]
     settings = {one.key: json.loads(one.value_json) for one in run.config.update}
     assert (run.run_id, run.display_name, run.project) == ("k1", "first", "fedcopl")
-    assert settings["data.beta"] == 0.1 and settings["labels.global_allocation"] is True
+    assert (
+        settings["ran"] == "FedCoPL" and settings["data.beta"] == 0.1 and settings["labels.global_allocation"] is True
+    )
     rows = [
         {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
         for record in records

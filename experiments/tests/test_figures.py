@@ -37,7 +37,7 @@ def test_accuracy_over_the_rounds_with_zero_shot_beside_it():
 
 def test_accuracy_over_the_number_of_clients():
     [panel] = panels("fig-clients", DEMO, lambda config: config.data.clients / 100)
-    assert [(point.x, point.mean) for point in lines(panel)["PromptFL", ""].points] == [
+    assert [(point.x, point.mean) for point in lines(panel)["PromptFL + FPL", ""].points] == [
         (5, 5),
         (10, 10),
         (30, 30),
@@ -50,7 +50,7 @@ def test_what_the_papers_tables_say_of_a_figure_stands_beside_ours():
     first = panels("fig-clients", PAPER, lambda config: None)[0]
     assert first.title == "DTD"
     assert lines(first)["FedCoPL", ""].paper == ((10, 60.89),)  # table 1; the figure's other points are in no table
-    assert lines(first)["FedOPT", ""].paper == ((10, 51.97),)
+    assert lines(first)["FedOPT + FPL", ""].paper == ((10, 51.97),)
     rate = panels("fig-participation", PAPER, lambda config: None)[0]
     assert lines(rate)["FedCoPL", ""].paper == ((1, 60.89),)
     tau = panels("fig-tau", PAPER, lambda config: None)[1]

@@ -13,7 +13,7 @@ import pytest
 import fake_simulation
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.run.folder import RunFolder
-from fedcopl_experiments import grid_runner, workers
+from fedcopl_experiments import grid_runner, grid_workers
 from fedcopl_experiments import run_key as keys
 from fedcopl_experiments.grid_runner import run_grid
 from fedcopl_experiments.run_folders import WHOLE
@@ -24,7 +24,7 @@ from grid_tools import Diary, config_of, plays, store_of
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
     """No torch in the workers, and a program that does not change while it is being tested."""
-    monkeypatch.setattr(workers, "START", fake_simulation.START)
+    monkeypatch.setattr(grid_workers, "START", fake_simulation.START)
     for module in (keys, grid_runner):
         monkeypatch.setattr(module, "code_version", lambda: fake_simulation.CODE)
     monkeypatch.setattr(grid_runner, "LOOK_AGAIN", 0.05)
@@ -45,6 +45,10 @@ def test_each_run_is_played_once_and_told(tmp_path):
     assert [key for key, *_ in plays(tmp_path)] == [run_key(one), run_key(two)]
     assert diary.plan == (2, 0)
     assert diary.of(run_key(one)) == ["started", "0 of 2", "1 of 2", "finished"]
+
+
+def test_a_run_may_fork_while_the_next_task_is_waited_for(tmp_path):
+    assert play(tmp_path, config_of(act="fork"))[0].failed == {}
 
 
 def test_what_is_kept_of_a_run(tmp_path):
@@ -297,16 +301,16 @@ def ask_for_gpus(tmp_path, monkeypatch, script):
     asker.chmod(asker.stat().st_mode | stat.S_IEXEC)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return workers.devices()
+    return grid_workers.devices()
 
 
 def test_gpus_are_asked_for_without_torch(tmp_path, monkeypatch):
     assert ask_for_gpus(tmp_path, monkeypatch, "echo 0; echo 1") == ["0", "1"]
     assert ask_for_gpus(tmp_path, monkeypatch, "echo no driver; exit 9") == []
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    assert workers.devices() == []
+    assert grid_workers.devices() == []
 
 
 def test_a_user_who_hides_all_gpus_has_none(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert workers.devices() == []
+    assert grid_workers.devices() == []

@@ -99,7 +99,7 @@ class RealDiary(Diary):
 
 
 def real_config():
-    alone = {"balance": False, "prototypes": False}  # what sites learn together is older than the first round
+    alone = {"logit_bias": False, "prototypes": False}  # what sites learn together is older than the first round
     quick = {"rounds": 5, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"threads": 1}, "priors": alone}
     return RunConfig.from_mapping(quick, "test")
 

@@ -16,6 +16,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.run.record import Outcome, RoundRecord
 from fedcopl_experiments.commands.grid_display import GridBarWatcher, GridLineWatcher, GridProgress, duration, watch
 from fedcopl_experiments.commands.reproduce import read_seeds
+from waiting import PATIENCE
 
 COMMAND = [sys.executable, "-m", "fedcopl", "reproduce"]
 
@@ -114,9 +115,13 @@ def test_failed_runs_are_told_at_the_end_and_the_rest_is_drawn(typed, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_table_from_runs_to_files_and_nothing_is_played_twice(typed, tmp_path):
-    words = ["table6", "fig-drift", "--scale", "smoke", "--jobs", "2"]
-    first = subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("jobs", [[], ["--jobs", "2"]], ids=["one run with two workers", "two runs at once"])
+def test_a_table_from_runs_to_files_and_nothing_is_played_twice(typed, tmp_path, jobs, monkeypatch):
+    monkeypatch.setenv("FEDCOPL_WORKERS", "2")
+    words = ["table6", "fig-drift", "--scale", "smoke", *jobs]
+    first = subprocess.run(
+        [*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     assert first.returncode == 0, first.stderr
     assert "4 runs, 0 of them done already" in first.stderr
     assert "4/4" in first.stderr

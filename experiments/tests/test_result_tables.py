@@ -42,6 +42,21 @@ def test_mean_and_spread_over_the_seeds():
     assert "Mean ± standard deviation over the seeds 1, 2, 3." in made.notes
 
 
+def test_every_number_says_what_ran():
+    made = table("table2", DEMO, lambda config: 0.5)
+    assert entry(made, ("PromptFL", "FPL"), ("digits",)).ran == "PromptFL + FPL (as published)"
+    assert entry(made, ("CLIP", "-"), ("digits",)).ran == "CLIP"
+    assert "All methods as published: without priors." in made.notes
+    assert "All methods as published: without priors." in to_latex(made)
+    [row] = [row for row in csv.DictReader(io.StringIO(to_csv(made))) if row["Method"] == "FedCoPL"]
+    assert row["ran"] == "FedCoPL (as published)"
+    both = table("grid-priors", DEMO, lambda config: 0.5)
+    assert not any("as published" in note for note in both.notes)
+    block = both.blocks[0].title
+    assert entry(both, ("PromptFL",), ("FPL", "no priors"), block).ran == "PromptFL + FPL"
+    assert entry(both, ("PromptFL",), ("FPL", "+ priors"), block).ran == "PromptFL + FPL + priors"
+
+
 def test_one_seed_has_no_spread():
     made = table("table2", DEMO, lambda config: 0.5)
     assert entry(made, ("FedCoPL", "CoPL"), ("digits",)).sample.std is None

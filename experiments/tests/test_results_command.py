@@ -1,6 +1,7 @@
 """`fedcopl results` as a person types it."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,8 @@ from stored_runs import failed, stored
 @pytest.fixture
 def folder(tmp_path):
     store = ResultStore(tmp_path / "results" / FILE_NAME)
-    store.record(stored("k1", name="first", method="promptfl"))
+    run = stored("k1", name="first", method="promptfl")
+    store.record(replace(run, outcome=replace(run.outcome, method="PromptFL + CoPL + priors")))
     store.record(failed("k2", error="photos: there is no such folder\nTraceback: a long story"))
     return store.path.parent
 
@@ -29,7 +31,8 @@ def test_the_table(folder):
     said = results("--place", folder)
     assert said.exit_code == 0
     [first] = [line for line in said.stdout.splitlines() if line.startswith("k1")]
-    assert first.split() == ["k1", "promptfl", "copl", "1", "50.0", "75.0", "3"]
+    assert re.split(" {2,}", first) == ["k1", "PromptFL + CoPL + priors", "1", "50.0", "75.0", "3"]
+    assert "fedcopl, copl" in said.stdout  # of a run that failed nobody knows more than its settings
     assert "k2 failed: photos: there is no such folder\n" in said.stdout
     assert "long story" not in said.stdout
     assert "1 done, 1 failed, 4 s in all" in said.stdout
@@ -55,6 +58,7 @@ def test_runs_stand_under_the_settings_in_which_they_differ(tmp_path):
 def test_json_is_one_list(folder):
     rows = {row["key"]: row for row in json.loads(results("--place", folder, "--json").stdout)}
     assert rows["k1"]["final.macro"] == 0.75
+    assert rows["k1"]["ran"] == "PromptFL + CoPL + priors"
     assert rows["k1"]["data.clients"] == 10
     assert rows["k2"]["status"] == "failed"
 
@@ -64,7 +68,7 @@ def test_the_exports(folder, tmp_path):
     assert said.exit_code == 0
     assert said.stdout.splitlines() == [
         f"{tmp_path / 'all.csv'} and all-rounds.csv beside it",
-        f"{tmp_path / 'b'}: 1 runs; look at them with: tensorboard --logdir {tmp_path / 'b'}",
+        f"{tmp_path / 'b'}: 1 run; look at them with: tensorboard --logdir {tmp_path / 'b'}",
     ]
     assert (tmp_path / "all-rounds.csv").exists()
     assert (tmp_path / "b" / "first-k1").is_dir()
@@ -74,7 +78,7 @@ def test_the_exports(folder, tmp_path):
 def test_the_export_for_mlflow(folder, tmp_path):
     said = results("--place", folder, "--mlflow", tmp_path / "m")
     assert said.stdout == (
-        f"{tmp_path / 'm'}: 1 new runs; look at them with: "
+        f"{tmp_path / 'm'}: 1 new run; look at them with: "
         f"mlflow ui --backend-store-uri sqlite:///{tmp_path / 'm' / 'mlflow.db'}\n"
     )
     assert (tmp_path / "m" / "mlflow.db").exists()
@@ -83,7 +87,7 @@ def test_the_export_for_mlflow(folder, tmp_path):
 @pytest.mark.slow
 def test_the_export_for_wandb(folder, tmp_path):
     said = results("--place", folder, "--wandb", tmp_path / "w")
-    assert said.stdout.startswith(f"{tmp_path / 'w'}: 1 new runs, on this machine only; to send them: wandb sync ")
+    assert said.stdout.startswith(f"{tmp_path / 'w'}: 1 new run, on this machine only; to send them: wandb sync ")
     assert len(list((tmp_path / "w" / "wandb").glob("offline-run-*-k1/*.wandb"))) == 1
 
 

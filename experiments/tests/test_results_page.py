@@ -77,10 +77,10 @@ def test_what_a_person_wrote_stays(before, between, after):
 def test_of_two_grids_only_the_one_that_is_asked_for_is_made_anew():
     made = page_sections(DEMO, MadeUp(lambda config: 0.75), (1,), "fedcopl reproduce grid-priors", "grid-priors")
     assert set(made) == {"how-priors", "priors-dirichlet-0.1", "priors-labels-dirichlet-0.1"}
-    assert (
-        "| Method | CoPL off | CoPL on | FPL off | FPL on | CPL off | CPL on | none off | none on |"
-        in made["priors-dirichlet-0.1"]
-    )
+    columns = [
+        f"{labeler} {priors}" for labeler in ("CoPL", "FPL", "CPL", "none") for priors in ("no priors", "+ priors")
+    ]
+    assert f"| Method | {' | '.join(columns)} |" in made["priors-dirichlet-0.1"]
     page = "<!-- table: how -->\nold\n<!-- end -->\n<!-- table: how-priors -->\n<!-- end -->"
     filled = update_page(page, made, "page", others=["how"])
     assert "\nold\n" in filled and made["how-priors"] in filled
@@ -92,7 +92,7 @@ def test_of_the_grid_with_priors_only_what_was_played_is_shown():
 
     made = page_sections(DEMO, MadeUp(rule), (1,), "fedcopl reproduce grid-priors", "grid-priors")
     head, _, *rows = made["priors-dirichlet-0.1"].splitlines()
-    assert head == "| Method | CoPL off | CoPL on | FPL off | FPL on |"
+    assert head == "| Method | CoPL no priors | CoPL + priors | FPL no priors | FPL + priors |"
     assert [row.split(" |")[0] for row in rows] == ["| FedCoPL", "| PromptFL"]
     assert rows[0].endswith("| – | – |")
 

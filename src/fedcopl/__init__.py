@@ -1,19 +1,19 @@
 """FedCoPL: cooperative pseudo labelling for unsupervised federated classification (ICCV 2025).
 
-Importing this loads neither torch nor matplotlib; what needs them brings them when it is first used.
+Importing this loads next to nothing; each name loads what it needs when it is first used.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from .config import RunConfig
-from .config import load as load_config
 from .errors import FedCoPLError
 
 if TYPE_CHECKING:
     __version__: str
     from .api import Federation, Result, Site, simulate
+    from .config import RunConfig
+    from .config import load as load_config
+    from .plugins import load_plugin
     from .predict import Classifier
 
 __all__ = [
@@ -24,18 +24,29 @@ __all__ = [
     "RunConfig",
     "Site",
     "load_config",
+    "load_plugin",
     "simulate",
 ]
-LATE = {"Classifier": "predict", "Federation": "api", "Result": "api", "Site": "api", "simulate": "api"}
+LATE = {  # name -> module and name in it
+    "Classifier": ("predict", "Classifier"),
+    "Federation": ("api", "Federation"),
+    "Result": ("api", "Result"),
+    "RunConfig": ("config", "RunConfig"),
+    "Site": ("api", "Site"),
+    "load_config": ("config", "load"),
+    "load_plugin": ("plugins", "load_plugin"),
+    "simulate": ("api", "simulate"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The names that bring torch along, when somebody asks for them, and the version that is installed."""
+    """Load a public name when it is first used; also the version that is installed."""
     if name == "__version__":
-        return version("fedcopl")
+        return import_module("importlib.metadata").version("fedcopl")
     if name not in LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{LATE[name]}", __name__), name)
+    module, attribute = LATE[name]
+    return getattr(import_module(f".{module}", __name__), attribute)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The settings of a run: read once, checked whole, never changed after.
+"""The settings of a run, checked when they are read.
 
 Scalars in sections only, so that the same settings can travel as flat `section.key = value` pairs.
 """
@@ -83,7 +83,7 @@ class Model(Section):
     memory: float = Field(4.0, ge=0)
     """GB of embedded images kept in memory; beyond that they are embedded anew from the cache each time"""
     threads: int = Field(0, ge=0)
-    """CPU threads; 0: one for the embedded model and for each worker of a simulation, otherwise as torch chooses"""
+    """CPU threads; 0: one for the embedded model and in workers, otherwise as torch chooses; above 1: no workers"""
 
 
 class LabelSettings(Section):
@@ -128,16 +128,16 @@ class LabelSettings(Section):
 
 
 class Priors(Section):
-    """What is known without a label: how the model leans, in what mix a site holds the classes, what they look like."""
+    """Label-free calibration: logit bias, class priors of the clients, prototypes."""
 
-    balance: bool = True
-    """all sites find out together how far the model leans towards some classes, and take that off"""
-    mix: str = ""
-    """file with the share of each class over all sites together, where it is known: `class,share`, or JSON"""
-    site: bool = True
-    """each site finds out in what mix it holds the classes, and labels and answers accordingly; never sent"""
+    logit_bias: bool = True
+    """estimate the bias of the model towards some classes over all clients, and remove it"""
+    class_prior: str = ""
+    """file with the class prior over all clients, where it is known: a table `class,share`, or JSON"""
+    label_shift: bool = True
+    """estimate each client's class prior where the evidence supports it; it is never sent"""
     prototypes: bool = True
-    """all sites find out together what the classes look like, from sums of image features"""
+    """estimate class means and covariance from sums of image features over all clients"""
 
 
 class TrainSettings(Section):
@@ -227,8 +227,8 @@ class RunConfig(Section):
     """name and digest of the finished run that this one goes on from; `--from` writes it, see `docs/living-study.md`"""
     method: str = "fedcopl"
     """what is trained, shared and kept, see `fedcopl methods`"""
-    labeler: Literal["copl", "fpl", "cpl"] = "copl"
-    """who gets which pseudo label: cooperative, the surest of each class, or candidate sets"""
+    labeler: str = "copl"
+    """how pseudo labels are chosen: `copl` (the paper), `fpl` (most confident of each class), `cpl` (candidate sets)"""
     data: Data = Data()
     model: Model = Model()
     labels: LabelSettings = LabelSettings()
@@ -239,6 +239,8 @@ class RunConfig(Section):
     privacy: Privacy = Privacy()
     options: dict[str, str | int | float | bool] = Field(default={}, validate_default=False)
     """settings of the method's own, as `options.mu=0.5`; each method names and checks them"""
+    labeler_options: dict[str, str | int | float | bool] = Field(default={}, validate_default=False)
+    """settings of the labeler's own, as `labeler_options.top=16`; each labeler names and checks them"""
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], origin: str, typed: Collection[str] = ()) -> Self:
@@ -249,15 +251,10 @@ class RunConfig(Section):
             raise ConfigError(_explain(error, origin, typed)) from error
 
     @property
-    def is_cooperative(self) -> bool:
-        """Whether counts are sent and shared out; otherwise each client goes by what it sees itself."""
-        return self.labeler == "copl" and self.labels.global_allocation
-
-    @property
     def adapts(self) -> bool:
         """Whether labels and answers are made through the priors. Zero-shot stays what it is, and truth needs none."""
-        wanted = self.priors.balance or self.priors.site or self.priors.prototypes
-        return wanted and self.method != "zeroshot" and self.options.get("labels") != "truth"
+        on = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
+        return on and self.method != "zeroshot" and self.options.get("labels") != "truth"
 
     @property
     def is_private(self) -> bool:
@@ -322,20 +319,29 @@ def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any
     return merged
 
 
-def read_options(config: RunConfig, kind: type[Options]) -> Options:
-    """The method's own settings, checked by the method."""
+class NoOptions(Section):
+    """A method or labeler without settings of its own."""
+
+
+OwnerKind = Literal["method", "labeler"]
+
+
+def read_options(config: RunConfig, options: type[Options], owner: OwnerKind = "method") -> Options:
+    """Validate the own settings of the method or of the labeler."""
+    section = "options" if owner == "method" else "labeler_options"
     try:
-        return kind.model_validate(config.options)
+        return options.model_validate(getattr(config, section))
     except ValidationError as error:
-        mistakes = "; ".join(_explain_option(dict(mistake), kind, config.method) for mistake in error.errors())
-        raise ConfigError(mistakes) from error
+        name = getattr(config, owner)
+        errors = (_explain_option(section, dict(one), options, name) for one in error.errors())
+        raise ConfigError("; ".join(errors)) from error
 
 
-def _explain_option(mistake: dict[str, Any], kind: type[Section], method: str) -> str:
-    name = str(mistake["loc"][0])
-    if mistake["type"] != "extra_forbidden":
-        return f"options.{name}: {next(iter(in_words([mistake]).values()))}"
-    return f"options.{name}: {method} has no such option (it has: {', '.join(kind.model_fields) or 'none'})"
+def _explain_option(section: str, error: dict[str, Any], options: type[Section], owner: str) -> str:
+    name = str(error["loc"][0])
+    if error["type"] != "extra_forbidden":
+        return f"{section}.{name}: {next(iter(in_words([error]).values()))}"
+    return f"{section}.{name}: {owner} has no such option (it has: {', '.join(options.model_fields) or 'none'})"
 
 
 def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -350,19 +356,22 @@ def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
+OPTION_SECTIONS = ("options", "labeler_options")  # whose settings the method and the labeler know
+
+
 def setting_names() -> Iterator[tuple[str, ...]]:
     """Every setting, by section and key: ("rounds",), ("data", "clients"), ..."""
     for name, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from ((name, leaf) for leaf in field.annotation.model_fields)
-        elif name != "options":
+        elif name not in OPTION_SECTIONS:
             yield (name,)
 
 
 def _find(key: str) -> tuple[str, ...] | None:
     """Where a setting stands; the options of a method are the method's to know."""
     section, dot, option = key.partition(".")
-    return ("options", option) if section == "options" and dot and option else _spellings().get(key)
+    return (section, option) if section in OPTION_SECTIONS and dot and option else _spellings().get(key)
 
 
 def _spellings() -> dict[str, tuple[str, ...]]:

@@ -13,6 +13,21 @@
 The command line prints the message as one line and leaves with the number. `docs/errors.md` says what to do about each.
 """
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+ARGUMENTS = {  # option of the command line -> what a caller in Python writes
+    r"fedcopl run --out (.+?) --resume": r"fit or simulate with folder='\1', resume=True",
+    "--resume": "resume=True",
+    "--out": "folder",
+    "--from": "earlier=...",
+    "--client": "client=...",
+    "--backbone": "backbone=...",
+    "--workers 1": "workers=1",
+    "--onnx": "onnx=True",
+}
+
 
 class FedCoPLError(Exception):
     """The root of all errors that are not bugs. Its text is one line for people.
@@ -84,3 +99,22 @@ class Interrupted(FedCoPLError):
     """Stopped by the user. What was done is saved."""
 
     exit_code = 130
+
+
+@contextmanager
+def naming_arguments() -> Iterator[None]:
+    """Errors name arguments of the Python library in place of options of the command line.
+
+    >>> with naming_arguments():
+    ...     raise RunFolderError("run: holds a run already; add --resume, or choose another --out")
+    Traceback (most recent call last):
+    fedcopl.errors.RunFolderError: run: holds a run already; add resume=True, or choose another folder
+    """
+    try:
+        yield
+    except FedCoPLError as error:
+        text = str(error)
+        for option, argument in ARGUMENTS.items():
+            text = re.sub(option, argument, text)
+        error.args = (text,)
+        raise

@@ -1,4 +1,4 @@
-"""Writing files so that a stop at any moment never leaves half of one."""
+"""Writing files: whole, or not at all."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,30 @@ OWNER_ONLY_FOLDER = 0o700
 def no_folder(path: Path) -> str:
     """Why a path is no folder, in words."""
     return "is a file, not a folder" if path.exists() else "there is no such folder"
+
+
+def check_output_file(path: Path, *, overwrite: bool = True) -> None:
+    """Before the work that fills a file: RunFolderError where it could not be written."""
+    if os.path.isdir(path):
+        raise RunFolderError(f"{path}: is a folder; name a file to write")
+    if os.path.exists(path) and not overwrite:
+        raise RunFolderError(f"{path}: is there already; choose another name, or add --overwrite")
+    _check_writable(path.absolute().parent, path)
+
+
+def check_output_folder(path: Path, *, new: bool = False) -> None:
+    """Before the work that fills a folder: RunFolderError where it could not be written, or is not new as it must."""
+    _check_writable(path.absolute(), path)
+    if new and os.path.isdir(path) and any(path.iterdir()):
+        raise RunFolderError(f"{path}: is there already and not empty; choose another name")
+
+
+def _check_writable(folder: Path, path: Path) -> None:
+    there = next(above for above in (folder, *folder.parents) if os.path.exists(above))
+    if not there.is_dir():
+        raise RunFolderError(f"{path}: cannot be written: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RunFolderError(f"{path}: cannot be written: {there} does not allow it; choose another folder")
 
 
 def write_bytes(path: Path, data: bytes) -> None:

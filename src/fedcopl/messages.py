@@ -32,23 +32,22 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Adapt:
-    """Tell sums over your images, from which all learn how the model leans and what the classes look like.
+    """Compute the sums of one step of the estimation of the priors.
 
-    The last of these questions, `keep`, asks for nothing: it says what was learnt.
+    The server only adds up: a request carries totals, and every client computes from them what the step asks for. The
+    request after the last step asks for nothing; it completes the estimation.
     """
 
     round: int
-    step: int  # counted from 0: then the images are looked at, by plain zero-shot CLIP
-    wanted: str  # features, predicted, explained, classes, clusters, or keep
-    width: int  # d, numbers of a feature
-    readings: tuple[Mapping[str, NDArray[np.float64]], ...] = ()  # how to make posteriors, see `algorithm.priors`
-    prototypes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)  # new ones; none: those of before
-    peers: tuple[str, ...] = ()  # with secure sums: whose sums are added up, and masked for each other
+    step: int  # counted from 0: then the images are labelled by zero-shot CLIP
+    totals: tuple[NDArray[np.float64], ...] = ()  # of the step before; of all steps for a client that missed them
+    class_prior: NDArray[np.float64] | None = None  # over all sites, where the study knows it
+    peers: tuple[str, ...] = ()  # with secure aggregation: whose sums are added up, and masked for each other
 
 
 @dataclass(frozen=True)
 class Adapted:
-    sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None for `keep`
+    sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None after the last step
     masked: NDArray[np.uint64] | None = None  # with secure sums: the sums under masks, and nothing else
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in words for people."""
+"""What is wrong with a setting, in words."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

@@ -17,6 +17,7 @@ from rich.progress import (
 
 from .config import RunConfig
 from .messages import Ask
+from .plurals import counted
 from .run.guard_words import guard_words
 from .run.record import RoundRecord
 from .run.site_words import site_words
@@ -169,13 +170,11 @@ def in_time(seconds: float) -> str:
     for length, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
-    whole = max(round(seconds), 1)
-    return f"{whole} second{'s' * (whole != 1)}"
+    return counted(max(round(seconds), 1), "second")
 
 
 def _size_of_run(clients: int, rounds: int) -> str:
-    played = f"{rounds} round{'s' * (rounds != 1)}" if rounds else "no training"
-    return f"{clients} client{'s' * (clients != 1)}, {played}"
+    return f"{counted(clients, 'client')}, {counted(rounds, 'round') if rounds else 'no training'}"
 
 
 def rounds_to_play(config: RunConfig) -> int:

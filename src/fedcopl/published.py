@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .config import RunConfig, override, read_settings, with_typed
+from .config import RunConfig, by_full_name, override, read_settings, with_typed
 
 AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "model.start": "random",
@@ -17,8 +17,8 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "train.clip_norm": 0.0,
     "train.held_out": 0.0,
     "sharing.bounded": False,
-    "priors.balance": False,
-    "priors.site": False,
+    "priors.logit_bias": False,
+    "priors.label_shift": False,
     "priors.prototypes": False,
 }
 """Where the defaults differ from the paper: a start and steps that hold on any tower, a guard, bounds, and priors.
@@ -38,6 +38,12 @@ def load_written(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
         key: {**older.get(key, {}), **value} if isinstance(value, dict) else value for key, value in written.items()
     }
     return with_typed({**older, **whole}, overrides, str(path))
+
+
+def is_as_published(config: RunConfig) -> bool:
+    """Whether nothing is added to the paper; settings that the paper leaves to the experiment may be any."""
+    settings = by_full_name(config.model_dump())
+    return all(settings[name] == value for name, value in AS_PUBLISHED.items())
 
 
 def as_published() -> dict[str, Any]:

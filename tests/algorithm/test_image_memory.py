@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.fpl_and_cpl import select_top
 from fedcopl.algorithm.image_memory import Memory, build_memory, memory_logits, spatial_logits
 from fedcopl.algorithm.select import Selection
+from fedcopl.labelers.fpl import select_top
 
-# The worked example of baselines.md, section 3: an image, the three keys with labels 0, 1, 1, and the text features.
+# Worked by hand with Tip-Adapter's kernel: an image, three keys with labels 0, 1, 1, and the text features.
 IMAGE = np.array([[1.0, 0.0]])
 KEYS = np.array([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
 MEMORY = Memory(KEYS, np.eye(2)[[0, 1, 1]], np.array([5, 3, 8]))

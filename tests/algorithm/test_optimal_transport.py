@@ -7,7 +7,7 @@ from scipy.optimize import linprog
 
 from fedcopl.algorithm.optimal_transport import transport
 
-# The worked numbers were made with the authors' program and with an independent one (baselines.md, section 4).
+# The worked numbers were made with the authors' program (HongxiaLee/FedOTP, commit 9948611) and an independent one.
 S = np.array([[0.30, 0.10], [0.25, 0.20], [0.05, 0.28], [0.12, 0.15]])
 
 
@@ -16,7 +16,7 @@ def solved(similarity, mass, smoothing, tolerance=1e-12, iterations=20_000):
 
 
 def plain(similarity, mass, smoothing, threshold=1e-3, limit=100, shift=0.0, cap=1.0):
-    """The authors' loop, as section 4 tells it: the plan and the number of iterations."""
+    """The authors' loop, written plainly: the plan and the number of iterations."""
     kernel = np.exp((similarity - 1 + shift) / smoothing)
     (patches, prompts), u = similarity.shape, np.ones(len(similarity))
     v, done = np.ones(prompts), 0

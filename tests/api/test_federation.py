@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedcopl import Federation, RunConfig, Site, simulate
+from fedcopl import Classifier, Federation, RunConfig, Site, simulate
 from fedcopl.api.result import Result
 from fedcopl.data.catalog import CLASSES
-from fedcopl.errors import ConfigError, DataError
+from fedcopl.errors import ConfigError, DataError, RunFolderError
 from fedcopl.simulation.simulate import simulate as run_simulation
 from predict.small import digits
 
@@ -105,12 +105,32 @@ def test_a_result_of_an_earlier_day(result):
 
 
 def test_how_it_shows_itself(result, photos):
-    assert repr(result).startswith("<Result: 2 sites, 1 rounds, accuracy ")
+    assert repr(result).startswith("<Result: FedCoPL + priors, 2 sites, 1 round, accuracy ")
     assert "<td>north</td><td>40</td>" in result._repr_html_()
     assert repr(Federation(sites(photos), CLASSES)) == "<Federation of 2 sites, 10 classes, method fedcopl>"
     images, _ = array("train", 0, 3)
     assert repr(Site("x", images)) == "<Site x: 3 images in memory>"
     assert repr(Site("x", "photos")) == "<Site x: photos>"
+
+
+def test_errors_name_arguments_of_python(result, photos, tmp_path):
+    federation = Federation(sites(photos), photos / "classes.txt", **QUICK)
+    with pytest.raises(RunFolderError) as taken:
+        federation.fit(result.folder, progress=False)
+    assert str(taken.value) == (
+        f"{result.folder}: holds a run already; add resume=True to go on with it, or choose another folder"
+    )
+    with pytest.raises(RunFolderError) as strange:
+        federation.fit(photos, progress=False)
+    assert str(strange.value).endswith("choose another folder")
+    (tmp_path / "settings.toml").write_text((result.folder / "settings.toml").read_text())
+    with pytest.raises(RunFolderError) as unfinished:
+        Result.load(tmp_path)
+    assert str(unfinished.value).endswith(f"go on with: fit or simulate with folder='{tmp_path}', resume=True")
+    with pytest.raises(RunFolderError, match=r"choose another folder"):
+        simulate(folder=result.folder, progress=False, **QUICK)
+    with pytest.raises(ConfigError, match=r"has no client 'nort' \(north, south\); did you mean north"):
+        Classifier.load(result.folder, client="nort")
 
 
 def test_a_temporary_folder_goes_with_its_result():

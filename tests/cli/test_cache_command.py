@@ -29,7 +29,7 @@ def test_info_and_clear(cache, tmp_path):
     cache.pixels(images, TRANSFORM.cut, TRANSFORM.key)
     seen = fedcopl("cache", "info")
     assert TRANSFORM.key in seen
-    assert f"{cache.folder}: 1 entries, 1.5 kB" in seen  # 2 x 3 x 16 x 16 bytes
+    assert f"{cache.folder}: 1 entry, 1.5 kB" in seen  # 2 x 3 x 16 x 16 bytes
     assert fedcopl("cache", "clear") == f"{cache.folder}: 1.5 kB freed\n"
     assert cache.entries() == []
     assert fedcopl("cache", "clear") == f"{cache.folder}: 0 B freed\n"

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from data.pictures import plant, put
+from data.pictures import encoded, noise, plant, put
 from fedcopl.cli import app
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError, DataError
@@ -68,7 +68,58 @@ def test_many_broken_images_are_counted(folder):
     for number in range(30):
         put(folder, f"train/cat/x{number}.png", b"")
     assert "30 left out:" in fedcopl("data", "check", "folder", folder)
-    assert "and 10 more; --json names all" in fedcopl("data", "check", "folder", folder)
+    assert "and 10 more; --all lists every one" in fedcopl("data", "check", "folder", folder)
+    listed = fedcopl("data", "check", folder, "--all")
+    assert all(f"train/cat/x{number}.png: the file is empty" in listed for number in range(30))
+
+
+LAYOUTS = {  # of docs/data.md: what lies there, and what is counted of cat and dog in train and test
+    "two splits": (["train/cat/1.png", "train/dog/2.png", "test/cat/3.png", "test/dog/4.png"], ["1 1", "1 1"]),
+    "unlabelled and labelled": (["train/1.png", "train/2.png", "test/cat/3.png", "test/dog/4.png"], ["? 1", "? 1"]),
+    "by class": (["cat/1.png", "dog/2.png", "dog/deeper/3.png"], ["1 ?", "2 ?"]),
+    "flat": (["1.png", "2.png", "classes.txt"], ["? ?", "? ?"]),
+    "clients": (["clients/north/cat/1.png", "clients/south/dog/2.png"], ["1 ?", "1 ?"]),
+    "a study": (["clients/north/train/1.png", "clients/south/train/2.png", "../classes.txt"], ["? ?", "? ?"]),
+}
+
+
+@pytest.mark.parametrize(("names", "counts"), LAYOUTS.values(), ids=LAYOUTS)
+def test_check_takes_a_folder_of_images(tmp_path, monkeypatch, names, counts):
+    for name in names:
+        put(tmp_path / "images", name, "cat\ndog\n" if name.endswith(".txt") else encoded(noise(int(name[-5]))))
+    monkeypatch.chdir(tmp_path)
+    for where in ("images", "./images/", tmp_path / "images"):
+        seen = fedcopl("data", "check", where).splitlines()
+        assert [" ".join(line.split()[:3]) for line in seen[1:3]] == [f"cat {counts[0]}", f"dog {counts[1]}"]
+        assert seen[3].startswith("folder: 2 classes, ")
+
+
+def test_check_takes_settings_and_a_table(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    rows = [f"images/{path.relative_to(folder)},{path.parent.name}" for path in sorted(folder.rglob("*.png"))]
+    put(folder.parent, "list.csv", "\n".join(["path,label", *rows]))
+    assert "manifest: 2 classes, 24 train and 0 test images" in fedcopl("data", "check", "list.csv")
+    put(folder.parent, "settings.toml", 'rounds = 3\n[data]\nsource = "folder"\npath = "images"\n')
+    assert "folder: 2 classes, 12 train and 12 test images" in fedcopl("data", "check", "settings.toml")
+    assert "a scan of cat" in fedcopl("data", "check", "settings.toml", "template=a scan of {}")
+    monkeypatch.chdir("/")
+    with pytest.raises(DataError, match=r"^images: is not here; paths in settings count from where you are: cd "):
+        fedcopl("data", "check", folder.parent / "settings.toml")
+
+
+WRONG_PATHS = {
+    "nowhere": (["./nowhere"], DataError, r"^\./nowhere: there is no such folder, table or settings file$"),
+    "no settings": (["other.toml"], DataError, r"^other\.toml: there is no such folder, table or settings file$"),
+    "a picture": (["images/train/cat/0.png"], ConfigError, "is neither a folder nor a table .* nor settings"),
+    "two paths": (["images", "images"], ConfigError, "^images: is a path itself, so no second one can follow"),
+}
+
+
+@pytest.mark.parametrize(("words", "kind", "says"), WRONG_PATHS.values(), ids=WRONG_PATHS)
+def test_a_path_that_cannot_be_checked_is_named(folder, monkeypatch, words, kind, says):
+    monkeypatch.chdir(folder.parent)
+    with pytest.raises(kind, match=says):
+        fedcopl("data", "check", *words)
 
 
 def test_check_of_the_digits_needs_no_folder():
@@ -91,6 +142,9 @@ def test_show_a_natural_partition(folder, tmp_path):
 def test_show_without_labels_is_one_picture(tmp_path):
     put(plant(tmp_path / "flat", "a.png", "b.png"), "classes.txt", "cat")
     assert len(fedcopl("data", "show", "folder", tmp_path / "flat", "--out", tmp_path / "out").splitlines()) == 1
+    assert fedcopl("data", "show", tmp_path / "flat", "--out", tmp_path / "out").splitlines() == [
+        str(tmp_path / "out/folder-images.png")
+    ]
 
 
 def test_show_the_digits_with_settings_only(tmp_path):

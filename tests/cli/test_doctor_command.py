@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import ssl
+import sys
 import threading
 
 import pytest
@@ -70,6 +71,25 @@ def test_images_are_looked_at(study):
     assert "site 'site-b': 2 images for 10 classes" in notes
     said = CliRunner().invoke(app, ["doctor"]).stdout
     assert "\x1b" not in said and "0 problems, " in said
+
+
+def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
+    """Photographs of a telephone want a package, and are not to be removed; the command that is named lists all."""
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "pydicom", None)
+    train = study / "images/clients/site-a/train"
+    for name in ("a.heic", "b.heic"):
+        (train / name).write_bytes(b"\0\0\0\x18ftypheic")
+    (train / "c.dcm").write_bytes(b"\0" * 128 + b"DICM")
+    for number in range(25):
+        (train / f"x{number}.png").write_bytes(b"?")
+    lists = "fedcopl data check settings.toml --all"
+    notes = {finding["do"]: finding["detail"] for finding in about(doctor(), "data", "note")}
+    assert notes[f"pip install 'fedcopl[heic]'; {lists} lists them"].startswith("2 files are left out, for example ")
+    assert notes["pip install 'fedcopl[dicom]'"].startswith("1 file is left out, 'clients/site-a/train/c.dcm': DICOM")
+    assert notes[f"fix or remove them; {lists} lists them"].startswith("25 files are left out, for example ")
+    listed = CliRunner().invoke(app, lists.split()[1:]).stdout
+    assert all(f"{name}: " in listed for name in ("a.heic", "b.heic", "c.dcm", *(f"x{n}.png" for n in range(25))))
 
 
 def test_a_study_looked_at_from_outside(study, monkeypatch):

@@ -46,6 +46,17 @@ def test_everyone(run, tmp_path):
     assert said.splitlines() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
 
 
+def test_mistakes_are_found_before_the_model_is_loaded(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedcopl.predict.loading.build_clip", lambda *_: pytest.fail("loaded"))
+    (tmp_path / "client-1").mkdir()
+    (tmp_path / "client-1" / "classifier.safetensors").touch()
+    with pytest.raises(RunFolderError, match=r"client-1: is there already and not empty"):
+        fedcopl("export", run, "--all", "-o", tmp_path)
+    with pytest.raises(ConfigError, match="has no client 'client-7'"):
+        fedcopl("export", run, "--client", "client-7", "-o", tmp_path / "new")
+    assert not (tmp_path / "client-0").exists()
+
+
 def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):
     run = small_run(tmp_path / "run")
     said = fedcopl("export", run, "--all", "-o", tmp_path / "all")
@@ -67,7 +78,7 @@ def test_the_mix_it_answers_for(run, tmp_path):
     given = Classifier.load(tmp_path / "that somebody gave it", device="cpu").prior.mix
     np.testing.assert_allclose(given, np.arange(1, 11) / 55)  # 1 + ... + 10 = 55
     shared = Classifier.load(tmp_path / "of all sites together", device="cpu").prior
-    np.testing.assert_array_equal(shared.mix, shared.learned.reading.mix)
+    np.testing.assert_array_equal(shared.mix, shared.model.class_prior)
     fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "site")
     own = Classifier.load(tmp_path / "site", device="cpu")
     assert not np.allclose(own.prior.mix, shared.mix)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -95,6 +97,19 @@ def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
     assert "images, file names, labels, predictions" in never
     assert (place / "home/site.pub").read_text().endswith(" site-a\n")
     assert not (place / "home/working.json").exists()
+
+
+def test_check_names_the_command_that_lists_what_is_left_out(checked, place, monkeypatch, capsys):
+    broken = place / "data/clients/site-a/train/broken.png"
+    broken.write_bytes(b"?")
+    process = ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
+    [listing] = re.findall("1 left out: fedcopl (.*) lists them", process.stdout)
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "argv", ["fedcopl", *shlex.split(listing)])
+    with pytest.raises(SystemExit):
+        main()
+    broken.unlink()
+    assert "1 left out:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
 
 
 def test_a_wrong_certificate_ends_a_join_at_once(checked, place):

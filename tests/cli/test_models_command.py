@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcopl.cli import app
-from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.errors import ConfigError, ModelError
 
 
@@ -55,18 +54,3 @@ def test_fetch_of_what_is_not_pinned_says_so(name, why):
     result = CliRunner().invoke(app, ["models", "fetch", name])
     assert isinstance(result.exception, ConfigError)
     assert why in str(result.exception)
-
-
-def test_compare_ranks_models_and_sentences(tmp_path):
-    for number, image in enumerate(load_digits().test.images[:24]):
-        image.save(tmp_path / f"{number}.png")
-    (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
-    words = ["glyph-clip", "--images", str(tmp_path), "--classes", str(tmp_path / "classes.txt")]
-    seen = fedcopl("models", "compare", *words, "--template", "the number {}", "--template", "{} {} {} nonsense")
-    _, *rows = seen.splitlines()
-    assert len(rows) == 2
-    assert all(row.startswith("glyph-clip") for row in rows)
-    assert float(rows[0].split()[-1]) >= float(rows[1].split()[-1])
-    result = CliRunner().invoke(app, ["models", "compare", *words])
-    assert isinstance(result.exception, ConfigError)
-    assert "give at least two models" in str(result.exception)

@@ -1,11 +1,15 @@
 """What is typed wrongly is answered in one line of our words, whoever finds the mistake."""
 
+import re
+import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
 import fedcopl
-from fedcopl.cli import main
+from fedcopl.cli import app, main
+from fedcopl.data.cache import PixelCache
 
 
 @pytest.fixture
@@ -33,12 +37,19 @@ def typed(monkeypatch, capsys):
         ),
         (
             ["watch", ".", "--port", "x"],
-            "--port: should be at least 0 and at most 65535, not 'x'; see",
+            "--port: should be at least 0 and at most 65535, not x; see",
         ),
+        (["run", "--seed", "x"], "--seed: should be a whole number, not x; see fedcopl run --help"),
+        (["privacy", "--epsilon", "x"], "--epsilon: should be a number, not x; see fedcopl privacy --help"),
+        (["run", "--engine", "x"], "--engine: should be local or flower, not x; see fedcopl run --help"),
+        (["service", "x"], "ROLE: should be site or server, not x; see fedcopl service --help"),
+        (["run", "--rounds", "2"], "--rounds: there is no such option of fedcopl run; did you mean rounds=VALUE?"),
+        (["run", "--sed", "2"], "--sed: there is no such option of fedcopl run; did you mean --seed?"),
+        (["export", "--rounds"], "--rounds: there is no such option of fedcopl export; see fedcopl export --help"),
         (["--verbose"], "name a command; see fedcopl --help"),
         (
-            ["run", "rounds=0", "labeler=x"],
-            "command line: rounds: should be at least 1, not 0; labeler: should be copl,",
+            ["run", "rounds=0", "labels.capacity=x"],
+            "command line: rounds: should be at least 1, not 0; labels.capacity: should be fixed",
         ),
         (["run", "name=a@b"], "command line: name: should be made of letters, digits, dots, dashes and underscores"),
         (["run", "model.visual_depth=x"], "command line: model.visual_depth: should be all-but-last or all or a whole"),
@@ -57,9 +68,9 @@ def test_one_line(typed, arguments, line):
 
 def test_a_mistake_is_blamed_on_where_it_stands(typed, tmp_path):
     file = tmp_path / "settings.toml"
-    file.write_text("rounds = 0\nlabeler = 'x'\n[trian]\nlr = 1\n")
-    assert typed("run", file, "labeler=y", "seed=-1")[1].err == (
-        "fedcopl: command line: seed: should be at least 0, not -1; labeler: should be copl, fpl or cpl, not 'y'; "
+    file.write_text("rounds = 0\n[trian]\nlr = 1\n")
+    assert typed("run", file, "labels.capacity=y", "seed=-1")[1].err == (
+        "fedcopl: command line: seed: should be at least 0, not -1; labels.capacity: should be fixed or grow, not 'y'; "
         f"{file}: trian: unknown setting; did you mean train.lr?; rounds: should be at least 1, not 0\n"
     )
 
@@ -74,7 +85,87 @@ def test_the_version(typed):
     assert {"[dicom]", "[web]", "cache"} <= set(names)
 
 
-def test_without_a_command_the_help(typed):
-    code, said = typed()
+@pytest.mark.parametrize("group", [[], ["data"], ["models"], ["cache"]])
+def test_without_a_command_the_help(typed, group):
+    code, said = typed(*group)
     assert code == 2
-    assert "Usage" in said.out + said.err
+    assert said.err.startswith(f"Usage: {' '.join(['fedcopl', *group])} [OPTIONS] COMMAND ...\n")
+
+
+def test_the_help_of_a_command(typed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    code, said = typed("service", "--help")
+    assert (code, said.out) == (0, SERVICE_HELP)
+
+
+SERVICE_HELP = """\
+Usage: fedcopl service [OPTIONS] ROLE [key=value ...]
+
+Write a systemd unit and a Containerfile for a site or a server;
+nothing is installed or started.
+
+Arguments
+  ROLE               What is to run: a site, or the server.
+  [key=value ...]    Settings of its own.
+
+Options
+  --home PATH       The one folder it may write in. [default:
+                    /var/lib/fedcopl]
+  --images PATH     A site's images, which it only reads.
+  --user TEXT       Who runs it; an account of its own. [default:
+                    fedcopl]
+  --out, -o PATH    Where to write the files. [default: .]
+  --help            Show this message and exit.
+"""
+
+
+def every_command(command, *words):
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from every_command(inner, *words, name)
+
+
+COMMANDS = dict(every_command(get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_shows_no_types_of_python(typed, words):
+    code, said = typed(*words, "--help")
+    assert code == 0
+    assert not set(re.findall(r"<.*?>", said.out)) - {"<time>", "<name>"}
+    assert "BOOLEAN" not in said.out
+
+
+def test_every_command_that_has_out_takes_o():
+    options = [parameter.opts for command in COMMANDS.values() for parameter in command.params]
+    out = [names for names in options if "--out" in names]
+    assert len(out) >= 9
+    assert all("-o" in names for names in out)
+
+
+def test_ctrl_c_in_a_command_is_one_line(typed, monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PixelCache, "entries", lambda cache: interrupt())
+    code, said = typed("cache", "info")
+    assert (code, said.out, said.err) == (130, "", "fedcopl: stopped\n")
+
+
+INTERRUPTED_IMPORT = """
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fedcopl.config":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["fedcopl", "--version"]
+runpy.run_module("fedcopl", run_name="__main__")
+"""
+
+
+def test_ctrl_c_while_modules_are_loaded_is_one_line():
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IMPORT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fedcopl: stopped\n")

@@ -48,6 +48,19 @@ def test_the_table_shows_the_numbers_of_the_results(told):
         assert f"{100 * results[key]['macro']:.1f}" in process.stdout
 
 
+def test_a_baseline_with_priors_is_called_so_before_and_after(tmp_path):
+    words = ["rounds=1", "clients=2", "epochs=1", "method=promptfl", "labeler=fpl", "--out", "run"]
+    process = ready_run("run", *words, *SITE_ALONE, cwd=tmp_path)
+    title = "PromptFL + FPL + priors (label shift)"
+    notes = [
+        line for line in process.stderr.splitlines() if line.startswith(f"note: this is {title}; PromptFL without")
+    ]
+    assert len(notes) == 1, process.stderr
+    assert title in " ".join(process.stdout.split())
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["method"] == title
+    assert f">{title}<" in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_file(told, tmp_path):
     _, folder = told
@@ -75,7 +88,7 @@ def test_a_dry_run_says_what_it_would_take_and_leaves_nothing_behind(tmp_path):
     process = ready_run("run", "--dry-run", *QUICK, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     takes, computes, sends = process.stdout.splitlines()
-    assert takes.startswith("takes") and "GB of memory, for 2 rounds of 1 epochs" in takes
+    assert takes.startswith("takes") and "GB of memory, for 2 rounds of 1 epoch" in takes
     assert computes.startswith("computes") and "training on them" in computes
     assert sends.startswith("sends to the server")
     assert list(tmp_path.iterdir()) == []
@@ -96,6 +109,7 @@ MISTAKES = {
     "no such data": (["run", "source=digit"], 2, "data.source: unknown data set 'digit' (known: digits"),
     "no such model": (["run", "backbone=glyph"], 4, "glyph"),
     "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: holds no run to resume"),
+    "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: holds no run to resume"),
     "no workers": (["run", "--workers", "0"], 2, "fedcopl: --workers: should be auto or a number from 1 on, not '0'"),
     "Flower's own": (["run", "--engine", "flower", "--workers", "2"], 2, "--workers: Flower's simulation has its own"),
     "no earlier run": (["run", "--from", "."], 7, "holds no run to go on from: there is no settings.toml in it"),
@@ -130,5 +144,5 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
 def test_help_and_version():
     shown = ready_run("run", "--help").stdout
     assert "CONFIG.toml" in shown
-    assert "on top of it" in shown  # the help of an argument, which some pairs of typer and click leave out
+    assert "on top of it" in " ".join(shown.split())  # the help of an argument
     assert from_nothing("--version").stdout.startswith("fedcopl 0.")

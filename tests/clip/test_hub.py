@@ -4,6 +4,8 @@ import hashlib
 import re
 import shutil
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import huggingface_hub
 import pytest
@@ -13,6 +15,7 @@ from clip.tiny_clip import in_openai_layout, save_folder, tiny_model
 from fedcopl.clip.formats import hub
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.errors import ModelError
+from free_ports import closed_port
 
 NAME = "ViT-B/32"
 COMMIT = hub.RELEASES[NAME].revision
@@ -29,12 +32,12 @@ def empty_home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """The hub's name can be looked up, but nobody answers."""
+    """The hub answers once, and then no more."""
 
     def download(*_, **__):
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr(hub, "has_network", lambda: True)
+    monkeypatch.setattr(hub, "why_unreachable", lambda: "")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
 
 
@@ -56,7 +59,7 @@ def test_without_a_network_one_line_says_what_to_put_where(name, no_network, emp
     with pytest.raises(ModelError) as caught:
         load_clip(name)
     message, release = str(caught.value), hub.RELEASES[name]
-    assert message.startswith(f"{name}: is not here and cannot be fetched; put ")
+    assert message.startswith(f"{name}: is not here and cannot be fetched (no route to host); put ")
     assert "\n" not in message
     assert all(file in message for file in (*release.beside, release.weights))
     assert f"https://huggingface.co/{release.repository}/tree/{release.revision}" in message
@@ -64,20 +67,35 @@ def test_without_a_network_one_line_says_what_to_put_where(name, no_network, emp
     assert release.original is None or f"OpenAI's {release.original.name} into {empty_home}/.cache/clip" in message
 
 
-def test_a_name_that_cannot_be_looked_up_is_not_tried_again_and_again(published, monkeypatch):
-    fake_hub = FakeHub(published)
+@pytest.mark.parametrize(
+    ("endpoint", "proxy"),
+    [
+        ("https://hub.invalid", ""),  # a name that by its standard never exists
+        ("http://127.0.0.1:{closed}", ""),
+        ("https://huggingface.co", "http://127.0.0.1:{closed}"),
+        ("huggingface.co", ""),  # no address at all
+    ],
+)
+def test_a_hub_that_does_not_answer_is_tried_once(published, monkeypatch, endpoint, proxy):
+    fake_hub, port = FakeHub(published), closed_port()
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake_hub)
-    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")  # a name that by its standard never exists
-    monkeypatch.setattr(hub, "getproxies", dict)
-    with pytest.raises(ModelError, match="is not here and cannot be fetched"):
+    for variable in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(variable, proxy.format(closed=port))
+    for variable in ("no_proxy", "NO_PROXY"):  # as the program itself sets it
+        monkeypatch.setenv(variable, "localhost")
+    monkeypatch.setenv("HF_ENDPOINT", endpoint.format(closed=port))
+    with pytest.raises(ModelError, match=r"is not here and cannot be fetched \(.+\); put config\.json"):
         load_clip(NAME)
     assert fake_hub.asked == []
 
 
-def test_behind_a_proxy_names_are_left_to_the_proxy(monkeypatch):
-    monkeypatch.setenv("HF_ENDPOINT", "https://hub.invalid")
-    monkeypatch.setattr(hub, "getproxies", lambda: {"https": "http://proxy:3128"})
-    assert hub.has_network()
+def test_a_hub_that_answers_anything_is_asked_for_the_files(monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:  # which answers 501 to everything
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert hub.why_unreachable() == ""
+        server.shutdown()
 
 
 def test_files_put_where_the_line_says_are_found(no_network, published):
@@ -135,7 +153,7 @@ class FakeHub:
 @pytest.fixture
 def fake_hub(published, monkeypatch):
     fake = FakeHub(published)
-    monkeypatch.setattr(hub, "has_network", lambda: True)
+    monkeypatch.setattr(hub, "why_unreachable", lambda: "")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake)
     monkeypatch.setitem(hub.RELEASES, NAME, release_of(published))
     return fake

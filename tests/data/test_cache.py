@@ -303,13 +303,13 @@ def test_prepare_leaves_out_what_is_broken(tmp_path, cache):
     assert np.array_equal(prepared.test, directly(prepared.dataset.test))
     assert [name for name, _ in prepared.dataset.skipped] == ["train/cat/9.png", "test/dog/8.png"]
     assert prepared.notes == (
-        "1 training images are exact copies of others",
-        "1 test images are also training images",
+        "1 training image is an exact copy of another",
+        "1 test image is also a training image",
     )
     assert told[-1] == (7, 7)
 
 
 def test_nothing_usable_is_an_error(tmp_path, cache):
     put(tmp_path / "images", "cat/0.png", b"")
-    with pytest.raises(DataError, match=r"none of its 1 training images can be used, the first, cat/0\.png: the file"):
+    with pytest.raises(DataError, match=r"of 1 training image none can be used, the first, cat/0\.png: the file"):
         prepare(load("folder", tmp_path / "images"), TRANSFORM.cut, TRANSFORM.key, cache)

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import io
 import json
+import struct
 from dataclasses import replace
 
 import imagecodecs
@@ -19,7 +20,9 @@ from data.pictures import TRANSFORM, encoded, load, noise, plant, put
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.eight_bits import eight_bits
-from fedcopl.data.formats import by_pillow, could_be_read_now, read_picture
+from fedcopl.data.formats import by_pillow, could_be_read_now, deep_tiff, pages_in, read_picture
+from fedcopl.data.formats.tiff_chain import refuse_endless
+from fedcopl.data.images import quiet
 from fedcopl.data.overview import survey
 from fedcopl.data.reading import BadImage, ImageReading, Span, Window
 from fedcopl.deployment.site.running_site import SiteHome
@@ -47,6 +50,70 @@ def by_hand(numbers, low, high) -> np.ndarray:
     """The window as a formula, without tables or chunks."""
     share = np.clip((numbers.astype(float) - low) / (high - low), 0, 1)
     return np.rint(share * 255).astype(np.uint8)
+
+
+ONE_DOT = [(256, 3, 1, 1), (257, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]  # width, height, grey, where it lies
+
+
+def pages(*chain, entries=ONE_DOT, big=False) -> bytes:
+    """A TIFF of bare directories, little-endian: after each comes the one of this number; None is the end."""
+    head, many, place, entry = ("II+\0\x08\0\0\0", "<Q", "<Q", "<HHQQ") if big else ("II*\0", "<H", "<I", "<HHII")
+    size = struct.calcsize(many) + len(entries) * struct.calcsize(entry) + struct.calcsize(place)
+    first = len(head) + struct.calcsize(place)
+    body = struct.pack(many, len(entries)) + b"".join(struct.pack(entry, *one) for one in entries)
+    following = (0 if number is None else first + number * size for number in chain)
+    return head.encode() + struct.pack(place, first) + b"".join(body + struct.pack(place, next) for next in following)
+
+
+BANDS = [*ONE_DOT[:2], (258, 3, 1, 64), *ONE_DOT[2:], (277, 3, 1, 5)]  # which only tifffile opens
+ENDLESS = {
+    "to itself": (pages(0), "after page 1 comes page 1 again"),
+    "of bands": (pages(0, entries=BANDS), "after page 1 comes page 1 again"),
+    "two": (pages(1, 2, 1), "after page 3 comes page 2 again"),
+    "BigTIFF": (pages(1, 0, big=True), "after page 2 comes page 1 again"),
+    "too many": (pages(*range(1, 10_001), None), "more than 10,000 pages"),
+    "too many tags": (pages(*range(1, 21), None, entries=ONE_DOT * 12_501), "or 1,000,000 tags"),
+    "the same block": (pages(None, entries=[*ONE_DOT, *((n, 1, 90, 8) for n in range(1000, 1009))]), "of more bytes"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
+@pytest.mark.parametrize("reading", [USUAL, ImageReading(bands=(1,)), ImageReading(pages="all")])
+def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
+    for decoder in (by_pillow, deep_tiff):
+        monkeypatch.setattr(decoder, "read", lambda *_: pytest.fail("a decoder follows it"))
+        monkeypatch.setattr(decoder, "pages", lambda *_: pytest.fail("a decoder follows it"))
+    with pytest.raises(BadImage, match=words):
+        read_picture(content, reading)
+    assert pages_in(put(tmp_path, "x.tif", content), reading) == 1  # so it is opened, and named
+
+
+def test_a_check_ends_at_a_tiff_of_62_bytes_and_names_it(tmp_path):
+    put(tmp_path, "cat/loop.tif", pages(0))
+    plant(tmp_path, "cat/good.png", "dog/good.png")
+    assert len((tmp_path / "cat/loop.tif").read_bytes()) == 62
+    for settings in ({}, {"bands": "1"}, {"pages": "all"}):
+        found = survey(load("folder", tmp_path, **settings)).dataset
+        assert found.skipped == [("cat/loop.tif", "damaged: after page 1 comes page 1 again, without end")]
+
+
+@pytest.mark.parametrize("big", [False, True])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_honest_tiffs_of_every_layout_are_read(big, order):
+    stack = DRAW.integers(0, 256, (5, 9, 7), dtype=np.uint8)
+    content = tiff(stack, photometric="minisblack", bigtiff=big, byteorder=order)
+    with quiet():
+        assert (dots(content, page=3) == stack[3]).all()
+    refuse_endless(content)
+    refuse_endless(content[: len(content) // 2])  # cut off, which a decoder says
+
+
+def test_bands_of_more_bytes_than_a_machine_should_hold_are_refused():
+    """9000 x 9000 dots, 60 bands of 16 bits: 9.72 GB by hand, in a file of a few hundred bytes."""
+    sizes = [(256, 4, 1, 9000), (257, 4, 1, 9000), (258, 3, 1, 16), (259, 3, 1, 8), (262, 3, 1, 1), (273, 4, 1, 8)]
+    content = pages(None, entries=[*sizes, (277, 3, 1, 60), (278, 4, 1, 9000), (279, 4, 1, 20)])
+    with pytest.raises(BadImage, match="60 bands of 9,720,000,000 bytes, more than 2,147,483,648"):
+        read_picture(content, ImageReading(bands=(1,)))
 
 
 MODES = {

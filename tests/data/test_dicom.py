@@ -12,6 +12,7 @@ from pydicom.pixels import apply_modality_lut, apply_voi_lut
 from pydicom.sequence import Sequence
 from pydicom.uid import (
     CTImageStorage,
+    DeflatedExplicitVRLittleEndian,
     ExplicitVRLittleEndian,
     JPEG2000Lossless,
     JPEGLSLossless,
@@ -21,7 +22,7 @@ from pydicom.uid import (
 
 from data.pictures import TRANSFORM, load, noise, put
 from fedcopl.data.cache import PixelCache
-from fedcopl.data.formats import read_picture
+from fedcopl.data.formats import dicom, read_picture
 from fedcopl.data.images import quiet
 from fedcopl.data.overview import survey
 from fedcopl.data.reading import BadImage, ImageReading, Window
@@ -53,7 +54,9 @@ def scan(pixels=SCAN, *, kind="MONOCHROME2", stored=12, syntax=ExplicitVRLittleE
     for name, value in elements.items():
         setattr(header, name, value)
     header.PixelData = pixels.tobytes()
-    if syntax != ExplicitVRLittleEndian:
+    if syntax.is_deflated:
+        header.file_meta.TransferSyntaxUID = syntax
+    elif syntax != ExplicitVRLittleEndian:
         header.compress(syntax, generate_instance_uid=False)
     file = io.BytesIO()
     header.save_as(file, enforce_file_format=True)
@@ -255,3 +258,22 @@ def test_without_the_package_the_extra_is_named(module, extra, monkeypatch):
     content = scan() if module == "dicom" else b"\0\0\0\x18ftypheic"
     with pytest.raises(BadImage, match=rf"needs: pip install 'fedcopl\[{extra}\]'"):
         read_picture(content, USUAL)
+
+
+def test_more_frames_than_a_file_may_have_are_refused_and_not_listed(tmp_path):
+    content = scan(NumberOfFrames=2_000_000_000)
+    with pytest.raises(BadImage, match=r"^a DICOM of 2,000,000,000 frames, more than 10,000$"):
+        read_picture(content, USUAL)
+    put(tmp_path, "cat/a.dcm", content)
+    put(tmp_path, "dog/b.dcm", scan())
+    found = survey(load("folder", tmp_path, pages="all")).dataset
+    assert [name for name, _ in found.skipped] == ["cat/a.dcm"] and len(found.train) == 1
+
+
+def test_a_deflated_file_is_unpacked_only_if_it_stays_small(monkeypatch):
+    content = scan(syntax=DeflatedExplicitVRLittleEndian)
+    assert (dots(content) == dots(scan())).all()
+    monkeypatch.setattr(dicom, "MOST_BYTES", 200)  # its pixels alone have 384
+    with pytest.raises(BadImage, match=r"^a DICOM that unpacks to more than 200 bytes$"):
+        read_picture(content, USUAL)
+    assert read_picture(scan(), USUAL)  # this one is packed by nobody

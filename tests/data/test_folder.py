@@ -200,5 +200,5 @@ def test_a_stray_folder_does_not_make_flat_images_useless(tmp_path):
     assert dataset.train.labels is None
     assert dataset.skipped == [
         ("tests/", "a folder beside train/ and test/, which is not read; was it meant as test/?"),
-        ("train/old/2.png", "in a sub-folder called after no class; the 2 images beside old/ are taken"),
+        ("train/old/2.png", "in a sub-folder called after no class; the images beside old/ are taken"),
     ]

@@ -34,8 +34,8 @@ def test_copies_and_small_clients_are_noted(tmp_path):
     put(tmp_path, "clients/a/test/cat/leak.png", encoded(noise(0)))
     put(tmp_path, "clients/a/train/cat/copy.png", encoded(noise(1)))
     assert survey(load("folder", tmp_path)).notes == (
-        "1 training images are exact copies of others",
-        "1 test images are also training images",
+        "1 training image is an exact copy of another",
+        "1 test image is also a training image",
         "the client b has 1 training image",
         "the client c has no training image",
     )

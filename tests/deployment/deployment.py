@@ -17,7 +17,11 @@ from waiting import PATIENCE, until
 TIMEOUT = 1800  # seconds for an answer; a test that wants them over puts the server's clock forward
 SERVER_WITH_CLOCK = Path(__file__).with_name("server_with_clock.py")
 STRUCK_SITE = Path(__file__).with_name("struck_site.py")
-NO_PRIORS = ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]  # dozens of exchanges fewer
+NO_PRIORS = [
+    "priors.logit_bias=false",
+    "priors.label_shift=false",
+    "priors.prototypes=false",
+]  # dozens of exchanges fewer
 SETTINGS = ["refresh_every=2", "epochs=1", "threads=1", "evaluation.every=100", *NO_PRIORS]
 
 

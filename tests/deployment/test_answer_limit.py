@@ -1,123 +1,123 @@
-"""Requests and answers that are too large, played against what stands before a SuperLink's store."""
+"""Requests and replies that are too large, played against the middleware before a SuperLink."""
 
 import asyncio
-import inspect
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message
 
-from fedcopl.deployment.flower_internals.answer_limit import InMemoryLinkState, NoLargeRequests, SparingLinkState
+from fedcopl.deployment.flower_internals.answer_limit import KEY, PULL, UploadLimit
 from fedcopl.deployment.server.answer_size import WRAPPING, largest_answer
 from fedcopl.federation.server import ServerState
 
-PUSH = "/v1/fleet/push-object"
+PUSH, ANNOUNCE = "/v1/fleet/push-object", "/v1/fleet/push-messages"
 
 
-def posted(chunks, headers=(), path=PUSH, most=10):
-    """What the application got of a request in these chunks, and what was answered."""
-    got, sent = [], []
-    events = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+class Link:
+    """A SuperLink that accepts everything, behind a limit of ten bytes."""
 
-    async def receive():
-        return events.pop(0)
+    def __init__(self):
+        self.status, self.body = 200, b""
+        self.got = []  # events of the last request, as the application got them
+        self.limit = UploadLimit(self._app, 10)
 
-    async def send(event):
-        sent.append(event.get("status"))
+    async def _app(self, scope, receive, send):
+        while not self.got or self.got[-1].get("more_body"):
+            self.got.append(await receive())
+        if self.got[-1]["type"] != "http.disconnect":
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": self.body})
 
-    async def app(scope, receive, send):
-        while events:
-            got.append(await receive())
-            if got[-1]["type"] == "http.disconnect":
-                return
+    def post(self, chunks, headers=(), path=PUSH, key=b"a"):
+        """The status of the response to a request in these chunks; None if there was none."""
+        sent, self.got = [], []
+        events = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+        events[-1]["more_body"] = False
 
-    scope = {"type": "http", "path": path, "headers": list(headers)}
-    asyncio.run(NoLargeRequests(app, most)(scope, receive, send))
-    return got, [status for status in sent if status]
+        async def receive():
+            return events.pop(0)
 
+        async def send(event):
+            sent.append(event)
 
-def test_a_request_that_says_it_is_too_large_is_not_read():
-    assert posted([b"x"], [(b"content-length", b"11")]) == ([], [413])
-    got, sent = posted([b"x" * 10], [(b"content-length", b"10")])
-    assert len(got) == 1 and not sent
+        scope = {"type": "http", "path": path, "headers": [*headers, (KEY, key)]}
+        asyncio.run(self.limit(scope, receive, send))
+        return sent[0]["status"] if sent else None
 
-
-def test_one_that_does_not_say_is_read_as_far_as_it_may_go():
-    got, _ = posted([b"x" * 6] * 1000)
-    assert [event["type"] for event in got] == ["http.request", "http.disconnect"]
-    lying, _ = posted([b"x" * 6] * 1000, [(b"content-length", b"5")])
-    assert len(lying) == 2
-
-
-def test_the_servers_own_questions_may_be_larger():
-    got, _ = posted([b"x" * 6] * 3, path="/v1/runtime/push-object")
-    assert len(got) == 3
+    def pull(self, *messages, key=b"a"):
+        self.body = PullMessagesResponse(messages_list=messages).SerializeToString()
+        assert self.post([b""], path=PULL, key=key) == 200
+        self.body = b""
 
 
 @pytest.fixture
-def link(monkeypatch):
-    """A store that takes everything, and notes what was cleaned up."""
-    state = SparingLinkState.__new__(SparingLinkState)
-    state.stored, state.cleaned = [], []
-    monkeypatch.setattr(SparingLinkState, "most", 10)
-    monkeypatch.setattr(SparingLinkState, "_answered", {})
-    monkeypatch.setattr(SparingLinkState, "_kept", type(SparingLinkState._kept)())
-    monkeypatch.setattr(InMemoryLinkState, "store_message_and_object_tree", lambda *_: (True, []))
-    monkeypatch.setattr(
-        InMemoryLinkState, "store_object", lambda self, run, session, name, content: keep(self, name, content)
-    )
-    monkeypatch.setattr(
-        InMemoryLinkState, "_cleanup_push_session", lambda self, session, **how: clean(self, session, how)
-    )
-    return state
+def link():
+    return Link()
 
 
-def keep(state, name, content):
-    """True where it is stored; a piece that is sent again is not."""
-    new = name not in [stored for stored, _ in state.stored]
-    state.stored += [(name, content)] * new
-    return new
+def test_a_request_that_says_it_is_too_large_is_not_read(link):
+    assert link.post([b"x"], [(b"content-length", b"11")]) == 413 and link.got == []
+    assert link.post([b"x" * 10], [(b"content-length", b"10")]) == 200 and len(link.got) == 1
 
 
-def clean(state, session, how):
-    state.cleaned.append((session, how))
+@pytest.mark.parametrize("path", [PUSH, PULL])
+def test_one_that_does_not_say_is_read_as_far_as_it_may_go(link, path):
+    assert link.post([b"x" * 6] * 1000, path=path) is None
+    assert [event["type"] for event in link.got] == ["http.request", "http.disconnect"]
+    assert link.post([b"x" * 6] * 1000, [(b"content-length", b"5")], path=path) is None and len(link.got) == 2
 
 
-def message(question):
-    return SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=question))
+def test_the_servers_own_requests_may_be_larger(link):
+    assert link.post([b"x" * 6] * 3, path="/v1/runtime/push-object") == 200 and len(link.got) == 3
 
 
-def test_of_an_answer_in_many_pieces_no_more_is_stored_than_one_can_have(link):
-    link.store_message_and_object_tree(message("question"), None, "session")
-    assert [link.store_object(1, "session", f"piece {n}", b"12345") for n in range(4)] == [True, True, False, False]
-    assert link.cleaned[0] == ("session", {"cleanup_messages": True})
-    # Nor under another session: the question is the same.
-    link.store_message_and_object_tree(message("question"), None, "again")
-    assert not link.store_object(1, "again", "piece 9", b"1")
-    link.store_message_and_object_tree(message("another"), None, "next")
-    assert link.store_object(1, "next", "piece 10", b"1234567890")
+def test_of_a_reply_in_many_pieces_no_more_is_accepted_than_one_can_have(link):
+    link.pull(Message())
+    assert link.post([b"123"], path=ANNOUNCE) == 200
+    assert [link.post([b"1234"]) for _ in range(3)] == [200, None, None]
+    assert link.post([b"1234"], [(b"content-length", b"4")]) == 413
+    assert link.post([b"1234"], path=ANNOUNCE) is None  # announcing another reply starts no new count
+    assert link.post([b"x" * 10], key=b"b") == 200  # of another site
+    link.pull()
+    assert link.post([b"1234"]) is None  # no new request was there
+    link.pull(Message())
+    assert link.post([b"x" * 10]) == 200
 
 
-def test_a_piece_that_is_sent_again_counts_once(link):
-    link.store_message_and_object_tree(message("question"), None, "session")
-    assert [link.store_object(1, "session", "piece", b"123456") for _ in range(3)] == [True, False, False]
-    assert link.store_object(1, "session", "last", b"1234")
+def test_json_starts_no_new_count(link):
+    assert link.post([b"x" * 10]) == 200
+    link.body = b'{"messages_list": [{}]}'
+    link.post([b""], path=PULL)
+    assert link.post([b"x"]) is None
 
 
-def test_questions_are_not_bounded_and_pieces_without_a_session_refused(link):
-    link.store_message_and_object_tree(message(""), None, "server")
-    assert link.store_object(1, "server", "piece", bytes(100))
-    assert not link.store_object(1, "", "other", b"1")
+def test_an_upload_that_is_refused_does_not_count(link):
+    """Whoever names the key of another site without its signature must not use up the limit of that site."""
+    link.status = 401
+    assert [link.post([b"x" * 10]) for _ in range(3)] == [401] * 3
+    assert not link.limit._uploaded  # nor does the memory grow with made-up keys
+    link.status = 200
+    assert link.post([b"x" * 10]) == 200
 
 
-def test_flower_still_stores_by_these_methods():
-    inspect.signature(InMemoryLinkState.store_object).bind(1, run_id=1, session_id="", object_id="", object_content=b"")
-    inspect.signature(InMemoryLinkState.store_message_and_object_tree).bind(1, message=1, object_tree=1, session_id="")
-    inspect.signature(InMemoryLinkState._cleanup_push_session).bind(1, "", cleanup_messages=True)
+def test_uploads_at_the_same_time_count_together(link):
+    meanwhile = []
+
+    async def slow(scope, receive, send):
+        """While the first upload is being stored, a second one comes."""
+        await receive()
+        link.limit.app = link._app
+        meanwhile.append(await asyncio.to_thread(link.post, [b"x" * 6]))
+
+    link.limit.app = slow
+    assert link.post([b"x" * 6]) is None and meanwhile == [None]
+    assert link.got[-1]["type"] == "http.disconnect"
 
 
 def test_the_largest_answer_is_known_from_the_settings():
-    # 1,000 prompts of 4 bytes, twice as many under masks; sums of 10 classes and 8 readings of them are fewer.
+    # 1,000 prompts of 4 bytes, twice as many under masks; the priors' sums of 10 classes and a width of 4 are fewer.
     assert largest_answer(ServerState(0, {"visual": np.zeros(1000, np.float32)}, 10, width=4)) == WRAPPING + 8000
-    # 1 + 64 + 64 x 64 sums of 8 bytes are more than no prompts.
-    assert largest_answer(ServerState(0, {}, 10, width=64)) == WRAPPING + 8 * 4161
+    # The second moments are 1 + 10 + 64 + 64 x 65 / 2 = 2,155 sums of 8 bytes: more than no prompts, and more than
+    # the class sums of two models, 2 x 10 x 65.
+    assert largest_answer(ServerState(0, {}, 10, width=64)) == WRAPPING + 8 * 2155

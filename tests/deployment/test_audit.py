@@ -15,7 +15,7 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, Crossing, read_audit
 from fedcopl.deployment.server.grid_clients import GridClients, Patience
 from fedcopl.deployment.server.site_registry import KnownSites
-from fedcopl.deployment.site.replies import audited_reply
+from fedcopl.deployment.site.replies import reply_to
 from fedcopl.deployment.wire.crossings import content_bytes
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.server import run
@@ -49,7 +49,7 @@ def played(tmp_path):
     for name, client in clients(CONFIG).items():
         site = FakeSite(name, client, tmp_path / "states")
         home = tmp_path / name
-        nodes[name] = lambda message, site=site, home=home: audited_reply(
+        nodes[name] = lambda message, site=site, home=home: reply_to(
             message, lambda: site, AuditLog(home), "server:9092"
         )
     wire, known = Wire(nodes), KnownSites({name: number for number, name in enumerate(nodes)})
@@ -115,9 +115,7 @@ def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
 def test_what_cannot_be_written_down_is_not_answered(tmp_path):
     (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
     site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
-    wire = LoopGrid(
-        {"client-0": lambda message: audited_reply(message, lambda: site, AuditLog(tmp_path / "home"), "s")}
-    )
+    wire = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})
     federation = GridClients(wire, terms(CONFIG), KnownSites({"client-0": 0}), Patience(60, 0, 0.0))
     assert federation.ask({"client-0": Evaluate(0, None)}) == {} and site.asked == 0
 

@@ -1,4 +1,4 @@
-"""A server that cheats, against a real site with the embedded model: what `spec/trust.md` tried, refused."""
+"""A server that cheats, against a real site with the embedded model: known attacks are refused."""
 
 import json
 import math
@@ -19,13 +19,15 @@ from fedcopl.deployment.site.limits import Limits
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
-from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.errors import CannotAnswer, ConfigError, RunFolderError
+from fedcopl.federation.prior_estimation import prior_settings
 from fedcopl.federation.question_checks import Expected, what_is_wrong_with
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, Train
+from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import epsilon_of
 
 SETTINGS = {"rounds": 3, "labels": {"refresh_every": 5}, "train": {"epochs": 1}, "model": {"threads": 1}}
-NO_PRIORS = {"priors": {"balance": False, "site": False, "prototypes": False}}
+NO_PRIORS = {"priors": {"logit_bias": False, "label_shift": False, "prototypes": False}}
 CONFIG = RunConfig.from_mapping(SETTINGS | NO_PRIORS, "test")
 
 
@@ -140,6 +142,47 @@ def test_an_update_of_one_image_is_not_let_go(site, start):
     assert update.examples == 0 and update.shared["visual"].tobytes() == start["visual"].tobytes()
 
 
+WITH_PRIORS = RunConfig.from_mapping(SETTINGS, "test")
+
+
+def class_sums(site, folder, **changes):
+    """What leaves this site in the first class feature sums: (J, C, 1 + d). It is alone, so totals are its own sums."""
+    site = at_home(site, site.home.folder / folder, **changes)
+    reply, step, asked = None, 0, terms(site, WITH_PRIORS)
+    estimation = Estimation(prior_settings(WITH_PRIORS, 10, site.clip.feature_size))
+    while estimation.steps[-1][0].kind != "class_sums":
+        reply = site.answer(Adapt(0, step, () if reply is None else (reply.sums,)), asked)
+        estimation.add(reply.sums)
+        step += 1
+    sums = site.answer(Adapt(0, step, (reply.sums,)), asked).sums
+    return sums.reshape(-1, 10, 1 + site.clip.feature_size)
+
+
+def test_class_feature_sums_of_few_images_do_not_leave(site):
+    every = class_sums(site, "careless", consent=Consent(least_images=0))
+    some = class_sums(site, "careful")
+    is_small = every[:, :, 0] < 5
+    assert is_small.any() and not is_small.all()
+    assert not some[is_small].any()
+    assert (some[some[:, :, 0] > 0][:, 0] >= 5).all()
+
+
+LIES = {
+    "a direction of its own": (lambda own: own * 0, r"of 0 images instead|do not contain this client's own images"),
+    "no numbers": (lambda own: own * np.nan, "are not finite"),
+    "of another size": (lambda own: own[:-1], "have the wrong size"),
+    "half of the site": (lambda own: own / 2, "do not contain this client's own images"),
+    "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "impossible"),
+}
+
+
+@pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
+def test_totals_without_the_own_images_in_them_are_refused(site, lie, words):
+    own = site.answer(Adapt(0, 0), terms(site, WITH_PRIORS)).sums
+    with pytest.raises((Refused, CannotAnswer), match=words):
+        site.answer(Adapt(0, 1, (lie(own),)), terms(site, WITH_PRIORS))
+
+
 def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, limits=Limits(runs=3))
     clock = [1000.0]
@@ -200,7 +243,7 @@ def test_nothing_is_answered_before_somebody_agrees(site, start):
     assert not (site.home.folder / "runs").exists() and len(shown) == 2  # who said no is not asked again
     file = site.home.folder / "asked/run.toml"
     assert notes == [f"run run waits for your agreement: read {file}, then join with --accept {file}"]
-    assert "3 rounds of FedCoPL, 1 epochs each" in shown[0][1]
+    assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
     site.agreement = AskedPeople(site.home.folder, ask, notes.append)
     for question in first_round(start):
         site.answer(question, terms(site))
@@ -244,7 +287,7 @@ def test_feature_sums_can_be_refused_alone(loaded, tmp_path, start):
     without = RunConfig.from_mapping(SETTINGS | {"priors": {"prototypes": False}}, "test")
     site.answer(Evaluate(0, None), terms(site, without))
     with pytest.raises(Refused, match=words):  # and it is not asked for them in such a run by surprise
-        site.answer(Adapt(0, 0, "features", 512), terms(site, without))
+        site.answer(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     assert "prompts but no sums of image features" in str(site.home.consent)
 
 
@@ -280,40 +323,21 @@ def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
 
 
 EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, width=4, experts=1)
-READING = {"bias": np.zeros(3), "mix": np.full(3, 1 / 3), "numbers": np.ones(5)}
-PROTOTYPES = {"images": np.ones(3), "total": np.ones((3, 4)), "whiten": np.eye(4)}
+FEW, MANY = np.zeros(9), tuple(np.zeros(9) for _ in range(101))
 HOSTILE = {
-    "width": (Adapt(0, 0, "features", 10**6), "features of 1000000 numbers; this model's have 4"),
-    "many readings": (Adapt(0, 0, "predicted", 4, readings=(READING,) * 9), "it holds 9 readings"),
-    "no reading": (Adapt(0, 0, "classes", 4), "it holds 0 readings where there is one"),
-    "nan bias": (
-        Adapt(0, 0, "predicted", 4, readings=({**READING, "bias": np.full(3, np.nan)},)),
-        "bias is not finite",
+    "many totals": (Adapt(0, 1, MANY), "are not those of steps of the priors"),
+    "integers": (Adapt(0, 1, (FEW.astype(np.int64),)), "are not those of steps of the priors"),
+    "a table": (Adapt(0, 1, (FEW.reshape(3, 3),)), "are not those of steps of the priors"),
+    "infinite": (Adapt(0, 1, (FEW + np.inf,)), "not finite"),
+    "not a number": (Adapt(0, 1, (FEW * np.nan,)), "not finite"),
+    "a huge number": (Adapt(0, 1, (FEW + 1e16,)), "beyond 1e\\+15"),
+    "a negative class prior": (Adapt(0, 0, (), -np.ones(3)), "not a positive share for each class"),
+    "a long class prior": (Adapt(0, 0, (), np.full(4, 0.25)), "not a positive share for each class"),
+    "a class prior that hides a class": (Adapt(0, 0, (), np.array([0.5, 0.5, 0.0])), "not a positive share"),
+    "experts": (
+        Train(0, EXPECTED.prompts, (EXPECTED.prompts,) * 2),
+        "the prompts of 2 other clients; in this run there are",
     ),
-    "a negative mix": (
-        Adapt(0, 0, "predicted", 4, readings=({**READING, "mix": -np.ones(3)},)),
-        "a mix of classes is below 0",
-    ),
-    "long mix": (
-        Adapt(0, 0, "predicted", 4, readings=({**READING, "mix": np.ones(4)},)),
-        r"mix is of shape \(4,\) instead of \(3,\)",
-    ),
-    "half of prototypes": (
-        Adapt(0, 1, "predicted", 4, readings=(READING,), prototypes={"images": np.ones(3)}),
-        "instead of",
-    ),
-    "infinite prototypes": (
-        Adapt(
-            0,
-            1,
-            "predicted",
-            4,
-            readings=(READING,),
-            prototypes={**PROTOTYPES, "whiten": np.full((4, 4), np.inf)},
-        ),
-        "whiten is not finite",
-    ),
-    "experts": (Train(0, EXPECTED.prompts, (EXPECTED.prompts,) * 2), "2 other clients' prompts; in this run there are"),
     "totals": (Select(0, 0, np.ones(4, np.int64), 2), "not one number for each of 3 classes"),
     "negative totals": (Select(0, 0, -np.ones(3, np.int64), 2), "its totals are no numbers of images"),
     "nobody": (Select(0, 0, None, 0), "its sums are over 0 clients"),
@@ -328,11 +352,10 @@ def test_a_question_that_no_server_of_this_run_asks_is_found(ask, words):
 
 
 def test_honest_questions_are_fine():
-    learned = {**READING, **PROTOTYPES}
     for ask in (
-        Adapt(0, 0, "features", 4),
-        Adapt(0, 1, "predicted", 4, readings=(READING,) * 7, prototypes=PROTOTYPES),
-        Adapt(0, 2, "keep", 4, readings=(learned,)),
+        Adapt(0, 0),
+        Adapt(0, 1, (FEW,)),
+        Adapt(0, 0, (), np.array([0.5, 0.3, 0.2])),
         Train(0, EXPECTED.prompts, (EXPECTED.prompts,)),
         Select(0, 0, np.array([1, 0, 2]), 3),
         Evaluate(0, None),

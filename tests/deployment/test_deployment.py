@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import resource
+import shlex
 import shutil
 import signal
 from pathlib import Path
 
+import httpx
 import pytest
 from safetensors.numpy import load_file
 
@@ -18,6 +21,8 @@ from fedcopl.deployment.processes import ask_to_stop
 from fedcopl.federation.server import run
 from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.assemble import assemble
+from free_ports import free_port
+from ready_processes import ready_run
 from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
@@ -197,3 +202,20 @@ def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     assert "stopped, as asked" in deployment.log("site-a")
     kinds = [line.crossing.kind for line in read_audit(deployment.home("site-a"))]
     assert kinds.count("select") == 2 and kinds.count("train") <= 1  # asked, and never answered
+
+
+def test_after_the_last_round_a_site_says_where_its_classifier_is_and_not_that_nobody_answers(deployment):
+    deployment.admit("site-a")
+    deployment.server("rounds=1", min_sites=1)
+    port = free_port()
+    deployment.join("site-a", "--metrics-port", str(port))
+    assert deployment.wait_for_end() == 0, deployment.all_logs()
+    until(lambda: "fedcopl_connected 0" in httpx.get(f"http://127.0.0.1:{port}/metrics").text, deployment.all_logs)
+    deployment.wait_for("site-a", "the run is finished")
+    last = deployment.log("site-a").splitlines()[-1]
+    [run] = (deployment.home("site-a") / "runs").iterdir()
+    assert f"this site's classifier is in {run}; label images with: fedcopl predict" in last
+    command = shlex.split(re.search("fedcopl (predict .*?);", last)[1])
+    command[command.index("IMAGES")] = "data/clients/site-a/train"
+    assert ready_run(*command, cwd=deployment.root).returncode == 0
+    assert len((deployment.root / "labels.csv").read_text().splitlines()) == 1 + 40

@@ -10,13 +10,11 @@ import inspect
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from flwr.app import Message, Metadata, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.common import constant as common_constant
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.server.superlink.linkstate import InMemoryLinkState, linkstate_factory
 from flwr.supercore import constant as core_constant
 from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
@@ -25,18 +23,17 @@ from flwr.superlink import extensions
 from flwr.superlink.grid import HttpGrid
 from flwr.superlink.main import create_app
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.testclient import TestClient
 
 import fedcopl.deployment
 from fedcopl.deployment import OFFLINE, flower_internals
 from fedcopl.deployment.flower_internals import (
     CONTROL_HEADER,
+    answer_limit,
     connections,
-    patient_grid,
+    messages,
     site_connection,
     superlink,
-    whole_answers,
 )
 from fedcopl.deployment.processes import child_environment
 from fedcopl.deployment.server import server_process
@@ -45,7 +42,7 @@ from fedcopl.deployment.wire import message_format
 ROOT = Path(__file__).parents[2]
 INTERNALS = Path(flower_internals.__file__).parent
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
-TESTS_OF_INTERNALS = {"toolbox.py", "test_patient_grid.py", "test_flower_internals.py"}
+TESTS_OF_INTERNALS = {"toolbox.py", "test_grid_threads.py", "test_flower_internals.py", "test_answer_limit.py"}
 SOURCES = [
     *(ROOT / "src/fedcopl").rglob("*.py"),
     *(ROOT / "experiments").rglob("*.py"),
@@ -110,11 +107,7 @@ def test_it_is_there(file, module, name):
 
 
 CALLS = {  # of functions and classes of Flower: how they are called
-    (patient_grid, "make_message"): ((), ("metadata", "error")),
-    (patient_grid, "iterate_object_tree"): ((1,), ()),
-    (patient_grid, "make_pull_object_fn_protobuf"): ((1, 2, 3), ()),
-    (patient_grid, "inflate_object_from_contents"): ((1, 2), ()),
-    (patient_grid, "HttpGrid"): ((1, 2, 3), ("token",)),
+    (connections, "HttpGrid"): ((1, 2, 3), ("token",)),
     (connections, "build_fab_from_files"): ((1,), ()),
     (connections, "run_from_proto"): ((1,), ()),
     (connections, "HeartbeatSender"): ((1,), ()),
@@ -143,11 +136,7 @@ def test_it_is_called_as_we_call_it(where, call):
     inspect.signature(getattr(module, name)).bind(*values, **dict.fromkeys(named))
 
 
-METADATA = ("run_id", "message_id", "src_node_id", "dst_node_id", "message_type", "group_id", "ttl", "created_at")
-
-
-def test_metadata_can_be_made_and_its_id_set():
-    inspect.signature(Metadata).bind(**dict.fromkeys((*METADATA, "reply_to_message_id")))
+def test_a_message_is_made_for_a_run_and_its_id_can_be_set():
     connections.act_for(task=1, run=5, node=1)
     about = Message(RecordDict(), 7, "query.x").metadata
     assert about.run_id == 5  # looked up where `act_for` writes it
@@ -160,10 +149,7 @@ def test_metadata_can_be_made_and_its_id_set():
 CLIENTS = {
     ControlHttpClient: ("ListNodes", "ListRuns", "RegisterNode", "StartRun", "UnregisterNode"),
     FleetHttpClient: ("ActivateNode", "DeactivateNode"),
-    RuntimeHttpClient: (
-        *("AcquireTask", "ConfirmMessageReceived", "PullMessages", "PullObject"),
-        *("PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat"),
-    ),
+    RuntimeHttpClient: (*("AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat"),),
 }
 
 
@@ -197,7 +183,6 @@ FIELDS = {  # of what is sent and of what comes back
     "fleet_pb2.PushMessagesResponse": "objects_to_push session_id",
     "heartbeat_pb2.SendNodeHeartbeatRequest": "node heartbeat_interval",
     "heartbeat_pb2.SendNodeHeartbeatResponse": "success",
-    "message_pb2.ConfirmMessageReceivedRequest": "node run_id message_object_id",
     "message_pb2.Metadata": "message_id src_node_id reply_to_message_id",
     "message_pb2.ObjectTree": "object_id",
     "node_pb2.Node": "node_id",
@@ -205,8 +190,6 @@ FIELDS = {  # of what is sent and of what comes back
     "run_pb2.Run": "run_id bytes_sent bytes_recv",
     "runtime_pb2.AcquireTaskRequest": "supported_task_types",
     "runtime_pb2.AcquireTaskResponse": "token",
-    "runtime_pb2.PullAppMessagesRequest": "message_ids",
-    "runtime_pb2.PullAppMessagesResponse": "messages_list message_object_trees",
     "runtime_pb2.PullTaskInputRequest": "",
     "runtime_pb2.PullTaskInputResponse": "task_id run context",
     "runtime_pb2.PushTaskOutputRequest": "sub_status details",
@@ -224,6 +207,10 @@ def test_a_message_has_the_fields_we_use(message, fields):
 def test_no_message_is_forgotten_here():
     sent = {f"{module.removeprefix('flwr.proto.')}.{name}" for _, module, name in USED if "_pb2" in module}
     assert sent <= set(FIELDS)
+
+
+def test_a_site_names_its_key_where_its_bytes_are_counted():
+    assert "FLEET_HTTP_PUBLIC_KEY_HEADER" in inspect.getsource(site_connection.NodeAuthHttpInterceptor)
 
 
 def test_constants_are_what_we_take_them_for():
@@ -258,23 +245,13 @@ def test_flowers_commands_know_the_options_we_give(module, how):
     assert len(given) >= 6 and set(given) <= set(known)
 
 
-# The patches
+# The patch
 
 
 @pytest.fixture
 def unpatched(monkeypatch):
-    """Takes every patch back at the end."""
+    """Takes the patch back at the end."""
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
-    monkeypatch.setattr(linkstate_factory, "InMemoryLinkState", linkstate_factory.InMemoryLinkState)
-    monkeypatch.setattr(BaseHTTPMiddleware, "__call__", BaseHTTPMiddleware.__call__)
-
-
-def test_a_superlink_forgets_keys(unpatched):
-    superlink.patch_superlink((), "key", 1000)
-    stores, nowhere = SimpleNamespace(store=SimpleNamespace), ":flwr-in-memory:"  # what it takes where nothing is said
-    made = linkstate_factory.LinkStateFactory(nowhere, SimpleNamespace(), stores).state()
-    assert isinstance(made, superlink.ForgetfulLinkState)  # what it does: test_server_process
-    inspect.signature(InMemoryLinkState.delete_node).bind(1, owner_aid=2, node_id=3)
 
 
 def answers(client, path, key="key"):
@@ -291,6 +268,7 @@ def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
     # Whatever is for others than sites has another beginning.
     fleet = {path for path, about in paths.items() if "Fleet" in str(next(iter(about.values())).get("tags"))}
     assert fleet == {path for path in paths if path.startswith(superlink.FOR_SITES)}
+    assert {answer_limit.PULL, *answer_limit.UPLOADS} <= fleet
 
 
 @pytest.mark.parametrize(("path", "for_sites"), PATHS.items())
@@ -303,39 +281,17 @@ def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
     assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
 
 
-def asked(path, body):
-    kind = {"content-type": "application/protobuf"}
-    made = TestClient(create_app(None), client=("127.0.0.1", 5), raise_server_exceptions=False)
-    said = made.post(path, content=body, headers=kind)
-    return said.status_code, sorted(said.headers.items()), said.content
-
-
-@pytest.mark.parametrize("body", [b"", b"rubbish"], ids=["empty", "rubbish"])
-@pytest.mark.parametrize("path", ["/v1/fleet/activate-node", "/v1/fleet/pull-messages", "/v1/runtime/get-nodes"])
-def test_a_superlink_that_hands_answers_on_whole_says_the_same(unpatched, path, body):
-    before = asked(path, body)
-    whole_answers.patch_middleware()
-    assert asked(path, body) == before
-
-
 def test_a_server_asks_its_superlink_whether_it_is_up():
     assert TestClient(create_app(None)).get("/health").status_code == 200
 
 
 def test_the_grid_is_built_as_we_think():
-    grid = patient_grid.PatientGrid(token="t")
-    assert isinstance(HttpGrid.__dict__["_runtime_client"], property)
-    assert isinstance(HttpGrid.__dict__["run"], property)
-    assert grid._retry_invoker.max_time == patient_grid.TRYING
-    assert grid._retry_invoker.wait_function == grid._wait
-    assert "retry_invoker=self._retry_invoker" in inspect.getsource(HttpGrid._connect)
+    grid = HttpGrid(token="t")
     assert grid.node.node_id == 1
     assert callable(grid.set_run) and callable(grid.close)
-    functions = [name for name, one in vars(patient_grid.PatientGrid).items() if inspect.isfunction(one)]
-    assert {name for name in functions if hasattr(HttpGrid, name)} == {"__init__", "pull_messages"}  # none by accident
 
 
-@pytest.mark.parametrize("module", [connections, patient_grid, message_format], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [connections, messages, message_format], ids=lambda module: module.__name__)
 def test_the_examples_in_its_docstrings_are_right(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0

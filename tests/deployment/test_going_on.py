@@ -19,7 +19,7 @@ SETTINGS = {
     "rounds": 1,
     "train": {"epochs": 1, "held_out": 0.0},
     "model": {"threads": 1},
-    "priors": {"balance": False, "prototypes": False},
+    "priors": {"logit_bias": False, "prototypes": False},
 }
 
 

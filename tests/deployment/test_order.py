@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, NO_PRIORS, START, WIDTH, NoisyLearner, clients, start
-from fedcopl.algorithm.priors import MOST_EXCHANGES, Explained, learn
-from fedcopl.algorithm.prototypes import ClassSums, FeatureSums
+from fakes import NO_PRIORS, START, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.order import SPOILT, out_of_order, sums_of_round
 from fedcopl.deployment.site.site_state import SiteStep
-from fedcopl.federation.adaptation import most_steps, without_small
-from fedcopl.federation.client import Client, ClientState
-from fedcopl.federation.server import look_first, run
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.prior_estimation import prior_steps
+from fedcopl.federation.server import MAX_ESTIMATIONS, look_first, run
 from fedcopl.messages import Adapt, Estimate, Evaluate, Introduce, Select, Train, digest
 from fedcopl.simulation.local_clients import LocalClients
 
@@ -86,6 +85,7 @@ def test_a_round_that_is_played_again_after_a_stop_may_differ_in_what_others_ans
     assert set(said) == {None}
 
 
+STEPS, SUMS = prior_steps(WITH_PRIORS), np.ones(5)
 ROUND = [Estimate(0, SHARED), Select(0, 0, TOTALS, 2), Train(0, SHARED)]
 TOO_MUCH = {
     "a round past the last": (PLAIN, [], Train(3, SHARED), "asked to Train in round 4, but the run has 3"),
@@ -102,26 +102,27 @@ TOO_MUCH = {
     "no refresh": (PLAIN, [], Estimate(1, SHARED), "asked to Estimate in round 2, which has no refresh"),
     "two Selects": (PLAIN, ROUND[:2], Select(0, 0, TOTALS + 1, 2), "asked to Select in round 1 once more"),
     "a wrong refresh": (PLAIN, ROUND[:1], Select(0, 7, TOTALS, 2), "asked to Select in round 1, as refresh 8"),
-    "no priors": (PLAIN, [], Adapt(0, 0, "predicted", WIDTH), "asked to Adapt in round 1, but the run has no"),
-    "priors once more": (WITH_PRIORS, [], Adapt(2, 0, "predicted", WIDTH), "asked to Adapt in round 3 for sums, which"),
+    "no priors": (PLAIN, [], Adapt(0, 0), "asked to Adapt in round 1, but the run has no"),
+    "priors once more": (WITH_PRIORS, [], Adapt(2, 0), "asked to Adapt in round 3 for sums, which"),
     "priors without end": (
         WITH_PRIORS,
         [],
-        Adapt(0, MOST_EXCHANGES + 1, "classes", WIDTH),
-        f"asked to Adapt in round 1 at step {MOST_EXCHANGES + 2}, but the priors take {MOST_EXCHANGES + 1} at most",
+        Adapt(0, STEPS + 1),
+        f"asked to Adapt in round 1 at step {STEPS + 2}, but the priors take {STEPS + 1} at most",
     ),
     "priors after their end": (
         WITH_PRIORS,
-        [Adapt(0, 0, "keep", WIDTH)],
-        Adapt(0, 1, "classes", WIDTH),
+        [Adapt(0, STEPS)],
+        Adapt(0, 1, (SUMS,)),
         "asked to Adapt in round 1 once more",
     ),
     "the same step of the priors": (
         WITH_PRIORS,
-        [Adapt(0, 0, "predicted", WIDTH)],
-        Adapt(0, 0, "classes", WIDTH),
+        [Adapt(0, 0), Adapt(0, 1, (SUMS,))],
+        Adapt(0, 1, (SUMS + 1,)),
         "asked to Adapt in round 1 once more",
     ),
+    "priors before zero-shot": (WITH_PRIORS, [Adapt(0, 0)], Evaluate(0, None), "asked to Evaluate in round 1 after"),
     "zero-shot later": (PLAIN, [], Evaluate(1, None), "asked to Evaluate in round 2 without prompts"),
     "two Evaluates": (PLAIN, [Evaluate(0, SHARED)], Evaluate(0, OTHER), "asked to Evaluate in round 1 once more"),
     "not evaluated": (config_of(evaluation={"every": 3}), [], Evaluate(0, SHARED), "asked to Evaluate in round 1, whi"),
@@ -155,7 +156,7 @@ def test_a_sum_that_was_spoilt_is_played_again_for_fewer_and_not_for_ever():
 
 
 def test_sixty_sums_a_round_are_refused():
-    """What `spec/trust.md` tells: 60 sums with invented sites recovered a site's counts. This round has two."""
+    """With 60 sums over invented sites a server can recover a site's counts. This round has two sums."""
     said = objections([Introduce(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
     assert sums_of_round(SECURE, 0) == 2 and sums_of_round(SECURE, 1) == 1
     assert [why is None for why in said] == [True] * (2 + SPOILT) + [False] * (58 - SPOILT)
@@ -172,52 +173,29 @@ def test_restarts_are_no_way_to_ask_for_ever():
     assert answered == 1 + RESTARTS
 
 
-class Unhappy:
-    """Sums with which the priors never settle: every exchange that there can be is asked for."""
-
-    def __init__(self):
-        self.exchanges = 0
-
-    def features(self):
-        self.exchanges += 1
-        rows = np.random.default_rng(0).normal(size=(400, 4))
-        return FeatureSums(400.0, rows.sum(axis=0), rows.T @ rows)
-
-    def predicted(self, readings):
-        self.exchanges += 1
-        return np.tile([300.0, 60.0, 40.0], (len(readings), 1))
-
-    def explained(self, readings):
-        self.exchanges += 1
-        many = len(readings)
-        evidence = {2: np.array([20.0, 400.0]), 4: np.array([20.0, 60.0, 30.0, 30.0])}.get(many, np.full(many, 30.0))
-        if self.exchanges > MOST_EXCHANGES - 3:
-            evidence = np.zeros(many)  # at last nothing can be told of how calm to be, so sureness is looked for
-        return Explained(evidence, np.tile([200.0, 120.0, 80.0], (many, 1)), np.full(many, 300.0), 350.0)
-
-    def classes_of(self, reading):
-        self.exchanges += 1
-        return ClassSums(np.array([200.0, 120.0, 80.0]), np.random.default_rng(1).normal(size=(3, 4)))
-
-    def look_at(self, prototypes):
-        pass
+@pytest.mark.parametrize("settings", [{}, {"priors": {"prototypes": False}}, {"privacy": {"noise": 1.0}}])
+def test_an_estimation_is_as_long_as_a_site_allows(settings):
+    """Its last request asks for nothing."""
+    asked = [ask for ask in played(config_of(**settings)) if isinstance(ask, Adapt)]
+    assert [ask.step for ask in asked] == list(range(prior_steps(config_of(**settings)) + 1))
 
 
-def test_the_longest_way_of_the_priors_is_as_long_as_a_site_allows():
-    sums = Unhappy()
-    learn(sums, CLASSES)
-    assert sums.exchanges == MOST_EXCHANGES
-    assert most_steps(WITH_PRIORS) == MOST_EXCHANGES + 1
-    assert most_steps(config_of(privacy={"noise": 1.0})) == 4  # three with noise, and what was learnt
-    assert most_steps(config_of(priors={"balance": False})) == 1
+def test_the_steps_of_the_priors_by_hand():
+    # Moments; 4 for the logit bias; class sums; views; evidence; 4 times class sums and logit bias; 2 scales; evidence.
+    assert prior_steps(WITH_PRIORS) == 1 + 4 + 1 + 2 + 4 * 2 + 2 + 1 == 19
+    assert prior_steps(config_of(priors={"prototypes": False})) == 1 + 4 + 2 + 2 + 1
+    assert prior_steps(config_of(privacy={"noise": 1.0})) == 3
+    assert prior_steps(config_of(priors={"logit_bias": False})) == 0
 
 
-def test_too_few_images_are_not_trained_on_and_not_shown():
-    """A class of fewer images than the site's least is not in the sums of features; nor is it taken out again."""
-    sums = ClassSums(np.array([4.9, 5.0, 0.0]), np.ones((3, 2)))
-    told, shown = without_small(sums, np.full((10, 3), 0.5), 5)
-    assert told.images.tolist() == [0.0, 5.0, 0.0]
-    assert told.total.tolist() == [[0, 0], [1, 1], [0, 0]] and shown[0].tolist() == [0.0, 0.5, 0.0]
+def test_an_estimation_starts_again_when_a_site_is_lost_and_not_for_ever():
+    asks = [Adapt(0, step, (SUMS * start,) * (step > 0)) for start in range(6) for step in range(2)]
+    said = objections(asks, WITH_PRIORS, restarts=0)
+    assert said[: 2 * MAX_ESTIMATIONS] == [None] * 2 * MAX_ESTIMATIONS
+    assert all(why and "th time" in why for why in said[2 * MAX_ESTIMATIONS :: 2])
+
+
+def test_too_few_images_are_not_trained_on():
     few = Client(NoisyLearner(0), PLAIN, least_images=11)  # it has 10 images
     state = ClientState()
     for ask in ROUND:

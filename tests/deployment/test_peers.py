@@ -8,10 +8,13 @@ import pytest
 from fakes import NO_PRIORS, START, FakeLearner, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.certificates import site_key
-from fedcopl.deployment.site.peers import Identity, Peers, VouchedClient, check_peers, vouched_by
+from fedcopl.deployment.site.peers import Identity, Peers, check_peers, vouched_by
+from fedcopl.deployment.site.pipeline import known_peers, refuse, vouched
+from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import ConfigError
-from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
 from fedcopl.messages import Introduce, ShareOut
 from fedcopl.privacy.masking import introduce, public_keys
@@ -38,9 +41,22 @@ def three(tmp_path):
     return SimpleNamespace(who=who, keys=keys, root=tmp_path, notes=[])
 
 
+class PolicedClient:
+    """A client behind the two policies of the pipeline that are about peers."""
+
+    def __init__(self, client, peers):
+        self.client, self.peers = client, peers
+
+    def answer(self, ask, state):
+        request = SimpleNamespace(ask=ask, client=self.client, peers=self.peers)
+        refuse(known_peers(request, SiteStep()))
+        reply, after = self.client.answer(ask, state)
+        return vouched(request, state, reply), after
+
+
 def site_of(three, name, *, given=True, counts_sites=False):
     peers = Peers(three.root / name, three.who[name], three.keys if given else None, counts_sites, three.notes.append)
-    return VouchedClient(Client(FakeLearner(len(name)), CONFIG), peers)
+    return PolicedClient(Client(FakeLearner(len(name)), CONFIG), peers)
 
 
 def rosters(three, others, client):
@@ -58,7 +74,7 @@ def invented(three, count=3):
 
 
 def test_a_hundred_invented_sites_are_not_a_sum(three):
-    """`spec/trust.md`: a server that plays all others is left with one site's numbers. It has no known site's key."""
+    """A server that plays all other sites would learn one site's numbers. It has no known site's key."""
     client = site_of(three, "north")
     ask, state = rosters(three, invented(three), client)
     with pytest.raises(Refused, match=r"^site-0 is none of the sites whose keys this site was given$"):

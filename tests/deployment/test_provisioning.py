@@ -237,9 +237,9 @@ def test_a_folder_belongs_to_one_site(made, folder, tmp_path):
         take_in_site(folder.package("server"), tmp_path / "home")
 
 
-def archive(**files):
+def archive(packed=zipfile.ZIP_STORED, **files):
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as made:
+    with zipfile.ZipFile(buffer, "w", packed) as made:
         for name, content in files.items():
             made.writestr(name.replace("__", "/"), content)
     return buffer.getvalue()
@@ -250,7 +250,8 @@ BAD = {
     "nothing in it": archive(),
     "a way out": archive(**{"..__..__etc__passwd": "x"}),
     "a way out among keys": archive(**{"sites__.._x.pub": "x"}),
-    "a huge file": archive(**{"classes.txt": "x" * 5_000_000}),
+    "a huge file": archive(zipfile.ZIP_DEFLATED, **{"classes.txt": "x" * 5_000_000}),
+    "packed in another way": archive(zipfile.ZIP_BZIP2, **{"classes.txt": "x" * 3_000_000}),
     "notes that are none": archive(**{NOTES: "{}"}),
 }
 
@@ -261,6 +262,28 @@ def test_what_came_by_mail_is_not_believed(tmp_path, content):
     with pytest.raises(FederationError, match=r"x\.fedcopl: is not a package of `fedcopl provision`"):
         take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
     assert not (tmp_path / "home").exists()
+
+
+def many_keys(number, size):
+    return archive(zipfile.ZIP_DEFLATED, **{f"sites__{place}.pub": "x" * size for place in range(number)})
+
+
+LARGE = {
+    "one file": (BAD["a huge file"], "'classes.txt' would unpack to 5,000,000 bytes, more than 4,000,000"),
+    "one key": (many_keys(1, 10_001), "'sites/0.pub' would unpack to 10,001 bytes, more than 10,000"),
+    "all files": (many_keys(2_001, 10_000), "it would unpack to 20,010,000 bytes, more than 20,000,000"),
+    "too many": (many_keys(10_001, 0), "it has more than 10,000 files, or one twice"),
+    "the file itself": (b"PK" * 10_000_001, "it is larger than 20,000,000 bytes"),
+}
+
+
+@pytest.mark.parametrize(("content", "words"), LARGE.values(), ids=LARGE)
+def test_a_small_package_that_unpacks_to_much_is_refused_before_it_is_unpacked(tmp_path, monkeypatch, content, words):
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
+    (tmp_path / "x.fedcopl").write_bytes(content)
+    with pytest.raises(FederationError) as refused:
+        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+    assert str(refused.value) == f"{tmp_path / 'x.fedcopl'}: is not a package of `fedcopl provision`: {words}"
 
 
 def test_a_package_that_is_not_whole_is_named(made, folder, tmp_path):

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from fedcopl.deployment.certificates import issue_certificates, site_key
+from fedcopl.deployment.certificates import issue_certificates, private_key, site_key
 from fedcopl.deployment.flower_internals.site_connection import site_connection
-from fedcopl.deployment.site.server_probe import ServerAddress, check_server, private_key, why_not_let_in
+from fedcopl.deployment.site.server_probe import ServerAddress, check_server, why_not_let_in
 from fedcopl.deployment.wire.proxies import connect, proxy_to, spare_this_machine
 from fedcopl.doctor.machine import check_server as doctor_check
 from fedcopl.errors import FederationError

@@ -11,12 +11,10 @@ import pytest
 from deployment.toolbox import NotingWatcher, turned_away
 from fedcopl.deployment.certificates import SiteKey, server_certificates, site_key
 from fedcopl.deployment.flower_internals.connections import Control
-from fedcopl.deployment.flower_internals.superlink import ForgetfulLinkState
 from fedcopl.deployment.server.server_process import ServerHome, control_of, superlink
 from fedcopl.deployment.server.site_registry import admit, admitting
 from fedcopl.deployment.site.server_probe import ServerAddress
 from fedcopl.deployment.wire.addresses import own_address
-from fedcopl.files import make_folders
 from free_ports import free_port
 from waiting import until
 
@@ -58,19 +56,6 @@ def test_one_that_cannot_be_registered_stops_nobody_else(control):
     assert admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
 
 
-def test_a_key_that_was_unregistered_can_be_registered_again_under_any_name():
-    state = ForgetfulLinkState(SimpleNamespace(), SimpleNamespace())
-    ids = []
-    for name in ("hospital", "hospital", "renamed"):
-        ids.append(state.create_node("me", "me", b"KEY", 10.0, name=name))
-        assert state.get_node_id_by_public_key(b"KEY") == ids[-1]
-        state.delete_node("me", ids[-1])
-        assert state.get_node_id_by_public_key(b"KEY") is None
-    assert len(set(ids)) == 3 and 0 not in ids
-    with pytest.raises(ValueError, match="already unregistered"):
-        state.delete_node("me", ids[0])
-
-
 @contextmanager
 def open_for_sites(root, host="127.0.0.1"):
     """A server without a run: what it was told, and where sites find it."""
@@ -85,12 +70,10 @@ def open_for_sites(root, host="127.0.0.1"):
 
 
 @pytest.mark.slow
-def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
+def test_a_site_whose_key_was_taken_out_comes_back_with_a_new_one(tmp_path):
     private, public = site_key(tmp_path / "site", "hospital")
     other, other_public = site_key(tmp_path / "other", "zoo")
     sites = tmp_path / "federation/sites"
-    make_folders(tmp_path / "federation/flower")
-    (tmp_path / "federation/flower/link.db").write_bytes(b"left by a server that was cut off while it wrote")
 
     def let_in(file, name):
         shutil.copy(file, tmp_path / "part")
@@ -106,26 +89,29 @@ def test_a_key_may_be_taken_out_and_put_back_and_change_its_name(tmp_path):
         until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
         (sites / "hospital.pub").unlink()
         until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
-        let_in(public, "hospital")
-        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
 
-        site_key(tmp_path / "site", "clinic")  # the same key, another name
-        let_in(public, "hospital")
-        until(lambda: "clinic may join from now on" in watcher.notes, lambda: watcher.notes)
-        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
-        let_in(other_public, "zoo")
+        let_in(public, "hospital")  # the old key: the operator is told what to do
+        until(lambda: any("hospital cannot be let in" in note for note in watcher.notes), lambda: watcher.notes)
+        assert "the site needs a new key (delete its site.key" in watcher.notes[-1]
+        assert (turned_away(server, private) or "").startswith(NOT_LET_IN)
+        let_in(other_public, "zoo")  # nobody else is stopped by that
         until(lambda: turned_away(server, other) is None, lambda: watcher.notes)
-        (sites / "hospital.pub").unlink()
-        until(lambda: "clinic may not join any more" in watcher.notes, lambda: watcher.notes)
-    assert [note for note in watcher.notes if "cannot" in note] == []
+        old = private.read_bytes()
+        private.unlink()
+        site_key(tmp_path / "site", "hospital")
+        assert private.read_bytes() != old
+        let_in(public, "hospital")
+        until(lambda: turned_away(server, private) is None, lambda: watcher.notes)
 
+    private.write_bytes(old)
+    site_key(tmp_path / "site", "hospital")
     let_in(public, "hospital")
-    with open_for_sites(tmp_path) as (watcher, server, _):  # and it starts again, with both
+    with open_for_sites(tmp_path) as (watcher, server, _):  # a server that starts again lets in the old key too
         assert turned_away(server, private) is None
         assert turned_away(server, other) is None
     assert watcher.notes == []
-    flower = home.log.parent  # what sites answer is nowhere on the disk, and nobody else can look
-    assert list(flower.glob("link.db*")) == [] and flower.stat().st_mode & 0o077 == 0
+    flower = home.log.parent  # what sites reply is nowhere on the disk, and nobody else can look
+    assert list(flower.glob("*.db*")) == [] and flower.stat().st_mode & 0o077 == 0
 
 
 def has_ipv6():

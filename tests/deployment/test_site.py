@@ -132,7 +132,8 @@ def test_conditions_that_are_met_are_no_hindrance():
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
         "it shares visual, text prompts but no sums of image features, only in secure sums of at least 3 sites, "
-        "with noise of at least 0.5, made of at least 5 images, and does not tell how many of its test images are right"
+        "with noise of at least 0.5, in updates and sums of at least 5 images, "
+        "and does not tell how many of its test images are right"
     )
 
 
@@ -244,9 +245,10 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
     simulate(config, tmp_path / "run")
 
     class Sites(LocalClients):
-        def _ask_one(self, client, ask):
-            number = ["site-a", "site-b"].index(client)
-            return (site, other)[number].answer(ask, terms.at(number))
+        def _replies(self, questions):
+            numbers = {"site-a": 0, "site-b": 1}
+            both = (site, other)
+            return {name: both[numbers[name]].answer(ask, terms.at(numbers[name])) for name, ask in questions.items()}
 
     final = run(CONFIG, Sites({"site-a": None, "site-b": None}), server, lambda *_: None)
     wanted = load_file(tmp_path / "run/prompts/server.safetensors")

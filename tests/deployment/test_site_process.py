@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 from PIL import Image
 
 from deployment.toolbox import NotingWatcher
@@ -26,6 +27,22 @@ def test_dozens_of_short_questions_are_one_line():
         "round 1: estimate answered in 0.2 s",
         "round 1: adapt could not be answered",
     ]
+
+
+def test_a_server_that_leaves_after_a_run_is_not_missed():
+    heard, away = NotingWatcher(), httpx.ConnectError("refused")
+    news = SiteNews(heard, ServerAddress("server:1", Path("ca.pem")))
+    for trouble, finished in [(None, None), (None, Path("site/runs/a b")), (away, None), (None, None), (away, None)]:
+        news.look(SimpleNamespace(trouble=trouble))
+        if trouble is None:
+            news.answered(asked("evaluate", 1), 0.25, finished, refused=False)
+    answered = "round 1: evaluate answered in 0.2 s"
+    finished = (
+        "the run is finished; this site's classifier is in site/runs/a b; label images with: fedcopl predict IMAGES "
+        "--classifier 'site/runs/a b' --out labels.csv; this site waits for the next run, Ctrl-C stops it"
+    )
+    connected, missed = "connected to server:1", "nobody answers at server:1; trying again until somebody does"
+    assert heard.notes == [connected, answered, answered, finished, connected, answered, missed]
 
 
 def test_a_class_name_too_long_for_usual_prompts_is_told_of_before_joining(tmp_path):

@@ -8,13 +8,15 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedcopl.deployment.flower_internals.identity import act_for
+from fedcopl.deployment.certificates import private_key
+from fedcopl.deployment.flower_internals.messages import act_for
 from fedcopl.deployment.flower_internals.site_connection import site_connection
 from fedcopl.deployment.site.replies import reply_to
-from fedcopl.deployment.site.server_probe import private_key, why_not_let_in
+from fedcopl.deployment.site.server_probe import why_not_let_in
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
-from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
 from fedcopl.run.watcher import SilentWatcher
 from small_digits import all_digits
 
@@ -32,21 +34,14 @@ class FakeSite:
         self.asked = 0  # questions that were worked out, not read from disk
 
     def answer(self, ask, terms):
-        return self.states.answer(ask, terms.attempt, Counted(self))
+        return self.states.answer(ask, terms.attempt, lambda step, state: self._count(ask, state))
+
+    def _count(self, ask, state: ClientState):
+        self.asked += 1
+        return self.client.answer(ask, state)
 
     def __call__(self, message: Message) -> Message:
         return reply_to(message, lambda: self)
-
-
-class Counted:
-    """Counts what a site works out."""
-
-    def __init__(self, site: FakeSite):
-        self.site = site
-
-    def answer(self, ask, state: ClientState):
-        self.site.asked += 1
-        return self.site.client.answer(ask, state)
 
 
 def failed(message: Message, code: str, reason: str) -> Message:

@@ -9,9 +9,10 @@ import pytest
 from fakes import START, FakeLearner
 from fedcopl.algorithm.select import Corrections
 from fedcopl.config import RunConfig
-from fedcopl.federation.client import Client, ClientState
-from fedcopl.federation.labelling import cpl_levels
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.learner import NoExam
+from fedcopl.labelers.cpl import cpl_levels
 from fedcopl.messages import (
     REPLY_TO,
     Estimate,

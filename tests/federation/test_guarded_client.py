@@ -7,13 +7,14 @@ import pytest
 
 from fakes import START, FakeLearner
 from fedcopl.algorithm.guard import doubt
-from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
-from fedcopl.federation.adaptation import PriorState
-from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, Train
+from fedcopl.priors.posterior import no_priors
 from fedcopl.privacy.masked_layout import Checks
 
 VISUAL = {"visual": np.zeros((2, 3), np.float32)}
@@ -159,15 +160,14 @@ def test_a_guard_is_kept_with_the_state():
 
 def test_the_exam_is_judged_through_the_priors():
     # A model that says nothing, and a site that knows it holds class 0 only: through the prior the answer is class 0.
-    client = client_of(0.0)
-    learned = Learned(Reading(np.zeros(2), np.full(2, 0.5)), None, False)
-    known = PriorState(learned=learned, mix=np.array([0.999, 0.001]), distances=np.zeros((20, 2)))
-    state = ClientState(prior=known)
-    steps = client._examine({}, np.array([0, 7]), state)
-    assert list(next(steps).index) == [0, 7]
-    with pytest.raises(StopIteration) as done:
-        steps.send(np.log(np.full((2, 2), 0.5)))
-    assert done.value.value == pytest.approx(np.log([[0.999, 0.001]] * 2))
+    class Undecided(Driven):
+        def examine(self, prompts, index):
+            return np.log(np.full((len(index), 2), 0.5))
+
+    check = replace(client_of(0.0)._check, learner=Undecided())
+    known = PriorState(model=no_priors(2), class_prior=np.array([0.999, 0.001]), distances=np.zeros((20, 2)))
+    log_probs = check._log_probs({}, np.array([0, 7]), ClientState(prior=known))
+    assert log_probs == pytest.approx(np.log([[0.999, 0.001]] * 2))
 
 
 class Straying(Driven):
@@ -184,7 +184,7 @@ class Straying(Driven):
 def even_priors():
     """Of which nothing follows but how sure the site's own answers are."""
     even = np.full(3, 1 / 3)
-    return PriorState(learned=Learned(Reading(np.zeros(3), even), None, False), mix=even, distances=np.zeros((10, 3)))
+    return PriorState(model=no_priors(3), class_prior=even, distances=np.zeros((10, 3)))
 
 
 def doubtful_of_three(client, prior):
@@ -225,5 +225,16 @@ def test_the_guard_looks_at_no_more_than_training_is_worth(trained, epochs, look
     client = client_of(epochs=epochs, held_out=0)
     selection = Selection(np.arange(trained), np.zeros(trained, np.int64))
     state = ClientState(selection=selection, labels=np.zeros(200, np.int32), prior=even_priors())
-    unseen = client._unseen(state)
+    unseen = client._check._unseen(state)
     assert len(unseen) == looked_at and unseen.min() >= trained
+
+
+def test_the_losses_of_an_exam_of_too_few_images_are_not_told():
+    open_client = client_of()
+    state = ready(open_client)
+    told = [
+        Checks(*client.answer(Train(0, shared(-5)), state)[0].checks)
+        for client in (open_client, replace(open_client, least_images=3))  # the exam has two images
+    ]
+    assert told[0].images == 2 and told[0].loss_came > told[0].loss_had > 0
+    assert told[1] == told[0]._replace(images=0.0, loss_had=0.0, loss_came=0.0)

@@ -4,26 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
-from fedcopl.algorithm.priors import Reading, View, predicted_by
-from fedcopl.algorithm.prototypes import feature_sums
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientAnswered
-from fedcopl.federation import claims
-from fedcopl.federation.adaptation import flat_explained, flat_features, reading_arrays
 from fedcopl.federation.claims import Claims, contradiction
-from fedcopl.federation.possible_sums import UNKNOWN, impossible_sums
 from fedcopl.federation.server import look_first, play_round, run
 from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 from fedcopl.privacy.masked_layout import Checks
-from fedcopl.rng import stream
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.record import Outcome, RoundRecord
 from fedcopl.simulation.local_clients import LocalClients
-from one_site import explained_by, shown_by
 
 LIAR, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
 
@@ -126,7 +117,7 @@ def test_a_robust_rule_goes_by_the_honest(rule):
 
 
 def test_the_story_told_to_the_priors_counts_as_ten_sites_at_most():
-    config = config_of(priors={"balance": True})
+    config = config_of(priors={"logit_bias": True})
     _, [report] = played(config, consistent)
     assert report.dropped == {}
     assert "Adapt: 12,000,000 images count as 120" in report.bounds.in_words()[LIAR]
@@ -134,12 +125,12 @@ def test_the_story_told_to_the_priors_counts_as_ten_sites_at_most():
 
 def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():
     lies = only(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
-    last, [report] = played(config_of(priors={"balance": True}), lies)
-    assert report.dropped[LIAR].startswith("Adapt: tells less than no image of a class")
+    last, [report] = played(config_of(priors={"logit_bias": True}), lies)
+    assert report.dropped[LIAR].startswith("Adapt: a class has fewer than no images")
     assert report.missed_refresh == (LIAR,)
     assert last.members == HONEST
-    other, _ = played(config_of(priors={"balance": True}), lambda ask, reply: reply)
-    assert np.isfinite(last.learned.reading.bias).all() and other.members == (HONEST[0], LIAR, *HONEST[1:])
+    other, _ = played(config_of(priors={"logit_bias": True}), lambda ask, reply: reply)
+    assert np.isfinite(last.prior_model.logit_bias).all() and other.members == (HONEST[0], LIAR, *HONEST[1:])
 
 
 def test_one_guard_cannot_have_the_average_taken_back_nor_keep_it():
@@ -227,75 +218,8 @@ def outcome_of(rounds):
     return Outcome(rounds=tuple(RoundRecord(**record) for record in rounds))
 
 
-WIDTH = 3
-READINGS = [
-    Reading(np.zeros(CLASSES), np.full(CLASSES, 1 / CLASSES)),
-    Reading(np.ones(CLASSES), np.array([0.5, 0.3, 0.2])),
-]
-
-
-def sums_of(images, seed):
-    """What an honest site tells at every step of the priors, by the kind of sums."""
-    random = stream(seed, "sums", images)
-    rows = random.normal(size=(images, WIDTH))
-    features = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    view = View.of(np.log(random.dirichlet(np.ones(CLASSES), size=images)))
-    classes, _ = shown_by(view, features, READINGS[0])
-    return {
-        "features": flat_features(feature_sums(features, full=True)),
-        "predicted": predicted_by(view, READINGS).ravel(),
-        "explained": flat_explained(explained_by(view, READINGS)),
-        "classes": np.concatenate([classes.images, classes.total.ravel()]),
-    }
-
-
-def ask_for(wanted):
-    return Adapt(0, 0, wanted, WIDTH, readings=tuple(map(reading_arrays, READINGS)))
-
-
-@given(st.integers(0, 40), st.integers(0, 99))
-def test_the_sums_of_real_images_are_possible_alone_and_together(images, seed):
-    one, other = sums_of(images, seed), sums_of(7, seed)
-    for wanted in one:
-        rows, of = np.stack([one[wanted], one[wanted] + other[wanted]]), np.array([images, images + 7])
-        assert not impossible_sums(ask_for(wanted), rows, CLASSES, of)
-        assert not impossible_sums(ask_for(wanted), rows, CLASSES, np.full(2, UNKNOWN))
-
-
-@pytest.mark.parametrize("wanted", ["features", "predicted", "explained", "classes"])
-@pytest.mark.parametrize("lie", [lambda sums: sums * 1.1, lambda sums: -sums, lambda sums: sums + 5, np.roll])
-def test_sums_of_other_images_than_it_has_are_not(wanted, lie):
-    sums = sums_of(20, 1)[wanted]
-    lied = np.roll(sums, 1) if lie is np.roll else lie(sums)
-    if lie is np.roll and wanted == "predicted":
-        return  # classes in another order are as good as the right ones: nobody but the site can tell
-    rows = np.stack([sums, lied, sums, lied])  # beside others who do not lie
-    found = impossible_sums(ask_for(wanted), rows, CLASSES, np.full(4, 20.0))
-    assert set(found) == {1, 3} and found[1] == found[3]
-
-
-@pytest.mark.parametrize("wanted", ["features", "predicted", "explained", "classes"])
-def test_many_are_looked_at_in_parts_and_the_liars_among_them_are_found(wanted, monkeypatch):
-    ask, sites = ask_for(wanted), {f"site-{number}": 5 + number for number in range(7)}
-    monkeypatch.setattr(claims, "AT_ONCE", 3 * len(sums_of(5, 0)[wanted]))  # three sites at a time
-    told = {site: sums_of(images, images)[wanted] for site, images in sites.items()}
-    for liar in ("site-2", "site-6"):
-        told[liar] = 3 * told[liar]
-    said = {site: Claims(images) for site, images in sites.items()}
-    heard = {site: (ask, Adapted(sums)) for site, sums in told.items()}
-    assert set(claims.contradictions(said, heard, CLASSES, RunConfig())) == {"site-2", "site-6"}
-
-
-def test_a_spread_that_no_features_have():
-    # Two images along one axis: n = 2, F = (2, 0, 0), G has 2 there. A G that lies across has no such F.
-    good = np.concatenate([[2.0], [2, 0, 0], np.diag([2.0, 0, 0]).ravel()])
-    across = np.concatenate([[2.0], [2, 0, 0], np.diag([0, 2.0, 0]).ravel()])
-    found = impossible_sums(ask_for("features"), np.stack([good, across]), CLASSES, np.full(2, 2.0))
-    assert found == {1: "no features have such a spread"}
-
-
 def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is():
-    config = config_of(priors={"balance": True}, privacy={"secure_sums": True})
+    config = config_of(priors={"logit_bias": True}, privacy={"secure_sums": True})
 
     def lie(ask, reply):
         if isinstance(ask, Adapt) and reply.masked is not None:

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from fakes import CLASSES, FakeLearner, FlakyFederation, clients, start
-from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.config import RunConfig
-from fedcopl.federation.adaptation import PriorState
+from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate
-from fedcopl.methods.training import HardLabels, ThroughPriors
+from fedcopl.methods.losses import AdjustedLoss, CrossEntropy
+from fedcopl.priors.posterior import no_priors
 
 
 def config_of(**sections):
@@ -39,7 +39,7 @@ def test_priors_are_learnt_before_the_first_round_and_not_again():
     federation = Recorder(clients(config_of()))
     state, reports = played(federation, config_of())
     assert {number for _, kind, number in federation.asked if kind == "Adapt"} == {0}
-    assert state.learned is not None
+    assert state.prior_model is not None
     assert all(client.learner.asked_with[0] is None for client in federation._clients.values())  # by plain CLIP
     assert [ask.round for ask in federation.questions if isinstance(ask, Evaluate) and ask.through == "priors"] == [
         0
@@ -55,8 +55,8 @@ def test_who_comes_later_is_told_what_was_learnt():
     state, _ = played(federation, config)
     assert [number for client, kind, number in federation.asked if kind == "Adapt" and number] == [1]
     prior = federation.states[late].prior
-    assert np.array_equal(prior.learned.reading.bias, state.learned.reading.bias)
-    assert prior.mix is not None and prior.distances is not None
+    assert np.array_equal(prior.model.logit_bias, state.prior_model.logit_bias)
+    assert prior.class_prior is not None and prior.distances is not None
 
 
 def test_a_newcomer_that_does_not_answer_ends_nothing():
@@ -92,16 +92,18 @@ def test_training_is_told_what_the_priors_know():
         log_probs = federation._clients[f"client-{number}"].learner.log_probs[index]
         answered = beside.weight * log_probs + beside.offset
         answered -= np.log(np.exp(answered).sum(axis=1, keepdims=True))
-        assert answered == pytest.approx(prior.of_own(log_probs, index))  # what is trained is what is answered
+        assert answered == pytest.approx(
+            prior.own_log_posteriors(log_probs, index)
+        )  # what is trained is what is answered
 
 
 def test_the_loss_is_that_of_the_answer():
     # Two classes; the model says 1 : 1, the site holds them 3 : 1. The answer is 3/4, its loss log(4/3).
-    learned = Learned(Reading(np.zeros(2), np.full(2, 0.5)), None, False)
-    beside = PriorState(None, None, learned, np.array([0.75, 0.25]), np.zeros((1, 2))).beside(np.array([0]))
-    fit = ThroughPriors(HardLabels(torch.tensor([0])), beside, torch.device("cpu"))
+    known = PriorState(model=no_priors(2), class_prior=np.array([0.75, 0.25]), distances=np.zeros((1, 2)))
+    beside = known.adjustment(np.array([0]))
+    fit = AdjustedLoss(CrossEntropy(torch.tensor([0])), beside, torch.device("cpu"))
     assert float(fit(torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(np.log(4 / 3))
 
 
 def test_without_priors_training_knows_nothing_of_them():
-    assert PriorState().beside(np.array([0])) is None
+    assert PriorState().adjustment(np.array([0])) is None

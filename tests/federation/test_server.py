@@ -15,7 +15,7 @@ from fakes import CLASSES, NO_PRIORS, START, EntwinedLearner, FakeLearner, Flaky
 from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientAnswered
-from fedcopl.federation.client import ClientState
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.seam import Labelling
 from fedcopl.federation.server import labelling, look_first, participants, play_round, run, what_is_wrong
 from fedcopl.messages import (

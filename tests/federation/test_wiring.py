@@ -7,7 +7,8 @@ import pytest
 
 from fakes import NO_PRIORS, START, FakeLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
 from fedcopl.messages import Ask, Estimate, Evaluate, Select, Train
 from fedcopl.simulation.local_clients import LocalClients

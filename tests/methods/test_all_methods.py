@@ -9,12 +9,13 @@ import torch
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.base import Method
+from fedcopl.methods.fedclip import FedCLIP
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 from methods.toolbox import CHOSEN, SETS, config_of, encoder, floats_of, images, learner_of, trained
 
 TRAINING = [name for name in METHODS if choose_method(config_of(name)).trains]
-FLOATS = {  # ViT-B/32's numbers in baselines.md, here for glyph-clip: 3 x 5 x 128 visual, 16 x 128 text
+FLOATS = {  # of glyph-clip: 3 x 5 x 128 visual, 16 x 128 text
     "fedcopl": ({"visual": 1920}, {"text": 2048}),
     "local": ({}, {"visual": 1920, "text": 2048}),
     "central": ({}, {"visual": 1920, "text": 2048}),
@@ -97,6 +98,53 @@ def test_class_order_changes_only_the_order(name):
     other = ClipLearner(PromptedModel(learner.model.method, turned), images(), learner.start, learner.config, 0)
     ours, theirs = (each.log_probabilities(each.initial()) for each in (learner, other))
     np.testing.assert_allclose(ours, theirs[:, ::-1], atol=1e-4)
+
+
+class ForgottenAdapter(FedCLIP):
+    """Its image side depends on the adapter, and it does not say so."""
+
+    of_images = ()
+
+    def shared(self):
+        return FedCLIP.of_images
+
+
+class ForgottenVisual(Method):
+    of_images = ()
+
+
+class ForgottenText(Method):
+    of_classes = ()
+
+
+class OnlyLooked(FedCLIP):
+    """It looks whether an array is there, without using it."""
+
+    def images(self, encoder, frozen, named):
+        return super().images(encoder, frozen, named) if "bias" not in named else frozen
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (ForgottenAdapter, r"^ForgottenAdapter\.of_images does not name 'down': add it"),
+        (ForgottenVisual, r"^ForgottenVisual\.of_images does not name 'visual': add it"),
+        (ForgottenText, r"^ForgottenText\.of_classes does not name 'text': add it"),
+        (OnlyLooked, r"^OnlyLooked\.of_images does not name 'bias': add it"),
+    ],
+)
+def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
+    """Its side would be kept when the array changes, so that labels, accuracy and predictions are of an older model."""
+    method = kind(config_of("fedcopl"))
+    start = method.start(encoder().clip, encoder().classes)
+    learner = ClipLearner(PromptedModel(method, encoder()), images(), start, method.config, 0)
+    for use in (
+        lambda: learner.log_probabilities(start),
+        lambda: learner.examine(start, np.arange(2)),
+        lambda: learner.train(start, CHOSEN, 0),
+    ):
+        with pytest.raises(LookupError, match=says):
+            use()
 
 
 def test_zero_shot_is_what_everybody_is_compared_with():

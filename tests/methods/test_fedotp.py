@@ -1,4 +1,4 @@
-"""FedOTP against section 4 of baselines.md; the transport itself is tested in tests/core/test_transport.py."""
+"""FedOTP on a worked example; the transport itself is tested in tests/algorithm/test_optimal_transport.py."""
 
 from types import SimpleNamespace
 

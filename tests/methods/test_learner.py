@@ -20,7 +20,7 @@ from fedcopl.methods import choose_method, prompted_model
 from fedcopl.methods.learner import ClipExam, ClipLearner, score_everywhere
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.methods.prompts import initial_prompts, visual_shape
-from fedcopl.methods.training import Descent, learning_rate
+from fedcopl.methods.trainer import SGD, learning_rate
 
 CPU = torch.device("cpu")
 
@@ -74,7 +74,7 @@ CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
 
 
 def test_learning_rate_of_the_paper():
-    # algorithm.md section 2, E = 10, Q = 5: e = 0, 10, 25, 40, 49
+    # lr (1 + cos(pi e / 50)) / 2 with E = 10, Q = 5: e = 0, 10, 25, 40, 49
     config = RunConfig()
     rates = [learning_rate(config, r, epoch, 0.1) for r, epoch in [(0, 0), (1, 0), (2, 5), (4, 0), (4, 9)]]
     assert rates == pytest.approx([0.1, 0.0904508, 0.05, 0.00954915, 0.0000986636], rel=1e-5)
@@ -372,7 +372,7 @@ def test_the_steps_are_those_of_torchs_optimiser(momentum, decay):
     theirs = {name: value.detach().clone().requires_grad_() for name, value in ours.items()}
     groups = [{"params": [value], "name": name} for name, value in theirs.items()]
     optimiser = torch.optim.SGD(groups, 1.0, momentum=momentum, weight_decay=decay)
-    descent = Descent(momentum, decay)
+    descent = SGD(momentum, decay)
     for step in range(4):
         for group in optimiser.param_groups:
             group["lr"] = descent.rates[group["name"]] = 0.1 / (1 + step) + len(group["name"])
@@ -386,10 +386,8 @@ def test_the_steps_are_those_of_torchs_optimiser(momentum, decay):
 
 
 def test_training_brings_no_compiler():
-    script = "import sys, torch; from fedcopl.methods.training import Descent; v = torch.ones(2, requires_grad=True); "
-    script += (
-        "v.sum().backward(); torch.nn.utils.clip_grad_norm_([v], 1.0); Descent(0.9, 0.1, {'v': 0.1}).step({'v': v}); "
-    )
+    script = "import sys, torch; from fedcopl.methods.trainer import SGD; v = torch.ones(2, requires_grad=True); "
+    script += "v.sum().backward(); torch.nn.utils.clip_grad_norm_([v], 1.0); SGD(0.9, 0.1, {'v': 0.1}).step({'v': v}); "
     script += "print('torch._dynamo' in sys.modules, v.tolist())"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert told.startswith("False [0.9")

@@ -1,4 +1,4 @@
-"""pFedMoAP against section 11 of baselines.md."""
+"""pFedMoAP: a gate over experts, worked by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""pFedPrompt: a consensus in the text, a memory at each client. The kernel is tested in tests/core/test_memory.py."""
+"""pFedPrompt: a consensus in the text, a memory at each client. tests/algorithm/test_image_memory.py has the kernel."""
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from methods.toolbox import CHOSEN, SETS, encoder, floats_of, learner_of, traine
 
 
 def test_the_worked_example():
-    # baselines.md section 3: f = (1, 0), three keys with labels 0, 1, 1, W = ((.8, .6), (.6, .8)), s = 100
+    # By hand: f = (1, 0), three keys with labels 0, 1, 1, W = ((.8, .6), (.6, .8)), s = 100
     from methods.toolbox import config_of
 
     method = choose_method(config_of("pfedprompt"))
@@ -83,7 +83,7 @@ def test_a_memory_in_training_changes_what_is_learned():
 
 
 def test_spatial_attention_adds_what_the_core_says():
-    # The attention itself is tested by hand in tests/core/test_memory.py.
+    # The attention itself is tested by hand in tests/algorithm/test_image_memory.py.
     from fedcopl.algorithm.image_memory import spatial_logits
     from methods.toolbox import images
 

@@ -1,4 +1,4 @@
-"""PromptFL and PromptProx against the numbers of baselines.md, sections 1 and 2."""
+"""PromptFL and PromptProx, on numbers worked by hand."""
 
 import numpy as np
 import pytest

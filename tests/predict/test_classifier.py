@@ -1,11 +1,20 @@
 """A classifier says what the exam of its run measured, from whatever form images come in."""
 
+import copy
+import gc
 import json
+import pickle
+import shutil
 
+import joblib
 import numpy as np
 import pytest
 from PIL import Image
+from sklearn.base import is_classifier, is_regressor
+from sklearn.metrics import ConfusionMatrixDisplay, get_scorer
+from sklearn.utils.validation import check_is_fitted
 
+from fedcopl.clip.formats.hub import BUILT_IN
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS
@@ -48,6 +57,66 @@ def test_scikit_learns_words(north):
     assert north.predict(images).tolist() == [CLASSES[place] for place in shares.argmax(axis=1)]
     names = [CLASSES[number] for number in truth]
     assert north.score(images, truth) == north.score(images, names) == np.mean(north.predict(images) == names)
+
+
+def test_scikit_learn_takes_it_for_a_fitted_classifier(north):
+    images, truth = digits("test", 0, 30)
+    names = [CLASSES[number] for number in truth]
+    assert is_classifier(north) and not is_regressor(north)
+    check_is_fitted(north)
+    shown = ConfusionMatrixDisplay.from_estimator(north, images, names, labels=CLASSES)
+    assert np.trace(shown.confusion_matrix) == (north.predict(images) == names).sum()
+    assert get_scorer("accuracy")(north, images, names) == north.score(images, names)
+    with pytest.raises(ConfigError, match="fit: a classifier is fitted by a federation"):
+        north.fit(images, y=names)
+
+
+def by_joblib(classifier, folder):
+    joblib.dump(classifier, folder / "classifier.joblib")
+    return joblib.load(folder / "classifier.joblib")
+
+
+COPIES = {
+    "pickle": lambda classifier, _: pickle.loads(pickle.dumps(classifier)),
+    "joblib": by_joblib,
+    "copy": lambda classifier, _: copy.copy(classifier),
+    "deepcopy": lambda classifier, _: copy.deepcopy(classifier),
+}
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_answers_alike(run, north, tmp_path, copied):
+    images, _ = digits("test", 0, 5)
+    for one in (
+        north.calibrated(images),
+        north.with_prior({name: 1.0 + number for number, name in enumerate(CLASSES)}),
+    ):
+        again = copied(one, tmp_path)
+        assert np.array_equal(again.predict_log_proba(images), one.predict_log_proba(images))
+        assert (again.fingerprint, again.threshold, repr(again)) == (one.fingerprint, one.threshold, repr(one))
+
+
+def test_pickled_classifiers_share_one_model_and_hold_none(run):
+    opened = FinishedRun(run, device="cpu")
+    pickled = pickle.dumps([opened.classifier(name) for name in SITES])
+    assert len(pickled) < 600_000  # the embedded model alone has 5.6 MB in memory
+    assert str(run.parent).encode() not in pickled
+    one, other = pickle.loads(pickled)
+    assert one.predictor.model.encoder.clip is other.predictor.model.encoder.clip
+
+
+def test_a_pickle_finds_a_model_of_ones_own_from_anywhere_or_says_that_it_is_gone(tmp_path, monkeypatch):
+    shutil.copytree(BUILT_IN["glyph-clip"], tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    folder = small_run(tmp_path / "run", model={"threads": 1, "backbone": "model"})
+    pickled = pickle.dumps(Classifier.load(folder, client="north"))
+    monkeypatch.chdir("/")
+    images, _ = digits("test", 0, 3)
+    assert pickle.loads(pickled).predict(images).shape == (3,)
+    gc.collect()  # or the model would still be known
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(ModelError, match=r"a pickled classifier has no CLIP model here: .*model: no such file"):
+        pickle.loads(pickled)
 
 
 def test_no_images_are_no_rows(north):
@@ -124,7 +193,7 @@ def test_labels_that_are_no_classes(north):
 
 
 def test_a_run_needs_a_client(run):
-    with pytest.raises(ConfigError, match="name one with --client"):
+    with pytest.raises(ConfigError, match=r"name one with client=\.\.\. \(north"):
         Classifier.load(run)
     with pytest.raises(ConfigError, match="did you mean north"):
         Classifier.load(run, client="nort")

@@ -1,6 +1,7 @@
 """Exported classifiers: the same answers, a card that cannot be broken out of, ONNX that agrees with torch."""
 
 import json
+import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -122,6 +123,7 @@ def test_the_card_says_what_is_known(exported):
     assert "# Classifier of north" in card
     assert "labelled test images" in card
     assert "    seven\n" in card
+    assert re.search(r"^\| `?method`? \| `?FedCoPL", card, re.M)
 
 
 def test_names_cannot_break_out_of_the_card(north):

@@ -1,6 +1,7 @@
 """A classifier answers through the priors of its run, whatever form it takes, and for any mix that somebody gives."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,33 +10,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from fedcopl.algorithm.priors import Learned, Reading
-from fedcopl.algorithm.prototypes import Prototypes
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
 from fedcopl.data.class_mix import mix_of, read_shares
 from fedcopl.data.handed_over import SiteHolding, dataset_of_sites
 from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
-from fedcopl.federation.adaptation import PriorState
-from fedcopl.federation.client import ClientState
+from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.server import ServerState
 from fedcopl.predict import Classifier
 from fedcopl.predict.classifier import Predictor
 from fedcopl.predict.export import write_card
 from fedcopl.predict.loading import FinishedRun
 from fedcopl.predict.prior import Prior, prior_from, shares_for
+from fedcopl.priors.posterior import PosteriorModel, Prototypes
 from fedcopl.run.believed_labels import read_labels
 from fedcopl.run.folder import PRIORS, RunFolder, mix_file
 from fedcopl.simulation.simulate import simulate
 from predict.small import QUICK, SITES, digits, pictures, small_run
 
 EVEN, SKEWED = np.array([0.5, 0.5]), np.array([0.75, 0.25])
-BALANCED = Learned(Reading(np.array([0.2, -0.2]), EVEN), None, False)
+BALANCED = PosteriorModel(EVEN, np.array([0.2, -0.2]))
 LOOKING = Prototypes(np.array([3.0, 5.0]), np.array([[3.0, 0.0], [0.0, 5.0]]), np.eye(2))
 RNG = np.random.default_rng(5)
 SIGHT = RNG.normal(size=(128, 128))
 LOOKS = Prototypes(RNG.uniform(3, 90, 10), 3 * RNG.normal(size=(10, 128)), SIGHT @ SIGHT.T / 128)
-FULL = Learned(Reading(np.array([0.2, -0.2]), EVEN, 0.7, 0.2, 0.5, 0.25), LOOKING, True)
+FULL = PosteriorModel(EVEN, np.array([0.2, -0.2]), 0.7, 0.2, LOOKING, 0.3)
 
 
 def skewed_holding(name, labels):
@@ -55,7 +55,7 @@ def simulated(folder, **settings):
     return folder
 
 
-NO_PRIORS = {"balance": False, "site": False, "prototypes": False}
+NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}
 HOLDINGS = [skewed_holding(SITES[0], (1, 4, 7)), skewed_holding(SITES[1], (0, 2, 3, 5, 6, 8, 9))]
 
 
@@ -77,38 +77,43 @@ def plain(tmp_path_factory):
     return Classifier.load(folder, client="north", device="cpu")
 
 
-# By hand: log p = log(1/2, 1/2), lean (0, 0), mix (3/4, 1/4): the mix itself.
+# By hand: log p = log(1/2, 1/2), logit bias (0, 0), mix (3/4, 1/4): the mix itself.
 def test_an_image_that_says_nothing_is_answered_by_the_mix():
-    prior = Prior(Learned(Reading(np.zeros(2), EVEN), None, False), SKEWED)
+    prior = Prior(PosteriorModel(EVEN, np.zeros(2)), SKEWED)
     assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
     assert np.exp(prior.everybodys().answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
 
 
-# By hand: f = (1, 0) lies at the first mean: D^2 = (0, 2 * 5/6); 0.5 (0.7 log 1/2 - 0.1 D^2) + b + log mix, times 1/4.
+# By hand: f = (1, 0) lies at the first mean. D^2 = (0 + 2 log 4/3, 2 * 5/6 + 2 log 6/5), with the determinants of the
+# predictive covariances (1 + 1/3) I and (1 + 1/5) I; 0.7 log 1/2 - 0.1 D^2 + b + log mix.
 def test_all_parts_by_hand():
     prior = Prior(FULL, SKEWED)
-    apart = 0.5 * 0.1 * 2 * 5 / 6 + 0.4 + np.log(3)
-    wanted = 1 / (1 + np.exp(-apart / 4))
+    apart = 0.1 * (2 * 5 / 6 + 2 * np.log(6 / 5) - 2 * np.log(4 / 3)) + 0.4 + np.log(3)
+    wanted = 1 / (1 + np.exp(-apart))
     assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.array([[1.0, 0.0]])))[0, 0] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("learned", [BALANCED, FULL])
-def test_what_is_learned_comes_back_from_its_arrays(learned):
-    back = prior_from(Prior(learned, SKEWED).to_arrays(), 2, 2)
+@pytest.mark.parametrize("model", [BALANCED, FULL])
+def test_a_posterior_model_comes_back_from_its_arrays(model):
+    back = prior_from(Prior(model, SKEWED).to_arrays(), 2, 2)
     assert back.mix.tolist() == SKEWED.tolist()
-    assert back.learned.is_uneven == learned.is_uneven
-    for name, array in learned.to_arrays().items():
-        assert np.array_equal(back.learned.to_arrays()[name], array), name
-    assert vars(back.learned.reading).keys() == vars(learned.reading).keys()
-    assert back.learned.reading.sure == learned.reading.sure
+    assert back.model.strength == model.strength
+    assert (back.model.text_scale, back.model.feature_scale) == (model.text_scale, model.feature_scale)
+    assert (back.model.prototypes is None) == (model.prototypes is None)
+    for name, array in model.to_arrays().items():
+        assert np.array_equal(back.model.to_arrays()[name], array), name
 
 
 WRONG_ARRAYS = {
     "no mix": ({"site_mix": None}, "lack the array 'site_mix'"),
-    "another number of classes": ({"bias": np.zeros(3)}, r"'bias' of the priors has the shape \(3,\), not \(2,\)"),
-    "other features": ({"total": np.zeros((2, 7))}, r"'total' of the priors has the shape \(2, 7\), not \(2, 2\)"),
+    "another number of classes": (
+        {"logit_bias": np.zeros(3)},
+        r"'logit_bias' of the priors has the shape \(3,\), not \(2,\)",
+    ),
+    "other features": ({"totals": np.zeros((2, 7))}, r"'totals' of the priors has the shape \(2, 7\), not \(2, 2\)"),
+    "two strengths": ({"strength": np.ones(2)}, r"'strength' of the priors has the shape \(2,\), not \(1,\)"),
     "no shares": ({"site_mix": np.array([1.5, -0.5])}, "not positive shares that add up to 1"),
-    "not all": ({"mix": np.array([0.5, 0.4])}, "not positive shares that add up to 1"),
+    "not all": ({"class_prior": np.array([0.5, 0.4])}, "not positive shares that add up to 1"),
 }
 
 
@@ -120,16 +125,16 @@ def test_arrays_that_are_no_prior(changes, message):
 
 
 def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
-    knows = ClientState(prior=PriorState(learned=FULL, mix=SKEWED))
-    late = ClientState(prior=PriorState(learned=BALANCED, mix=EVEN))
-    server = ServerState(1, {"visual": np.zeros(1, np.float32)}, 2, learned=FULL)
+    knows = ClientState(prior=PriorState(model=FULL, class_prior=SKEWED))
+    late = ClientState(prior=PriorState(model=BALANCED, class_prior=EVEN))
+    server = ServerState(1, {"visual": np.zeros(1, np.float32)}, 2, prior_model=FULL)
     RunFolder(tmp_path).write_prompts(server, {"a": knows, "../b": late, "c": ClientState()})
     assert set(load_file(tmp_path / PRIORS)) == set(FULL.to_arrays())
     assert {name: mix.tolist() for name, mix in load_file(mix_file(tmp_path, "a")).items()} == {
         "site_mix": [0.75, 0.25]
     }
     own = load_file(mix_file(tmp_path, "../b"))  # it missed what the others learned last: its answers stay its own
-    assert prior_from(own, 2, 2).learned.reading.sure == 1.0
+    assert prior_from(own, 2, 2).model.text_scale == 1.0
     assert not mix_file(tmp_path, "c").exists()
 
 
@@ -138,7 +143,7 @@ def test_a_run_answers_through_its_priors(run, north):
     pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
     mix = load_file(mix_file(run, "north"))["site_mix"]
-    wanted = Learned.from_arrays(known).answers(*north.predictor.seen(pixels), mix)
+    wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.seen(pixels), mix)
     assert north.predict_log_proba(images) == pytest.approx(wanted, abs=1e-9)
     assert north.prior.mix.tolist() == mix.tolist()
     assert mix[[1, 4, 7]].sum() > 0.8  # the classes it holds
@@ -192,7 +197,17 @@ def test_an_exported_classifier_holds_its_prior(north, tmp_path):
     assert loaded.fingerprint == north.fingerprint
     assert set(loaded.predictor.prompts) == set(north.predictor.prompts)
     config = json.loads((tmp_path / "classifier/config.json").read_text())
-    assert config["format"] == 2 and set(config["prior"]) == {"text", "tempering", "calm", "sure", "uneven"}
+    assert config["format"] == 2 and set(config["prior"]) == {"text_scale", "feature_scale"}
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.3, math.inf])
+def test_an_exported_prior_keeps_its_strength(north, tmp_path, strength):
+    """Files hold finite numbers only, also for the infinite strength of a common class prior."""
+    prior = replace(north.prior, model=replace(north.prior.model, strength=strength))
+    predictor = Predictor(north.predictor.model, north.predictor.prompts, prior)
+    folder = Classifier(predictor, north.recipe).export(tmp_path / "classifier")
+    assert all(np.isfinite(array).all() for array in load_file(folder / "model.safetensors").values())
+    assert Classifier.load(folder, device="cpu").prior.model.strength == strength
 
 
 def test_without_priors_the_format_is_that_of_version_0_1(plain, tmp_path):
@@ -203,9 +218,12 @@ def test_without_priors_the_format_is_that_of_version_0_1(plain, tmp_path):
     assert Classifier.load(folder, device="cpu").prior is None
 
 
+NUMBERS = {"text_scale": 1.0, "feature_scale": 0.2}
 DAMAGES = {
-    "no number": ({"prior": {"text": "a"}}, "'prior' cannot be used"),
-    "not all": ({"prior": {"text": 1.0}}, "'prior' cannot be used"),
+    "no number": ({"prior": {**NUMBERS, "text_scale": "a"}}, "'prior' cannot be used"),
+    "not finite": ({"prior": {**NUMBERS, "feature_scale": math.inf}}, "'prior' cannot be used"),
+    "no scale": ({"prior": {**NUMBERS, "text_scale": None}}, "'prior' cannot be used"),
+    "not all": ({"prior": {"text_scale": 1.0}}, "'prior' cannot be used"),
     "nothing": ({"prior": None}, "'prior' cannot be used"),
 }
 
@@ -229,17 +247,17 @@ def test_the_card_states_the_mix_by_name(north):
 
 
 def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
-    """p~ is proportional to (mix x)^h: what the mix multiplies can be read off two answers."""
+    """p~ is proportional to the mix: what the mix multiplies can be read off two answers."""
     images, _ = digits("test", 0, 20)
     doubled = north.prior.named_mix(CLASSES) | {"three": 2 * north.prior.mix[3]}
     before, after = north.predict_log_proba(images), north.with_prior(doubled).predict_log_proba(images)
     gained = (after - before) - (after - before)[:, :1]
-    wanted = np.where(np.arange(10) == 3, np.log(2) * north.prior.learned.reading.sure, 0.0)
+    wanted = np.where(np.arange(10) == 3, np.log(2), 0.0)
     assert gained == pytest.approx(np.tile(wanted, (20, 1)), abs=1e-9)
 
 
 def test_everybodys_mix_is_the_one_learned_of_all(north):
-    assert north.with_prior("none").prior.mix.tolist() == north.prior.learned.reading.mix.tolist()
+    assert north.with_prior("none").prior.mix.tolist() == north.prior.model.class_prior.tolist()
 
 
 def test_the_mix_of_the_images_themselves(north, plain, tmp_path):
@@ -326,9 +344,8 @@ def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
     """Of skewed sites, so that the mix is not of equal shares; with what the classes look like, and without."""
     import onnxruntime
 
-    learned = replace(north.prior.learned, prototypes=LOOKS if prototypes else None)
-    learned = replace(learned, reading=replace(learned.reading, text=0.7, tempering=0.1, calm=0.5, sure=0.8))
-    predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(learned, north.prior.mix))
+    model = replace(north.prior.model, prototypes=LOOKS if prototypes else None, text_scale=0.7, feature_scale=0.1)
+    predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(model, north.prior.mix))
     classifier = Classifier(predictor, north.recipe)
     file = classifier.export(tmp_path / "classifier", onnx=True) / "classifier.onnx"
     assert "`log_prior`" in (tmp_path / "classifier/README.md").read_text()

@@ -54,11 +54,11 @@ def config_of(**settings):
     ("settings", "releases"),
     [
         ({}, 24 + 3),  # balance takes three exchanges, once
-        ({"priors": {"balance": False}}, 24),
-        ({"rounds": 6, "priors": {"balance": False}}, 8),
-        ({"rounds": 5, "priors": {"balance": False}}, 6),
-        ({"labeler": "fpl", "priors": {"balance": False}}, 20),
-        ({"labels": {"global_allocation": False}, "priors": {"balance": False}}, 20),
+        ({"priors": {"logit_bias": False}}, 24),
+        ({"rounds": 6, "priors": {"logit_bias": False}}, 8),
+        ({"rounds": 5, "priors": {"logit_bias": False}}, 6),
+        ({"labeler": "fpl", "priors": {"logit_bias": False}}, 20),
+        ({"labels": {"global_allocation": False}, "priors": {"logit_bias": False}}, 20),
     ],
 )
 def test_prompts_in_each_round_and_counts_at_each_refresh(settings, releases):

@@ -9,7 +9,8 @@ import pytest
 from fakes import START, FakeLearner
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotAnswer, ConfigError
-from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
 from fedcopl.messages import Estimate, Introduce, Select, ShareOut, Train, Unmask, digest
 from fedcopl.privacy import require_cryptography

@@ -17,7 +17,7 @@ from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
 QUICK = ["rounds=2", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "everywhere=false"]
-QUICK += ["priors.balance=false", "priors.site=false", "priors.prototypes=false"]
+QUICK += ["priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false"]
 BOTH = ["secure_sums=true", "noise=0.5"]
 
 

@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 
 from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, start
-from fedcopl.algorithm.balance import even_mix
-from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotAnswer, NoClientAnswered
-from fedcopl.federation.adaptation import reading_arrays
-from fedcopl.federation.client import Client, ClientState
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.prior_estimation import prior_settings, prior_steps
 from fedcopl.federation.seam import Asking, RoundReport
 from fedcopl.federation.server import choose_sums, play_round, run
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Adapt, Adapted
+from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import planned_releases
 from fedcopl.privacy.masked_layout import adapted_sums, adapted_words
 from fedcopl.rng import stream
 from fedcopl.simulation.local_clients import LocalClients
 
 SECURE = {"secure_sums": True}
-EVEN = Reading(np.zeros(CLASSES), even_mix(CLASSES))
-BALANCE = Adapt(0, 0, "predicted", WIDTH, readings=(reading_arrays(EVEN),))
+NO_PROTOTYPES = {"prototypes": False}
+FIRST = Adapt(0, 0)
 
 
 def config_of(privacy, rounds=2, **sections):
@@ -65,48 +65,49 @@ def played(config, federation, state=None):
 def summed(config, federation):
     """What the server makes of one question of the priors, and its account of it."""
     server = Asking(federation, RoundReport(0), CLASSES, config)
-    return choose_sums(config, start()).adaptation(server, federation.clients(), BALANCE), server.report
+    server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
+    return choose_sums(config, start()).adaptation(server, federation.clients(), FIRST)[1], server.report
 
 
 # Secure sums
 
 
 def test_over_secure_sums_the_same_is_learnt():
-    learned, mixes = [], []
+    models, priors = [], []
     for privacy in ({}, SECURE):
         config = config_of(privacy, rounds=1)
         federation = Overheard(clients_of(config, count=3))
         state, _ = played(config, federation)
-        learned.append(state.learned)
-        mixes.append([one.prior.mix for one in federation.states.values()])
-    # A sum is wrong by at most five roundings to 2^-32; what is made of it stays as near.
-    assert learned[1].reading.bias == pytest.approx(learned[0].reading.bias, abs=1e-6)
-    assert learned[1].reading.tempering == learned[0].reading.tempering > 0
-    assert learned[1].prototypes.total == pytest.approx(learned[0].prototypes.total, abs=1e-5)
-    assert np.array(mixes[1]) == pytest.approx(np.array(mixes[0]), abs=1e-4)
+        models.append(state.prior_model)
+        priors.append([one.prior.class_prior for one in federation.states.values()])
+    # A sum is wrong by at most three roundings to 2^-32; what is made of it stays as near.
+    assert models[1].logit_bias == pytest.approx(models[0].logit_bias, abs=1e-6)
+    assert models[1].feature_scale == models[0].feature_scale > 0
+    assert models[1].prototypes.totals == pytest.approx(models[0].prototypes.totals, abs=1e-4)
+    assert np.array(priors[1]) == pytest.approx(np.array(priors[0]), abs=1e-4)
 
 
 def test_nothing_but_masked_numbers_is_sent():
     config = config_of(SECURE, rounds=1)
     federation = Overheard(clients_of(config))
     played(config, federation)
-    told = [(ask, reply) for ask, reply in federation.heard if ask.wanted != "keep"]
-    assert {ask.wanted for ask, _ in told} == {"predicted", "features", "explained", "clusters", "classes"}
+    told = [(ask, reply) for ask, reply in federation.heard if ask.step < prior_steps(config)]
+    assert {ask.step for ask, _ in told} == set(range(19))
     assert all(reply.sums is None and reply.masked.dtype == np.uint64 for _, reply in told)
     assert all(len(ask.peers) == 5 for ask, _ in told)
     # A sum of sixty images in steps of 2^-32 is below 2^39; under its masks it is anywhere up to 2^64.
     assert np.median(np.concatenate([reply.masked for _, reply in told])) > 2**60
-    assert all(reply == Adapted(None) for ask, reply in federation.heard if ask.wanted == "keep")
+    assert [reply for ask, reply in federation.heard if ask.step == 19] == [Adapted(None)] * 5
 
 
 def test_a_client_tells_no_sums_openly():
     client = clients_of(config_of(SECURE))["client-0"]
     with pytest.raises(CannotAnswer, match=r"openly, but privacy\.secure_sums is switched on"):
-        client.answer(BALANCE, ClientState())
+        client.answer(FIRST, ClientState())
 
 
 def test_the_sum_goes_on_without_the_lost():
-    config = config_of(SECURE)
+    config = config_of(SECURE, priors=NO_PROTOTYPES)
     federation = Overheard(clients_of(config))
     federation.lost = {"client-1", "client-3"}
     total, report = summed(config, federation)
@@ -124,7 +125,7 @@ def test_too_few_for_a_secret_end_the_round():
 
 
 def test_a_masked_answer_of_the_wrong_size_is_dropped():
-    config = config_of(SECURE)
+    config = config_of(SECURE, priors=NO_PROTOTYPES)
     federation = Overheard(clients_of(config))
     federation.instead = {"client-2": Adapted(None, np.zeros(1, np.uint64))}
     total, report = summed(config, federation)
@@ -173,30 +174,26 @@ def test_the_account_knows_of_noise_that_got_lost():
     assert release.clients == ("client-0", "client-1", "client-3", "client-4")
 
 
-def test_with_noise_only_balance_is_learnt_in_three_exchanges_each():
+def test_with_noise_only_the_logit_bias_is_estimated_in_three_steps():
     config = noisy()
     federation = Overheard(clients_of(config))
     state, _ = play_round(config, federation, start())
-    wanted = [ask.wanted for ask, _ in federation.heard[::5]]
-    assert wanted == ["predicted"] * 3 + ["keep"]
-    assert state.learned.prototypes is None
-    assert all(len(ask.readings) == 1 for ask, _ in federation.heard)
-
-
-@pytest.mark.parametrize("wanted", ["features", "explained", "classes"])
-def test_other_sums_are_not_let_out_where_there_is_noise(wanted):
-    with pytest.raises(CannotAnswer, match=f"asked for sums of {wanted}, which are not let out where there is noise"):
-        alone(noisy()).answer(replace(BALANCE, wanted=wanted), ClientState())
-    with pytest.raises(CannotAnswer, match="asked for sums of predicted, which are not let out"):
-        alone(noisy()).answer(replace(BALANCE, readings=2 * BALANCE.readings), ClientState())
+    assert [(ask.step, reply.sums is None) for ask, reply in federation.heard[::5]] == [
+        (0, False),
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert {reply.sums.shape for _, reply in federation.heard if reply.sums is not None} == {(CLASSES,)}
+    assert state.prior_model.prototypes is None
 
 
 def test_sums_are_clipped_and_noised_around_the_truth():
-    exact = alone(config_of({})).answer(BALANCE, ClientState())[0].sums
+    exact = alone(config_of({}, priors=NO_PROTOTYPES)).answer(FIRST, ClientState())[0].sums
     assert exact.sum() == pytest.approx(60)
     clip = float(np.linalg.norm(exact)) / 2
     config = noisy(count_clip=clip)
-    told = np.array([alone(config, bytes([n]) * 32).answer(BALANCE, ClientState())[0].sums for n in range(200)])
+    told = np.array([alone(config, bytes([n]) * 32).answer(FIRST, ClientState())[0].sums for n in range(200)])
     assert told.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
     assert told.std(axis=0) == pytest.approx(np.full(CLASSES, clip), rel=0.25)
 
@@ -213,39 +210,39 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
 
 def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
     client = alone(noisy())
-    first, state = client.answer(BALANCE, ClientState())
+    first, state = client.answer(FIRST, ClientState())
     state = state_from(state_tensors(state))
     client.learner.log_probs = client.learner.log_probs[:, ::-1]  # whatever it has learnt since
-    again, state = client.answer(BALANCE, state)
+    again, state = client.answer(FIRST, state)
     assert again.sums.tobytes() == first.sums.tobytes()
-    other = replace(BALANCE, readings=(reading_arrays(replace(EVEN, bias=np.array([0.1, 0, -0.1]))),))
+    other = replace(FIRST, class_prior=np.array([0.5, 0.3, 0.2]))
     with pytest.raises(CannotAnswer, match="asked to Adapt 0 in round 1, but has answered another such question"):
         client.answer(other, state)
-    assert client.answer(replace(other, step=1), state)[0].sums is not None
+    assert client.answer(Adapt(0, 1, (first.sums,)), state)[0].sums is not None
 
 
 def test_the_noise_is_another_one_for_every_question():
     client, config = alone(noisy()), noisy()
-    later = replace(BALANCE, step=1)
-    one, state = client.answer(BALANCE, ClientState())
-    two, _ = client.answer(later, state)
-    exact = alone(config_of({})).answer(BALANCE, ClientState())[0].sums
+    one, state = client.answer(FIRST, ClientState())
+    even = np.full(CLASSES, 20.0)  # with these totals the next step has the same model
+    two, _ = client.answer(Adapt(0, 1, (even,)), state)
+    exact = alone(config_of({}, priors=NO_PROTOTYPES)).answer(FIRST, ClientState())[0].sums
     clipped = exact * min(1, config.privacy.count_clip / np.linalg.norm(exact))
     assert one.sums - clipped != pytest.approx(two.sums - clipped)
 
 
 def test_a_question_of_a_round_that_the_run_has_not_is_refused():
     with pytest.raises(CannotAnswer, match="asked to Adapt 0 in round 3, but the run has 2"):
-        alone(noisy()).answer(replace(BALANCE, round=2), ClientState())
+        alone(noisy()).answer(replace(FIRST, round=2), ClientState())
 
 
 def test_what_was_learnt_is_kept_and_tells_nothing():
     client = alone(noisy())
-    _, state = client.answer(BALANCE, ClientState())
-    keep = replace(BALANCE, step=1, wanted="keep", readings=(Learned(EVEN, None, False).to_arrays(),))
-    reply, state = client.answer(keep, state)
+    reply, state = client.answer(FIRST, ClientState())
+    for step in range(1, 4):
+        reply, state = client.answer(Adapt(0, step, (reply.sums,)), state)
     assert reply == Adapted(None)
-    assert state.prior.learned is not None
+    assert state.prior.model is not None
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits():
@@ -257,4 +254,4 @@ def test_a_stopped_run_goes_on_to_the_same_bits():
     kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
     resumed, _ = played(config, LocalClients(clients_of(config), kept), state)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
-    assert (resumed.learned.reading.bias == whole.learned.reading.bias).all()
+    assert (resumed.prior_model.logit_bias == whole.prior_model.logit_bias).all()

@@ -73,6 +73,23 @@ def test_the_unit_is_written_once_where_it_is_the_same():
     assert Spread(7.25, 0.55).written(lambda value: f"{value:+.1f}") == "+7.2 ± 0.6"
 
 
+def test_every_experiment_says_what_ran():
+    published, ours = outcome(name="promptfl"), outcome(name="mine", method="promptfl")
+    runs = [
+        run("a", published | {"method": "PromptFL + FPL (as published)"}),
+        run("b", ours | {"method": "PromptFL + FPL + priors"}),
+    ]
+    assert column(page(runs), "what ran") == ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
+    unnamed = [
+        run(one.folder, outcome(method=name) | {"method": one.outcome.method})
+        for one, name in zip(runs, ("promptfl", "fedotp"), strict=True)
+    ]
+    tree = page(unnamed)  # runs of one name are called by what ran, once
+    assert column(tree, "experiment") == ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
+    assert "what ran" not in rows(tree.one("section", id="result").one("table"))[0]
+    assert "what ran" not in render_comparison(pair())  # of version 0.1, which does not say it
+
+
 def test_only_settings_that_differ_are_named():
     runs = [
         run("a", outcome(name="x", seed=1)),

@@ -499,6 +499,15 @@ def test_where_the_time_went():
     results = sample_results() | {"seconds": 50.0}  # ten rounds: labelling 1, training 29, evaluating 4, so 16 are left
     text = words_of(page(results).one("section", id="cost"))
     assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), all else 16 s (32.0 %)." in text
+    results["rounds"][0]["seconds_of"]["adapt"] = 10.0
+    text = words_of(page(results).one("section", id="cost"))
+    assert "learning the priors 10 s (20.0 %), labelling" in text and "all else 6.0 s (12.0 %)." in text
+
+
+def test_no_step_takes_more_than_all_of_the_time():
+    results = sample_results() | {"seconds": 20.0}  # of two workers that worked 34 s in 20 s: 1, 29 and 4 of 34
+    text = words_of(page(results).one("section", id="cost"))
+    assert "labelling 1.0 s (2.9 %), training 29 s (85.3 %), evaluating 4.0 s (11.8 %), all else 0.0 s (0.0 %)." in text
 
 
 def test_candidate_sets_tell_of_coverage_and_size():

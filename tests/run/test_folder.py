@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.algorithm.priors import Learned, Reading
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.errors import RunFolderError
-from fedcopl.federation.adaptation import PriorState
-from fedcopl.federation.client import ClientState
+from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, publish_bytes, write_bytes, write_private
+from fedcopl.priors.posterior import PosteriorModel
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.folder import RunFolder, file_name
 from fedcopl.run.record import Outcome, RoundRecord
@@ -65,13 +65,14 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
 
 
 def test_what_all_clients_were_told_is_kept_once(tmp_path):
-    told = Learned(Reading(np.arange(1000.0), np.full(1000, 0.001)), None, False)
-    clients = {f"{number}": ClientState(prior=PriorState(learned=told)) for number in range(50)}
+    model = PosteriorModel(np.full(1000, 0.001), np.arange(1000.0))
+    state = ClientState(prior=PriorState(totals=(np.arange(5000.0),), model=model))
+    clients = {f"{number}": state for number in range(50)}
     save_checkpoint(tmp_path / "run", replace(checkpoint_of(), clients=clients))
-    assert (tmp_path / "run" / "checkpoint.safetensors").stat().st_size < 100_000  # not fifty times 16,000
+    assert (tmp_path / "run" / "checkpoint.safetensors").stat().st_size < 100_000  # not fifty times 56,000
     back = load_checkpoint(tmp_path / "run").clients
     assert list(back) == list(clients)
-    assert all(state.prior.learned.reading.bias.tolist() == list(range(1000)) for state in back.values())
+    assert all(state.prior.model.logit_bias.tolist() == list(range(1000)) for state in back.values())
 
 
 def test_a_new_folder_gets_its_settings(tmp_path):
@@ -134,7 +135,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "run").write_text("not a folder")
-    with pytest.raises(RunFolderError, match="cannot be used as a run's folder"), RunFolder(tmp_path / "run"):
+    with pytest.raises(RunFolderError, match="is a file, not a folder"), RunFolder(tmp_path / "run"):
         raise AssertionError("got in")
 
 

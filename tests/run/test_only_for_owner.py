@@ -12,7 +12,7 @@ from fedcopl.config import RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import ImageFiles
-from fedcopl.federation.client import ClientState
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, publish_text, write_text
 from fedcopl.review.expert_answers import Answers, Given

@@ -11,6 +11,7 @@ from fedcopl.data.catalog import load_digits
 from fedcopl.data.sharing_out import client_names
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.report.run_page import write_report
+from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
@@ -33,13 +34,19 @@ def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatc
     photos = plant(tmp_path / "photos", *(f"{i}.png" for i in range(12)))
     put(photos, "classes.txt", "zero\none\n")
     put(photos, "broken.png", b"not an image")
+    put(photos, "empty.png", b"")
+    notes: list[str] = []
+    monkeypatch.setattr(SilentWatcher, "noticed", lambda self, words: notes.append(words))
     results = run_on(photos, tmp_path / "run", partition="iid", clients=2)
+    listing = tmp_path / "run" / "skipped.jsonl"
+    assert any(
+        words.startswith("2 images are left out, for") and words.endswith(f"{listing} lists all") for words in notes
+    )
     assert (results.final.macro, results.final.weighted, results.final.everywhere) == (None, None, None)
     assert results.pseudo_label_accuracy == (None,)
-    assert results.images_left_out == 1
+    assert results.images_left_out == 2
     assert results.images_used > 0
-    [skipped] = (tmp_path / "run" / "skipped.jsonl").read_text().splitlines()
-    assert json.loads(skipped)["name"] == "broken.png"
+    assert [json.loads(line)["name"] for line in listing.read_text().splitlines()] == ["broken.png", "empty.png"]
     assert write_report(tmp_path / "run").exists()
 
 
@@ -82,16 +89,16 @@ def test_a_path_without_a_source_is_a_mistake(tmp_path):
 def test_a_mix_that_is_known_is_balanced_to(tmp_path):
     shares = {name: 1 + number for number, name in enumerate(load_digits().classes)}
     (tmp_path / "mix.json").write_text(json.dumps(shares))
-    settings = {"method": "priors", "model": {"threads": 1}, "priors": {"mix": str(tmp_path / "mix.json")}}
+    settings = {"method": "priors", "model": {"threads": 1}, "priors": {"class_prior": str(tmp_path / "mix.json")}}
     simulate(RunConfig.from_mapping(settings, "test"), tmp_path / "run", dataset=small_digits())
     stored = load_file(tmp_path / "run" / "prompts" / "priors.safetensors")
-    assert stored["mix"].tolist() == pytest.approx([(1 + number) / 55 for number in range(10)])
+    assert stored["class_prior"].tolist() == pytest.approx([(1 + number) / 55 for number in range(10)])
 
 
 def test_a_known_mix_needs_balance_and_its_file(tmp_path):
-    nowhere = {"method": "priors", "priors": {"mix": str(tmp_path / "nowhere.csv")}}
+    nowhere = {"method": "priors", "priors": {"class_prior": str(tmp_path / "nowhere.csv")}}
     with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file of shares"):
         simulate(RunConfig.from_mapping(nowhere, "test"), tmp_path / "run")
-    off = {"method": "priors", "priors": {"mix": "mix.csv", "balance": False}}
-    with pytest.raises(ConfigError, match=r"priors\.mix: .* priors\.balance is off"):
+    off = {"method": "priors", "priors": {"class_prior": "mix.csv", "logit_bias": False}}
+    with pytest.raises(ConfigError, match=r"priors\.class_prior: .* priors\.logit_bias is off"):
         simulate(RunConfig.from_mapping(off, "test"), tmp_path / "run")

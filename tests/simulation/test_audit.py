@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedcopl.federation.client import ClientState
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.seam import RoundReport
 from fedcopl.simulation.audit import drift
 

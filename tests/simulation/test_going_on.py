@@ -117,7 +117,7 @@ def test_one_that_was_stopped_before_its_first_round_needs_the_earlier_folder_ag
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        (["method=promptfl"], "was a run of FedCoPL, and this is one of PromptFL"),
+        (["method=promptfl"], "was a run with method=fedcopl, and this one has method=promptfl"),
         (["method=zeroshot"], "method=zeroshot trains nothing"),
         (["aggregate=text"], "averaged visual, and this run averages text"),
         (["text_prompts=4"], "its prompt 'text' is of shape"),

@@ -5,7 +5,7 @@ import pytest
 
 from fedcopl.algorithm.guard import Evidence, GuardMemory, GuardVerdict
 from fedcopl.config import RunConfig
-from fedcopl.federation.client import ClientState
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import RoundReport
 from fedcopl.privacy.masked_layout import Checks
 from fedcopl.run.guard_words import final_words, guard_words, movement_words

@@ -20,7 +20,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.sharing_out import share_out
-from fedcopl.federation.client import NO_PRIOR
+from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluate, Evaluated, digest
@@ -83,11 +83,11 @@ def played(truth, *pairs):
     federation, scores = Overheard(simulation.clients), []
     last = run(config, federation, simulation.server, lambda _, report: scores.append(report.scores))
     states = {name: bits(state_tensors(state)) for name, state in federation.states.items()}
-    learned = {} if last.learned is None else bits(last.learned.to_arrays())
+    learned = {} if last.prior_model is None else bits(last.prior_model.to_arrays())
     return (bits(last.shared), learned, last.members, states, federation.said), scores
 
 
-WITHOUT_ALL_PRIORS = ["priors.balance=false", "priors.prototypes=false"]
+WITHOUT_ALL_PRIORS = ["priors.logit_bias=false", "priors.prototypes=false"]
 """What sites learn together is the same for all methods and takes most of the time: with FedCoPL all of it."""
 
 
@@ -200,7 +200,9 @@ def test_an_exam_is_asked_once_when_accuracy_is_asked_for_and_never_else(monkeyp
     config = config_of("rounds=3")
     simulation = assemble(config, SilentWatcher(), dataset_with("true"))
     run(config, Counting(simulation.clients), simulation.server, lambda *_: None)
-    assert exams.asked == dict.fromkeys(simulation.exams.values(), 4)  # three rounds, and the priors without training
+    assert exams.asked == dict.fromkeys(
+        simulation.audit.evaluator.exams.values(), 4
+    )  # three rounds, and the priors without training
 
 
 # And by types: from what labels, chooses and trains, no object that knows the truth can be reached.

@@ -45,7 +45,7 @@ def runs(tmp_path):
     ]
     privacy = {"secure_sums": False, "epsilon": 1.5, "delta": 1e-5}
     clients = [{"name": name} for name in (north, south)]
-    make(tmp_path / "runs/b", "may", may, when=1000, privacy=privacy, clients=clients)
+    make(tmp_path / "runs/b", "may", may, when=1000, privacy=privacy, clients=clients, method="PromptFL + FPL + priors")
     clients = [{"name": name} for name in (north, east)]
     make(tmp_path / "runs/a", "june", june, when=2000, earlier="may 00ff", privacy=privacy, clients=clients)
     return tmp_path / "runs"
@@ -56,6 +56,7 @@ def test_runs_come_in_the_order_they_were_written_with_what_became_of_them(runs)
     may, june = (run_row(run, "finished") for run in seen.runs)
     assert (may.name, may.earlier, may.done, may.sites, may.known) == ("may", "", 2, 2, 2)
     assert (may.unused, may.refused, may.guarded) == (1, 0, 0)
+    assert (may.method, june.method) == ("PromptFL + FPL + priors", "")
     assert (june.name, june.earlier, june.sites, june.known) == ("june", "may", 2, 2)
     assert (june.unused, june.refused, june.guarded) == (0, 1, 4)  # two trainings, one average at a site, one at all
     assert (june.epsilon, june.accuracy) == (1.5, 0.75)
@@ -70,6 +71,7 @@ def test_the_page_shows_it_and_only_what_changed_is_made_anew(runs):
     browser = TestClient(WatchPage(history, KEYS, render_history).app(), base_url="http://127.0.0.1:8000")
     browser.cookies.set(KEYS.cookie, KEYS.token)
     page = browser.get("/").text
+    assert "<td><bdi>PromptFL + FPL + priors</bdi></td>" in page
     assert "2\u00a0runs" in page and "epsilon 3 at most" in page and "this site wants noise" in page
     assert history.look() is history.look()
     version = browser.get("/state").json()["version"]

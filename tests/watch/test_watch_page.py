@@ -40,6 +40,9 @@ def test_the_page_before_and_after_a_round(browser, folder):
     assert "Running: round 1 of 4 is done." in page
     assert "<svg" in page
     assert "about 9.0\u00a0s left" in page  # three rounds of three seconds
+    so_far = progress([round_line(0)]) | {"method": "PromptFL + FPL + priors"}
+    (folder / "progress.json").write_text(json.dumps(so_far))
+    assert "<b><bdi>PromptFL + FPL + priors</bdi></b>" in browser.get("/").text
 
 
 def test_news_only_when_there_are_some(browser, folder):

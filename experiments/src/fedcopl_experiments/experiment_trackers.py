@@ -167,7 +167,7 @@ def _log_offline(wandb: Any, run: StoredRun, folder: Path) -> None:
         id=_tag(run.key),
         name=run.settings.get("name"),
         dir=str(folder),
-        config={**flat(run.settings), "fedcopl.code": run.code, "fedcopl.folder": run.folder},
+        config={"ran": run.ran, **flat(run.settings), "fedcopl.code": run.code, "fedcopl.folder": run.folder},
         settings=quiet,
         reinit="create_new",
     ) as made:
@@ -196,7 +196,8 @@ def _tag(key: str) -> str:
 
 def _log(client: Any, entities: Any, experiment: str, run: StoredRun) -> None:
     began = round(1000 * _time(run.started))
-    tags = {KEY_TAG: _tag(run.key), "fedcopl.code": run.code, "fedcopl.host": run.host, "fedcopl.folder": run.folder}
+    about = {"ran": run.ran, "code": run.code, "host": run.host, "folder": run.folder}
+    tags = {KEY_TAG: _tag(run.key), **{f"fedcopl.{name}": value for name, value in about.items()}}
     made = client.create_run(experiment, began, tags, run.settings.get("name")).info.run_id
     params = [entities.Param(name, str(value)[:LONGEST]) for name, value in flat(run.settings).items()]
     metrics = [entities.Metric(metric, value, round(1000 * when), step) for step, metric, value, when in _metrics(run)]
@@ -219,7 +220,8 @@ def _metrics(run: StoredRun) -> Iterator[tuple[int, str, float, float]]:
 
 
 def _plain_settings(run: StoredRun) -> dict[str, bool | int | float | str]:
-    return {name: value for name, value in flat(run.settings).items() if isinstance(value, bool | int | float | str)}
+    settings = {"ran": run.ran, **flat(run.settings)}
+    return {name: value for name, value in settings.items() if isinstance(value, bool | int | float | str)}
 
 
 def _time(stamp: str) -> float:

@@ -14,7 +14,7 @@ from fedcopl.errors import ConfigError, FedCoPLError
 
 from .run_key import run_key
 from .store import ResultStore, StoredRun
-from .workers import devices
+from .grid_workers import devices
 
 RunKind = tuple[str, str, str]  # backbone, data set, method
 

@@ -17,13 +17,14 @@ from typing import Protocol
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, Interrupted
+from fedcopl.plurals import counted
 from fedcopl.run.record import Outcome
 
 from .run_folders import drop_checkpoint, whole_outcome, write_missing_report
 from .run_key import code_version, run_key
 from .store import FILE_NAME, ResultStore, StoredRun
 from .worker_messages import Broken, Done, Ended, Failed, PlayedElsewhere, Progressed, RunTask, WorkerMessage
-from .workers import Messages, Worker, devices
+from .grid_workers import Messages, Worker, devices
 
 RUNS = "runs"
 LOOK_AGAIN = 1.0  # seconds until a run that another grid is playing is asked for again
@@ -60,7 +61,7 @@ def run_grid(configs: Sequence[RunConfig], folder: Path, *, jobs: int = 1, watch
         grid.play()
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"stopped with {grid.settled} of {grid.total} runs done; the same command goes on from there"
+            f"stopped with {grid.settled} of {counted(grid.total, 'run')} done; the same command goes on from there"
         ) from error
     finally:
         grid.stop()

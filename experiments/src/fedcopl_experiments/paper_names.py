@@ -1,4 +1,4 @@
-"""What the paper shows, and how it calls it: data sets, labelers, skews, and the methods of its tables."""
+"""What the paper shows, and how it calls it: data sets, skews, and the methods of its tables."""
 
 TITLES = {
     "dtd": "DTD",
@@ -20,7 +20,6 @@ TASKS = {  # in the order of the paper's list of data sets
 SIX = tuple(TITLES)
 FOUR = ("dtd", "resisc45", "cub200", "ucf101")
 MIXED = ("dtd", "resisc45", "cifar10", "cifar100")  # of the sweeps and of the figures about clients
-LABELERS = {"copl": "CoPL", "fpl": "FPL", "cpl": "CPL"}
 SKEW_TITLES = {"dirichlet-0.1": "β = 0.1", "dirichlet-0.05": "β = 0.05", "quantity": "quantity"}
 BASELINES = {  # "FedOPT" is how the paper spells FedOTP
     "PromptFL": "promptfl",
@@ -30,7 +29,7 @@ BASELINES = {  # "FedOPT" is how the paper spells FedOTP
 }
 OURS = ("fedcopl", "copl")  # method and labeler
 # FedCoPL and the baselines with FPL, as in the paper's figure about clients: (method, labeler)
-LINES = {"FedCoPL": OURS} | {name: (method, "fpl") for name, method in BASELINES.items()}
+LINES = {"FedCoPL": OURS} | {f"{name} + FPL": (method, "fpl") for name, method in BASELINES.items()}
 AVERAGE = "Average"
 SIZES = {"Classes": "classes", "Training Size": "train", "Testing Size": "test"}
 NOT_PLAYED = {"partition", *SIZES.values()}  # measures of the data set alone

@@ -8,6 +8,7 @@ from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset
 from fedcopl.errors import FedCoPLError
+from fedcopl.published import is_as_published
 
 from .cells import ExperimentCell
 from .experiment_catalog import Experiment
@@ -30,6 +31,7 @@ class TableEntry:
     mark: str = ""  # "best" or "second"
     dagger: str = ""  # beside a doubtful number of the paper: †, or †1, †2 where there are several reasons
     ranked: bool = True
+    ran: str = ""  # what gave the number: method, labeler, and priors or as published
 
     @property
     def difference(self) -> float | None:
@@ -91,7 +93,9 @@ def build_table(experiment: Experiment, stage: Stage, outcomes: StoredOutcomes, 
     decimals = 0 if not experiment.best_of else 2 if stage.is_paper else 1
     blocks = tuple(_marked(block, experiment.best_of, decimals) for block in _blocks(cells, columns, entries))
     table = ResultTable(experiment.name, "", experiment.heads, columns, blocks, (), decimals)
-    return replace(table, caption=_caption(experiment, stage, printed), notes=_notes(experiment, table, seeds, daggers))
+    return replace(
+        table, caption=_caption(experiment, stage, printed), notes=_notes(experiment, cells, table, seeds, daggers)
+    )
 
 
 def _daggers(entries: Iterable[TableEntry]) -> dict[str, str]:
@@ -128,7 +132,15 @@ def _entry(
     if cell.measure in NOT_PLAYED:
         return TableEntry(_size(cell), None, paper, ranked=False)
     gain = read_gain(cell, outcomes, seeds).mean if cell.baseline else None
-    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked)
+    return TableEntry(read(cell, outcomes, seeds), gain, paper, ranked=cell.ranked, ran=_ran(cell))
+
+
+def _ran(cell: ExperimentCell) -> str:
+    from fedcopl.methods import run_title  # brings torch
+
+    if cell.measure.startswith("zero_shot"):
+        return "CLIP"
+    return ", ".join(dict.fromkeys(map(run_title, cell.configs)))
 
 
 def _size(cell: ExperimentCell) -> SeedSample:
@@ -184,11 +196,17 @@ def _caption(experiment: Experiment, stage: Stage, printed: PaperTable | None) -
 
 
 def _notes(
-    experiment: Experiment, table: ResultTable, seeds: Sequence[int], daggers: Mapping[str, str]
+    experiment: Experiment,
+    cells: Sequence[ExperimentCell],
+    table: ResultTable,
+    seeds: Sequence[int],
+    daggers: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """How to read the table, what is missing, and which of the paper's numbers are doubtful."""
+    """How to read the table, what ran, what is missing, and which of the paper's numbers are doubtful."""
     entries = table.entries
     notes = [_of_seeds(seeds)] if experiment.best_of else []
+    published = experiment.best_of and all(is_as_published(config) for cell in cells for config in cell.configs)
+    notes += ["All methods as published: without priors."] if published else []
     notes += [experiment.note] if experiment.note else []
     notes += ["Below ours: the paper's number, and ours less the paper's."] if any(e.paper for e in entries) else []
     missing = sum(entry.sample.mean is None for entry in entries)

@@ -11,13 +11,15 @@ from dataclasses import replace
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
+from fedcopl.labelers import LABELERS
+from fedcopl.plurals import counted
 
 from .cells import ExperimentCell
 from .experiment_catalog import EXPERIMENTS, Experiment, runs_of
 from .flat_settings import flat
 from .grid_methods import grid_methods
 from .measures import StoredOutcomes
-from .paper_names import BLOCKS, LABELERS, SIX, title
+from .paper_names import BLOCKS, SIX, title
 from .result_tables import build_table
 from .scales import USUAL_SKEW, Stage
 from .table_cells import grid_block, priors_block
@@ -121,7 +123,7 @@ def _label_cells(stage: Stage, dataset: str, skew: str) -> list[ExperimentCell]:
     """What each labeler made in FedCoPL; numbers of images are not ranked, nor is more of them better."""
     return [
         ExperimentCell(
-            (LABELERS[labeler],),
+            (LABELERS[labeler].title,),
             (column,),
             (stage.config(dataset, labeler=labeler, skew=skew),),
             measure,
@@ -149,7 +151,8 @@ def _how(grid: str, stage: Stage, outcomes: StoredOutcomes, seeds: Sequence[int]
     versions = {f"{name} {number}" for run in runs for name, number in run.versions.items() if name != "fedcopl"}
     codes = sorted({run.code for run in runs})
     return (
-        f"Made by `{command}`: {len(runs)} of {len(configs)} runs, of the seeds {', '.join(map(str, seeds))}; "
+        f"Made by `{command}`: {len(runs)} of {counted(len(configs), 'run')}, "
+        f"of the seeds {', '.join(map(str, seeds))}; "
         f"{sum(run.seconds for run in runs) / 60:.0f} minutes of computing in all. Mean ± standard deviation over the "
         f"seeds.\n\nSettings other than the defaults: {', '.join(f'`{pair}`' for pair in _unusual(configs))}.\n\n"
         f"Versions: fedcopl {', '.join(codes) or '–'}; {', '.join(sorted(versions)) or '–'}.\n"

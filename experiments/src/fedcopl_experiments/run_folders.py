@@ -1,6 +1,5 @@
 """The folder of a grid's run, called by its key."""
 
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.run.folder import EXAMPLES, REPORT, RESULTS
 from fedcopl.run.reading import read_finished
 from fedcopl.run.record import Outcome
-from fedcopl.run.state_store import STATES
 
 from .run_key import run_key
 
@@ -45,4 +43,3 @@ def drop_checkpoint(folder: Path) -> None:
     """To save room: a run that is done is not resumed."""
     with suppress(OSError):
         (folder / CHECKPOINT).unlink()
-    shutil.rmtree(folder / STATES, ignore_errors=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fedcopl.config import RunConfig
+from fedcopl.labelers import LABELERS
 
 from .cells import Cells, ExperimentCell
 from .grid_methods import grid_methods, lone_methods
@@ -12,7 +13,6 @@ from .paper_names import (
     BASELINES,
     BLOCKS,
     FOUR,
-    LABELERS,
     MIXED,
     OURS,
     SIX,
@@ -30,7 +30,7 @@ def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple
     yield ("CLIP", "-"), OURS, "zero_shot_of_all"
     for name, method in BASELINES.items():
         for labeler in labelers:
-            yield (name, LABELERS[labeler]), (method, labeler), "final"
+            yield (name, LABELERS[labeler].title), (method, labeler), "final"
     yield ("FedCoPL", "CoPL"), OURS, "final"
 
 
@@ -80,7 +80,9 @@ def table3(stage: Stage) -> list[ExperimentCell]:
             for data in stage.columns(SIX[:5]):
                 config = stage.config(data, BASELINES[name], labeler)
                 without = stage.config(data, BASELINES[name], "fpl") if labeler == "copl" else None
-                cells.append(ExperimentCell((name, LABELERS[labeler]), (title(data),), (config,), baseline=without))
+                cells.append(
+                    ExperimentCell((name, LABELERS[labeler].title), (title(data),), (config,), baseline=without)
+                )
     return cells
 
 
@@ -136,7 +138,7 @@ def table9(stage: Stage) -> list[ExperimentCell]:
     measures = {"cpl": "first_coverage"}
     return [
         ExperimentCell(
-            (LABELERS[labeler],),
+            (LABELERS[labeler].title,),
             (title(data),),
             (stage.config(data, method, labeler, skew),),
             measures.get(labeler, "first_labels"),
@@ -176,17 +178,17 @@ def grid_block(stage: Stage, dataset: str, skew: str) -> Iterator[ExperimentCell
     for method in grid_methods():
         for labeler in stage.scale.labelers:
             config = stage.config(dataset, method.name, labeler, skew, reading=TO_THE_LETTER)
-            yield ExperimentCell((method.title,), (LABELERS[labeler],), (config,), ranked=not method.pools)
+            yield ExperimentCell((method.title,), (LABELERS[labeler].title,), (config,), ranked=not method.pools)
     for method in (method for method in grid_methods() if method.can_know_truth):
         config = stage.config(dataset, method.name, skew=skew, changes={"options.labels": "truth"})
-        yield ExperimentCell((f"{method.title}, true labels",), ("none",), (config,), ranked=False)
+        yield ExperimentCell((f"{method.title} + true labels",), ("none",), (config,), ranked=False)
     for method in lone_methods():
         yield ExperimentCell((method.title,), ("none",), (stage.config(dataset, method.name, skew=skew),))
     zero_shot = stage.config(dataset, skew=skew)  # is measured in every run
     yield ExperimentCell(("zero-shot CLIP",), ("none",), (zero_shot,), "zero_shot", ranked=False)
 
 
-PRIORS = {"off": False, "on": True}
+PRIORS = {"no priors": False, "+ priors": True}
 
 
 def grid_priors(stage: Stage) -> list[ExperimentCell]:
@@ -204,11 +206,11 @@ def priors_block(stage: Stage, dataset: str) -> Iterator[ExperimentCell]:
         for labeler in stage.scale.labelers:
             for word, priors in PRIORS.items():
                 config = _by_todays(stage, dataset, method.name, labeler, priors)
-                column = (LABELERS[labeler], word)
+                column = (LABELERS[labeler].title, word)
                 yield ExperimentCell((method.title,), column, (config,), ranked=not method.pools)
     alone = _by_todays(stage, dataset, "priors", "copl", priors=True)
-    yield ExperimentCell(("no training",), ("none", "off"), (alone,), "zero_shot", ranked=False)
-    yield ExperimentCell(("no training",), ("none", "on"), (alone,), ranked=False)
+    yield ExperimentCell(("no training",), ("none", "no priors"), (alone,), "zero_shot", ranked=False)
+    yield ExperimentCell(("no training",), ("none", "+ priors"), (alone,), ranked=False)
 
 
 def _by_todays(stage: Stage, dataset: str, method: str, labeler: str, priors: bool) -> RunConfig:

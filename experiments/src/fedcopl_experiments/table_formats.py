@@ -162,7 +162,7 @@ def to_csv(table: ResultTable) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     numbers = ("mean", "std", "seeds", "mark", "gain", "paper", "paper_gain", "difference", "doubt")
-    writer.writerow(["table", "block", *table.heads, "column", *numbers])
+    writer.writerow(["table", "block", *table.heads, "column", *numbers, "ran"])
     for block in table.blocks:
         for row, entries in block.rows:
             for column, entry in zip(table.columns, entries, strict=True):
@@ -183,6 +183,7 @@ def _numbers(entry: TableEntry) -> list[str | int]:
         _plain(paper.gain if paper else None),
         _plain(entry.difference),
         paper.doubt if paper else "",
+        entry.ran,
     ]
 
 

@@ -73,8 +73,14 @@ def _take_stdout() -> SendMessage:
 
 
 def _receive(tasks: "SimpleQueue[RunTask]") -> None:
-    for line in sys.stdin:
-        tasks.put(task_from_line(line))
+    """Queue the tasks; end the process when the grid has closed stdin.
+
+    Unbuffered, because `sys.stdin` holds a lock while it waits: a simulation forks its workers meanwhile, and
+    `multiprocessing` closes `sys.stdin` in each of them, which would wait for that lock for ever.
+    """
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        for line in stdin:
+            tasks.put(task_from_line(line.decode()))
     os._exit(1)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..plurals import counted
 from . import BoolArray, FloatArray, IntArray
 
 
@@ -87,11 +88,14 @@ def quantity(
     _require_clients(clients)
     per_client = -(-classes // 5) if classes_per_client is None else classes_per_client
     if not 1 <= per_client <= classes:
-        raise ValueError(f"a client can hold from 1 to {classes} classes, not {per_client}")
+        raise ValueError(f"a client can hold from 1 to {counted(classes, 'class')}, not {per_client}")
     train_sizes, test_sizes = _class_sizes(train_labels, classes), _class_sizes(test_labels, classes)
     present = np.flatnonzero(train_sizes + test_sizes)
     if classes_per_client is not None and classes_per_client * clients < len(present):
-        raise ValueError(f"{clients} clients of {per_client} classes each cannot hold all {len(present)} classes")
+        raise ValueError(
+            f"{counted(clients, 'client')} of {counted(per_client, 'class')} each "
+            f"cannot hold all {counted(len(present), 'class')}"
+        )
     holders = _deal_classes(present, classes, clients, per_client, rng)
     shares = _normalise(np.where(holders, rng.uniform(0.5, 1.5, size=holders.shape), 0.0))
     train, test = _shards(shares, holders, train_sizes), _shards(shares, holders, test_sizes)

@@ -24,19 +24,20 @@ from ..data.handed_over import (
     gather_labelled,
 )
 from ..data.pages import read_by_settings
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, naming_arguments
+from ..plurals import counted
 from ..progress import watching
 from ..report.run_page import write_report
 from ..run.watcher import Watcher
-from ..simulation.forked_workers import HowMany
 from ..simulation.simulate import simulate as run_simulation
+from ..simulation.worker_pool import WorkerCount
 from .result import Result
 
-Settings = str | int | float | bool | Path
+SettingValue = str | int | float | bool | Path
 
 
 def settings_of(
-    given: Mapping[str, Settings], config: RunConfig | None = None, fixed: Mapping[str, Any] | None = None
+    given: Mapping[str, SettingValue], config: RunConfig | None = None, fixed: Mapping[str, Any] | None = None
 ) -> RunConfig:
     """The settings of a run: a whole set to begin with, single ones on top, and those that follow from the call."""
     begin = {} if config is None else config.model_dump()
@@ -90,8 +91,8 @@ class Site:
 
 def _short(images: Images) -> str:
     if isinstance(images, np.ndarray):
-        return f"{len(images)} images in memory"
-    return str(images) if isinstance(images, str) or not isinstance(images, Sequence) else f"{len(images)} images"
+        return f"{counted(len(images), 'image')} in memory"
+    return str(images) if isinstance(images, str) or not isinstance(images, Sequence) else counted(len(images), "image")
 
 
 DECIDED = ("source", "path", "clients", "partition")  # settings that the sites themselves answer
@@ -122,7 +123,7 @@ class Federation:
         *,
         method: str = "fedcopl",
         config: RunConfig | None = None,
-        **settings: Settings,
+        **settings: SettingValue,
     ):
         self.sites, self.classes = tuple(sites), read_names(classes)
         _refuse_names(self.sites)
@@ -132,6 +133,7 @@ class Federation:
         fixed = {"source": SITES, "path": "", "clients": len(self.sites), "partition": "natural"}
         self.config = settings_of({"method": method, **settings}, config, fixed)
 
+    @naming_arguments()
     def fit(
         self,
         folder: str | Path | None = None,
@@ -139,7 +141,7 @@ class Federation:
         progress: bool | Watcher = True,
         resume: bool = False,
         earlier: str | Path | None = None,
-        workers: HowMany = "auto",
+        workers: WorkerCount = "auto",
     ) -> Result:
         """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`.
 
@@ -150,9 +152,11 @@ class Federation:
         return _run(self.config, dataset, folder, progress, resume, workers, earlier)
 
     def __repr__(self) -> str:
-        return f"<Federation of {len(self.sites)} sites, {len(self.classes)} classes, method {self.config.method}>"
+        sites, classes = counted(len(self.sites), "site"), counted(len(self.classes), "class")
+        return f"<Federation of {sites}, {classes}, method {self.config.method}>"
 
 
+@naming_arguments()
 def simulate(
     images: Images | None = None,
     labels: LabelsOfImages | None = None,
@@ -162,9 +166,9 @@ def simulate(
     folder: str | Path | None = None,
     progress: bool | Watcher = True,
     resume: bool = False,
-    workers: HowMany = "auto",
+    workers: WorkerCount = "auto",
     config: RunConfig | None = None,
-    **settings: Settings,
+    **settings: SettingValue,
 ) -> Result:
     """Share one data set out among simulated clients and train them: for research, and for trying things out.
 
@@ -192,7 +196,7 @@ def _dataset(
     train = gather(images, "images")
     truth = None if labels is None else class_numbers(labels, classes, "labels")
     if truth is not None and len(truth) != len(train):
-        raise DataError(f"labels: {len(truth)} for {len(train)} images")
+        raise DataError(f"labels: {len(truth)} for {counted(len(train), 'image')}")
     if test is None:
         return dataset_of_images(train, truth, None, classes)
     test_images, test_labels = test if isinstance(test, tuple) else (test, None)
@@ -206,7 +210,7 @@ def _run(
     folder: str | Path | None,
     progress: bool | Watcher,
     resume: bool,
-    workers: HowMany,
+    workers: WorkerCount,
     earlier: str | Path | None = None,
 ) -> Result:
     directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)

@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..data.dataset import Dataset
-from ..errors import FedCoPLError
+from ..errors import FedCoPLError, naming_arguments
+from ..plurals import counted
 from ..predict.classifier import Classifier
 from ..predict.loading import FinishedRun, OwnImages
 from ..run.record import ClientRecord, Outcome, round_to_plain
@@ -34,6 +35,7 @@ class Result(Mapping[str, Classifier]):
         self._classifiers: dict[str, Classifier] = {}
 
     @classmethod
+    @naming_arguments()
     def load(cls, folder: str | Path) -> "Result":
         """A run of an earlier day, of this library or of `fedcopl run`."""
         result = cls(Path(folder))
@@ -51,6 +53,7 @@ class Result(Mapping[str, Classifier]):
         except FedCoPLError:  # they are not there any more: classifiers then have no threshold
             return None
 
+    @naming_arguments()
     def __getitem__(self, site: str) -> Classifier:
         if site not in self._run.clients:
             raise KeyError(site)
@@ -69,6 +72,11 @@ class Result(Mapping[str, Classifier]):
     def outcome(self) -> Outcome:
         """Every number of the run, round by round and client by client."""
         return self._run.outcome
+
+    @property
+    def method(self) -> str:
+        """What ran, as tables call it: `PromptFL + FPL + priors`, `FedCoPL (as published)`."""
+        return self.outcome.method
 
     @property
     def accuracy(self) -> float | None:
@@ -93,7 +101,8 @@ class Result(Mapping[str, Classifier]):
     def __repr__(self) -> str:
         known = "accuracy unknown" if self.accuracy is None else f"accuracy {self.accuracy:.1%}"
         before = "" if self.zero_shot is None else f" (zero-shot {self.zero_shot:.1%})"
-        return f"<Result: {len(self)} sites, {len(self.outcome.rounds)} rounds, {known}{before}>"
+        sites, rounds = counted(len(self), "site"), counted(len(self.outcome.rounds), "round")
+        return f"<Result: {self.method}, {sites}, {rounds}, {known}{before}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(_row(client) for client in self.outcome.clients)

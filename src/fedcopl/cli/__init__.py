@@ -4,20 +4,20 @@ import sys
 from importlib.metadata import version as installed_version
 from typing import Annotated, NoReturn
 
-import click
 import typer
 
 from ..errors import ConfigError, FedCoPLError, Interrupted
 from . import cache, data, models
 from .audit import audit
 from .classifier import export, predict
+from .command import CommandLine
 from .drift import drift
 from .federation import server, status, stop
 from .federation_join import join
 from .installed import add_commands
 from .local_pages import review, watch
 from .methods import methods, privacy
-from .one_line import usage_line
+from .one_line import click_errors, usage_line
 from .provision import admit, provision
 from .report import report
 from .run import run
@@ -25,12 +25,7 @@ from .service import service
 from .study import doctor, new
 from .versions import what_is_here
 
-app = typer.Typer(
-    help="Unsupervised federated classification with CLIP.",
-    add_completion=False,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
+app = CommandLine("Unsupervised federated classification with CLIP.")
 app.command()(run)
 app.command()(new)
 app.command()(doctor)
@@ -76,15 +71,17 @@ def main() -> None:
     """Run the command line; an error of ours is one line and an exit code, anything else is a bug."""
     try:
         code = app(prog_name="fedcopl", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as help_text:
+    except click_errors.NoArgsIsHelpError as help_text:
         help_text.show()
         sys.exit(ConfigError.exit_code)
-    except click.ClickException as error:
+    except click_errors.ClickException as error:
         _leave(usage_line(error), ConfigError.exit_code)
-    except click.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         _leave("stopped", Interrupted.exit_code)
     except FedCoPLError as error:
         _leave(str(error), error.exit_code)
+    if code == Interrupted.exit_code:  # Ctrl-C, which typer turns into this number
+        _leave("stopped", code)
     sys.exit(code if isinstance(code, int) else 0)
 
 

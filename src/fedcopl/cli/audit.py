@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..files import write_text
+from ..files import check_output_file, write_text
+from ..plurals import counted
 from .run import flower
 
 if TYPE_CHECKING:
@@ -29,15 +30,17 @@ def audit(
     """Verify and show the record of every message that came in or went out; an error if it was tampered with."""
     with flower():
         from ..deployment.audit_log import audit_csv, read_audit
+    if export is not None:
+        check_output_file(export)
     lines = read_audit(_home(folder))
     chosen = [line for line in lines if run in ("", line.crossing.run)]
     if export is not None:
         write_text(export, audit_csv(chosen))
-        typer.echo(f"{len(chosen)} messages written to {export}")
+        typer.echo(f"{counted(len(chosen), 'message')} written to {export}")
     else:
         Console(highlight=False, markup=False).print(_table(chosen[-last:] if last else chosen))
     typer.echo(_summary(chosen))
-    typer.echo(f"verified: {len(lines)} lines, none changed; the head is {lines[-1].chain}")
+    typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")
 
 
 def _home(folder: Path) -> Path:

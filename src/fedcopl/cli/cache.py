@@ -2,14 +2,15 @@
 
 from datetime import datetime
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
 from ..data.cache import PixelCache
+from ..plurals import counted
+from .command import CommandLine
 from .show import size
 
-app = typer.Typer(help="Show or clear the cache of decoded images.", no_args_is_help=True)
+app = CommandLine("Show or clear the cache of decoded images.")
 
 
 @app.command()
@@ -27,7 +28,9 @@ def info() -> None:
             used = f"{datetime.fromtimestamp(entry.last_used):%Y-%m-%d %H:%M}"
             table.add_row(used, f"{entry.shape[0]:,}", size(entry.size), entry.transform)
         console.print(table)
-    console.print(f"{cache.folder}: {len(entries)} entries, {size(sum(entry.size for entry in entries))}")
+    console.print(
+        f"{cache.folder}: {counted(len(entries), 'entry', 'entries')}, {size(sum(entry.size for entry in entries))}"
+    )
 
 
 @app.command()

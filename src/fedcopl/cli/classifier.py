@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from ..errors import ConfigError, DataError, FedCoPLError, Interrupted
+from ..files import check_output_file, check_output_folder
+from ..plurals import counted
 
 if TYPE_CHECKING:
     from ..predict.label_images import Tally
@@ -70,15 +72,15 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Label images. A run that was stopped goes on when the same command is given again."""
-    from ..predict.answer_file import choose_rows, refuse_finished
+    if out != "-":
+        check_output_file(Path(out), overwrite=overwrite)
+    from ..predict.answer_file import choose_rows
     from ..predict.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
     from ..predict.loading import load
     from ..predict.prior import IMAGES, WORDS, shares_for
 
     rows = choose_rows(out, form, top)
     refuse_missing(images)  # before the model is loaded
-    if out != "-":
-        refuse_finished(Path(out), overwrite)
     shares = shares_for(prior, (*WORDS, IMAGES))
     loaded = load(classifier, client=client, backbone=backbone, device=device)
     limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
@@ -119,7 +121,7 @@ def _threshold_of(share: float, confidence: object, threshold: float | None) -> 
 
 def _summary(tally: "Tally", out: str) -> str:
     images = tally.resumed + tally.images
-    parts = ["1 image" if images == 1 else f"{images:,} images"]
+    parts = [counted(images, "image")]
     if tally.resumed:
         parts.append(f"{tally.resumed:,} of them before a stop")
     if tally.abstained:
@@ -128,7 +130,7 @@ def _summary(tally: "Tally", out: str) -> str:
         parts.append(f"{tally.broken:,} that cannot be read")
     if tally.first_passed_over:
         name, why = tally.first_passed_over
-        parts.append(f"{tally.passed_over:,} other files passed over, for example {name!r}: {why}")
+        parts.append(f"{counted(tally.passed_over, 'other file')} passed over, for example {name!r}: {why}")
     return ", ".join(parts) + ("" if out == "-" else f" -> {out}")
 
 
@@ -139,7 +141,7 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
 
     def summary(tally: "Tally") -> str:
         each = tally.images / max(time.monotonic() - began, 1e-9)
-        return f"{tally.resumed + tally.images:,} images, {each:,.0f} a second"
+        return f"{counted(tally.resumed + tally.images, 'image')}, {each:,.0f} a second"
 
     if console.is_terminal:
         with Progress(SpinnerColumn(), TextColumn("{task.description}"), console=console, transient=True) as bar:
@@ -175,20 +177,23 @@ def export(
     prior: Annotated[str, typer.Option("--prior", help=EXPORTED_PRIOR, metavar="site|none|FILE")] = "site",
 ) -> None:
     """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
+    if everyone and client is not None:
+        raise ConfigError("--all exports every client; leave out --client")
+    check_output_folder(out, new=not everyone)
     from ..predict.export import export as write
     from ..predict.loading import FinishedRun
     from ..predict.onnx_export import onnx_libraries
     from ..predict.prior import shares_for
     from ..run.folder import file_name
 
-    if everyone and client is not None:
-        raise ConfigError("--all exports every client; leave out --client")
     if onnx:
         onnx_libraries()  # before all the work, not after it
     shares = shares_for(prior)
     opened = FinishedRun(run, backbone=backbone, device="cpu")
     names = opened.clients if everyone else [opened.choose(client)]
     folders = [out / file_name(name) if everyone else out for name in names]
+    for folder in folders:
+        check_output_folder(folder, new=True)
     classifiers = _measured(opened, names, share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):

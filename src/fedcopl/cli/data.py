@@ -1,6 +1,7 @@
 """`fedcopl data`: which data sets there are, what is in one, what it looks like."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,19 +21,34 @@ from rich.progress import (
 from rich.table import Table
 
 from ..algorithm.partition import counts_by_client
-from ..config import RunConfig, with_typed
+from ..config import Data, RunConfig, load, with_typed
 from ..data.catalog import SOURCES, load_dataset
-from ..data.dataset import Dataset
+from ..data.dataset import CLASSES_FILE, Dataset
 from ..data.overview import DatasetSurvey, survey
 from ..data.sharing_out import client_names, share_out
+from ..errors import ConfigError, DataError
+from ..files import check_output_folder
+from ..plurals import counted
+from .command import CommandLine
 
-MOST_LISTED = 20  # images left out that are named one by one; --json names all
+MOST_LISTED = 20  # images left out that are named one by one; --all names all
+TABLES = (".csv", ".parquet", ".pq")
 
-app = typer.Typer(help="List, check, show and fetch data sets.", no_args_is_help=True)
+app = CommandLine("List, check, show and fetch data sets.")
 
 Name = Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.", show_default=False)]
+NameOrPath = Annotated[
+    str,
+    typer.Argument(
+        help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.",
+        show_default=False,
+    ),
+]
 Where = Annotated[str, typer.Argument(help="Its folder, manifest or hub name; the digits need none.")]
-Pairs = Annotated[list[str] | None, typer.Argument(metavar="[key=value ...]", show_default=False)]
+Pairs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key=value ...]", help="Settings, as data.clients=5.", show_default=False),
+]
 
 
 @app.command("list")
@@ -50,36 +66,40 @@ def list_sources() -> None:
 
 @app.command()
 def check(
-    name: Name,
+    name: NameOrPath,
     folder: Where = "",
     settings: Pairs = None,
+    list_all: Annotated[
+        bool, typer.Option("--all", help=f"List every file that is left out, not only the first {MOST_LISTED}.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Open every image and print counts per class and split, what is broken, and the zero-shot sentences."""
+    """Open every image and print counts per class and split, what is left out, and the zero-shot sentences."""
     config = _config(name, folder, settings)
-    dataset = load_dataset(config.data)
+    dataset = _listed(config.data, name)
     sentences = _sentences(dataset, config)
     with progress_bar("opening the images") as progress:
         found = survey(dataset, progress)
     if as_json:
         print(json.dumps(_as_json(found, sentences)))
     else:
-        _print(found, sentences)
+        _print(found, sentences, None if list_all else MOST_LISTED)
 
 
 @app.command()
 def show(
-    name: Name,
+    name: NameOrPath,
     folder: Where = "",
     settings: Pairs = None,
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("pictures"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("pictures"),
 ) -> None:
     """Write a contact sheet, and who holds how many images of each class, as pictures."""
     from ..data.overview import contact_sheet, heat_map
 
+    check_output_folder(out)
     config = _config(name, folder, settings)
-    dataset = load_dataset(config.data)
-    sheet, heat = out / f"{name}-images.png", out / f"{name}-clients.png"
+    dataset = _listed(config.data, name)
+    sheet, heat = out / f"{dataset.name}-images.png", out / f"{dataset.name}-clients.png"
     contact_sheet(dataset, sheet)
     print(sheet)
     if dataset.train.labels is None:
@@ -101,10 +121,41 @@ def get(name: Name, folder: Annotated[Path, typer.Argument(help="Where to put it
 
 
 def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
-    """The defaults with these on top; a DIR that is a key=value belongs to the settings."""
+    """The defaults with these on top; a DIR that is a key=value belongs to the settings.
+
+    A name that no data set has, but a file or folder, is that: settings, a table, or a folder of images.
+    """
     pairs = [*([folder] if "=" in folder and not Path(folder).exists() else []), *(settings or [])]
-    path = "" if folder in pairs else folder
-    return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
+    path, here = "" if folder in pairs else folder, Path(name).expanduser()
+    if name not in SOURCES and not here.exists() and (here.suffix or {"/", os.sep} & set(name)):
+        raise DataError(f"{name}: there is no such folder, table or settings file")
+    if name in SOURCES or not here.exists():
+        return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
+    if path:
+        raise ConfigError(f"{name}: is a path itself, so no second one can follow ({path}); name one of them")
+    if here.is_dir() or here.suffix.lower() in TABLES:
+        source = "folder" if here.is_dir() else "manifest"
+        return with_typed({"data": {"source": source, "path": name}}, pairs, "settings")
+    if here.suffix.lower() != ".toml":
+        raise ConfigError(f"{name}: is neither a folder nor a table ({', '.join(TABLES)}) nor settings (.toml)")
+    config = load(here, pairs)
+    if not Path(config.data.path).expanduser().exists() and (here.parent / config.data.path).exists():
+        raise DataError(
+            f"{config.data.path}: is not here; paths in settings count from where you are: cd {here.parent}"
+        )
+    return config
+
+
+def _listed(data: Data, name: str) -> Dataset:
+    """The data set, not opened yet. A folder that names no class itself has the list beside it, as in a study."""
+    try:
+        return load_dataset(data)
+    except DataError:
+        beside = Path(name).expanduser().resolve().parent / CLASSES_FILE
+        if data.path != name or data.source != "folder" or data.classes_file or not beside.is_file():
+            raise
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"classes: {beside}")
+        return load_dataset(data.model_copy(update={"classes_file": str(beside)}))
 
 
 def _sentences(dataset: Dataset, config: RunConfig) -> list[str]:
@@ -114,7 +165,7 @@ def _sentences(dataset: Dataset, config: RunConfig) -> list[str]:
     return [" | ".join(sentences) for sentences in wordings]
 
 
-def _print(found: DatasetSurvey, sentences: list[str]) -> None:
+def _print(found: DatasetSurvey, sentences: list[str], most: int | None) -> None:
     console, dataset = Console(highlight=False, soft_wrap=True), found.dataset
     table = Table(box=None, pad_edge=False)
     table.add_column("class", overflow="fold")
@@ -125,17 +176,18 @@ def _print(found: DatasetSurvey, sentences: list[str]) -> None:
         table.add_row(_plain(name), *("?" if count is None else f"{count:,}" for count in counts), _plain(sentence))
     console.print(table)
     console.print(
-        f"{dataset.name}: {len(dataset.classes)} classes, {len(dataset.train):,} train "
-        f"and {len(dataset.test):,} test images" + (f", {len(dataset.clients)} clients" if dataset.clients else "")
+        f"{dataset.name}: {counted(len(dataset.classes), 'class')}, {len(dataset.train):,} train "
+        f"and {counted(len(dataset.test), 'test image')}"
+        + (f", {counted(len(dataset.clients), 'client')}" if dataset.clients else "")
     )
     for note in found.notes:
         console.print(f"note: {_plain(note)}")
     if dataset.skipped:
         console.print(f"{len(dataset.skipped):,} left out:")
-    for name, reason in dataset.skipped[:MOST_LISTED]:
+    for name, reason in dataset.skipped[:most]:
         console.print(f"  {_plain(name)}: {_plain(reason)}")
-    if len(dataset.skipped) > MOST_LISTED:
-        console.print(f"  and {len(dataset.skipped) - MOST_LISTED:,} more; --json names all")
+    if most is not None and len(dataset.skipped) > most:
+        console.print(f"  and {len(dataset.skipped) - most:,} more; --all lists every one")
 
 
 def _plain(text: str) -> str:

@@ -42,7 +42,8 @@ Classes = Annotated[
     Path | None, typer.Option(help="Class names, one a line; every site needs the same file.", show_default=False)
 ]
 OutFolder = Annotated[
-    Path | None, typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False)
+    Path | None,
+    typer.Option("--out", "-o", help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
 ]
 Addresses = Annotated[
     list[str] | None,

@@ -1,5 +1,6 @@
 """`fedcopl join`: one site of a real federation."""
 
+import shlex
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ import typer
 from ..config import override
 from ..deployment.wire.site_names import check_site_name
 from ..errors import ConfigError, Interrupted
+from ..plurals import counted
 from ..progress import watch_site
 from ..run.watcher import Watcher
 from .agree import ask_at_terminal
@@ -120,9 +122,12 @@ def _tell(site: "RunningSite", server: str) -> None:
     dataset = site.prepared.dataset
     for title, value in (
         ("site", site.name),
-        ("images", f"{len(dataset.train):,}, {len(dataset.skipped)} left out"),
+        ("images", f"{len(dataset.train):,}, {_left_out(site)}"),
         ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
-        ("said by an expert", f"{len(site.corrections.index)} images" if len(site.corrections.index) else "nothing"),
+        (
+            "said by an expert",
+            counted(len(site.corrections.index), "image") if len(site.corrections.index) else "nothing",
+        ),
         ("classes", site.classes),
         ("model", site.model),
         ("key for the server", str(site.home.folder / "site.pub")),
@@ -133,6 +138,15 @@ def _tell(site: "RunningSite", server: str) -> None:
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER}.")
     typer.echo(f"Conditions of this site: {site.home.consent}.\n")
+
+
+def _left_out(site: "RunningSite") -> str:
+    """How many files, and the command that lists them."""
+    home, many = site.home, len(site.prepared.dataset.skipped)
+    settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.files}
+    pairs = [f"data.{name}={value}" for name, value in settings.items()]
+    listing = shlex.join(["fedcopl", "data", "check", str(home.images), *pairs, "--all"])
+    return f"{many:,} left out" + (f": {listing} lists them" if many else "")
 
 
 def _serve(site: "RunningSite", server: str, ca: Path, watcher: Watcher, metrics_port: int) -> None:

@@ -36,7 +36,8 @@ LeastSites = Annotated[
 ]
 LeastNoise = Annotated[float, typer.Option(min=0, help="Answer only with at least this privacy.noise.")]
 LeastImages = Annotated[
-    int, typer.Option(min=0, help="Let no update and no class's feature sums go that fewer images are in.")
+    int,
+    typer.Option(min=0, help="Minimum number of images behind any update, sum for the priors or class feature sum."),
 ]
 NoSecureSums = Annotated[bool, typer.Option("--no-secure-sums", help="Take part in no secure sums.")]
 PeersOption = Annotated[

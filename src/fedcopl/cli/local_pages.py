@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import ConfigError, FedCoPLError, Interrupted, RunFolderError
-from ..files import no_folder
+from ..files import check_output_file, no_folder
+from ..plurals import counted
 from .data import progress_bar
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ def review(
 
     The answers stay in the folder. They tell how many labels are right, with an interval.
     """
-    from ..predict.answer_file import refuse_finished
     from ..review.expert_answers import Answers
     from ..review.images import open_gallery
     from ..review.sample_survey import SampleSurvey
@@ -80,7 +80,7 @@ def review(
         _need_web("review")  # before the classifier is asked
     for file in (export, manifest):
         if file is not None:
-            refuse_finished(file, overwrite)
+            check_output_file(file, overwrite=overwrite)
     gallery = _labelled(open_gallery(run, client), run, labels)
     survey = SampleSurvey(gallery, Answers(run, gallery.client))
     if merge is not None:
@@ -123,7 +123,7 @@ def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
     from ..review.page import ReviewPage
 
     images = len(survey.gallery.names)
-    print(f"{survey.gallery.client}: {images:,} images. Open this address; Ctrl-C ends.", file=sys.stderr)
+    print(f"{survey.gallery.client}: {counted(images, 'image')}. Open this address; Ctrl-C ends.", file=sys.stderr)
     try:
         serve(
             lambda keys: ReviewPage(survey, keys).app(),
@@ -134,7 +134,11 @@ def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
         )
     except KeyboardInterrupt as error:
         answered = len(survey.answers.current())
-        where = f"{answered:,} answers are in {survey.answers.path}" if answered else "nothing was answered"
+        where = (
+            f"{counted(answered, 'answer is', 'answers are')} in {survey.answers.path}"
+            if answered
+            else "nothing was answered"
+        )
         raise Interrupted(f"stopped; {where}") from error
 
 
@@ -144,7 +148,7 @@ def _export(survey: "SampleSurvey", path: Path) -> None:
 
     answers = survey.answers.current().values()
     write_text(path, answers_csv(answers))
-    print(f"{path}: {len(answers):,} answers")
+    print(f"{path}: {counted(len(answers), 'answer')}")
 
 
 def _merge(survey: "SampleSurvey", path: Path) -> None:
@@ -153,7 +157,8 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
     merged = merge_answers(survey, path)
     differ = len(merged.disagreements)
     print(
-        f"{path}: {merged.added:,} answers taken, {merged.agreed:,} agree, {differ:,} differ and are left as they are"
+        f"{path}: {counted(merged.added, 'answer')} taken, {merged.agreed:,} agree, "
+        f"{differ:,} differ and are left as they are"
     )
     for image, here, there in merged.disagreements:
         print(f"  {image}: {here} here, {there} there")
@@ -165,7 +170,7 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
     from ..review.corrections import write_manifest
 
     tested, classes = write_manifest(survey, path)
-    print(f"{path}: {tested:,} labelled test images; try them with:")
+    print(f"{path}: {counted(tested, 'labelled test image')}; try them with:")
     given = [f"data.path={path}", f"data.classes_file={classes}", "data.partition=iid", "data.clients=1"]
     print(shlex.join(["fedcopl", "run", str(settings), "data.source=manifest", *given]))
 
@@ -173,7 +178,7 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
 def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
     estimate, beliefs = outcome.estimate, survey.gallery.beliefs
     facts = {
-        "labels of": f"{survey.gallery.client}, {outcome.images:,} images, {beliefs.made}",
+        "labels of": f"{survey.gallery.client}, {counted(outcome.images, 'image')}, {beliefs.made}",
         "right": "unknown: no image of the random sample is answered yet",
         "95 % interval": "",
         "random sample": f"{estimate.right:,} of {estimate.looked_at:,} right" if outcome.known else "",

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from ..config import RunConfig
 from ..errors import ConfigError
+from ..plurals import counted
 
 
 def methods() -> None:
@@ -51,8 +52,8 @@ def privacy(
     print(f"{'privacy.noise':<22}{noise:g}")
     print(f"{'epsilon':<22}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
     refreshes = -(-rounds // refresh_every)
-    what = f"prompts in {rounds} rounds, class counts at {refreshes} refreshes, balance in 3 exchanges"
-    print(f"{'releases':<22}{releases}: {what}")
+    counts = f"class counts at {counted(refreshes, 'refresh')}"
+    print(f"{'releases':<22}{releases}: prompts in {counted(rounds, 'round')}, {counts}, balance in 3 exchanges")
 
 
 def _positive(option: str, value: float | None) -> float:

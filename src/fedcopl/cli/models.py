@@ -1,6 +1,5 @@
-"""`fedcopl models`: which models there are, what a checkpoint is, whether it loads, which one suits a site."""
+"""`fedcopl models`: which models there are, what a checkpoint is, whether it loads."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,8 +7,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import ConfigError, ModelError
+from .command import CommandLine
 
-app = typer.Typer(help="List, show, check, compare and fetch CLIP models.", no_args_is_help=True)
+app = CommandLine("List, show, check and fetch CLIP models.")
 
 ModelName = Annotated[str, typer.Argument(help="Name of the model, see `fedcopl models list`.", show_default=False)]
 
@@ -61,28 +61,6 @@ def check(
     print(f"{'loads':<12}yes")
     for title, text in describe(clip):
         print(f"{title:<12}{text}")
-
-
-@app.command()
-def compare(
-    models: Annotated[list[str], typer.Argument(help="Names, folders or files of models.", show_default=False)],
-    images: Annotated[Path, typer.Option(help="Folder of images; labels are not looked at.")],
-    classes: Annotated[Path, typer.Option(help="Class names, one a line.")],
-    template: Annotated[
-        list[str] | None, typer.Option(help="A sentence with {} for the class; give it again for more to compare.")
-    ] = None,
-    most: Annotated[int, typer.Option(help="Look at no more than so many images.", min=2)] = 200,
-) -> None:
-    """Rank models and sentences for a site's images without labels; docs/models.md says how far to believe it."""
-    from ..predict.compare_models import compare_models
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("model", "sentence", "confidence", "stability", "agreement", "score"):
-        table.add_column(title, overflow="fold")
-    for one in compare_models(images, classes, models, template or [""], most):
-        numbers = (one.signals.confidence, one.signals.stability, one.signals.agreement, one.score)
-        table.add_row(one.model, one.template or "the usual", *(f"{number:.2f}" for number in numbers))
-    Console(highlight=False).print(table)
 
 
 @app.command()

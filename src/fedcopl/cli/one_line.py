@@ -1,56 +1,67 @@
-"""A mistake on the command line as one line in our words, where click would draw a box."""
+"""A mistake on the command line as one line in our words, where typer would draw a box."""
 
 import difflib
+from importlib import import_module
+from typing import Any
 
-import click
+import typer
+
+from ..config import setting_names
+from .command import parameter_of
+
+click_errors: Any = import_module(typer.BadParameter.__module__)  # of click, or of the copy of it inside typer
+KINDS = {int: "a whole number", float: "a number"}
 
 
-def usage_line(error: click.ClickException) -> str:
-    """What was typed wrongly, and where to look."""
-    command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "fedcopl"
-    what = _what(error, command)
+def usage_line(error: Any) -> str:
+    """What is wrong with the command line, and where to look it up."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "fedcopl"
+    what = _what(error, context, command)
     return what if what.endswith("?") else f"{what}; see {command} --help"
 
 
-def _what(error: click.ClickException, command: str) -> str:
+def _what(error: Any, context: Any, command: str) -> str:
     match error:
-        case click.NoSuchOption():
-            near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-            return f"{error.option_name}: there is no such option of {command}{near}"
-        case click.MissingParameter():
-            return f"{_name(error)}: is missing"
-        case click.BadParameter() if error.param is not None or error.param_hint:
-            return f"{_name(error)}: {_range(error) or _lower(error.message)}"
-        case click.UsageError() if error.ctx is not None and error.message.startswith("No such command"):
-            return _no_command(error.message.split("'")[1], error.ctx)
-    return _lower(error.format_message())
+        case click_errors.NoSuchOption():
+            return f"{error.option_name}: there is no such option of {command}{_meant_option(error, context)}"
+        case click_errors.BadParameter() if error.param is not None and context is not None:
+            return _bad_parameter(error)
+        case click_errors.UsageError() if context is not None and error.message.startswith("No such command"):
+            return _no_command(error.message.split("'")[1], context.command.commands)
+    plain = " ".join(error.format_message().split()).rstrip(".")
+    return plain[:1].lower() + plain[1:]
 
 
-def _name(error: click.BadParameter) -> str:
-    """An option by its longest name, an argument as the help calls it."""
-    param = error.param
-    if isinstance(param, click.Option):
-        return max(param.opts, key=len)
-    return param.make_metavar(error.ctx).strip("[]") if param and error.ctx else str(error.param_hint).strip("'")
+def _meant_option(error: Any, context: Any) -> str:
+    """The nearest option; or the setting of this name, where the command takes settings."""
+    typed = error.option_name.lstrip("-")
+    parameters = context.command.params if context else []
+    takes_settings = any("key=value" in (one.metavar or "") for one in parameters)
+    paths = setting_names() if takes_settings else ()
+    known = {name: f"{'.'.join(path)}=VALUE" for path in paths for name in (path[-1], ".".join(path))}
+    known |= {name.lstrip("-"): name for one in parameters for name in one.opts if name.startswith("--")}
+    near = difflib.get_close_matches(typed.replace("-", "_"), known, n=1)
+    return f"; did you mean {known[near[0]]}?" if near else ""
 
 
-def _range(error: click.BadParameter) -> str:
-    """Of a number that is out of its range: what it should be."""
-    kind = error.param.type if error.param else None
-    if not isinstance(kind, click.IntRange | click.FloatRange) or "range" not in error.message:
-        return ""
-    limits = [f"at least {kind.min:g}"] if kind.min is not None else []
-    limits += [f"at most {kind.max:g}"] if kind.max is not None else []
-    return f"should be {' and '.join(limits)}, not {error.message.split()[0]}"
+def _bad_parameter(error: Any) -> str:
+    parameter = parameter_of(error.ctx.command, error.param)
+    name = parameter.name.strip("[]")
+    if isinstance(error, click_errors.MissingParameter):
+        return f"{name}: is missing"
+    choices = " or ".join(filter(None, [", ".join(parameter.choices[:-1]), *parameter.choices[-1:]]))
+    meant = choices or parameter.limits or KINDS.get(parameter.kind, "")
+    return f"{name}: should be {meant}, not {_given(error)}"
 
 
-def _no_command(typed: str, context: click.Context) -> str:
-    known = context.command.list_commands(context) if isinstance(context.command, click.Group) else []
+def _given(error: Any) -> str:
+    """The value that was typed: newer versions of typer do not name it."""
+    if error.__cause__ is not None and hasattr(error.__cause__, "errors"):  # of pydantic
+        return str(error.__cause__.errors()[0]["input"])
+    return str(error.message.split(" is not ")[0].strip("'"))
+
+
+def _no_command(typed: str, known: dict[str, Any]) -> str:
     near = difflib.get_close_matches(typed, known, n=1)
     return f"{typed}: there is no such command" + (f"; did you mean {near[0]}?" if near else "")
-
-
-def _lower(message: str) -> str:
-    """As the other messages: no capital, no full stop, one line."""
-    plain = " ".join(message.split()).rstrip(".")
-    return plain[:1].lower() + plain[1:]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import ConfigError
+from ..files import check_output_folder
 
 if TYPE_CHECKING:
     from ..deployment.provisioning.provision import Handover, StudyFolder
@@ -16,7 +17,9 @@ PROVISIONED = Path("provisioned")
 
 def provision(
     study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study; see docs/study.md.")],
-    out: Annotated[Path, typer.Option(help="The operator's folder of the study; keep it.")] = PROVISIONED,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")
+    ] = PROVISIONED,
     revoke: Annotated[
         str, typer.Option(metavar="SITE", help="Take a site's key back: it cannot join any more.", show_default=False)
     ] = "",
@@ -38,6 +41,7 @@ def provision(
     if example:
         _write_example(study)
         return
+    check_output_folder(out)
     from ..deployment.provisioning.provision import StudyFolder
     from ..deployment.provisioning.study_plan import prepare_study
 

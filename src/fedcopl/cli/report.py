@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..files import check_output_file
+
 if TYPE_CHECKING:
     from ..report.compared_runs import ComparedRun
 
@@ -23,7 +25,9 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="The page to write; without it RUN/report.html, or comparison.html.", show_default=False),
+        typer.Option(
+            "--out", "-o", help="The page to write; without it RUN/report.html, or comparison.html.", show_default=False
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
@@ -31,6 +35,8 @@ def report(
 
     RUN is the folder of a run, finished or not, or a folder that holds runs and stands for all of them.
     """
+    if out is not None:
+        check_output_file(out)
     page = _write(_read(folders), out)
     print(page)
     if show:

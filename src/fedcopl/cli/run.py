@@ -41,7 +41,7 @@ GivenSettings = Annotated[
         show_default=False,
     ),
 ]
-WorkerCount = Annotated[
+WorkersArgument = Annotated[
     str, typer.Option(metavar="auto|N", help="Processes that share the clients: one for each core, or so many.")
 ]
 Published = Annotated[
@@ -61,14 +61,14 @@ def run(
     settings: GivenSettings = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
+        typer.Option("--out", "-o", help="Folder for the results; without it runs/<time>-<name>.", show_default=False),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of every random stream.", show_default=False)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     engine: Annotated[
         EngineName, typer.Option(help="Who carries the questions: fedcopl itself, or Flower's simulation.")
     ] = EngineName.LOCAL,
-    workers: WorkerCount = "auto",
+    workers: WorkersArgument = "auto",
     published: Published = False,
     earlier: Earlier = None,
     dry_run: DryRun = False,
@@ -115,7 +115,9 @@ def _newest_run() -> Path:
 
 def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfig:
     """Settings from the file named, else of the run that is resumed, else of the demo."""
-    if file is None and resumed is not None and (resumed / "settings.toml").exists():
+    if file is None and resumed is not None:
+        if not (resumed / "settings.toml").exists():
+            raise RunFolderError(f"{resumed}: holds no run to resume; name one with --out")
         return load_written(resumed / "settings.toml", pairs)
     if file is not None and file.is_dir():
         raise ConfigError(f"{file}: is a folder; for images in it say data.source=folder data.path={file}")

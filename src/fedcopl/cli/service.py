@@ -18,7 +18,7 @@ def service(
         Path | None, typer.Option(help="A site's images, which it only reads.", show_default=False)
     ] = None,
     user: Annotated[str, typer.Option(help="Who runs it; an account of its own.")] = "fedcopl",
-    out: Annotated[Path, typer.Option(help="Where to write the files.")] = Path(),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the files.")] = Path(),
 ) -> None:
     """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""
     from ..deployment.service_files import Service

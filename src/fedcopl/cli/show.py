@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
 from ..run.record import Accuracies, Outcome
@@ -24,7 +25,9 @@ def print_results(outcome: Outcome, folder: Path) -> None:
     """The outcome, zero-shot beside the result where labels tell how good they are."""
     console = Console(highlight=False, markup=False)
     if outcome.final.macro is None:
-        console.print(f"{outcome.name}, seed {outcome.seed}: no labelled test images, so accuracy is unknown")
+        console.print(
+            f"{outcome.method}, {outcome.name}, seed {outcome.seed}: accuracy unknown, no labelled test images"
+        )
     else:
         console.print(accuracy_table(outcome))
     for title, value in facts(outcome):
@@ -53,7 +56,7 @@ def print_expected(run: "ExpectedRun", *, as_json: bool) -> None:
 
 
 def accuracy_table(outcome: Outcome) -> Table:
-    table = Table(title=f"{outcome.name}, seed {outcome.seed}: accuracy in %")
+    table = Table(title=f"{outcome.method}\n{outcome.name}, seed {outcome.seed}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
     rows: dict[str, Accuracies] = {
@@ -69,7 +72,7 @@ def accuracy_table(outcome: Outcome) -> Table:
 def _rounds(outcome: Outcome) -> dict[str, Accuracies]:
     """The last and the best one; without training there is nothing to choose among."""
     if not outcome.trains:
-        return {outcome.method: outcome.final} if outcome.method != "CLIP" else {}
+        return {outcome.method: outcome.final} if outcome.setting("method") != "zeroshot" else {}
     return {
         f"last round ({outcome.final.number})": outcome.final,
         f"best round ({outcome.best.number})": outcome.best,
@@ -86,7 +89,7 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "training", f"none: {outcome.method} trains nothing, so no rounds are played"
     elif (lost := points_lost(outcome)) > WORTH_A_WORD:
         yield "training", f"lost {lost:.1f} points of what priors gave without it: here method=priors is better"
-    yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {clients} client{'s' * (clients != 1)}"
+    yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.privacy:
         yield from privacy_facts(outcome.privacy)
@@ -106,7 +109,7 @@ def privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
     yield "the server saw", seen if privacy.epsilon is None else f"{seen}, with noise"
     if privacy.epsilon is not None:
         budget = f"epsilon {privacy.epsilon:.3g}, delta {privacy.delta:g}"
-        yield "privacy", f"{budget} for {privacy.unit}, {privacy.releases} releases"
+        yield "privacy", f"{budget} for {privacy.unit}, {counted(privacy.releases or 0, 'release')}"
 
 
 def size(count: float) -> str:
@@ -120,8 +123,8 @@ def size(count: float) -> str:
 def print_outcome(outcome: Outcome, folder: Path) -> None:
     """The end of a run as the server knows it; accuracy only where sites had labels."""
     console = _console()
-    rounds = len(outcome.rounds)
-    console.print(f"{outcome.name}, seed {outcome.seed}: {rounds} round{'s' * (rounds != 1)}")
+    rounds = counted(len(outcome.rounds), "round")
+    console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
     for title, value in (*_about_rounds(outcome), ("results", str(folder))):
         console.print(f"{title:<22}{value}", soft_wrap=True)
 

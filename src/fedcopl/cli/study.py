@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from ..plurals import counted
 from .data import progress_bar
 
 if TYPE_CHECKING:
@@ -63,13 +64,9 @@ def doctor(
         print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in found]}))
     else:
         _print(found)
-        print(f"\n{_count(levels['problem'], 'problem')}, {_count(levels['note'], 'note')}")
+        print(f"\n{counted(levels['problem'], 'problem')}, {counted(levels['note'], 'note')}")
     if levels["problem"]:
         raise typer.Exit(1)
-
-
-def _count(many: int, what: str) -> str:
-    return f"{many} {what}" if many == 1 else f"{many} {what}s"
 
 
 def _print(found: list["Finding"]) -> None:

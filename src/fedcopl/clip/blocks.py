@@ -1,6 +1,6 @@
 """The transformer block that all towers are made of, and the activations it may have."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -11,8 +11,6 @@ from torch import Tensor, nn
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
 Part = TypeVar("Part", bound=nn.Module)
-LotSizes = Sequence[int]
-"""How many sequences of a batch belong to each who shares it, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -151,14 +149,9 @@ def take_row(x: Tensor, row: Tensor) -> Tensor:
     return x.gather(1, row[:, None, None].expand(-1, 1, x.shape[-1]))
 
 
-def beside(shared: Tensor, own: Tensor, *, first: bool, sizes: LotSizes = ()) -> Tensor:
-    """Put keys or values that all sequences share, (1, heads, P, d), beside each one's own (B, heads, N, d).
-
-    With `sizes` the first so many sequences share the first of (K, heads, P, d), the next ones the second, ...
-    """
-    each = shared.split(1) if sizes else (shared,)
-    parts = [one.expand(size, -1, -1, -1) for one, size in zip(each, sizes or (len(own),), strict=True)]
-    expanded = torch.cat(parts) if len(parts) > 1 else parts[0]
+def concat_shared(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
+    """Concatenate keys or values shared by all sequences, (1, heads, P, d), with those of each, (B, heads, N, d)."""
+    expanded = shared.expand(len(own), -1, -1, -1)
     return torch.cat([expanded, own] if first else [own, expanded], dim=2)
 
 

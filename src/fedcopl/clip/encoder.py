@@ -1,5 +1,6 @@
 """A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -12,18 +13,12 @@ from torch import Tensor
 from ..errors import ConfigError
 from .device import Arithmetic
 from .frozen_clip import Clip
-from .in_company import NEVER, alike_from
-from .text_towers import CausalText, Sentences
+from .text_towers import Sentences
 from .vision_tower import VisionTower
 from .wording import Wording, clean_name
 
 Array = NDArray[np.float32]
-ROWS_AT_ONCE = 1000  # tokens in a product of matrices: with more it is no faster, with far fewer it is slower
-
-
-def lots_of(rows: int) -> int:
-    """Into how many lots so many rows are divided."""
-    return -(-rows // ROWS_AT_ONCE)
+CHUNK_TOKENS = 1000  # tokens in one matrix product: more is no faster and takes memory, far fewer is slower
 
 
 class Encoder:
@@ -53,37 +48,18 @@ class Encoder:
             features: Tensor = self.clip.vision(tokens, () if visual is None else tuple(visual))
         return features.float()
 
-    def lots(self, tokens: Tensor) -> Sequence[Tensor]:
-        """The same images, few at a time where that changes no bit of what the tower makes of them.
+    def chunks(self, tokens: Tensor) -> Sequence[Tensor]:
+        """Split a batch into parts that are encoded one after another, so that less memory is in use.
 
-        For looks, of which nothing is kept for the way back: then only a lot is in memory.
+        For inference on a CPU; a GPU, and a ResNet, take the batch whole.
         """
-        many = lots_of(tokens.shape[0] * tokens.shape[1]) if isinstance(self.clip.vision, VisionTower) else 1
-        is_alike = many > 1 and len(tokens) // many >= self._alike_from
-        return tokens.tensor_split(many) if is_alike else (tokens,)
+        if self.device.type != "cpu" or not isinstance(self.clip.vision, VisionTower):
+            return (tokens,)
+        return tokens.tensor_split(math.ceil(tokens.shape[0] * tokens.shape[1] / CHUNK_TOKENS))
 
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
         """f(x), (B, d), of length one."""
         return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
-
-    def image_features_of_each(self, tokens: Sequence[Tensor], visual: Sequence[Tensor | None]) -> list[Tensor]:
-        """The same of several clients' images, each with the bits that it has alone; all have prompts or none has."""
-        tower, prompts = self.clip.vision, [() if own is None else tuple(own) for own in visual]
-        rows = [len(level) for levels in prompts for level in levels[:1]]
-        if isinstance(tower, VisionTower) and self._share(tokens, tokens[0].shape[1], *rows):
-            features = tower.of_each(tokens, prompts, self._alike_from)
-            return [*F.normalize(features.float(), dim=-1).split([len(own) for own in tokens])]
-        return [self.image_features(*own) for own in zip(tokens, visual, strict=True)]
-
-    def _share(self, lots: Sequence[Tensor], *rows: int) -> bool:
-        """Whether there are several, whose rows in a product, so many each, have the same bits in any company."""
-        return len(lots) > 1 and min(rows) >= self._alike_from
-
-    @cached_property
-    def _alike_from(self) -> int:
-        if self.device.type != "cpu" or self.arithmetic.precision != "fp32":
-            return NEVER
-        return max(alike_from(self.clip.vision), alike_from(self.clip.text))
 
     def patch_features(self, tokens: Tensor) -> Tensor:
         """The patches of each image in the space of the classes, (B, M, d), of length one."""
@@ -94,13 +70,6 @@ class Encoder:
     def class_features(self, context: Tensor | None) -> Tensor:
         """w_c, (C, d), of length one; None takes the hand-written sentences."""
         return self._hand_written if context is None else self._encode_sentences(self._prompted, context)
-
-    def class_features_of_each(self, contexts: Sequence[Tensor]) -> list[Tensor]:
-        """The same for several contexts, each with the bits that it has alone."""
-        tower = self.clip.text
-        if isinstance(tower, CausalText) and self._share(contexts, self.classes, *map(len, contexts)):
-            return [*F.normalize(tower.of_each(self._prompted, contexts), dim=-1)]
-        return [self.class_features(context) for context in contexts]
 
     @cached_property
     def _hand_written(self) -> Tensor:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import ModelError
+from ..plurals import counted
 from .formats.hub import RELEASES
 
 MEASURED = Path(__file__).with_name("measured_models.json")
@@ -314,4 +315,7 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
         return
     yield "weights", f"{found.parameters:,}"
     yield "memory", f"{found.memory:.1f} GB"
-    yield "time", f"{found.seconds:,.0f} s of one core for 1,000 images, by {found.images} images of random weights"
+    yield (
+        "time",
+        f"{found.seconds:,.0f} s of one core for 1,000 images, by {counted(found.images, 'image')} of random weights",
+    )

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blocks import beside, in_double
+from .blocks import concat_shared, in_double
 
 EXPANSION = 4  # a bottleneck ends with this many times its inner width
 SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
@@ -75,8 +75,8 @@ class AttentionPool(nn.Module):
         query, key, value = self.q_proj(tokens[:, :1]), self.k_proj(tokens), self.v_proj(tokens)
         query, key, value = (self._split_heads(x) for x in (query, key, value))
         if prompt is not None and len(prompt):
-            key = beside(self._split_heads(self.k_proj(prompt[None])), key, first=False)
-            value = beside(self._split_heads(self.v_proj(prompt[None])), value, first=False)
+            key = concat_shared(self._split_heads(self.k_proj(prompt[None])), key, first=False)
+            value = concat_shared(self._split_heads(self.v_proj(prompt[None])), value, first=False)
         attended = F.scaled_dot_product_attention(query, key, value)
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(1))
         return features

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from .blocks import Block, LotSizes, PostNormBlock, TowerShape, beside, take_row
+from .blocks import Block, PostNormBlock, TowerShape, concat_shared, take_row
 
 
 @dataclass(frozen=True)
@@ -87,61 +87,46 @@ class CausalText(TextTower):
         self.project = nn.Linear(shape.width, output, bias=False)
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        return self.of_each(sentences, [context])[0]
-
-    def of_each(self, sentences: Sentences, contexts: Sequence[Tensor | None]) -> Tensor:
-        """The same for several contexts of one length, (K, C, output)."""
-        shared, rest = self._embed(sentences, contexts)
-        mask = _causal_beside(shared.shape[1], rest.shape[1], rest.device)
-        sizes = [len(sentences.rest)] * len(contexts)
+        shared, rest = self._embed(sentences, context)
+        mask = _causal_mask(shared.shape[1], rest.shape[1], rest.device)
         *before, last = cast(Sequence[Block], self.blocks)
         for block in before:
-            shared, rest = _causal_block(block, shared, rest, mask, sizes)
-        read = _causal_end(last, shared, rest, mask, sentences.end.repeat(len(contexts)), sizes)
-        features: Tensor = self.project(self.norm_last(read))
-        return features.view(len(contexts), -1, features.shape[-1])
+            shared_attended, attended = _causal_attention(block, shared, rest, mask)
+            shared, rest = block.finish(shared, shared_attended), block.finish(rest, attended)
+        features: Tensor = self.project(self.norm_last(_causal_end(last, shared, rest, mask, sentences.end)))
+        return features
 
-    def _embed(self, sentences: Sentences, contexts: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
-        """The shared beginning under each context, (K, S, width), and the rests for each, (K C, R, width)."""
+    def _embed(self, sentences: Sentences, context: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The shared beginning with the context, (1, S, width), and what follows in each class, (C, R, width)."""
         start = self.embedding(sentences.shared)
-        each = [start if own is None else torch.cat([start[:1], own, start[1:]]) for own in contexts]
-        length = len(each[0]) + sentences.rest.shape[1]
+        shared = start if context is None else torch.cat([start[:1], context, start[1:]])
+        length = len(shared) + sentences.rest.shape[1]
         self.refuse_long(length)
-        rest = self.embedding(sentences.rest) + self.positions[len(each[0]) : length]
-        return torch.stack(each) + self.positions[: len(each[0])], rest.repeat(len(each), 1, 1)
+        rest = self.embedding(sentences.rest) + self.positions[len(shared) : length]
+        return (shared + self.positions[: len(shared)])[None], rest
 
 
-def _causal_beside(shared: int, rest: int, device: torch.device) -> Tensor:
-    """Who may be looked at, (rest, shared + rest): all of the shared beginning, and the rest up to oneself."""
+def _causal_mask(shared: int, rest: int, device: torch.device) -> Tensor:
+    """Which keys each token of the rest attends to, (rest, shared + rest): the shared beginning, and up to itself."""
     everything = torch.ones(rest, shared, dtype=torch.bool, device=device)
     return torch.cat([everything, torch.ones(rest, rest, dtype=torch.bool, device=device).tril()], dim=1)
 
 
-def _causal_block(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, sizes: LotSizes) -> tuple[Tensor, Tensor]:
-    shared_attended, attended = _causal_attended(block, shared, rest, mask, sizes)
-    return block.finish(shared, shared_attended), block.finish(rest, attended)
-
-
-def _causal_attended(
-    block: Block, shared: Tensor, rest: Tensor, mask: Tensor, sizes: LotSizes
-) -> tuple[Tensor, Tensor]:
+def _causal_attention(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention output of the shared beginning and of the rests; keys and values are freed before the MLP runs."""
     shared_query, shared_key, shared_value = block.queries_keys_values(shared)
     query, key, value = block.queries_keys_values(rest)
-    key, value = (
-        beside(before, own, first=True, sizes=sizes) for before, own in ((shared_key, key), (shared_value, value))
-    )
+    key, value = concat_shared(shared_key, key, first=True), concat_shared(shared_value, value, first=True)
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     shared_attended = F.scaled_dot_product_attention(shared_query, shared_key, shared_value, is_causal=True)
     return shared_attended, attended
 
 
-def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor, sizes: LotSizes) -> Tensor:
-    """The last block's output at each sentence's end token, (K C, width)."""
+def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor) -> Tensor:
+    """The last block's output at each sentence's end token, (C, width)."""
     shared_key, shared_value = block.keys_values(shared)
     query, key, value = block.query_keys_values_of_row(rest, end)
-    key, value = (
-        beside(before, own, first=True, sizes=sizes) for before, own in ((shared_key, key), (shared_value, value))
-    )
+    key, value = concat_shared(shared_key, key, first=True), concat_shared(shared_value, value, first=True)
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[end][:, None, None])
     return block.finish(take_row(rest, end), attended)[:, 0]
 

@@ -13,7 +13,7 @@ from typing import cast
 from torch import nn
 
 from .blocks import TowerShape
-from .encoder import lots_of
+from .encoder import CHUNK_TOKENS
 from .frozen_clip import Clip
 from .resnet import Bottleneck, ResNetTower
 from .text_towers import CausalText, PaddedText
@@ -57,7 +57,7 @@ def images_in_a_lot(clip: Clip, images: int) -> int:
     """How many of them a tower looks at at a time, on one thread of a processor."""
     if not isinstance(clip.vision, VisionTower):
         return images
-    return math.ceil(images / max(1, lots_of(images * len(clip.vision.positions))))
+    return math.ceil(images / max(1, math.ceil(images * len(clip.vision.positions) / CHUNK_TOKENS)))
 
 
 def token_bytes(clip: Clip) -> int:

@@ -7,13 +7,14 @@ Every shortcut here is algebra, not approximation:
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .blocks import ACTIVATIONS, Block, LotSizes, TowerShape, beside, in_double, keys_values, queries, take_row
+from .blocks import ACTIVATIONS, Block, TowerShape, concat_shared, in_double, keys_values, queries
 
 Pooling = Literal["class token", "attention"]
 
@@ -97,31 +98,17 @@ class VisionTower(nn.Module):
         return normed
 
     def forward(self, tokens: Tensor, prompts: Sequence[Tensor] = ()) -> Tensor:
-        """Embedded tokens -> features (B, output), not normalised."""
-        return self.of_each([tokens], [prompts])
-
-    def of_each(self, tokens: Sequence[Tensor], prompts: Sequence[Sequence[Tensor]], fewest_alike: int = 1) -> Tensor:
-        """The same for several lots of images, each under prompts of its own, all of one shape: one after the other.
-
-        Of the last block only a row of each image is left: lots of fewer than `fewest_alike` are read by themselves.
-        """
-        sizes, levels = [len(own) for own in tokens], [torch.stack(level) for level in zip(*prompts, strict=True)]
-        x = _joined(tokens)
+        """Compute features (B, output), not normalised, from embedded tokens."""
         *before, last = cast(Sequence[Block], self.blocks)
-        for level, block in enumerate(before):
-            x = _attend(block, x, levels[level : level + 1], sizes)
-        return self._read(last, x, levels[len(before) :], sizes, runs(sizes, fewest_alike))
-
-    def _read(self, last: Block, tokens: Tensor, prompts: Sequence[Tensor], sizes: LotSizes, read: LotSizes) -> Tensor:
-        """What comes of the last block, (B, output); `read` says how many images at a time."""
+        x = tokens
+        for block, prompt in zip_longest(before, prompts[: len(before)]):
+            x = block.finish(x, _attention(block, x, prompt))
+        prompt = prompts[-1] if len(prompts) == len(self.blocks) else None
         if self.pool is not None:
-            seen = self.norm_last(_attend(last, tokens, prompts, sizes))
-            return _joined([self.pool(part) for part in _parts(seen, read)])
-        seen = last.seen(tokens)
-        key, value = keys_values(last.query_key_value, seen, last.heads)
-        key, value = _with_prompts(last, key, value, prompts, sizes)
-        parts = zip(*(_parts(x, read) for x in (tokens, seen, key, value)), strict=True)
-        return _joined([self.project(self.norm_last(_attend_first(last, *part))) for part in parts])
+            pooled: Tensor = self.pool(self.norm_last(last.finish(x, _attention(last, x, prompt))))
+            return pooled
+        features: Tensor = self.project(self.norm_last(_class_token(last, x, prompt)))
+        return features
 
     def blank_states(self) -> Iterator[Tensor]:
         """The patches of a blank image at the input of each block, (N, width), in double precision on the CPU.
@@ -149,59 +136,28 @@ class VisionTower(nn.Module):
         Projected like the class token, or through the pooling head by itself.
         """
         for block in cast(Sequence[Block], self.blocks):
-            tokens = _attend(block, tokens, (), ())
+            tokens = block.finish(tokens, _attention(block, tokens, None))
         patches = self.norm_last(tokens[:, self.before_patches :])
         features: Tensor = self.project(patches) if self.pool is None else self.pool.each_alone(patches)
         return features
 
 
-def runs(sizes: LotSizes, fewest: int) -> list[int]:
-    """How many rows go together: neighbours that have at least so many each, and every other by itself.
-
-    >>> runs([9, 4, 2, 1, 5], fewest=4)
-    [13, 2, 1, 5]
-    """
-    together: list[int] = []
-    for before, size in zip([0, *sizes], sizes, strict=False):
-        if together and min(before, size) >= fewest:
-            together[-1] += size
-        else:
-            together.append(size)
-    return together
-
-
-def _parts(x: Tensor, sizes: LotSizes) -> Sequence[Tensor]:
-    """One part stays what it is: to split it would be one more copy on the way back."""
-    return (x,) if len(sizes) == 1 else x.split([*sizes])
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat([*parts])
-
-
-def _attend(block: Block, tokens: Tensor, prompts: Sequence[Tensor], sizes: LotSizes) -> Tensor:
-    """All tokens through a block; `prompts` is this block's, (K, P, width), or there is none."""
-    return block.finish(tokens, _attended(block, tokens, prompts, sizes))
-
-
-def _attended(block: Block, tokens: Tensor, prompts: Sequence[Tensor], sizes: LotSizes) -> Tensor:
-    """By itself, so that queries, keys and values are gone when the MLP needs the memory."""
+def _attention(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
+    """Attention output of all tokens; a function, so that queries, keys and values are freed before the MLP runs."""
     query, key, value = block.queries_keys_values(tokens)
-    key, value = _with_prompts(block, key, value, prompts, sizes)
-    return F.scaled_dot_product_attention(query, key, value)
+    return F.scaled_dot_product_attention(query, *_with_prompt(block, key, value, prompt))
 
 
-def _attend_first(block: Block, tokens: Tensor, seen: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Only the first token of each image through a block, (B, width)."""
+def _class_token(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
+    """The block's output at the first token of each image only, (B, width)."""
     first_row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-    query = queries(block.query_key_value, take_row(seen, first_row), block.heads)
-    return block.finish(tokens[:, :1], F.scaled_dot_product_attention(query, key, value))[:, 0]
+    query, key, value = block.query_keys_values_of_row(tokens, first_row)
+    attended = F.scaled_dot_product_attention(query, *_with_prompt(block, key, value, prompt))
+    return block.finish(tokens[:, :1], attended)[:, 0]
 
 
-def _with_prompts(
-    block: Block, key: Tensor, value: Tensor, prompts: Sequence[Tensor], sizes: LotSizes
-) -> tuple[Tensor, Tensor]:
-    if not prompts or not prompts[0].shape[1]:
+def _with_prompt(block: Block, key: Tensor, value: Tensor, prompt: Tensor | None) -> tuple[Tensor, Tensor]:
+    if prompt is None or not len(prompt):
         return key, value
-    prompt_key, prompt_value = block.keys_values(prompts[0])
-    return beside(prompt_key, key, first=False, sizes=sizes), beside(prompt_value, value, first=False, sizes=sizes)
+    prompt_key, prompt_value = block.keys_values(prompt[None])
+    return concat_shared(prompt_key, key, first=False), concat_shared(prompt_value, value, first=False)

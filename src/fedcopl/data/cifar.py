@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..config import Data
 from ..errors import DataError
+from ..plurals import counted
 from .dataset import Dataset, ImageSet, clean_all
 from .folder import require_folder
 from .images import ImageArrays
@@ -188,7 +189,7 @@ def _batch(file: Path, size: int, form: Form, classes: int) -> CifarBatch:
     key = form.labels
     pixels, labels = _pickled(file, content, key) if isinstance(key, str) else _binary(file, content, key, size)
     if pixels.shape != (size, PIXELS) or labels.shape != (size,):
-        raise DataError(f"{file}: should hold {size:,} images, but has {len(pixels):,}; fetch it again")
+        raise DataError(f"{file}: should hold {counted(size, 'image')}, but has {len(pixels):,}; fetch it again")
     if not 0 <= labels.min() <= labels.max() < classes:
         raise DataError(f"{file}: has labels from {labels.min()} to {labels.max()}; {classes} classes are known")
     return pixels, labels

@@ -189,7 +189,7 @@ def _split_records(
     class_folders = folders_in(folder)
     if flat and classes and not any(clean(below.name) in classes for below in class_folders):
         for stray in class_folders:
-            reason = f"in a sub-folder called after no class; the {len(flat):,} images beside {stray.name}/ are taken"
+            reason = f"in a sub-folder called after no class; the images beside {stray.name}/ are taken"
             skipped += ((_below(path, root), reason) for path in images_below(stray, root, skipped))
         class_folders = []
     for path in flat:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from ..errors import DataError
+from ..plurals import counted
 from .dataset import Dataset, ImageSet, Skipped, clean
 from .folder import folders_in, images_below
 from .formats import pages_in, read_picture
@@ -175,7 +176,9 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> 
         numbers = np.array(given, np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= len(classes))]
         if len(wrong):
-            raise DataError(f"{what}: the label {wrong[0]} is none of the {len(classes)} classes, counted from 0")
+            raise DataError(
+                f"{what}: the label {wrong[0]} is none of the {counted(len(classes), 'class')}, counted from 0"
+            )
         return numbers
     number_of = {name: number for number, name in enumerate(classes)}
     unknown = [label for label in given if clean(str(label)) not in number_of]
@@ -192,7 +195,7 @@ def gather_labelled(
         images, labels = _by_class_folder(images, what)
     pictures, truth = gather(images, what), class_numbers(labels, classes, what)
     if len(truth) != len(pictures):
-        raise DataError(f"{what}: {len(pictures)} images but {len(truth)} labels")
+        raise DataError(f"{what}: {counted(len(pictures), 'image')} but {len(truth)} labels")
     return pictures, truth
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from ..config import Data
 from ..errors import DataError
+from ..plurals import counted
 from .dataset import Dataset, Skipped, find_classes
 from .records import FileRecord, Split, build, printable
 
@@ -25,7 +26,9 @@ def read_manifest(data: Data) -> Dataset:
     rows = _parquet_rows(file) if file.suffix.lower() in (".parquet", ".pq") else _csv_rows(file)
     records = list(_present(_records(file, rows), skipped))
     if skipped and not records:
-        raise DataError(f"{file}: none of its {len(skipped)} images is there, for example {printable(skipped[0][0])}")
+        raise DataError(
+            f"{file}: of {counted(len(skipped), 'image')} none is there, for example {printable(skipped[0][0])}"
+        )
     return build("manifest", file, records, listed=find_classes(data.classes_file, file.parent), skipped=skipped)
 
 

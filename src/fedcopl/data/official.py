@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config import Data
 from ..errors import DataError
+from ..plurals import counted
 from .dataset import Dataset, ListedClasses
 from .folder import folders_in, require_folder
 from .records import FileRecord, Split, build, by_name
@@ -179,4 +180,4 @@ def _checked(
 
 
 def _in_words(sizes: Sizes) -> str:
-    return f"{sizes.train:,} train and {sizes.test:,} test images in {sizes.classes} classes"
+    return f"{sizes.train:,} train and {counted(sizes.test, 'test image')} in {sizes.classes} classes"

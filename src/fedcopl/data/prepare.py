@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..plurals import counted
 from .cache import Bad, Cut, PixelCache, Progress
 from .dataset import Dataset
 from .digests import UNREADABLE
@@ -31,7 +32,7 @@ def prepare(
     train = cache.pixels(dataset.train, cut, key, lambda done, _: progress(done, total))
     test = cache.pixels(dataset.test, cut, key, lambda done, _: progress(first + done, total))
     if len(train.array) == 0:
-        raise DataError(f"{dataset.name}: none of its {first} training images can be used{_first(train.bad)}")
+        raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{_first(train.bad)}")
     usable = dataset.without(
         (bad.number for bad in train.bad),
         (bad.number for bad in test.bad),
@@ -45,8 +46,9 @@ def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
     seen = Counter(content for content in train if not content.startswith(UNREADABLE))
     again = sum(seen.values()) - len(seen)
     shared = sum(content in seen for content in test)
-    notes = [f"{again} training images are exact copies of others"] if again else []
-    return notes + ([f"{shared} test images are also training images"] if shared else [])
+    copies = ("training image is an exact copy of another", "training images are exact copies of others")
+    in_both = ("test image is also a training image", "test images are also training images")
+    return [counted(count, *words) for count, words in ((again, copies), (shared, in_both)) if count]
 
 
 def _first(bad: Sequence[Bad]) -> str:

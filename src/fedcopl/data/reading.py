@@ -10,6 +10,8 @@ from ..config import Data
 from ..errors import ConfigError
 
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
+MOST_BYTES = 2**31  # of the numbers of one picture, or of a file that is unpacked
+MOST_PAGES = 10_000  # of a file
 THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
 
 

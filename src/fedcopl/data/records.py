@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from ..plurals import counted
 from .dataset import Dataset, ImageSet, ListedClasses, Skipped, clean, clean_all
 from .images import ImageFiles
 
@@ -80,7 +81,10 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
     labels = sorted({record.label for record in records if record.label is not None}, key=by_name)
     if listed is None:
         if not labels:
-            raise DataError(f"{origin}: has neither labels nor a list of classes; write classes.txt, one name a line")
+            raise DataError(
+                f"{origin}: has neither labels nor a list of classes; write classes.txt, one name a line, "
+                "or name another list with data.classes_file"
+            )
         return clean_all(labels, origin)
     classes = clean_all(listed.names, listed.origin)
     unknown = [label for label in labels if clean(label) not in classes]
@@ -94,7 +98,10 @@ def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
     homeless = [record.name for record in records if record.client is None]
     clients = {record.client for record in records if record.client is not None}
     if clients and homeless:
-        raise DataError(f"{origin}: {len(homeless)} images have no client, the first: {printable(homeless[0])}")
+        raise DataError(
+            f"{origin}: {counted(len(homeless), 'image has', 'images have')} no client, "
+            f"the first: {printable(homeless[0])}"
+        )
     return tuple(sorted(clients, key=by_name))
 
 

@@ -9,6 +9,7 @@ from ..algorithm import partition
 from ..algorithm.partition import Partition
 from ..config import Data
 from ..errors import DataError
+from ..plurals import counted
 from ..rng import stream
 from .dataset import Dataset, ImageSet
 
@@ -32,7 +33,9 @@ def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
     try:
         return _partition(train, test, classes, data, stream(seed, "partition"))
     except ValueError as error:
-        raise DataError(f"{dataset.name}: cannot be shared out among {data.clients} clients: {error}") from error
+        raise DataError(
+            f"{dataset.name}: cannot be shared out among {counted(data.clients, 'client')}: {error}"
+        ) from error
 
 
 def refuse_partition(dataset: Dataset, data: Data) -> None:

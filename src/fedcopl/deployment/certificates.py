@@ -80,13 +80,17 @@ def folder_certificates(folder: Path) -> Certificates:
     return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
 
 
+def certificate_end(file: Path) -> datetime:
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise FederationError(f"{file}: is no certificate: {error}") from error
+
+
 def refuse_ended(files: Certificates, what_to_do: str) -> None:
     """A server whose certificate, or whose authority's, has ended could not even reach itself."""
     for file in (files.ca, files.certificate):
-        try:
-            end = x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc
-        except (OSError, ValueError) as error:
-            raise FederationError(f"{file}: is no certificate: {error}") from error
+        end = certificate_end(file)
         if end < datetime.now(UTC):
             raise FederationError(f"{file}: has ended on {end:%Y-%m-%d}, no site believes it any more; {what_to_do}")
 
@@ -122,7 +126,7 @@ def own_addresses() -> set[str]:
 
 def _write_authority(certificate: Path, key_file: Path) -> None:
     key = ec.generate_private_key(CURVE)
-    write_secret(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     publish_bytes(certificate, _authority_certificate(key))
 
 
@@ -162,7 +166,7 @@ def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> Non
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    write_secret(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_private(files.key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     publish_bytes(files.certificate, made.public_bytes(Encoding.PEM))
 
 
@@ -217,18 +221,21 @@ def _address(text: str) -> x509.GeneralName:
     return x509.DNSName(name)
 
 
-def write_secret(path: Path, data: bytes) -> None:
-    """For this user's eyes only, from the first moment; whole, or not at all."""
-    write_private(path, data)
-
-
 def site_key(folder: Path, name: str) -> tuple[Path, Path]:
     """This site's private key and the public one to hand over; made when the site joins for the first time."""
     private, public = folder / "site.key", folder / "site.pub"
     if not private.exists():
-        write_secret(private, new_site_key())
+        write_private(private, new_site_key())
     publish_bytes(public, public_line(private, name))
     return private, public
+
+
+def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    """The key of a site."""
+    key = load_ssh_private_key(file.read_bytes(), None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FederationError(f"{file}: is not the key of a site")
+    return key
 
 
 def new_site_key() -> bytes:
@@ -239,7 +246,7 @@ def site_secret(folder: Path) -> bytes:
     """This site's own random bytes: where it adds noise, the noise is drawn from them. Made when it first joins."""
     file = folder / "site.secret"
     if not file.exists():
-        write_secret(file, secrets.token_bytes(SECRET))
+        write_private(file, secrets.token_bytes(SECRET))
     try:
         secret = file.read_bytes()
     except OSError as error:

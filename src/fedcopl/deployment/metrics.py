@@ -54,12 +54,9 @@ def prometheus_text(metrics: Iterable[Metric]) -> str:
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> str:
-    inside = ",".join(f'{key}="{_escaped(value)}"' for key, value in pairs)
+    escapes = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    inside = ",".join(f'{key}="{value.translate(escapes)}"' for key, value in pairs)
     return f"{{{inside}}}" if inside else ""
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 @dataclass

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import FederationError
-from ..files import make_private_folder, write_text
+from ..files import make_private_folder, write_private, write_text
 from ..run.folder import RunFolder
 from . import OFFLINE
-from .certificates import write_secret
 from .rotating_log import RotatingLog
 
 WORKING = "working.json"
@@ -166,5 +165,5 @@ def child_environment(home: Path) -> Mapping[str, str]:
 def fresh_secret(home: Path) -> tuple[Path, bytes]:
     """Random bytes for this process and the child it is about to start, in a file that only this user can read."""
     file, secret = home / SECRET, secrets.token_bytes(32)
-    write_secret(file, secret)
+    write_private(file, secret)
     return file, secret

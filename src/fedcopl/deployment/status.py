@@ -115,7 +115,7 @@ def connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
     # Only here: a site imports this file too, and all that comes with a SuperLink would be 40 MB in each of them.
     from .flower_internals.connections import Control
 
-    address, ca = process.about["local"], process.about.get("ca", process.folder / "ca.pem")
+    address, ca = process.about["local"], process.about["ca"]
     try:
         secret = (process.folder / "flower" / SECRET).read_bytes()
         sites = Control(address, Path(ca), secret).sites()
@@ -129,7 +129,7 @@ def _site(process: FolderProcess) -> Status:
     facts = {
         "site": f"{about['name']}, {'running' if process.running else 'not running'}",
         "server": about["server"],
-        "conditions": about.get("conditions", "unknown"),
+        "conditions": about["conditions"],
         **_ends(process.folder),
     }
     steps = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)

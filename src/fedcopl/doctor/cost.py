@@ -12,9 +12,10 @@ from ..data.dataset import Dataset
 from ..data.parallel import free_memory
 from ..data.sharing_out import client_names
 from ..methods import choose_method, settled
+from ..plurals import counted
 from ..progress import in_time
 from ..run.cost_model import RunCost, RunSize, run_cost, working_memory
-from ..simulation.in_workers import workers_for
+from ..simulation.workers import workers_for
 from .findings import Finding, note, ok
 from .machine import GIGABYTE
 
@@ -33,8 +34,12 @@ class ExpectedRun:
 
     def __str__(self) -> str:
         rounds, epochs = self.config.rounds, self.config.train.epochs
-        what = f"{rounds} rounds of {epochs} epochs" if choose_method(self.config).trains else "answers, no training"
-        by = f" by {self.workers} workers" if self.workers > 1 else ""
+        what = (
+            f"{counted(rounds, 'round')} of {counted(epochs, 'epoch')}"
+            if choose_method(self.config).trains
+            else "answers, no training"
+        )
+        by = f" by {counted(self.workers, 'worker')}" if self.workers > 1 else ""
         return f"about {in_time(self.seconds)} and {self.memory / GIGABYTE:.1f} GB of memory, for {what}{by}"
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from ..clip.formats.hub import refuse_unknown
-from ..errors import ConfigError, ModelError, RunFolderError
-from ..files import publish_text
+from ..errors import ConfigError, ModelError
+from ..files import check_output_folder, publish_text
 
 MOST_SITES = len(ascii_lowercase)
 SETTINGS = """\
@@ -63,8 +63,7 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
         refuse_unknown(backbone)
     except ModelError as error:
         raise ConfigError(f"--backbone: {error}") from error
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder}: is there already and not empty; choose another name")
+    check_output_folder(folder, new=True)
     found = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone  # the folder is not where we are
     written = dict(_files(study_name(folder), sites, found))
     for name, text in written.items():

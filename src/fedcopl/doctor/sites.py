@@ -11,6 +11,7 @@ from ..data.dataset import Dataset, clean, find_classes
 from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
 from ..data.records import printable
 from ..errors import FedCoPLError
+from ..plurals import counted
 from .findings import Finding, note, ok, problem
 
 MOST_NAMED = 5  # slips that are named one by one
@@ -93,7 +94,7 @@ def list_sites(dataset: Dataset) -> Iterator[Finding]:
     train = np.bincount(dataset.train.clients, minlength=sites)
     test = np.zeros(sites, int) if dataset.test.clients is None else np.bincount(dataset.test.clients, minlength=sites)
     for name, images, tested in zip(dataset.clients, train, test, strict=True):
-        held = f"{printable(name)!r}: {images:,} training and {tested:,} test images"
+        held = f"{printable(name)!r}: {images:,} training and {counted(tested, 'test image')}"
         yield ok("site", held) if images else problem("site", held, "give it training images, or remove its folder")
 
 

@@ -1,5 +1,7 @@
 """What a run's settings name: the model and the images."""
 
+import re
+import shlex
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
@@ -11,12 +13,13 @@ from ..clip.frozen_clip import Clip, fingerprint, load_clip
 from ..config import RunConfig
 from ..data.cache import Progress
 from ..data.catalog import load_dataset
-from ..data.dataset import Dataset
+from ..data.dataset import Dataset, Skipped
 from ..data.digests import UNREADABLE, digests
 from ..data.images import StoredImages
 from ..data.overview import survey
 from ..data.sharing_out import refuse_partition
 from ..errors import FedCoPLError
+from ..plurals import counted
 from .findings import Finding, note, ok, problem
 from .sites import check_folders, list_sites
 
@@ -57,22 +60,21 @@ def _refuse_other_files(name: str) -> None:
         check_sum(found / release.weights, release.sha256)
 
 
-def check_data(config: RunConfig, home: Path, progress: Progress) -> Generator[Finding, None, Dataset | None]:
-    """Every image is opened once; nothing is written. `home` is the folder of the settings. What can be used."""
+def check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[Finding, None, Dataset | None]:
+    """Every image is opened once; nothing is written. `file` are the settings. What can be used."""
     yield from check_folders(config.data)
     try:
         dataset = load_dataset(config.data)
         refuse_partition(dataset, config.data)
         found = survey(dataset, progress)
     except FedCoPLError as error:
-        yield problem("data", str(error), _what_to_do(config.data.path, home))
+        yield problem("data", str(error), _what_to_do(config.data.path, file.parent))
         return None
     usable = found.dataset
-    yield ok(
-        "data", f"{len(usable.classes)} classes, {len(usable.train):,} training and {len(usable.test):,} test images"
-    )
+    images = f"{len(usable.train):,} training and {counted(len(usable.test), 'test image')}"
+    yield ok("data", f"{counted(len(usable.classes), 'class')}, {images}")
     yield from list_sites(usable)
-    yield from _left_out(usable)
+    yield from _left_out(usable.skipped, file)
     yield from (note("data", remark, "nothing, if that is meant") for remark in found.notes)
     yield from _few(usable)
     yield from _between_sites(usable)
@@ -82,15 +84,21 @@ def check_data(config: RunConfig, home: Path, progress: Progress) -> Generator[F
 def _what_to_do(path: str, home: Path) -> str:
     if path and not Path(path).exists() and (home / path).exists():
         return f"paths count from where you are, so first: cd {home}"
-    return "mend what it names; docs/data.md shows the layouts"
+    return "fix what it names; docs/data.md shows the layouts"
 
 
-def _left_out(dataset: Dataset) -> Iterator[Finding]:
-    if dataset.skipped:
-        name, why = dataset.skipped[0]
-        many = len(dataset.skipped)
-        left = f"{many:,} files are left out, for example" if many > 1 else "1 file is left out,"
-        yield note("data", f"{left} {name!r}: {why}", "mend or remove " + ("them" if many > 1 else "it"))
+def _left_out(skipped: Sequence[Skipped], settings: Path) -> Iterator[Finding]:
+    """One finding for the files that each missing package would read, and one for all others."""
+    by_package: dict[str, list[Skipped]] = defaultdict(list)
+    for name, why in skipped:
+        missing = re.search(r"pip install 'fedcopl\[\w+\]'", why)
+        by_package[missing[0] if missing else ""].append((name, why))
+    for package, files in by_package.items():
+        (name, why), many = files[0], len(files)
+        left = counted(many, "file is left out,", "files are left out, for example")
+        do = package or ("fix or remove them" if many > 1 else "fix or remove it")
+        listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
+        yield note("data", f"{left} {name!r}: {why}", do + listed)
 
 
 def _few(dataset: Dataset) -> Iterator[Finding]:
@@ -102,7 +110,7 @@ def _few(dataset: Dataset) -> Iterator[Finding]:
         held = {f"site {name!r}": int(count) for name, count in zip(dataset.clients, counts, strict=True)}
     for who, count in held.items():
         if count < len(dataset.classes):
-            remark = f"{who}: {count:,} images for {len(dataset.classes)} classes"
+            remark = f"{who}: {counted(count, 'image')} for {counted(len(dataset.classes), 'class')}"
             yield note("data", remark, "add images, or leave out classes that cannot occur")
     if len(dataset.classes) < 2:
         yield problem("data", "there is only one class", "name at least two in classes.txt")
@@ -114,8 +122,8 @@ def _between_sites(dataset: Dataset) -> Iterator[Finding]:
         return
     shared = shared_between(digests(stored, {})[0], owners.tolist())
     if shared:
-        many = f"{shared:,} images are" if shared > 1 else "1 image is"
-        yield note("data", f"{many} at more than one site", "nothing, if that is meant")
+        remark = f"{counted(shared, 'image is', 'images are')} at more than one site"
+        yield note("data", remark, "nothing, if that is meant")
 
 
 def shared_between(contents: Sequence[str], owners: Sequence[int]) -> int:

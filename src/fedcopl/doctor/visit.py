@@ -62,11 +62,11 @@ def _study(file: Path, progress: Progress) -> Iterator[Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield problem("settings", str(error), "mend what it names; docs/settings.md lists all settings")
+        yield problem("settings", str(error), "fix what it names; docs/settings.md lists all settings")
         return
     yield ok("settings", str(file))
     yield from check_device(config.model)
     clip = yield from check_model(config)
-    dataset = yield from check_data(config, file.parent, progress)
+    dataset = yield from check_data(config, file, progress)
     if clip is not None and dataset is not None:
         yield from check_cost(config, clip, dataset)

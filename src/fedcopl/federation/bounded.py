@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.robust import FEWEST, bounded_counts, bounded_weights, overreach, within_reach
 from ..messages import Shared, Trained
+from ..plurals import counted
 from ..privacy.masked_layout import Checks, Values
 from .seam import Asking
 
@@ -20,7 +21,12 @@ def counts(server: Asking, sent: Mapping[str, ClassCounts]) -> list[ClassCounts]
     allowed = bounded_counts(rows)
     for client, row, cut in zip(sent, rows, allowed, strict=True):
         if cut is not row and (cut != row).any():
-            _note(server, client, "Estimate", f"{_size(row):,} sure images count as {_size(cut):,}")
+            _note(
+                server,
+                client,
+                "Estimate",
+                f"{counted(_size(row), 'sure image counts', 'sure images count')} as {_size(cut):,}",
+            )
     return list(allowed)
 
 
@@ -28,12 +34,12 @@ def sums(server: Asking, sent: Mapping[str, Values]) -> list[Values]:
     """Nobody has many times as many images as the others, by what each has said of itself."""
     images = [server.claims[client].images or 0 for client in sent]
     allowed = bounded_weights(images)
-    for client, has, counted in zip(sent, images, allowed, strict=True):
-        if counted < has:
-            _note(server, client, "Adapt", f"{has:,} images count as {counted:,}")
+    for client, has, weight in zip(sent, images, allowed, strict=True):
+        if weight < has:
+            _note(server, client, "Adapt", f"{counted(has, 'image counts', 'images count')} as {weight:,}")
     return [
-        row if counted == has else row * (counted / has)
-        for row, has, counted in zip(sent.values(), images, allowed, strict=True)
+        row if weight == has else row * (weight / has)
+        for row, has, weight in zip(sent.values(), images, allowed, strict=True)
     ]
 
 
@@ -46,7 +52,7 @@ def updates(server: Asking, trained: Mapping[str, Trained], sent: Shared) -> dic
     for client, weight, times in zip(worked, weights, too_far, strict=True):
         reply = trained[client]
         if weight < reply.examples:
-            _note(server, client, "Train", f"{reply.examples:,} images count as {weight:,}")
+            _note(server, client, "Train", f"{counted(reply.examples, 'image counts', 'images count')} as {weight:,}")
         for name in (name for name in times if times[name] > 1):
             _note(
                 server, client, "Train", f"moved {name} {times[name]:.1f} times as far as it may, and was cut to that"

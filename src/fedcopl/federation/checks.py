@@ -25,34 +25,43 @@ from ..messages import (
     Unmask,
     Unmasked,
 )
+from ..priors.estimation import Estimation
 from ..privacy.mask_session import KEYS, SEALED, SHARE
 from ..privacy.masked_layout import LARGEST_PROMPT, Checks, training_size
-from .adaptation import size_of
 
-MOST = 2**31  # images of one client, and of a loss; `core.allocate` reckons exactly with sums of that size
+MOST = 2**31  # images of one client, and of a loss; `algorithm.allocate` is exact for sums of that size
 LARGEST_SUM = 1e12  # length of all numbers together that a site tells for a step of the priors
 LONGEST_VOUCHER = 1000  # bytes: a public key and a signature
 LONGEST = 300  # letters of a reason: names in it are somebody else's
 
 
-def what_is_wrong(ask: Ask, reply: Reply, classes: int, *, has_noise: bool = False) -> str | None:
+def what_is_wrong(
+    ask: Ask, reply: Reply, classes: int, *, has_noise: bool = False, estimation: Estimation | None = None
+) -> str | None:
     """The reason, or None. Where the clients add noise, their counts may be below 0."""
-    wrong = _wrong(ask, reply, classes, has_noise)
+    sums = _sums_of(ask, estimation)
+    wrong = _wrong(ask, reply, classes, has_noise, sums)
     return wrong and wrong[:LONGEST]
 
 
-def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool) -> str | None:
+def _sums_of(ask: Ask, estimation: Estimation | None) -> int:
+    """How many sums a request of the priors asks for."""
+    asks = isinstance(ask, Adapt) and estimation is not None and ask.step < len(estimation.steps)
+    return estimation.size(ask.step) if asks and estimation is not None and isinstance(ask, Adapt) else 0
+
+
+def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool, sums_asked: int) -> str | None:
     if type(reply) is not REPLY_TO[type(ask)]:
         return f"answered {type(ask).__name__} with {type(reply).__name__}"
     match ask, reply:
         case ((Adapt() | Estimate() | Train()), (Adapted() | Estimated() | Trained())) if (
             ask.peers or reply.masked is not None
         ):
-            return _wrong_masked(ask, reply, classes)
+            return _wrong_masked(ask, reply, classes, sums_asked)
         case Train(shared=sent), Trained(shared=back, examples=examples, loss=loss, checks=checks):
             return _wrong_prompts(sent, back) or _wrong_count(examples) or _wrong_loss(loss) or _wrong_checks(checks)
         case Adapt(), Adapted(sums=sums):
-            return _wrong_sums(sums, size_of(ask, classes))
+            return _wrong_sums(sums, sums_asked)
         case _, Estimated(counts=counts):
             return None if counts is None else _wrong_counts(counts, classes, has_noise)
         case _, Evaluated(correct=correct, examples=examples):
@@ -74,18 +83,20 @@ def _wrong_sums(sums: NDArray[Any] | None, size: int) -> str | None:
     return None if sums @ sums < LARGEST_SUM**2 else "its sums are no numbers of images"
 
 
-def _masked_size(ask: Adapt | Estimate | Train, classes: int) -> int:
+def _masked_size(ask: Adapt | Estimate | Train, classes: int, sums_asked: int) -> int:
     match ask:
         case Adapt():
-            return size_of(ask, classes)
+            return sums_asked
         case Estimate():
             return classes
         case Train():
             return training_size(ask.shared)
 
 
-def _wrong_masked(ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained, classes: int) -> str | None:
-    size = _masked_size(ask, classes)
+def _wrong_masked(
+    ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained, classes: int, sums_asked: int
+) -> str | None:
+    size = _masked_size(ask, classes, sums_asked)
     masked = reply.masked
     if not ask.peers:
         return "sent a masked answer that nobody asked for"

@@ -8,15 +8,15 @@ priors ask for is one that so many images can have.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from ..algorithm.guard import LARGEST_LOSS
 from ..config import RunConfig
+from ..labelers import choose_labeler
 from ..messages import Adapt, Adapted, Ask, Estimated, Evaluated, Reply, Selected, Trained
-from ..privacy.masked_layout import Checks, Values
-from .possible_sums import SLACK, UNKNOWN, images_in, impossible_sums, tells_images
+from ..plurals import counted
+from ..priors.estimation import Estimation
+from ..priors.validation import SLACK, images_of, invalid_sums
+from ..privacy.masked_layout import Checks
 
-AT_ONCE = 2**20  # numbers of sums that are looked at together, to need little memory
 Heard = tuple[Ask, Reply]
 
 
@@ -33,11 +33,11 @@ class Claims:
 NO_CLAIMS = Claims()
 
 
-def with_reply(said: Claims, ask: Ask, reply: Reply) -> Claims:
+def with_reply(said: Claims, ask: Ask, reply: Reply, estimation: Estimation | None = None) -> Claims:
     """What is known after a reply that was found good."""
     match ask, reply:
-        case Adapt(), Adapted(sums=sums) if sums is not None and said.images is None and tells_images(ask):
-            return replace(said, images=images_in(ask, sums))
+        case Adapt(step=0), Adapted(sums=sums) if sums is not None and said.images is None and estimation is not None:
+            return replace(said, images=images_of(estimation.steps[0], sums, estimation.settings.classes))
         case _, Estimated(counts=counts) if counts is not None:
             return replace(said, sure=int(counts.sum()))
         case _, Selected(images=images, examples=chosen) if images is not None:
@@ -48,10 +48,14 @@ def with_reply(said: Claims, ask: Ask, reply: Reply) -> Claims:
 
 
 def contradictions(
-    claims: Mapping[str, Claims], heard: Mapping[str, Heard], classes: int, config: RunConfig
+    claims: Mapping[str, Claims],
+    heard: Mapping[str, Heard],
+    classes: int,
+    config: RunConfig,
+    estimation: Estimation | None = None,
 ) -> dict[str, str]:
     """Client -> why its reply cannot be true if what it said before is."""
-    found = dict(_impossible(claims, heard, classes)) if not config.privacy.noise else {}
+    found = dict(_impossible(claims, heard, estimation)) if estimation and not config.privacy.noise else {}
     for client, (ask, reply) in heard.items():
         why = contradiction(claims.get(client, NO_CLAIMS), ask, reply, classes, config)
         if why:
@@ -59,20 +63,18 @@ def contradictions(
     return found
 
 
-def _impossible(claims: Mapping[str, Claims], heard: Mapping[str, Heard], classes: int) -> Iterator[tuple[str, str]]:
-    """Whose sums are those of no images; of all who were asked the same, many at a time."""
-    asked: dict[int, tuple[Adapt, dict[str, Values]]] = {}
+def _impossible(
+    claims: Mapping[str, Claims], heard: Mapping[str, Heard], estimation: Estimation
+) -> Iterator[tuple[str, str]]:
+    """Clients whose sums for the priors no images have."""
+    classes, width = estimation.settings.classes, estimation.settings.width
     for client, (ask, reply) in heard.items():
         if isinstance(ask, Adapt) and isinstance(reply, Adapted) and reply.sums is not None:
-            asked.setdefault(id(ask), (ask, {}))[1][client] = reply.sums
-    for ask, sums in asked.values():
-        clients = [*sums]
-        many = max(1, AT_ONCE // max(1, len(sums[clients[0]])))
-        for some in (clients[start : start + many] for start in range(0, len(clients), many)):
-            images = [claims.get(client, NO_CLAIMS).images for client in some]
-            known = np.array([UNKNOWN if count is None else count for count in images], np.float64)
-            rows = np.stack([sums[client] for client in some])
-            yield from ((some[row], why) for row, why in impossible_sums(ask, rows, classes, known).items())
+            images, step = claims.get(client, NO_CLAIMS).images, estimation.steps[ask.step]
+            known = images_of(step, reply.sums, classes) if images is None and not ask.step else images
+            reason = invalid_sums(step, reply.sums, classes, width, known)
+            if reason:
+                yield client, reason
 
 
 def contradiction(said: Claims, ask: Ask, reply: Reply, classes: int, config: RunConfig) -> str | None:
@@ -85,16 +87,11 @@ def contradiction(said: Claims, ask: Ask, reply: Reply, classes: int, config: Ru
         case _, Selected():
             return _contradicted_choice(said, reply)
         case _, Trained(examples=examples, checks=checks):
-            most = None if said.chosen is None else said.chosen * times_chosen(config, classes)
+            most = None if said.chosen is None else said.chosen * choose_labeler(config).labels_per_image(classes)
             return _more("trained on {:,} images", examples, "chose {:,}", most) or _wrong_exam(checks, most)
         case _, Evaluated(examples=tested) if said.tested not in (None, tested):
-            return f"tested {tested:,} images, and {said.tested:,} before"
+            return f"tested {counted(tested, 'image')}, and {said.tested:,} before"
     return None
-
-
-def times_chosen(config: RunConfig, classes: int) -> int:
-    """How often one image may be trained on in an epoch: some rules choose it for several classes."""
-    return classes if config.labeler == "fpl" else 1
 
 
 def _more(what: str, number: int, than: str, most: int | None) -> str | None:
@@ -110,7 +107,7 @@ def _contradicted_choice(said: Claims, reply: Selected) -> str | None:
     if reply.images is None:
         return None
     if said.images not in (None, reply.images):
-        return f"has {reply.images:,} images, but had {said.images:,} before"
+        return f"has {counted(reply.images, 'image')}, but had {said.images:,} before"
     return _more("was sure of {:,} images", said.sure or 0, "has {:,}", reply.images)
 
 
@@ -120,7 +117,7 @@ def _wrong_exam(checks: tuple[float, ...], most: int | None) -> str | None:
         return None
     found = Checks(*checks)
     if most is not None and found.images > most:
-        return f"its guard looked at {found.images:,.0f} images, but it chose {most:,} by its own word"
+        return f"its guard looked at {counted(found.images, 'image')}, but it chose {most:,} by its own word"
     if max(found.loss_had, found.loss_came) > LARGEST_LOSS * found.images * (1 + SLACK):
         return "the losses of its guard are beyond those of so few images"
     if not {found.average_harmed, found.training_harmed, found.too_doubtful} <= {0.0, 1.0}:

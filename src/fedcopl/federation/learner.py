@@ -1,20 +1,17 @@
 """What a client asks of its model: CLIP with prompts over its own images, and an exam where it has labelled ones."""
 
-from collections.abc import Generator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.priors import Beside
 from ..algorithm.select import Selection
-from .adaptation import PriorState
+from ..priors.posterior import LogitAdjustment
+from .prior_estimation import NO_PRIOR, PriorState
 
 Prompts = Mapping[str, NDArray[np.float32]]
 """A client's model, its arrays by name: for FedCoPL `visual` (layers, vectors, width) and `text` (vectors, width)."""
-
-NO_PRIOR = PriorState()
 
 
 class Learner(Protocol):
@@ -32,6 +29,10 @@ class Learner(Protocol):
         """f(x) of every image by plain CLIP, (n_k, d), of length one: no training changes them."""
         ...
 
+    def class_features(self) -> NDArray[np.float64]:
+        """Return the class embeddings of zero-shot CLIP, (C, d), of length one."""
+        ...
+
     def remember(self, selection: Selection) -> Prompts:
         """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
         ...
@@ -46,38 +47,14 @@ class Learner(Protocol):
         selection: Selection,
         round: int,
         caution: float = 1.0,
-        beside: Beside | None = None,
+        adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
         """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
 
-        `caution` is a factor on the learning rate; `beside` is what the priors say of the chosen images, row by row.
+        `caution` is a factor on the learning rate; `adjustment` is what the priors add to the logits, a row for each
+        selected image.
         """
         ...
-
-
-@dataclass(frozen=True)
-class LookWanted:
-    """log p_c(x) of some of a client's images by a model: see `Learner.examine`."""
-
-    prompts: Prompts
-    index: NDArray[np.int64]
-
-    def by(self, learner: Learner) -> NDArray[np.float64]:
-        return learner.examine(self.prompts, self.index)
-
-
-@dataclass(frozen=True)
-class TrainingWanted:
-    """A client's local epochs: see `Learner.train`."""
-
-    prompts: Prompts
-    selection: Selection
-    round: int
-    caution: float
-    beside: Beside | None
-
-    def by(self, learner: Learner) -> tuple[Prompts, float]:
-        return learner.train(self.prompts, self.selection, self.round, self.caution, self.beside)
 
 
 class Exam(Protocol):
@@ -96,9 +73,3 @@ class NoExam:
 
 
 NO_EXAM = NoExam()
-
-
-Wanted = LookWanted | TrainingWanted
-Found = TypeVar("Found")
-StepsTo = Generator[Wanted, Any, Found]
-"""Work that stops wherever the model has to be asked, and goes on with what was found."""

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.evidence import SHARPNESSES, TEMPERINGS
 from ..messages import Adapt, Ask, Estimate, Evaluate, Select, Shared, Train
+from ..plurals import counted
 from ..privacy.masked_layout import LARGEST_PROMPT
 
-MOST_READINGS = 1 + max(len(SHARPNESSES), len(TEMPERINGS))  # that one question of the priors holds
-LARGEST_NUMBER = 1e15  # of any number that the server learnt for the priors
+MAX_TOTALS = 100  # steps of the priors whose totals one request can hold
+MIN_SHARE = 1e-4  # of a uniform share, that every class has in a known class prior
+LARGEST_NUMBER = 1e15  # of any total for the priors
 LARGEST_TOTAL = 2**62  # of counts, over all classes and clients
 
 
@@ -58,14 +58,15 @@ def _wrong_prompts(shared: Shared, known: Shared) -> Iterator[str]:
 def _wrong_training(ask: Train, expected: Expected) -> Iterator[str]:
     yield from _wrong_prompts(ask.shared, expected.prompts)
     if len(ask.experts) > expected.experts:
-        yield f"it comes with {len(ask.experts)} other clients' prompts; in this run there are {expected.experts}"
+        others = counted(len(ask.experts), "other client")
+        yield f"it comes with the prompts of {others}; in this run there are {expected.experts}"
     for expert in ask.experts:
         yield from _wrong_prompts(expert, expected.prompts)
 
 
 def _wrong_totals(totals: NDArray[np.int64] | None, clients: int, classes: int) -> Iterator[str]:
     if clients < 1:
-        yield f"its sums are over {clients} clients"
+        yield f"its sums are over {counted(clients, 'client')}"
     if totals is None:
         return
     if totals.shape != (classes,):
@@ -75,42 +76,16 @@ def _wrong_totals(totals: NDArray[np.int64] | None, clients: int, classes: int) 
 
 
 def _wrong_adaptation(ask: Adapt, expected: Expected) -> Iterator[str]:
-    if ask.width != expected.width:
-        yield f"it speaks of features of {ask.width} numbers; this model's have {expected.width}"
-    if len(ask.readings) > MOST_READINGS:
-        yield f"it holds {len(ask.readings)} readings; no step of the priors has more than {MOST_READINGS}"
-    if len(ask.readings) != 1 and ask.wanted in ("classes", "clusters", "keep"):
-        yield f"it holds {len(ask.readings)} readings where there is one"
-    for reading in ask.readings:
-        yield from _wrong_reading(reading, expected, with_prototypes=ask.wanted == "keep")
-    if ask.prototypes:
-        yield from _wrong_arrays(ask.prototypes, _prototype_shapes(expected))
+    """Sizes and contents of totals are checked where they are used, against the client's own part in them."""
+    prior = ask.class_prior
+    if len(ask.totals) > MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in ask.totals):
+        yield "its totals are not those of steps of the priors"
+    if any(not np.abs(total).max(initial=0.0) <= LARGEST_NUMBER for total in ask.totals):  # also when not a number
+        yield f"its totals are not finite, or beyond {LARGEST_NUMBER:g}"
+    if prior is not None and (prior.shape != (expected.classes,) or not _is_class_prior(prior)):
+        yield "its class prior is not a positive share for each class"
 
 
-def _wrong_reading(
-    reading: Mapping[str, NDArray[np.float64]], expected: Expected, *, with_prototypes: bool
-) -> Iterator[str]:
-    shapes: dict[str, tuple[int, ...]] = {"bias": (expected.classes,), "mix": (expected.classes,), "numbers": (5,)}
-    if with_prototypes and set(reading) != set(shapes):
-        shapes |= _prototype_shapes(expected)
-    yield from _wrong_arrays(reading, shapes)
-    if "mix" in reading and (reading["mix"] < 0).any():
-        yield "a mix of classes is below 0"
-    if "numbers" in reading and (reading["numbers"] < 0).any():
-        yield "a number of a reading is below 0"
-
-
-def _prototype_shapes(expected: Expected) -> dict[str, tuple[int, ...]]:
-    classes, width = expected.classes, expected.width
-    return {"images": (classes,), "total": (classes, width), "whiten": (width, width)}
-
-
-def _wrong_arrays(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    if set(arrays) != set(shapes):
-        yield f"it holds {sorted(arrays)!r:.80} instead of {sorted(shapes)}"
-        return
-    for name, value in arrays.items():
-        if value.shape != shapes[name]:
-            yield f"{name} is of shape {value.shape} instead of {shapes[name]}"
-        elif not np.abs(value).max(initial=0.0) <= LARGEST_NUMBER:  # also when not a number
-            yield f"{name} is not finite, or beyond {LARGEST_NUMBER:g}"
+def _is_class_prior(shares: NDArray[np.float64]) -> bool:
+    fine = np.isfinite(shares).all() and abs(shares.sum() - 1) < 1e-6
+    return bool(fine and shares.min() >= MIN_SHARE / len(shares))

@@ -27,6 +27,8 @@ from ..messages import (
     Unmasked,
     payload_bytes,
 )
+from ..plurals import counted
+from ..priors.estimation import Estimation
 from ..privacy.accountant import Release
 from ..privacy.masked_layout import NO_CHECKS, Checks
 from .checks import what_is_wrong
@@ -179,6 +181,7 @@ class Asking:
     claims: dict[str, Claims] = field(default_factory=dict)  # what each client has said of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     refused: set[str] = field(default_factory=set)  # whose labelling made no sense: in no more of this round's
+    estimation: Estimation | None = None  # of the priors, as far as it has come
 
     def __post_init__(self) -> None:
         self._note(self.left_out)
@@ -209,16 +212,21 @@ class Asking:
         good = {client: reply for client, reply in replies.items() if client not in wrong and isinstance(reply, kind)}
         for client, reply in good.items():
             self.report.bytes_up += payload_bytes(reply)
-            self.claims[client] = with_reply(self.claims.get(client, NO_CLAIMS), questions[client], reply)
+            self.claims[client] = with_reply(
+                self.claims.get(client, NO_CLAIMS), questions[client], reply, self.estimation
+            )
         return good, wrong
 
     def _refused(self, questions: Mapping[str, Ask], replies: Mapping[str, Reply]) -> WhyNot:
         """What is wrong with replies in themselves, or beside what their clients said before."""
         has_noise = self.config.privacy.noise > 0
         heard = {client: (questions[client], reply) for client, reply in replies.items()}
-        looked_at = {client: what_is_wrong(*one, self.classes, has_noise=has_noise) for client, one in heard.items()}
+        looked_at = {
+            client: what_is_wrong(*one, self.classes, has_noise=has_noise, estimation=self.estimation)
+            for client, one in heard.items()
+        }
         sound = {client: one for client, one in heard.items() if not looked_at[client]}
-        why_not = looked_at | contradictions(self.claims, sound, self.classes, self.config)
+        why_not = looked_at | contradictions(self.claims, sound, self.classes, self.config, self.estimation)
         wrong = {client: why for client, why in why_not.items() if why}
         for client, why in wrong.items():
             self.report.drops.add(client, type(questions[client]).__name__, why)
@@ -267,12 +275,12 @@ def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mappi
     ask = next(iter(questions.values()))
     step = f"round {ask.round + 1}, step {type(ask).__name__}"
     if set(wrong.values()) <= {NO_ANSWER} and not usable:
-        return f"{step}: none of {len(questions)} clients answered; is anyone connected?"
+        return f"{step}: none of {counted(len(questions), 'client')} answered; is anyone connected?"
     unusable = sorted(
         (client for client in questions if client in wrong), key=lambda client: wrong[client] == NO_ANSWER
     )
     reasons = [f"{client}: {wrong[client]}" for client in unusable[:REASONS]]
     more = [f"and {len(unusable) - REASONS} more"] * (len(unusable) > REASONS)
-    count = f"{usable} usable answer{'s' * (usable != 1)} from {len(questions)} clients"
+    count = f"{counted(usable, 'usable answer')} from {counted(len(questions), 'client')}"
     least = f"at least {needed} {'is' if needed == 1 else 'are'} needed"
     return "; ".join([f"{step}: {count}, and {least}", *reasons, *more])

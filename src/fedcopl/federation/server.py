@@ -11,17 +11,18 @@ from ..algorithm import FloatArray
 from ..algorithm.aggregate import nearest
 from ..algorithm.guard import Evidence, is_less_sure, rise
 from ..algorithm.metrics import Score
-from ..algorithm.priors import Learned
 from ..algorithm.robust import trimmed_total
 from ..config import RunConfig
 from ..errors import ConfigError, NoClientAnswered
 from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
+from ..priors.estimation import Estimation
+from ..priors.posterior import PosteriorModel
 from ..privacy import require_cryptography
 from ..privacy.masked_layout import TrainingSum, Values
 from ..rng import stream
-from .adaptation import AskedSums, keep, learn_from
 from .checks import what_is_wrong as what_is_wrong
 from .claims import Claims
+from .prior_estimation import prior_settings
 from .seam import Asking, Labelling
 from .seam import Clients as Clients
 from .seam import RoundReport as RoundReport
@@ -41,13 +42,15 @@ class ServerState:
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
     left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
     width: int = 0  # d, numbers of an image feature: for the priors
-    learned: Learned | None = None  # what the priors came to
+    prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
+    prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
     good: Shared | None = None  # the last average that the clients' guards have seen and not found harmful
     claims: Mapping[str, Claims] = field(default_factory=dict)  # what each client has said of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
-    known_mix: FloatArray | None = None  # of the classes over all sites, where somebody said it; for the first round
+    class_prior: FloatArray | None = None  # over all clients, where the study knows it
 
 
+MAX_ESTIMATIONS = 3  # of the priors in one round, each without the clients that were lost in the one before
 AfterRound = Callable[[ServerState, RoundReport], None]
 
 
@@ -58,8 +61,8 @@ class Sums(Protocol):
         """Who is in the sum of the class counts, and that sum, T."""
         ...
 
-    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
-        """The sum over the clients of what a step of the priors asks for."""
+    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> tuple[tuple[str, ...], Values]:
+        """Who is in the sum of a step of the priors, and that sum."""
         ...
 
     def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
@@ -102,9 +105,10 @@ def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tu
     report, left_out, claims = RoundReport(state.round), dict(state.left_out), dict(state.claims)
     server = Asking(federation, report, state.classes, config, left_out, claims, state.seen)
     sums = choose_sums(config, state)
-    learned, members = state.learned, state.members
+    model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
-        learned = adapt(config, server, sums, state) if config.adapts else None
+        if config.adapts:
+            model, totals = estimate_priors(config, server, sums, state)
         members = refresh(config, server, sums, state)
     shared, good = train(config, server, sums, state, members)
     if is_evaluated(config, state.round):
@@ -113,7 +117,7 @@ def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tu
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
     after = replace(after, claims=claims, seen=server.seen)
-    return replace(after, left_out=left_out, good=good, learned=learned), report
+    return replace(after, left_out=left_out, good=good, prior_model=model, prior_totals=totals), report
 
 
 def look_first(federation: Clients) -> RoundReport:
@@ -123,32 +127,54 @@ def look_first(federation: Clients) -> RoundReport:
     return report
 
 
-def adapt(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> Learned:
-    """The priors: from sums over all clients how plain CLIP leans and what classes look like; told to all at the end.
+def estimate_priors(
+    config: RunConfig, server: Asking, sums: Sums, state: ServerState
+) -> tuple[PosteriorModel, tuple[FloatArray, ...]]:
+    """Return the posterior model, and the totals of all steps from which every party computes it.
 
-    Once, before any training: a client's own trained model fits its own mix, and what it says of its images could not
-    be compared with what others say of theirs. Who comes later is told what was learnt.
+    Once, before any training: a client's trained model fits its own class prior, and its log-probabilities could not be
+    compared with those of others. A client that joins later gets the totals of all steps. If a client is lost between
+    two steps the estimation starts again without it, because totals must be over the same images.
     """
+    settings = prior_settings(config, state.classes, state.width, state.class_prior)
     everyone = server.everyone()
-    first = Adapt(state.round, 0, "", state.width)
-    if state.learned is not None:
-        still_in = server.labelling_with(everyone)
-        tell_newcomers(server, [client for client in still_in if client not in state.members], first, state.learned)
-        return state.learned
-    asked = AskedSums(lambda ask: sums.adaptation(server, server.labelling_with(everyone), ask), first, state.classes)
-    learned = learn_from(asked, config, state.known_mix)
-    last = asked.kept(learned)
-    server.ask(server.labelling_with(everyone), lambda _: last, Adapted)
+    if state.prior_model is not None:
+        new = [client for client in server.labelling_with(everyone) if client not in state.members]
+        _tell_newcomers(server, new, Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior))
+        return state.prior_model, state.prior_totals
+    members = server.labelling_with(everyone)
+    for _ in range(MAX_ESTIMATIONS):
+        estimation = server.estimation = Estimation(settings)
+        while estimation.outcome is None:
+            step = len(estimation.totals)
+            ask = Adapt(state.round, step, tuple(estimation.totals[-1:]), state.class_prior)
+            replied, total = sums.adaptation(server, members, ask)
+            if step and set(replied) != set(members):
+                members = replied
+                break
+            members = replied
+            estimation.add(total)
+        else:
+            break
+    else:
+        raise NoClientAnswered(
+            f"round {state.round + 1}, step Adapt: clients were lost in {MAX_ESTIMATIONS} estimations"
+        )
+    totals = tuple(estimation.totals)
+    last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
+    whole = replace(last, totals=totals)  # for clients that missed a step
+    server.ask(server.labelling_with(everyone), lambda client: last if client in members else whole, Adapted)
     if config.method != "priors":  # there it is the result
         server.report.untrained = evaluate(server, state.round, None, through="priors")
-    return learned
+    return estimation.outcome, totals
 
 
-def tell_newcomers(server: Asking, clients: Sequence[str], first: Adapt, learned: Learned) -> None:
-    """What the priors are; whoever does not answer has its reason in the report, and the round goes on."""
+def _tell_newcomers(server: Asking, clients: Sequence[str], ask: Adapt) -> None:
+    """Send the totals of all steps; the round goes on without a client that does not reply."""
     if clients:
+        server.estimation = None
         with suppress(NoClientAnswered):
-            server.ask(clients, lambda _: keep(first, learned), Adapted)
+            server.ask(clients, lambda _: ask, Adapted)
 
 
 def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> tuple[str, ...]:

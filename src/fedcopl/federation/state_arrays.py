@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.guard import Evidence, GuardMemory, GuardVerdict, Harm
-from ..algorithm.priors import Learned, View
 from ..algorithm.select import Selection
+from ..priors.posterior import PosteriorModel
+from ..priors.statistics import ClientScores
 from ..privacy.disclosure import LetOut, Secrets
 from ..privacy.mask_session import Session
-from .adaptation import PriorState
-from .client import ClientState
+from .client_state import ClientState
+from .prior_estimation import PriorState
 
 Tensors = dict[str, NDArray[Any]]
 ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
@@ -37,22 +38,33 @@ def state_tensors(state: ClientState) -> Tensors:
 
 
 def prior_tensors(prior: PriorState) -> Tensors:
-    named: dict[str, NDArray[Any] | None] = {"shown": prior.shown, "mix": prior.mix, "own_distances": prior.distances}
-    if prior.view is not None:
-        named |= {"log_probs": prior.view.log_probs, "distances": prior.view.squared_distances}
-    if prior.learned is not None:
-        named |= {f"learned/{name}": value for name, value in prior.learned.to_arrays().items()}
+    named: dict[str, NDArray[Any] | None] = {
+        "sent": prior.sent,
+        "class_prior": prior.class_prior,
+        "own_distances": prior.distances,
+    }
+    named |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
+    if prior.scores is not None:
+        named["log_probs"] = prior.scores.log_probs
+        named |= {f"entered/{number}": value for number, value in prior.scores.entered.items()}
+        named |= {f"distances/{number}": value for number, value in prior.scores.distances.items()}
+    if prior.model is not None:
+        named |= {f"model/{name}": value for name, value in prior.model.to_arrays().items()}
     return {f"prior/{name}": np.asarray(value) for name, value in named.items() if value is not None}
 
 
 def prior_from(stored: Tensors) -> PriorState:
     """What `prior_tensors` was given."""
-    learned = below(stored, "learned/")
+    model, totals = below(stored, "model/"), below(stored, "totals/")
+    entered, distances = (
+        {int(number): value for number, value in below(stored, part).items()} for part in ("entered/", "distances/")
+    )
     return PriorState(
-        View(stored["log_probs"], stored["distances"]) if "log_probs" in stored else None,
-        stored.get("shown"),
-        Learned.from_arrays(learned) if learned else None,
-        stored.get("mix"),
+        ClientScores(stored["log_probs"], entered, distances) if "log_probs" in stored else None,
+        tuple(totals[str(number)] for number in range(len(totals))),
+        stored.get("sent"),
+        PosteriorModel.from_arrays(model) if model else None,
+        stored.get("class_prior"),
         stored.get("own_distances"),
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..algorithm.robust import robust_mean
 from ..config import RunConfig
 from ..errors import NoClientAnswered
+from ..labelers import choose_labeler
 from ..messages import (
     Adapt,
     Adapted,
@@ -27,6 +28,8 @@ from ..messages import (
     Unmasked,
     digest,
 )
+from ..plurals import counted
+from ..priors.validation import invalid_sums
 from ..privacy.mask_session import needed
 from ..privacy.masked_layout import (
     Checks,
@@ -41,7 +44,6 @@ from ..privacy.masked_layout import (
     training_sum,
 )
 from . import bounded
-from .possible_sums import UNKNOWN, impossible_sums
 from .seam import Asking
 
 Totals = NDArray[np.int64]
@@ -57,19 +59,19 @@ class PlainSums:
         """Who answered, and T: the sum of their counts; None if nobody tells."""
         estimated = server.ask(clients, lambda _: ask, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
-        if not sent or not self.config.is_cooperative:
+        if not sent or not choose_labeler(self.config).cooperative:
             return tuple(estimated), None
         server.let_out("counts", estimated)
         rows = bounded.counts(server, sent) if self.config.sharing.bounded else list(sent.values())
         return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
 
-    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
-        """The sum over all clients of what a step of the priors asks for."""
+    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> tuple[tuple[str, ...], Values]:
+        """Who replied to a step of the priors, and the sum over them."""
         adapted = server.ask(clients, lambda _: ask, Adapted)
         server.let_out("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
         rows = bounded.sums(server, sums) if self.config.sharing.bounded else list(sums.values())
-        return functools.reduce(np.add, rows)  # one after the other: side by side they would be there twice
+        return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
 
     def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
         """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
@@ -124,7 +126,7 @@ class SecureSums:
 
     def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
         """Who is in the sum, and T; where no counts are shared, there is nothing to hide."""
-        if not self.config.is_cooperative:
+        if not choose_labeler(self.config).cooperative:
             return PlainSums(self.config).counts(server, clients, ask)
         bare = self._counts(server, tuple(clients), lambda peers: Estimate(ask.round, ask.shared, peers))
         server.let_out("counts", bare.clients, bare.share)
@@ -141,15 +143,18 @@ class SecureSums:
             self._leave_out(server, clients, spoilt)
         return self._counts(server, server.still_in(clients), question)
 
-    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> Values:
-        """The sum over all who are in it."""
+    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> tuple[tuple[str, ...], Values]:
+        """Who is in the sum of a step of the priors, and that sum."""
         bare = self._counts(server, tuple(clients), lambda peers: replace(ask, peers=peers))
         server.let_out("sums", bare.clients, bare.share)
-        total = adapted_sums(bare.total)
-        if not self.config.privacy.noise:
-            for why in impossible_sums(ask, total[None], server.classes, np.array([UNKNOWN])).values():
-                raise _hidden(ask.round, "Adapt", why)
-        return total
+        total, estimation = adapted_sums(bare.total), server.estimation
+        if estimation is not None and not self.config.privacy.noise:
+            step, settings = estimation.steps[ask.step], estimation.settings
+            images = estimation.images if bare.clients == ask.peers else None
+            reason = invalid_sums(step, total, settings.classes, settings.width, images)
+            if reason:
+                raise _hidden(ask.round, "Adapt", reason)
+        return bare.clients, total
 
     def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:
         server.leave_out(spoilt.reasons)
@@ -259,7 +264,7 @@ class _Session:
     def _refuse_few(self, clients: Collection[str], enough: int, step: str) -> None:
         if len(clients) < enough:
             raise NoClientAnswered(
-                f"round {self.round + 1}, step {step}: {len(clients)} client{'s' * (len(clients) != 1)} answered, "
+                f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} answered, "
                 f"but a secure sum takes {enough} (privacy.min_sites, privacy.threshold){self._left_out()}"
             )
 

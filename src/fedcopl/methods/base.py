@@ -10,7 +10,7 @@ from torch import Tensor
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..config import RunConfig, Section, read_options
+from ..config import NoOptions, RunConfig, Section, read_options
 from .prompts import Shape, first_prompts, text_shape, visual_shape
 
 Named = Mapping[str, Tensor]
@@ -18,14 +18,11 @@ Fit = Callable[[Tensor], Tensor]
 """How well logits fit the pseudo labels of the images they are of."""
 
 
-class NoOptions(Section):
-    """A method without settings of its own."""
-
-
 class Method:
     """FedAvg over prompts of a frozen CLIP. A method says what differs; see the other files here for examples.
 
-    `named` holds a client's model: trained arrays, and arrays it only remembers. A method that averages a bias for each
+    `named` holds a client's model: trained arrays, and arrays it only remembers. `images` and `classes` get those that
+    `of_images` and `of_classes` name: both are kept until one of these changes. A method that averages a bias for each
     class beside the text prompt is this, its test, one line in the table `METHODS`, one row in docs/methods.md:
 
     >>> class PromptWithBias(Method):
@@ -43,7 +40,8 @@ class Method:
     ('text prompts', 'a bias for each class')
     """
 
-    title: ClassVar[str] = "Local"  # as tables and pages call it
+    title: ClassVar[str] = "Local"  # display name; `run_title` adds labeler and priors
+    is_ours: ClassVar[bool] = False  # CoPL's labels and priors are expected of it; otherwise a method of the literature
     words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # for what is averaged
     plays_once: ClassVar[bool] = False  # one round is all there is to it
     trains: ClassVar[bool] = True  # False: nothing is trained, so no round is played for it
@@ -51,8 +49,8 @@ class Method:
     pools: ClassVar[bool] = False  # all images in one place: no federation, but what one is measured against
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
     keeps_images: ClassVar[bool] = False  # `frozen` is worth computing once per run
-    of_images: ClassVar[tuple[str, ...]] = ("visual",)  # what of `named` the image side depends on
-    of_classes: ClassVar[tuple[str, ...]] = ("text",)  # and the class side
+    of_images: ClassVar[tuple[str, ...]] = ("visual",)  # the arrays that `images` gets, and no others
+    of_classes: ClassVar[tuple[str, ...]] = ("text",)  # and `classes`
     everyone_first: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
 
     remembers_by_class: ClassVar[tuple[str, ...]] = ()  # what of a client's memory is of no use with other classes

@@ -18,6 +18,7 @@ class FedCoPL(Method):
     """Visual and text prompts are trained; which are averaged is the setting `sharing.aggregate`: the visual ones."""
 
     title = "FedCoPL"
+    is_ours = True
 
     def shared(self) -> tuple[str, ...]:
         return SHARED[self.config.sharing.aggregate]
@@ -67,7 +68,7 @@ class ZeroShot(FrozenImages):
 class PriorsOnly(ZeroShot):
     """Nothing is trained; answers are made through what the sites know without labels (`algorithm.priors`)."""
 
-    title = "Priors"
+    is_ours = True
 
 
 class CentralOptions(Section):

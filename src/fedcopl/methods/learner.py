@@ -7,15 +7,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..algorithm.priors import Beside
 from ..algorithm.select import Selection
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..config import RunConfig
-from ..federation.adaptation import PriorState
-from ..federation.learner import NO_PRIOR
+from ..federation.prior_estimation import NO_PRIOR, PriorState
+from ..priors.posterior import LogitAdjustment
 from ..rng import stream
+from .base import in_double
 from .prompted_model import ImageSide, Key, PromptedModel, Prompts, key_of
-from .training import Lesson, train
+from .trainer import Trainer, TrainJob
 
 
 class ClipLearner:
@@ -42,6 +42,10 @@ class ClipLearner:
         """f(x) by plain CLIP, (n_k, d)."""
         return self.side.plain_rows()
 
+    def class_features(self) -> NDArray[np.float64]:
+        """Return the class embeddings of zero-shot CLIP, (C, d)."""
+        return in_double(self.model.encoder.class_features(None))
+
     def remember(self, selection: Selection) -> Prompts:
         if not len(self.images):
             return {}
@@ -50,7 +54,14 @@ class ClipLearner:
     def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """log p_c(x) of some images, (m, C), as the model is trained."""
         parts = [index[start : start + ENCODE_BATCH] for start in range(0, len(index), ENCODE_BATCH)]
-        return np.concatenate([examined(self.model, [(self.side, prompts, part)])[0] for part in parts])
+        return np.concatenate([self._log_probs_of(part, prompts) for part in parts])
+
+    @torch.inference_mode()
+    def _log_probs_of(self, index: NDArray[np.int64], prompts: Prompts) -> NDArray[np.float64]:
+        method, encoder, named = self.model.method, self.model.encoder, self.model.named(prompts)
+        images = self.model.images(self.side.frozen(index), named)
+        logits = method.logits(encoder, images, self.model.classes(prompts), named)
+        return logits.cpu().double().log_softmax(-1).numpy()
 
     def train(
         self,
@@ -58,35 +69,12 @@ class ClipLearner:
         selection: Selection,
         round: int,
         caution: float = 1.0,
-        beside: Beside | None = None,
+        adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
         """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
-        lesson = self.lesson(prompts, selection, round, caution, beside)
-        return train(self.model, self.config, [lesson])[0]
-
-    def lesson(
-        self, prompts: Prompts, selection: Selection, round: int, caution: float = 1.0, beside: Beside | None = None
-    ) -> Lesson:
-        """What this client is to learn."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        return Lesson(self.side.frozen, prompts, self.start, selection, round, shuffle, caution, beside)
-
-
-ExaminedModel = tuple[ImageSide, Prompts, NDArray[np.int64]]
-"""A client's images, its model, and which of the images it is asked about."""
-
-
-@torch.inference_mode()
-def examined(model: PromptedModel, asked: Sequence[ExaminedModel]) -> list[NDArray[np.float64]]:
-    """log p_c(x) of some images of each client by its own model, (m, C), with the bits that it has alone."""
-    model.look_up([prompts for _, prompts, _ in asked])
-    named = [model.named(prompts) for _, prompts, _ in asked]
-    sides = model.images_of_each([side.frozen(index) for side, _, index in asked], named)
-    logits = (
-        model.method.logits(model.encoder, images, model.classes(prompts), own)
-        for (_, prompts, _), images, own in zip(asked, sides, named, strict=True)
-    )
-    return [of_one.cpu().double().log_softmax(-1).numpy() for of_one in logits]
+        job = TrainJob(self.side.frozen, prompts, self.start, selection, round, shuffle, caution, adjustment)
+        return Trainer(self.model, self.config, job).fit()
 
 
 class ClipExam:
@@ -117,10 +105,10 @@ class ClipExam:
 
 def adapted_answers(logits: Tensor, prior: PriorState, features: Callable[[], NDArray[np.float64]]) -> Tensor:
     """The most probable class of each image, (n,), through what is known beforehand."""
-    if prior.learned is None:
+    if prior.model is None:
         return logits.argmax(-1)
     log_probs = logits.double().log_softmax(-1).numpy()
-    return torch.from_numpy(prior.answers(log_probs, features()).argmax(axis=1))
+    return torch.from_numpy(prior.log_posteriors(log_probs, features()).argmax(axis=1))
 
 
 def score_everywhere(

@@ -21,6 +21,7 @@ POOLED = 128  # coordinates of a feature that the gate looks at
 SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
 GATE = ("query", "key", "value", "output")
 EXPERTS = "experts' text"  # as the client names what the server sends
+EXPERTS_CLASSES = "experts' classes"  # made of them while the client trains
 
 
 class PFedMoAPOptions(Section):
@@ -44,7 +45,7 @@ class PFedMoAP(FrozenImages):
 
     title = "pFedMoAP"
     Options = PFedMoAPOptions
-    of_classes = ("text", EXPERTS)
+    of_classes = ("text", EXPERTS, EXPERTS_CLASSES)
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.feature_size, stride(clip.feature_size)))
@@ -84,14 +85,14 @@ class PFedMoAP(FrozenImages):
         """The experts' class features do not change while the client trains."""
         if EXPERTS not in constants:
             return constants
-        return {**constants, "experts' classes": _of_experts(encoder, constants[EXPERTS])}
+        return {**constants, EXPERTS_CLASSES: _of_experts(encoder, constants[EXPERTS])}
 
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
         """T_L(c) first, then each expert's, (E, C, d)."""
         local = encoder.class_features(named["text"])[None]
         if EXPERTS not in named:
             return local
-        known = named.get("experts' classes")
+        known = named.get(EXPERTS_CLASSES)
         return torch.cat([local, _of_experts(encoder, named[EXPERTS]) if known is None else known])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:

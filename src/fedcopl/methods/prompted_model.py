@@ -1,7 +1,7 @@
 """A method on a frozen CLIP, and images as it reads them: what is frozen is computed once."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +16,31 @@ from .base import Method, Named
 
 CLASS_SIDES = 128 * 2**20  # bytes of class sides that are kept: all clients' of a small model, 64 of a large one
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
+
+
+class Declared(Mapping[str, Tensor]):
+    """The arrays that one side of a method declares, and no others: what is computed from them is kept by their values.
+
+    Raises:
+        LookupError: for any other name; also for `in` and `get`, which would answer as if the array were not there.
+    """
+
+    def __init__(self, named: Named, method: Method, side: str):
+        self._names: tuple[str, ...] = getattr(method, side)
+        self._named, self._side = named, f"{type(method).__name__}.{side}"
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise LookupError(
+                f"{self._side} does not name {name!r}: add it, or results would be of an earlier {name!r}"
+            )
+        return self._named[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._names if name in self._named)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class PromptedModel:
@@ -37,26 +62,13 @@ class PromptedModel:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def look_up(self, models: Sequence[Prompts]) -> None:
-        """Work out the class sides of several models in one go, so that they are at hand when asked for."""
-        keys = dict.fromkeys(key_of(prompts, self.method.of_classes) for prompts in models)
-        missing = [key for key in keys if key not in self._kept]
-        with torch.inference_mode():
-            found = self.classes_of_each([self._arrays(key) for key in missing])
-        for key, classes in zip(missing, found, strict=True):
-            self._keep(key, classes)
+    def images(self, frozen: Tensor, named: Named) -> Tensor:
+        """The image side of a batch, from the arrays that the method declares for it."""
+        return self.method.images(self.encoder, frozen, Declared(named, self.method, "of_images"))
 
-    def images_of_each(self, frozen: Sequence[Tensor], named: Sequence[Named]) -> list[Tensor]:
-        """The image sides of several clients' batches; a method with a way of its own is asked one by one."""
-        if type(self.method).images is Method.images:
-            return self.encoder.image_features_of_each(frozen, [own["visual"] for own in named])
-        return [self.method.images(self.encoder, *own) for own in zip(frozen, named, strict=True)]
-
-    def classes_of_each(self, named: Sequence[Named]) -> list[Tensor]:
-        """The class sides of several clients' models, with gradient where there is one."""
-        if type(self.method).classes is Method.classes:
-            return self.encoder.class_features_of_each([own["text"] for own in named])
-        return [self.method.classes(self.encoder, own) for own in named]
+    def classes_of(self, named: Named) -> Tensor:
+        """The class side, with gradient, from the arrays that the method declares for it."""
+        return self.method.classes(self.encoder, Declared(named, self.method, "of_classes"))
 
     def _keep(self, key: Key, classes: Tensor) -> None:
         self._kept[key], self._bytes = classes, self._bytes + _size(key, classes)
@@ -65,7 +77,7 @@ class PromptedModel:
 
     @torch.inference_mode()
     def _classes_of(self, key: Key) -> Tensor:
-        return self.method.classes(self.encoder, self._arrays(key))
+        return self.classes_of(self._arrays(key))
 
     def _arrays(self, key: Key) -> Named:
         return self.named({name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key})
@@ -123,7 +135,7 @@ class ImageSide:
         tokens = tokens.to(encoder.device)
         if not method.keeps_images:
             return method.frozen(encoder, tokens)
-        return torch.cat([method.frozen(encoder, lot) for lot in encoder.lots(tokens)])
+        return torch.cat([method.frozen(encoder, chunk) for chunk in encoder.chunks(tokens)])
 
     def all_frozen(self) -> Tensor:
         """The frozen part of all images."""
@@ -137,17 +149,16 @@ class ImageSide:
     @torch.inference_mode()
     def features(self, prompts: Prompts) -> list[Tensor]:
         """The image side of all images, in batches; computed anew only when what it depends on has changed."""
-        method, encoder = self._model.method, self._model.encoder
-        key = key_of(prompts, method.of_images)
+        key = key_of(prompts, self._model.method.of_images)
         if self._seen is None or self._seen[0] != key:
             named = self._model.named(prompts)
-            lots = (lot for frozen in self._frozen_batches() for lot in self._lots(frozen))
-            self._seen = key, [method.images(encoder, lot, named) for lot in lots]
+            chunks = (chunk for frozen in self._frozen_batches() for chunk in self._chunks(frozen))
+            self._seen = key, [self._model.images(chunk, named) for chunk in chunks]
         return self._seen[1]
 
-    def _lots(self, frozen: Tensor) -> Sequence[Tensor]:
-        """A batch as it is looked at; where what is kept of images needs no tower any more, in one piece."""
-        return (frozen,) if self._model.method.keeps_images else self._model.encoder.lots(frozen)
+    def _chunks(self, frozen: Tensor) -> Sequence[Tensor]:
+        """The parts in which a batch is encoded; features that need no tower any more stay in one piece."""
+        return (frozen,) if self._model.method.keeps_images else self._model.encoder.chunks(frozen)
 
     @torch.inference_mode()
     def logits(self, prompts: Prompts) -> Tensor:
@@ -175,24 +186,10 @@ class ImageSide:
             method, encoder = self._model.method, self._model.encoder
             kept = None if self._kept is None else method.plain_images(self._kept)
             batches = self._images.batches() if kept is None else ()
-            lots = (lot for tokens in batches for lot in encoder.lots(tokens.to(encoder.device)))
-            encoded = [encoder.image_features(lot) for lot in lots]
+            chunks = (chunk for tokens in batches for chunk in encoder.chunks(tokens.to(encoder.device)))
+            encoded = [encoder.image_features(chunk) for chunk in chunks]
             self._plain = encoded if kept is None else [kept]
         return self._plain
-
-    @property
-    def is_small_and_unseen(self) -> bool:
-        """Whether these images fit into one batch, and plain CLIP has not looked at them yet."""
-        return self._plain is None and self._kept is None and 0 < len(self) <= ENCODE_BATCH
-
-    @staticmethod
-    @torch.inference_mode()
-    def see_plainly(sides: Sequence["ImageSide"]) -> None:
-        """Let plain CLIP look at several clients' few images in one go, so that what it sees is at hand."""
-        encoder = sides[0]._model.encoder
-        tokens = [next(side._images.batches()).to(encoder.device) for side in sides]
-        for side, features in zip(sides, encoder.image_features_of_each(tokens, [None] * len(sides)), strict=True):
-            side._plain = [features]
 
     def plain_rows(self) -> NDArray[np.float64]:
         """The same in one array, (n, d), for the algorithm, which computes in float64."""

@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
 from ..errors import ConfigError, RunFolderError
-from ..files import write_text
+from ..files import check_output_file, write_text
 from .answers import Answer, NamedImages
 
 DIGITS = 6  # of a probability; the last bits may differ between machines
@@ -143,12 +143,6 @@ def _rounded(share: float | None) -> float | None:
     return None if share is None else round(share, DIGITS)
 
 
-def refuse_finished(path: Path, overwrite: bool) -> None:
-    """A finished file is replaced only when somebody says so."""
-    if path.exists() and not overwrite:
-        raise RunFolderError(f"{path}: is there already; choose another name, or add --overwrite")
-
-
 @dataclass(frozen=True)
 class AnswerFile:
     """Where answers go, and what they are answers to: `asked` must be the same when one goes on."""
@@ -186,7 +180,7 @@ class AnswerFile:
 
     def open(self, overwrite: bool) -> int:
         """Make ready to append; how many rows are there already. A finished file stays until it is replaced."""
-        refuse_finished(self.path, overwrite)
+        check_output_file(self.path, overwrite=overwrite)
         if self.part.exists():
             self._refuse_other_questions()
             return self._keep_whole_batches()

@@ -5,19 +5,21 @@ from dataclasses import replace
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..clip.formats.hub import BUILT_IN
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
 from ..data.class_mix import mix_of
 from ..data.dataset import Skipped
 from ..data.handed_over import Images, LabelsOfImages, class_numbers, files_below, gather
-from ..errors import ConfigError, DataError, ModelError
+from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
+from ..plurals import counted
 from .answers import Answer, AnswerBatch, NamedImages, answers, batches, every_page
 from .prior import Prior
 from .recipe import MIX, SHARE, Confidence, Recipe
@@ -83,8 +85,9 @@ class Classifier:
     """A frozen CLIP, one client's prompts and the names of the classes.
 
     It has what scikit-learn asks of a fitted classifier, and is fitted by a federation instead of `fit`: there are no
-    parameters to get, set or search. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3)
-    or (n, height, width), or a list of paths, Pillow images or arrays.
+    parameters to get, set or search. `pickle` and `joblib` keep all but the CLIP model, which is found again by its
+    name or path; for other machines there is `export`. Images are a folder, a file, a Pillow image, a uint8 array
+    (n, height, width, 3) or (n, height, width), or a list of paths, Pillow images or arrays.
 
     >>> from fedcopl import simulate
     >>> classifier = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)["client-0"]
@@ -94,10 +97,39 @@ class Classifier:
     (3, 10)
     """
 
+    _estimator_type = "classifier"  # for scikit-learn before 1.6
+
     def __init__(self, predictor: Predictor, recipe: Recipe):
         self.predictor, self.recipe = predictor, recipe
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn from 1.6 on asks an estimator."""
+        from sklearn.utils import ClassifierTags, Tags, TargetTags
+
+        target = TargetTags(required=False)
+        return Tags("classifier", target, classifier_tags=ClassifierTags(), requires_fit=False)
+
+    def fit(self, *_: object, **__: object) -> NoReturn:
+        """Refused: scikit-learn asks whether there is a `fit`, and a federation has done it."""
+        raise ConfigError("fit: a classifier is fitted by a federation; for another one use Federation(...).fit()")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from .loading import restored
+
+        encoder, name = self.predictor.model.encoder, self.predictor.model.encoder.clip.name
+        where = name if name in BUILT_IN or not Path(name).exists() else str(Path(name).resolve())
+        kept = (self.recipe.to_json(), dict(self.predictor.prompts), self.prior, where, encoder.arithmetic.precision)
+        return restored, kept
+
+    def __copy__(self) -> "Classifier":
+        return Classifier(self.predictor, self.recipe)
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> "Classifier":
+        """Copies share what none of them changes."""
+        return Classifier(self.predictor, self.recipe)
+
     @classmethod
+    @naming_arguments()
     def load(
         cls,
         folder: str | Path,
@@ -167,7 +199,7 @@ class Classifier:
         truth = class_numbers(labels, self.recipe.classes, "labels")
         predicted = self.predict_log_proba(images).argmax(axis=1)
         if len(truth) != len(predicted) or not len(truth):
-            raise DataError(f"labels: {len(truth)} for {len(predicted)} images")
+            raise DataError(f"labels: {len(truth)} for {counted(len(predicted), 'image')}")
         return float((predicted == truth).mean())
 
     def answers(self, images: Images, *, top: int = 3, threshold: float | None = None) -> Iterator[Answer]:
@@ -228,6 +260,7 @@ class Classifier:
         recipe = replace(self.recipe, about={**self.recipe.about, MIX: mix})
         return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), recipe)
 
+    @naming_arguments()
     def export(self, folder: str | Path, *, onnx: bool = False, with_backbone: bool = False) -> Path:
         """Write it into a new folder: arrays, settings and a model card, and if asked ONNX and the CLIP model."""
         from .export import export
@@ -244,7 +277,8 @@ class Classifier:
     def __repr__(self) -> str:
         recipe = self.recipe
         whose = f" of {recipe.about['client']}" if recipe.about.get("client") else ""
-        return f"<Classifier{whose}: {len(recipe.classes)} classes, {recipe.config.method} on {recipe.backbone.name}>"
+        classes = counted(len(recipe.classes), "class")
+        return f"<Classifier{whose}: {classes}, {recipe.config.method} on {recipe.backbone.name}>"
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in self._facts())

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algorithm import FloatArray
-from ..algorithm.prototypes import distances
 from ..algorithm.stream_change import SeenImages, StreamChange, classes_moved, stream_changes
 from ..errors import DataError
+from ..plurals import counted
 from ..rng import stream
 from .answers import NamedImages
 from .classifier import Classifier
@@ -51,7 +51,10 @@ def compare_streams(
     earlier, later = _seen(classifier, before, took_part=True), _seen(classifier, recent, took_part=False)
     for name, seen in (("before", earlier), ("recent", later)):
         if len(seen) < FEWEST:
-            raise DataError(f"{name}: {len(seen)} images are too few to tell a change from chance; {FEWEST} are needed")
+            raise DataError(
+                f"{name}: {counted(len(seen), 'image is', 'images are')} too few to tell a change from chance; "
+                f"{FEWEST} are needed"
+            )
     changes = stream_changes(earlier, later, stream(0, "drift"))
     moved = classes_moved(earlier, later)
     most = np.argsort(-np.abs(moved), kind="stable")[:MOVED]
@@ -68,9 +71,9 @@ def _seen(classifier: Classifier, pictures: Iterable[NamedImages], *, took_part:
     if classifier.prior is None:
         return SeenImages(np.exp(log_probs))
     posteriors: FloatArray = np.exp(classifier.prior.answers(log_probs, features))
-    prototypes = classifier.prior.learned.prototypes
+    prototypes = classifier.prior.model.prototypes
     if prototypes is None:
         return SeenImages(posteriors)
     # Who helped to make a prototype is near to it; its own share is taken out again.
     own = posteriors if took_part else None
-    return SeenImages(posteriors, distances(prototypes, features, own).min(axis=1))
+    return SeenImages(posteriors, prototypes.distances(features, own).min(axis=1))

@@ -17,7 +17,8 @@ from ..clip.formats.hub import RELEASES, locate
 from ..clip.formats.hugging_face import WEIGHT_FILES
 from ..clip.formats.open_clip import OPEN_CLIP_WEIGHTS
 from ..errors import RunFolderError
-from ..files import publish_bytes, publish_text
+from ..files import check_output_folder, publish_bytes, publish_text
+from ..plurals import counted
 from ..run.folder import SITE_MIX
 from .classifier import Classifier, Predictor
 from .onnx_export import Difference, export_onnx
@@ -95,8 +96,9 @@ def _head(recipe: Recipe) -> str:
 
 def _what(recipe: Recipe) -> str:
     return (
-        f"It tells {len(recipe.classes)} classes apart. Several sites trained it together without any label, by the "
-        f"method `{recipe.config.method}` of fedcopl, on top of the frozen CLIP model {quoted(recipe.backbone.name)}. "
+        f"It tells {counted(len(recipe.classes), 'class')} apart. "
+        f"Several sites trained it together without any label, by the method "
+        f"`{recipe.config.method}` of fedcopl, on top of the frozen CLIP model {quoted(recipe.backbone.name)}. "
         + _how_good(recipe.about.get("accuracy"))
         + (OTHER_MIX * (MIX in recipe.about))
     )
@@ -106,8 +108,9 @@ def _how_good(accuracy: Mapping[str, Any] | None) -> str:
     if accuracy is None:
         return "The site has no labelled images, so **nobody has measured how often it is right**."
     return (
-        f"On the site's own {accuracy['images']:,} labelled test images **{accuracy['final']:.1%}** of its answers are "
-        f"right; of plain zero-shot CLIP's, {accuracy['zero_shot']:.1%}. Elsewhere it may do worse: it is made for one "
+        f"On the site's own {counted(accuracy['images'], 'labelled test image')} "
+        f"**{accuracy['final']:.1%}** of its answers are right; "
+        f"of plain zero-shot CLIP's, {accuracy['zero_shot']:.1%}. Elsewhere it may do worse: it is made for one "
         "site."
     )
 
@@ -116,15 +119,15 @@ def _beforehand(classes: Sequence[str], prior: Prior | None, whose: str | None) 
     """The mix it answers for, and which part of an answer it is: elsewhere another one may be right."""
     if prior is None:
         return
-    reading, made = prior.learned.reading, prior.learned.prototypes is not None
+    model, made = prior.model, prior.model.prototypes is not None
     looks = ", what images of each class look like over all sites" if made else ""
     yield "## What it knows beforehand"
     yield fill(
         "An answer is made of what the model sees in the image, how far the model leans towards some classes"
         f"{looks}, and **in what mix the classes occur where the image comes from**: "
-        f"log p = {reading.sure:g} ({reading.calm:g} ({reading.text:g} log p(model)"
-        + (f" - {reading.tempering / 2:g} distance^2" if made else "")
-        + ") + lean + log(mix)), up to a number that makes it a probability. It answers for this mix, "
+        f"log p = {model.text_scale:g} log p(model)"
+        + (f" - {model.feature_scale / 2:g} distance^2" if made else "")
+        + " + logit bias + log(class prior), up to a number that makes it a probability. It answers for this mix, "
         + (f"**the one {quoted(whose)}**, not that of its site." if whose else FOUND),
         120,
     )
@@ -143,8 +146,8 @@ def _abstaining(recipe: Recipe) -> str:
         return "It always answers: no threshold was measured."
     return (
         f"Below a probability of {recipe.threshold:.4f} it gives no answer. That is where {recipe.share:.0%} of the "
-        f"{recipe.confidence.images:,} unlabelled images of its own site lie. It says how unusual an image is to the "
-        "classifier, not how often it is wrong."
+        f"{counted(recipe.confidence.images, 'unlabelled image')} of its own site lie. "
+        "It says how unusual an image is to the classifier, not how often it is wrong."
     )
 
 
@@ -211,12 +214,12 @@ class Exported:
 
 def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> Exported:
     """Everything goes into a temporary folder, which gets its name when it is complete."""
-    refuse_taken(folder)
+    check_output_folder(folder, new=True)
     part = folder.with_name(f".{folder.name}.part")
     try:
         shutil.rmtree(part, ignore_errors=True)
         difference = _write(classifier, part, onnx, with_backbone)
-        if folder.exists():  # refuse_taken has seen that it is empty
+        if folder.exists():  # and is empty, as was checked
             folder.rmdir()
         part.rename(folder)
     except OSError as error:
@@ -224,12 +227,6 @@ def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_bac
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return Exported(folder, difference)
-
-
-def refuse_taken(folder: Path) -> None:
-    """Nothing is ever overwritten."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder}: is there already; choose another name")
 
 
 def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:

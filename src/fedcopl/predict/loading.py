@@ -3,21 +3,24 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ..clip.formats.hub import BUILT_IN, RELEASES
-from ..clip.frozen_clip import fingerprint
+from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
 from ..federation.state_arrays import below
 from ..files import no_folder
+from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
 from ..published import load_written
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
@@ -36,11 +39,13 @@ from .recipe import (
     Recipe,
     TrainedOn,
     is_exported,
+    parse_recipe,
     read_prior_numbers,
     read_recipe,
 )
 
 PromptArrays = Mapping[str, NDArray[np.float32]]
+_CLIPS: WeakValueDictionary[str, Clip] = WeakValueDictionary()  # of unpickled classifiers, by their fingerprint
 
 
 def load(
@@ -66,12 +71,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
     recipe = read_recipe(folder / CONFIG)
     where = backbone or _where(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
-    found, wanted = fingerprint(model.encoder.clip), recipe.backbone.fingerprint
-    if found != wanted:
-        raise ModelError(
-            f"{where}: is not the CLIP model that {folder} was trained on, {recipe.backbone.name}: "
-            f"its fingerprint is {found}, not {wanted}"
-        )
+    _refuse_another(model.encoder.clip, recipe.backbone, where, str(folder))
     arrays, numbers = read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
@@ -79,6 +79,32 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
+
+
+def restored(written: str, prompts: PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
+    """A classifier from what `pickle` kept of it: all but its CLIP, which is loaded once for all that have the same."""
+    recipe = parse_recipe(written, "the pickled classifier")
+    wanted = recipe.backbone.fingerprint
+    clip = _CLIPS.get(wanted)
+    try:
+        model = _build(recipe.config, recipe.classes, recipe.template, where, "auto", precision, clip).model
+    except ModelError as error:
+        raise ModelError(
+            f"a pickled classifier has no CLIP model here: {error}; for other machines, export it"
+        ) from error
+    if clip is None:
+        _refuse_another(model.encoder.clip, recipe.backbone, where, "the pickled classifier")
+        _CLIPS[wanted] = model.encoder.clip
+    return Classifier(Predictor(model, prompts, prior), recipe)
+
+
+def _refuse_another(clip: Clip, trained_on: TrainedOn, where: str | Path, whose: str) -> None:
+    found, wanted = fingerprint(clip), trained_on.fingerprint
+    if found != wanted:
+        raise ModelError(
+            f"{where}: is not the CLIP model that {whose} was trained on, {trained_on.name}: "
+            f"its fingerprint is {found}, not {wanted}"
+        )
 
 
 def _prior_of(arrays: Mapping[str, NDArray[np.float64]], numbers: Mapping[str, float], model: PromptedModel) -> Prior:
@@ -125,10 +151,20 @@ class FinishedRun:
         self.outcome = read_finished(folder)
         self.classes = self.outcome.classes
         self.template = self.outcome.template or self.config.model.template or TEMPLATE
-        where = backbone or self.config.model.backbone
-        self._built = _build(self.config, self.classes, self.template, where, device, precision)
-        self.model: PromptedModel = self._built.model
-        self.fingerprint = fingerprint(self.model.encoder.clip)
+        self._where = (backbone or self.config.model.backbone, device, precision)
+
+    @cached_property
+    def _built(self) -> BuiltModel:
+        """Loaded when it is first needed: a wrong name of a client is found before."""
+        return _build(self.config, self.classes, self.template, *self._where)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.model.encoder.clip)
+
+    @property
+    def model(self) -> PromptedModel:
+        return self._built.model
 
     @property
     def clients(self) -> list[str]:
@@ -145,7 +181,7 @@ class FinishedRun:
             raise ConfigError(f"{self.folder}: has a classifier for each client; name one with --client ({known})")
         near = difflib.get_close_matches(client, self.clients, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"--client: {self.folder} has no client {client!r} ({known}){hint}")
+        raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){hint}")
 
     def classifier(self, client: str) -> Classifier:
         """One client's model as its last exam saw it: where all began, its own arrays, and the server's."""
@@ -154,7 +190,7 @@ class FinishedRun:
             **self._arrays("server"),
             **self._arrays(f"clients/{file_name(client)}"),  # also what a site keeps because the average harms it
         }
-        backbone = TrainedOn(_public_name(self.config.model.backbone), self.fingerprint)
+        backbone = TrainedOn(_public_name(self.config.model.backbone), self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
         return Classifier(Predictor(self.model, prompts, self._prior(client)), recipe)
 
@@ -185,13 +221,19 @@ class FinishedRun:
 
 
 def _build(
-    config: RunConfig, classes: Sequence[str], template: str, backbone: str | Path, device: str, precision: str
+    config: RunConfig,
+    classes: Sequence[str],
+    template: str,
+    backbone: str | Path,
+    device: str,
+    precision: str,
+    clip: Clip | None = None,
 ) -> BuiltModel:
     """The method of the settings on its frozen CLIP, or on the same CLIP from another place."""
     here = {"backbone": str(backbone), "device": device, "precision": precision, "threads": 0}
     settings = config.model_dump()
     wanted = RunConfig.from_mapping({**settings, "model": {**settings["model"], **here}}, "the classifier")
-    return build_model(wanted, build_clip(wanted.model), classes, template)
+    return build_model(wanted, clip or build_clip(wanted.model), classes, template)
 
 
 def _public_name(backbone: str) -> str:
@@ -201,8 +243,7 @@ def _public_name(backbone: str) -> str:
 
 def _training(config: RunConfig, clients: Sequence[str], own: ClientRecord) -> Iterator[tuple[str, Any]]:
     """What a reader of the model card wants to know; no path, no file name."""
-    yield "method", config.method
-    yield "labeler", config.labeler
+    yield "method", run_title(config)
     yield "rounds", config.rounds
     yield "epochs", config.train.epochs
     yield "learning rate", config.train.lr

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..algorithm.balance import LOWEST
 from ..clip.formats.files import first_sentence
 from ..errors import ModelError
 from ..files import publish_bytes
@@ -26,6 +25,7 @@ from .prior import Prior
 LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # differences beyond which the file is not believed
 LARGEST_FILE = 2**31 - 2**20  # what one file of this format can hold
 INPUT, OUTPUTS = "pixels", ("logits", "probabilities")
+LOWEST = -1e4  # scores are cut there: exp is 0 long before, and 32 bits keep what is added
 LOG_PRIOR = "log_prior"  # of the mix the answers are for: in the file, and an input that may be given beside the pixels
 CHECKED_BATCHES = (1, 2, 17)
 
@@ -56,7 +56,7 @@ class Baked(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         method, encoder = self.model.method, self.model.encoder
         tokens = self.vision.embed((pixels.float() / 255 - self.mean) / self.std)
-        images = method.images(encoder, method.frozen(encoder, tokens), self.named)
+        images = self.model.images(method.frozen(encoder, tokens), self.named)
         logits = method.personal(encoder, images, self.classes, self.named)
         if self.head is not None:
             features = encoder.image_features(tokens) if self.head.looks else None
@@ -65,36 +65,36 @@ class Baked(nn.Module):
 
 
 class PriorHead(nn.Module):
-    """`Learned.answers` in torch: log p and plain features to log p~. The mix can be set."""
+    """`PosteriorModel.log_posteriors` in torch. The class prior can be set."""
 
     log_prior: Tensor
 
     def __init__(self, prior: Prior):
         super().__init__()
-        reading, prototypes = prior.learned.reading, prior.learned.prototypes
-        self.text, self.tempering, self.calm, self.sure = reading.text, reading.tempering, reading.calm, reading.sure
-        self.looks, self.bias = prototypes is not None, _single(reading.bias)
-        self.register_buffer(LOG_PRIOR, _single(np.maximum(np.log(prior.mix), LOWEST)))
+        model, prototypes = prior.model, prior.model.prototypes
+        self.text_scale, self.feature_scale = model.text_scale, model.feature_scale
+        self.looks, self.bias = prototypes is not None, _single(model.logit_bias)
+        self.register_buffer(LOG_PRIOR, _single(np.log(prior.mix)))
         if prototypes is not None:
-            means = prototypes.total / prototypes.images[:, None]
-            # Around their own middle: in numbers of 32 bits, distances between far points are lost in their lengths.
+            means = prototypes.totals / prototypes.counts[:, None]
+            # Around their own mean: in numbers of 32 bits, distances between far points are lost in their lengths.
             self.middle, self.means = _single(means.mean(axis=0)), _single((means - means.mean(axis=0)).T)
             self.lengths = _single(((means - means.mean(axis=0)) ** 2).sum(axis=1))
-            self.whiten, self.worth = _single(prototypes.whiten), _single(prototypes.images / (prototypes.images + 1))
+            self.whiten, self.worth = _single(prototypes.whiten), _single(prototypes.counts / (prototypes.counts + 1))
+            self.log_determinant = _single(len(prototypes.whiten) * np.log1p(1 / prototypes.counts))
 
     def forward(self, log_probs: Tensor, features: Tensor | None) -> Tensor:
-        scores = self.text * log_probs
+        scores = self.text_scale * log_probs + self.bias
         if features is not None:
-            scores = scores - self.tempering / 2 * self._distances(features)
-        # The mix is added last: nothing that is constant may be added to it beforehand, or it could not be set.
-        unmixed = (self.calm * scores).clamp(min=LOWEST) + self.bias
-        return (self.sure * (unmixed + self.log_prior)).log_softmax(-1)
+            scores = scores - self.feature_scale / 2 * self._distances(features)
+        # The prior is added last: a constant added to it beforehand would be folded into it, and it could not be set.
+        return (scores.clamp(min=LOWEST) + self.log_prior).log_softmax(-1)
 
     def _distances(self, features: Tensor) -> Tensor:
-        """As `prototypes.distances`, for images that no prototype was made of."""
+        """As `Prototypes.distances`, for images that no prototype was made of."""
         whitened = features @ self.whiten - self.middle
         squares = (whitened**2).sum(-1, keepdim=True) - 2 * whitened @ self.means + self.lengths
-        return squares.clamp(min=0.0) * self.worth
+        return squares.clamp(min=0.0) * self.worth + self.log_determinant
 
 
 def _single(array: NDArray[np.float64]) -> Tensor:

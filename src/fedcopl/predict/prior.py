@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..algorithm import FloatArray
-from ..algorithm.priors import Learned, learn_nothing
 from ..data.class_mix import read_shares
 from ..errors import ConfigError, ModelError
+from ..priors.label_shift import label_shift
+from ..priors.posterior import PosteriorModel, log_softmax, no_priors
 from ..run.folder import SITE_MIX
 
 PRIOR = "prior/"  # before the names of its arrays, among a classifier's others
-NUMBERS = ("text", "tempering", "calm", "sure", "uneven")  # of `Learned`, in the order of their array
+NUMBERS = ("text_scale", "feature_scale")  # of `PosteriorModel`, in the order of their array
+STRENGTH = 0.1  # of a class prior estimated from given images, where the run found none for its clients
 WORDS = ("site", "none")  # for --prior of a classifier; anything else is a file
 IMAGES = "images"  # for --prior where there are images to find it out from
 
@@ -22,61 +26,66 @@ IMAGES = "images"  # for --prior where there are images to find it out from
 class Prior:
     """What all sites know, and the mix of classes that answers are given for: the site's own, unless it was changed."""
 
-    learned: Learned
+    model: PosteriorModel
     mix: FloatArray  # (C,), positive, of sum 1
 
     @classmethod
     def of_nothing(cls, classes: int) -> "Prior":
         """For a classifier without priors: no lean, no prototypes, and all classes equally common."""
-        learned = learn_nothing(classes)
-        return cls(learned, learned.reading.mix)
+        model = no_priors(classes)
+        return cls(model, model.class_prior)
 
     def answers(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """log p~ of new images, (n, C), from log p and the features of plain CLIP."""
-        return self.learned.answers(log_probs, features, self.mix)
+        return self.model.log_posteriors(log_probs, features, self.mix)
 
     def everybodys(self) -> "Prior":
         """For images of anywhere: the mix of all sites together."""
-        return self.with_mix(self.learned.reading.mix)
+        return self.with_mix(self.model.class_prior)
 
     def with_mix(self, mix: FloatArray) -> "Prior":
         return replace(self, mix=mix)
 
     def fitted_to(self, log_probs: FloatArray, features: FloatArray) -> "Prior":
         """For these images: in the mix that they themselves show."""
-        view = self.learned.view(log_probs, features)
-        return self.with_mix(view.site_prior(self.learned.reading).mix)
+        model = self.model
+        distances = 0.0 if model.prototypes is None else model.prototypes.distances(features)
+        posteriors = np.exp(log_softmax(model.scores(log_probs, distances) + np.log(model.class_prior)))
+        strength = STRENGTH if math.isinf(model.strength) else model.strength
+        return self.with_mix(label_shift(posteriors / model.class_prior, model.class_prior, strength))
 
     def named_mix(self, classes: Sequence[str]) -> dict[str, float]:
         return dict(zip(classes, self.mix.tolist(), strict=True))
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """All of it, to be stored."""
-        return {**self.learned.to_arrays(), SITE_MIX: self.mix}
+        return {**self.model.to_arrays(), SITE_MIX: self.mix}
 
     def to_numbers(self) -> dict[str, float]:
         """What can be read without the arrays."""
-        return dict(zip(NUMBERS, self.learned.to_arrays()["numbers"].tolist(), strict=True))
+        return dict(zip(NUMBERS, self.model.to_arrays()["numbers"].tolist(), strict=True))
 
 
 def prior_from(arrays: Mapping[str, FloatArray], classes: int, width: int) -> Prior:
     """What `Prior.to_arrays` gave; ModelError for anything that could not have been."""
     fitting: dict[str, tuple[int, ...]] = {
-        "bias": (classes,),
-        "mix": (classes,),
+        "logit_bias": (classes,),
+        "class_prior": (classes,),
         "numbers": (len(NUMBERS),),
         SITE_MIX: (classes,),
     }
+    if "strength" in arrays:
+        fitting["strength"] = (1,)
     if "whiten" in arrays:
-        fitting |= {"images": (classes,), "total": (classes, width), "whiten": (width, width)}
+        fitting |= {"counts": (classes,), "totals": (classes, width), "whiten": (width, width)}
     for name, shape in fitting.items():
         if name not in arrays:
             raise ModelError(f"the priors lack the array {name!r}")
         if arrays[name].shape != shape:
             raise ModelError(f"the array {name!r} of the priors has the shape {arrays[name].shape}, not {shape}")
-    if any(not (mix > 0).all() or not math.isclose(mix.sum(), 1) for mix in (arrays["mix"], arrays[SITE_MIX])):
+    if any(not (mix > 0).all() or not math.isclose(mix.sum(), 1) for mix in (arrays["class_prior"], arrays[SITE_MIX])):
         raise ModelError("a mix of classes in the priors is not positive shares that add up to 1")
-    return Prior(Learned.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_MIX])
+    return Prior(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_MIX])
 
 
 def shares_for(prior: str, words: Sequence[str] = WORDS) -> dict[str, Any] | None:

@@ -136,42 +136,54 @@ def is_exported(folder: Path) -> bool:
 
 def read_recipe(file: Path) -> Recipe:
     """From config.json; the first thing wrong with it is an error that names it."""
-    return _recipe(_read(file), file)
+    return parse_recipe(_text_of(file), str(file))
+
+
+def parse_recipe(text: str, origin: str) -> Recipe:
+    """What `Recipe.to_json` wrote; errors name the origin of the text."""
+    return _recipe(_parsed(text, origin), origin)
 
 
 def read_prior_numbers(file: Path) -> dict[str, float] | None:
     """The numbers of the prior in config.json; None in folders of version 0.1, and where there is no prior."""
-    written = _read(file)
-    return _part(written, "prior", _numbers, file) if "prior" in written else None
+    written = _parsed(_text_of(file), str(file))
+    return _part(written, "prior", _numbers, str(file)) if "prior" in written else None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _text_of(file: Path) -> str:
     try:
-        written = json.loads(file.read_text(encoding="utf-8"))
+        return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
+
+
+def _parsed(text: str, origin: str) -> dict[str, Any]:
+    try:
+        written = json.loads(text)
+    except ValueError as error:
+        raise ModelError(f"{origin}: cannot be read: {error}") from error
     if not isinstance(written, dict) or written.get("model_type") != KIND:
-        raise ModelError(f"{file}: describes no classifier of fedcopl")
+        raise ModelError(f"{origin}: describes no classifier of fedcopl")
     if written.get("format") not in (FORMAT, WITH_PRIOR):
         known = f"{FORMAT} and {WITH_PRIOR}"
-        raise ModelError(f"{file}: is of format {written.get('format')!r}; this version of fedcopl reads {known}")
+        raise ModelError(f"{origin}: is of format {written.get('format')!r}; this version of fedcopl reads {known}")
     return written
 
 
-def _recipe(plain: Mapping[str, Any], file: Path) -> Recipe:
-    part = {name: _part(plain, name, read, file) for name, read in READERS.items()}
-    part["config"] = _part(plain, "method", lambda method: _config(plain), file)
-    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), file)
+def _recipe(plain: Mapping[str, Any], origin: str) -> Recipe:
+    part = {name: _part(plain, name, read, origin) for name, read in READERS.items()}
+    part["config"] = _part(plain, "method", lambda method: _config(plain), origin)
+    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin)
     return Recipe(**part)
 
 
-def _part(plain: Mapping[str, Any], name: str, read: Callable[[Any], Any], file: Path) -> Any:
+def _part(plain: Mapping[str, Any], name: str, read: Callable[[Any], Any], origin: str) -> Any:
     if name not in plain:
-        raise ModelError(f"{file}: lacks {name!r}")
+        raise ModelError(f"{origin}: lacks {name!r}")
     try:
         return read(plain[name])
     except (ValueError, TypeError, KeyError, AttributeError, FedCoPLError) as error:
-        raise ModelError(f"{file}: {name!r} cannot be used: {error}") from error
+        raise ModelError(f"{origin}: {name!r} cannot be used: {error}") from error
 
 
 def _classes(names: Any) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..config import RunConfig
 from ..errors import ConfigError
+from ..labelers import choose_labeler
 
 UNIT = "one site"
 NOISY_STEPS = 3  # exchanges of balance, where each one is paid for with noise
@@ -55,8 +56,8 @@ def planned_releases(config: RunConfig) -> int:
     """How many releases a site that is always there takes part in: balance once, counts at each refresh, prompts in
     each round."""
     refreshes = -(-config.rounds // config.labels.refresh_every)
-    counts = refreshes if config.is_cooperative else 0
-    balance = NOISY_STEPS if config.adapts and config.priors.balance else 0
+    counts = refreshes if choose_labeler(config).cooperative else 0
+    balance = NOISY_STEPS if config.adapts and config.priors.logit_bias else 0
     return config.rounds + counts + balance
 
 

@@ -129,12 +129,10 @@ class Teller:
         return Estimated(None, masked), secrets
 
     def adaptation(self, sums: Values, ask: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
-        """The sums for the priors, as the server gets them. With noise only what balance needs is let out."""
+        """The sums for the priors, as the server gets them; with noise the estimation asks for the logit bias only."""
         privacy, again = self.config.privacy, said_before(ask, secrets)
         if again is not None:
             return Adapted(np.frombuffer(again, np.float64)), secrets
-        if privacy.noise and (ask.wanted != "predicted" or len(ask.readings) != 1):
-            raise CannotAnswer(f"asked for sums of {ask.wanted}, which are not let out where there is noise")
         values = self._noised(sums, privacy.count_clip, COUNT_BITS, ask, secrets) if privacy.noise else sums
         if not privacy.secure_sums:
             return Adapted(values), self._remember_saying(ask, values.tobytes(), secrets)

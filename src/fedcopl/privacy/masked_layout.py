@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import CannotAnswer
 from ..messages import Shared
+from ..plurals import counted
 
 COUNT_BITS, PROMPT_BITS = 16, 32
 LARGEST_PROMPT = 2.0**15  # of any value in a prompt; theirs are about 1
@@ -146,7 +147,9 @@ def shaped(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDArra
 def _words(steps: Values, clients: int) -> Words:
     largest = 2**62 // clients
     if not np.abs(steps).max(initial=0.0) <= largest:
-        raise CannotAnswer(f"its numbers are too large to be summed over {clients} clients: the sum might overflow")
+        raise CannotAnswer(
+            f"its numbers are too large to be summed over {counted(clients, 'client')}: the sum might overflow"
+        )
     return np.rint(steps).astype(np.int64).view(np.uint64)
 
 

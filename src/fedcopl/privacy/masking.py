@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from ..errors import CannotAnswer
+from ..plurals import counted
 from .mask_session import KEY, KEYS, NONCE, SHARE, Random, Session, split
 from .masked_layout import Words
 
@@ -124,7 +125,9 @@ def mask(session: Session, numbers: Words, peers: Collection[str], question: str
         raise CannotAnswer("asked for a masked answer without new keys for it")
     me = own_name(session, session.roster)
     if not {me} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
-        raise CannotAnswer(f"asked for a masked answer among {len(peers)} clients; {needed} different ones are needed")
+        raise CannotAnswer(
+            f"asked for a masked answer among {counted(len(peers), 'client')}; {needed} different ones are needed"
+        )
     label = (session.transcript, question)
     masked = numbers + own_mask(thirds(session.private)[2], len(numbers), label)
     for other in peers:
@@ -155,7 +158,9 @@ def unmask(
     if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
         raise CannotAnswer("asked to take off masks of others than those its own were made with")
     if me not in survivors or len(set(survivors)) < needed:
-        raise CannotAnswer(f"asked to take off the masks of {len(survivors)} clients; at least {needed} are needed")
+        raise CannotAnswer(
+            f"asked to take off the masks of {counted(len(survivors), 'client')}; at least {needed} are needed"
+        )
     opened = {other: open_shares(session, other, me, sealed.get(other, b"")) for other in session.peers}
     return {other: two[other in survivors] for other, two in opened.items() if two is not None}
 

@@ -6,6 +6,7 @@ from itertools import chain, combinations, islice
 
 import numpy as np
 
+from ..plurals import counted
 from .mask_session import KEY, SECRET, combine, transcript
 from .masked_layout import Words
 from .masking import own_mask, pair_mask, public_of, thirds
@@ -21,9 +22,11 @@ class CannotUnmask(Exception):
 
     def __init__(self, shares: Mapping[str, int]):
         client, helped = next(iter(shares.items()))
-        super().__init__(f"{helped} clients helped to take off the masks of {client}, but the shares do not fit")
+        super().__init__(
+            f"{counted(helped, 'client')} helped to take off the masks of {client}, but the shares do not fit"
+        )
         self.reasons = {
-            client: f"its masks did not come off: the shares of {helped} clients do not fit"
+            client: f"its masks did not come off: the shares of {counted(helped, 'client')} do not fit"
             for client, helped in shares.items()
         }
 

@@ -99,6 +99,11 @@ class RunGroup:
     done: int
 
     @property
+    def method(self) -> str:
+        """What ran, as tables call it; empty in folders that do not say it."""
+        return self.runs[0].outcome.method
+
+    @property
     def seeds(self) -> str:
         return ", ".join(str(run.outcome.seed) for run in self.runs)
 
@@ -163,12 +168,12 @@ def _group(label: str, runs: Sequence[ComparedRun]) -> RunGroup:
 
 
 def labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:
-    """What each group is called: as its runs are named, else by what is special about it, else after its folder."""
-    names = [[runs[0].outcome.name for runs in groups]]
+    """What each group is called: as its runs are named, else by what ran, by differing settings, by its folder."""
+    names = [[runs[0].outcome.name for runs in groups], [runs[0].outcome.method for runs in groups]]
     if differ:
         names.append([_by_settings(runs[0], differ) for runs in groups])
     for candidate in names:
-        if len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= LONG_LABEL:
+        if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= LONG_LABEL:
             return candidate
     return short_folders([runs[0].folder for runs in groups])
 

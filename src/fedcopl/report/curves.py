@@ -216,7 +216,7 @@ def cost_charts(outcome: Outcome) -> list[LineChart]:
 
 
 @dataclass(frozen=True)
-class Step:
+class TimeShare:
     """One kind of work, and how long it took in all."""
 
     name: str
@@ -224,14 +224,24 @@ class Step:
     share: float
 
 
-STEPS = {"estimate": "labelling", "select": "choosing", "train": "training", "evaluate": "evaluating"}
+STEPS = {
+    "adapt": "learning the priors",
+    "estimate": "labelling",
+    "select": "choosing",
+    "train": "training",
+    "evaluate": "evaluating",
+}
 
 
-def time_by_step(outcome: Outcome) -> list[Step]:
-    """Where the time went, as far as it was taken; the rest is loading, averaging and writing."""
+def time_by_step(outcome: Outcome) -> list[TimeShare]:
+    """Wall time by kind of request; the rest is loading, averaging, measuring and writing.
+
+    Shares never exceed 1, also of folders whose times are sums over workers that ran at the same time.
+    """
     sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
     known = {name: seconds for name, seconds in sums.items() if seconds}
     if not known or not outcome.seconds:
         return []
-    rest = max(0.0, outcome.seconds - sum(known.values()))
-    return [Step(name, seconds, seconds / outcome.seconds) for name, seconds in (known | {"all else": rest}).items()]
+    whole = max(outcome.seconds, sum(known.values()))
+    known["all else"] = whole - sum(known.values())
+    return [TimeShare(name, seconds, seconds / whole) for name, seconds in known.items()]

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from ..plurals import counted
+
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS, NOTHING, SPACE = "\N{MINUS SIGN}", "\N{EN DASH}", "\N{NO-BREAK SPACE}"
 
@@ -91,8 +93,8 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60:,}{SPACE}h {minutes % 60:02}{SPACE}min"
 
 
-def several(number: int, one: str, many: str) -> str:
-    return f"{count(number)}{SPACE}{one if number == 1 else many}"
+def several(number: int, one: str, many: str = "") -> str:
+    return counted(number, one, many).replace(" ", SPACE, 1)
 
 
 def shortened(text: str, most: int) -> str:

@@ -21,6 +21,7 @@ from ..data.reading import BadImage, ImageReading
 from ..data.records import printable
 from ..errors import DataError, RunFolderError
 from ..files import no_folder
+from ..plurals import counted
 from ..run.believed_labels import BelievedLabels, HeldImages, read_images, read_labels
 from ..run.checkpoint import load_checkpoint
 
@@ -130,7 +131,7 @@ def open_gallery(folder: Path, client: str | None) -> StoredGallery:
         raise RunFolderError(f"{folder}: the client {printable(name)} {why}")
     beliefs = beliefs_of(refreshes, _trained_as(folder, name, len(held.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
-        raise RunFolderError(f"{folder}: its labels do not fit its {len(classes)} classes")
+        raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
     shown = [printable(image) for image in held.names]
     return StoredGallery(printable(name), [printable(name) for name in classes], shown, beliefs, _images(folder, held))
 
@@ -141,7 +142,7 @@ def choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> s
     if wanted is None and len(clients) == 1:
         return clients[0]
     if wanted is None:
-        raise RunFolderError(f"{folder}: has {len(clients)} clients; name one with --client ({shown})")
+        raise RunFolderError(f"{folder}: has {counted(len(clients), 'client')}; name one with --client ({shown})")
     found = [name for name in clients if wanted in (name, printable(name))]
     if not found:
         raise RunFolderError(f"{folder}: has no client {wanted}; its clients are: {shown}")

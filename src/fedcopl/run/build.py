@@ -109,13 +109,13 @@ def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> 
     )
 
 
-def known_mix(config: RunConfig, classes: Sequence[str]) -> FloatArray | None:
-    """In what mix the classes occur over all sites together, (C,), where the settings name a file that says it."""
-    if not config.priors.mix:
+def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray | None:
+    """Return the class prior over all clients, (C,), where the settings name a file with it."""
+    if not config.priors.class_prior:
         return None
-    if not config.priors.balance:
-        raise ConfigError("priors.mix: is what the answers are balanced to, and priors.balance is off")
-    return mix_of(read_shares(Path(config.priors.mix)), classes, config.priors.mix)
+    if not config.priors.logit_bias:
+        raise ConfigError("priors.class_prior: is for the logit bias, and priors.logit_bias is off")
+    return mix_of(read_shares(Path(config.priors.class_prior)), classes, config.priors.class_prior)
 
 
 def build_images(dataset: Dataset, transform: ImageTransform, watcher: Watcher) -> Prepared:

@@ -1,7 +1,4 @@
-"""A run between two rounds, in one file: all that `--resume` needs, replaced as a whole after each round.
-
-Where there are thousands of clients, it says where their states are (`state_store`) instead of holding them.
-"""
+"""A run between two rounds, in one file: all that `--resume` needs, replaced as a whole after each round."""
 
 import json
 from collections.abc import Mapping
@@ -13,19 +10,18 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..algorithm.priors import Learned
 from ..errors import RunFolderError
 from ..federation.claims import known_claims
-from ..federation.client import ClientState
+from ..federation.client_state import ClientState
 from ..federation.server import ServerState
 from ..federation.state_arrays import Tensors, below, state_from, state_tensors
 from ..files import write_bytes
+from ..plurals import counted
+from ..priors.posterior import PosteriorModel
 from .record import Outcome, to_plain
 from .record_reader import read_outcome
-from .state_store import STATES, StoredStates
 
 CHECKPOINT = "checkpoint.safetensors"
-SPANS = "spans"  # among the arrays: where states are that are in files of their own, by spans of bytes
 
 
 @dataclass(frozen=True)
@@ -40,10 +36,14 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     server, clients = checkpoint.server, checkpoint.clients
     tensors: Tensors = {f"server/{name}": value for name, value in server.shared.items()}
-    if server.learned is not None:
-        tensors |= {f"learned/{name}": value for name, value in server.learned.to_arrays().items()}
+    tensors |= {f"prior_totals/{step}": total for step, total in enumerate(server.prior_totals)}
+    if server.prior_model is not None:
+        tensors |= {f"prior_model/{name}": value for name, value in server.prior_model.to_arrays().items()}
+    if server.class_prior is not None:
+        tensors["class_prior"] = server.class_prior
     tensors |= {f"good/{name}": value for name, value in (server.good or {}).items()}
-    tensors |= _stored_tensors(clients) if isinstance(clients, StoredStates) else _client_tensors(clients)
+    for number, state in enumerate(clients.values()):
+        tensors |= {f"client/{number}/{name}": value for name, value in state_tensors(state).items()}
     for number, upload in enumerate(server.uploads.values()):
         tensors |= {f"upload/{number}/{name}": value for name, value in upload.items()}
     tensors, again = _each_once(tensors)
@@ -59,25 +59,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "left_out": dict(server.left_out),
         "claims": {client: asdict(said) for client, said in server.claims.items()},
         "seen": server.seen,
+        "prior_steps": len(server.prior_totals),
         "clients": tuple(clients),
-        "state_files": clients.files() if isinstance(clients, StoredStates) else None,
     }
     # The header of a safetensors file is limited in size; the records of a long run are not.
     tensors["records"] = np.frombuffer(json.dumps(to_plain(checkpoint.outcome)).encode(), np.uint8)
     write_bytes(folder / CHECKPOINT, save(tensors, {"about": json.dumps(about)}))
-    if isinstance(clients, StoredStates):
-        clients.committed()
-
-
-def _client_tensors(clients: Mapping[str, ClientState]) -> Tensors:
-    numbered = enumerate(map(state_tensors, clients.values()))
-    return {f"client/{number}/{name}": value for number, own in numbered for name, value in own.items()}
-
-
-def _stored_tensors(clients: StoredStates) -> Tensors:
-    """Where they are; they are on the disk before anything says so."""
-    clients.flush()
-    return {SPANS: clients.to_rows()}
 
 
 def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
@@ -99,7 +86,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     if not file.exists():
         return None
     try:
-        return _checkpoint(folder, *_read(file))
+        return _checkpoint(*_read(file))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise RunFolderError(f"{file}: is damaged and cannot be resumed from: {error}") from error
 
@@ -109,9 +96,9 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
         return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["about"])  # noqa: SIM118
 
 
-def _checkpoint(folder: Path, tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
+def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
     tensors = tensors | {name: tensors[other] for name, other in about.get("again", {}).items()}
-    learned = below(tensors, "learned/")
+    model = below(tensors, "prior_model/")
     server = ServerState(
         about["round"],
         below(tensors, "server/"),
@@ -122,20 +109,18 @@ def _checkpoint(folder: Path, tensors: Tensors, about: dict[str, Any]) -> Checkp
         _by_client(tensors, "upload/", about["uploads"]),
         about.get("left_out", {}),
         about.get("width", 0),
-        Learned.from_arrays(learned) if learned else None,
+        PosteriorModel.from_arrays(model) if model else None,
+        tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
         below(tensors, "good/") or None,
         known_claims(about.get("claims", {})),
         tuple(about.get("seen", ())),
+        tensors.get("class_prior"),
     )
-    states: Mapping[str, ClientState]
-    if about.get("state_files") is not None:
-        states = StoredStates.from_rows(folder / STATES, about["clients"], about["state_files"], tensors[SPANS])
-    else:
-        clients = _by_client(tensors, "client/", about["clients"])
-        states = {client: state_from(own) for client, own in clients.items()}
+    clients = _by_client(tensors, "client/", about["clients"])
+    states = {client: state_from(own) for client, own in clients.items()}
     outcome = read_outcome(json.loads(tensors["records"].tobytes())).outcome
     if len(outcome.rounds) != server.round:
-        raise ValueError(f"it tells of {len(outcome.rounds)} rounds, and is after round {server.round}")
+        raise ValueError(f"it tells of {counted(len(outcome.rounds), 'round')}, and is after round {server.round}")
     return Checkpoint(server, states, outcome)
 
 

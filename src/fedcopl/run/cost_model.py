@@ -23,6 +23,7 @@ from ..clip.tower_work import (
     weight_bytes,
 )
 from ..config import RunConfig
+from ..labelers import choose_labeler
 from ..messages import (
     Ask,
     Estimate,
@@ -196,7 +197,7 @@ def bytes_sent(config: RunConfig, method: Method, shapes: Mapping[str, Shape], s
     """Up and down, to the byte, of a run without priors and secure sums whose method sends nobody others' prompts."""
     shared: Shared = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     who = 1 if method.pools else size.clients
-    counts = np.zeros(size.classes, np.int64) if config.is_cooperative else None
+    counts = np.zeros(size.classes, np.int64) if choose_labeler(config).cooperative else None
     checks = (0.0,) * (GUARD_SUMS if config.train.held_out and not config.privacy.noise else 0)
     refreshes = math.ceil(config.rounds / config.labels.refresh_every)
     measured = sum((r + 1) % config.evaluation.every == 0 or r + 1 == config.rounds for r in range(config.rounds))

@@ -17,9 +17,9 @@ from safetensors.numpy import load
 from ..clip.frozen_clip import Clip
 from ..config import RunConfig
 from ..errors import ConfigError, RunFolderError
-from ..federation.client import ClientState
+from ..federation.client_state import ClientState
 from ..federation.learner import Prompts
-from ..methods import choose_method
+from ..methods import METHODS, choose_method
 from ..methods.base import Method
 from .build import backbone_name
 from .folder import SETTINGS, SHARED_PROMPTS, own_prompts_file
@@ -106,9 +106,10 @@ def fitted(earlier: EarlierRun, config: RunConfig, clip: Clip, classes: Sequence
 def _refuse_another_kind(earlier: EarlierRun, config: RunConfig, method: Method, clip: Clip) -> None:
     outcome, folder = earlier.outcome, earlier.folder
     if not method.trains:
-        raise ConfigError(f"--from: method={config.method} trains nothing, so it cannot go on from a run")
-    if outcome.method != method.title:
-        raise ConfigError(f"{folder}: was a run of {outcome.method}, and this is one of {method.title}")
+        raise ConfigError(f"earlier: method={config.method} trains nothing, so it cannot go on from a run")
+    before = outcome.setting("method")
+    if METHODS.get(before) is not METHODS[config.method]:
+        raise ConfigError(f"{folder}: was a run with method={before}, and this one has method={config.method}")
     if set(earlier.shared) != set(method.shared()):
         had, wanted = (", ".join(sorted(names)) or "nothing" for names in (earlier.shared, method.shared()))
         raise ConfigError(f"{folder}: averaged {had}, and this run averages {wanted}")

@@ -30,19 +30,19 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from ..algorithm.priors import Learned
 from ..config import RunConfig, by_full_name
 from ..errors import RunFolderError
-from ..federation.adaptation import PriorState
-from ..federation.client import ClientState
+from ..federation.client_state import ClientState
+from ..federation.prior_estimation import PriorState
 from ..federation.server import ServerState
-from ..files import make_folders, write_bytes, write_many, write_text
+from ..files import check_output_folder, make_folders, write_bytes, write_many, write_text
+from ..priors.posterior import PosteriorModel
 from ..published import load_written
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from .record import Outcome, round_to_plain, to_plain
 
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
-EXAMPLES, REPORT, ENDED = "examples.json", "report.html", "ended.txt"
+EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", "skipped.jsonl"
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # files that Windows cannot have
 SHARED_PROMPTS = "prompts/server.safetensors"
 PRIORS, SITE_MIX = "prompts/priors.safetensors", "site_mix"  # what all know; among the arrays: a client's own mix
@@ -57,6 +57,7 @@ class RunFolder:
         self._lock = FileLock(path / ".lock")
 
     def __enter__(self) -> "RunFolder":
+        check_output_folder(self.path)
         try:
             make_folders(self.path)
             self._lock.acquire(timeout=0)
@@ -132,8 +133,8 @@ class RunFolder:
 
     def write_prompts(self, server: ServerState, clients: Mapping[str, ClientState]) -> None:
         """What is shared once, what is personal once per client."""
-        if server.learned is not None:
-            write_bytes(self.path / PRIORS, save(server.learned.to_arrays()))
+        if server.prior_model is not None:
+            write_bytes(self.path / PRIORS, save(server.prior_model.to_arrays()))
         write_bytes(self.path / SHARED_PROMPTS, save(dict(server.shared)))
         write_many(file for client, state in clients.items() for file in self._own_files(client, state, server))
 
@@ -141,16 +142,16 @@ class RunFolder:
         """A client's prompts, and in what mix it holds the classes."""
         own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
         yield own_prompts_file(self.path, client), save(own)
-        if state.prior.mix is not None:
-            yield mix_file(self.path, client), save(_own_prior(state.prior, server.learned))
+        if state.prior.class_prior is not None:
+            yield mix_file(self.path, client), save(_own_prior(state.prior, server.prior_model))
 
 
-def _own_prior(prior: PriorState, everybodys: Learned | None) -> dict[str, NDArray[np.float64]]:
-    """A client's own mix; what it knows beside only if it missed what the others learned last."""
-    assert prior.learned is not None and prior.mix is not None
-    arrays, known = prior.learned.to_arrays(), {} if everybodys is None else everybodys.to_arrays()
+def _own_prior(prior: PriorState, everybodys: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
+    """A client's own class prior; the model too only if it is not that of the server."""
+    assert prior.model is not None and prior.class_prior is not None
+    arrays, known = prior.model.to_arrays(), {} if everybodys is None else everybodys.to_arrays()
     same = arrays.keys() == known.keys() and all(np.array_equal(arrays[name], known[name]) for name in arrays)
-    return {SITE_MIX: prior.mix} | ({} if same else arrays)
+    return {SITE_MIX: prior.class_prior} | ({} if same else arrays)
 
 
 def own_prompts_file(folder: Path, client: str) -> Path:

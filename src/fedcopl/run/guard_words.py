@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from ..federation.client import ClientState
+from ..federation.client_state import ClientState
 from .record import FirstPrompts, RoundRecord
 
 LOUD = 0.2  # of the answers changed by first prompts that nobody has trained yet: worth a word

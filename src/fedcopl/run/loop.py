@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Protocol
 
 from ..config import RunConfig
-from ..federation.client import ClientState
+from ..federation.client_state import ClientState
 from ..federation.seam import Clients, RoundReport
 from ..federation.server import ServerState, look_first, run
 from ..privacy.accountant import statement

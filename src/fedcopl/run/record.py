@@ -153,9 +153,9 @@ class RoundRecord(Measured):
     pseudo_label_accuracy: Share | None = None
     """of this round's refresh; simulation only"""
     seconds_of: Mapping[Text, Number] = field(default_factory=dict)
-    """of each kind of question"""
+    """wall time of each kind of request to the clients; simulation only"""
     seconds_per_step: Number | None = None
-    """of one training step on one batch; simulation only"""
+    """wall time of training, divided by its steps on one batch; simulation only"""
     seconds: Number = 0.0
     """since the run began, stops not counted"""
 
@@ -241,7 +241,7 @@ class Outcome:
     template: Text = ""
     """the sentence around a class name"""
     method: Text = ""
-    """as tables call it"""
+    """what ran, as tables call it: method, labeler, and priors or [as published](as-published.md)"""
     trains: Flag = True
     """False: plain CLIP, and whatever is made of its answers"""
     pools: Flag = False

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..plurals import counted
 from .record import ClientRecord, Counts, Outcome, RoundRecord, adapter
 
 
@@ -125,11 +126,11 @@ def _misfits(outcome: Outcome) -> Iterator[str]:
         for kind in ("estimated", "allocated", "selected"):
             rows: tuple[Counts, ...] = getattr(refresh, kind)
             if len(rows) != clients:
-                yield f"refreshes[{n}].{kind} has {len(rows)} rows for {clients} clients"
+                yield f"refreshes[{n}].{kind} has {len(rows)} rows for {counted(clients, 'client')}"
             elif any(len(row) not in (0, classes) for row in rows):
                 yield f"refreshes[{n}].{kind} is not one count for each of {classes} classes"
         if len(refresh.believed_mix) not in (0, clients):
-            yield f"refreshes[{n}].believed_mix has {len(refresh.believed_mix)} rows for {clients} clients"
+            yield f"refreshes[{n}].believed_mix has {len(refresh.believed_mix)} rows for {counted(clients, 'client')}"
         elif any(len(row) not in (0, classes) for row in refresh.believed_mix):
             yield f"refreshes[{n}].believed_mix is not one share for each of {classes} classes"
     for n, client in enumerate(outcome.clients):

@@ -1,14 +1,14 @@
 """A simulated federation put together: clients with their images, the audit that knows the truth, central bounds."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.guard import at_even_distances
 from ..algorithm.partition import Partition, counts_by_client
-from ..algorithm.priors import Beside
 from ..algorithm.select import Corrections, Selection
 from ..config import RunConfig
 from ..data.catalog import load_dataset
@@ -17,22 +17,34 @@ from ..data.dataset import Dataset, ImageSet
 from ..data.prepare import Prepared
 from ..data.sharing_out import client_names, refuse_partition, share_out
 from ..errors import ConfigError, DataError
-from ..federation.adaptation import PriorState
-from ..federation.client import Client, ClientState
-from ..federation.learner import NO_EXAM, NO_PRIOR, Exam, Learner, Prompts
+from ..federation.client import Client
+from ..federation.client_state import ClientState
+from ..federation.learner import NO_EXAM, Exam, Learner, Prompts
+from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..federation.server import ServerState, refuse_privacy
-from ..methods import choose_method
+from ..methods import choose_method, run_title
 from ..methods.base import Method
 from ..methods.learner import ClipExam, ClipLearner
 from ..methods.movement import CLIENTS, Movement, mean_movement, movement
+from ..plurals import counted
+from ..priors.posterior import LogitAdjustment
 from ..rng import stream
-from ..run.build import BuiltModel, backbone_name, build_clip, build_images, build_model, expert_answers, known_mix
+from ..run.build import (
+    BuiltModel,
+    backbone_name,
+    build_clip,
+    build_images,
+    build_model,
+    expert_answers,
+    known_class_prior,
+)
 from ..run.earlier import EarlierRun, begun_states, fitted
 from ..run.loop import versions
 from ..run.record import ClientRecord, Outcome
 from ..run.watcher import Watcher
 from .audit import Audit
-from .exams import ExamsHere
+from .evaluator import Evaluator
+from .worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,9 @@ class ToldTheTruth:
     def features(self) -> NDArray[np.float64]:
         return self.learner.features()
 
+    def class_features(self) -> NDArray[np.float64]:
+        return self.learner.class_features()
+
     def remember(self, selection: Selection) -> Prompts:
         return self.learner.remember(selection)
 
@@ -77,24 +92,15 @@ class ToldTheTruth:
         selection: Selection,
         round: int,
         caution: float = 1.0,
-        beside: Beside | None = None,
+        adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
-        return self.learner.train(prompts, selection, round, caution, beside)
+        return self.learner.train(prompts, selection, round, caution, adjustment)
 
 
 def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, exam: Exam) -> Client:
     """One client that trains on all its images with their true labels."""
     every_image = config.labels.model_copy(update={"global_allocation": False})
     return Client(ToldTheTruth(learner, truth, classes), config.model_copy(update={"labels": every_image}), exam)
-
-
-MovementsOf = Callable[[Mapping[str, ClipLearner], Prompts], Sequence[Movement | None]]
-"""How far prompts take some clients' models from plain CLIP."""
-
-
-def movements_here(learners: Mapping[str, ClipLearner], prompts: Prompts) -> list[Movement | None]:
-    """In this process."""
-    return [movement(learner.side, prompts) for learner in learners.values()]
 
 
 @dataclass(frozen=True)
@@ -108,19 +114,21 @@ class Simulation:
     clients: Mapping[str, Client]
     audit: Audit
     server: ServerState  # where the server begins
-    exams: Mapping[str, ClipExam]  # of the clients that have one
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
     states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that go on from an earlier run
-    movements: MovementsOf = movements_here
 
-    def first_movement(self) -> Movement | None:
-        """How far the first prompts take the clients' models from plain CLIP; None where they were trained before."""
+    def first_movement(self, pool: WorkerPool | None = None) -> Movement | None:
+        """Return how far the first prompts change zero-shot CLIP's predictions; None if they were trained before."""
         if self.config.earlier:
             return None
-        each = list(zip(self.clients, self.learners, strict=True))
-        some = dict(each[number] for number in at_even_distances(len(each), CLIENTS))
-        return mean_movement([moved for moved in self.movements(some, self.audit.start) if moved is not None])
+        learners = dict(zip(self.clients, self.learners, strict=True))
+        some = [list(learners)[number] for number in at_even_distances(len(learners), CLIENTS)]
+        if pool is None:
+            moved = [movement(learners[name].side, self.audit.start) for name in some]
+        else:
+            moved = [*pool.run(dict.fromkeys(some, (_movement, self.audit.start))).values()]
+        return mean_movement([one for one in moved if one is not None])
 
     @property
     def device(self) -> str:
@@ -137,7 +145,7 @@ class Simulation:
             outcome,
             name=self.config.name,
             seed=self.config.seed,
-            method=self.method.title,
+            method=run_title(self.config),
             trains=self.method.trains,
             pools=self.method.pools,
             shared=tuple(self.server.shared),
@@ -169,6 +177,19 @@ class Simulation:
             )
 
 
+class HasLearners(Protocol):
+    """The part of a worker's context that has the clients' models."""
+
+    @property
+    def learners(self) -> Mapping[str, ClipLearner]:
+        """The clients' models by name."""
+        ...
+
+
+def _movement(context: HasLearners, client: str, prompts: Prompts) -> Movement | None:
+    return movement(context.learners[client].side, prompts)
+
+
 def assemble(
     config: RunConfig, watcher: Watcher, dataset: Dataset | None = None, earlier: EarlierRun | None = None
 ) -> Simulation:
@@ -197,11 +218,11 @@ def assemble(
     clients, exams, learners = _clients(built, prepared, parts)
     truth = _truth(prepared.dataset.train, parts, list(clients))
     everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
-    audit = Audit(truth, ExamsHere(exams), built.start, everywhere, classes, method.pools)
+    audit = Audit(truth, Evaluator(exams), built.start, everywhere, classes, method.pools)
     notes = (*prepared.notes, *_notes(config, parts))
-    server = replace(built.server(), known_mix=known_mix(config, dataset.classes))
+    server = replace(built.server(), class_prior=known_class_prior(config, dataset.classes))
     backbone = backbone_name(config.model.backbone, built.clip)
-    whole = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, exams, learners, backbone)
+    whole = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, learners, backbone)
     return whole if left is None else _going_on(whole, left)
 
 
@@ -210,7 +231,9 @@ def _going_on(simulation: Simulation, left: EarlierRun) -> Simulation:
     states = begun_states(left, simulation.audit.start)
     known = {name: states[name] for name in simulation.clients if name in states}
     new = len(simulation.clients) - len(known)
-    note = f"goes on from {simulation.config.earlier}: {len(known)} clients with their own prompts, {new} new"
+    note = (
+        f"goes on from {simulation.config.earlier}: {counted(len(known), 'client')} with their own prompts, {new} new"
+    )
     server = replace(simulation.server, shared=left.shared)
     return replace(simulation, server=server, states=known, notes=(*simulation.notes, note))
 
@@ -227,7 +250,8 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
         yield "glyph-clip knows printed characters only; for photographs set model.backbone, see docs/models.md"
     empty = sum(not len(part) for part in parts.train)
     if empty:
-        yield f"{empty} of {len(parts.train)} clients hold no image: there are more clients than images for them"
+        clients = counted(len(parts.train), "client")
+        yield f"{empty} of {clients} hold no image: there are more clients than images for them"
 
 
 def _clients(

@@ -16,17 +16,17 @@ from ..algorithm.metrics import (
     mean_set_size,
     recall_per_class,
 )
-from ..algorithm.priors import Learned
 from ..algorithm.select import Selection
-from ..federation.adaptation import PriorState
-from ..federation.client import ClientState, whole_model
-from ..federation.learner import NO_PRIOR, Prompts
+from ..federation.client_state import ClientState, whole_model
+from ..federation.learner import Prompts
+from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
 from ..messages import Shared
+from ..priors.posterior import PosteriorModel
 from ..run.loop import round_record
 from ..run.record import Drift, Measured, RefreshRecord, RoundRecord, finite, measured
-from .exams import ExamAnswers, Exams, Sat, scored
+from .evaluator import Evaluator, Predictions, score
 
 States = Mapping[str, ClientState]
 
@@ -36,15 +36,15 @@ class Audit:
     """The truth of a simulation, client by client."""
 
     truth: Mapping[str, NDArray[np.int64]] | None  # of each client's training images
-    exams: Exams
+    evaluator: Evaluator
     start: Prompts  # where all clients began
     everywhere: bool
     classes: int
     pools: bool = False  # one place holds everything, but is measured on every client's part
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
-        answers = self.exams.answers(dict.fromkeys(self.exams.clients, Sat(None, NO_PRIOR)))
-        own = list(map(scored, answers.values())) if self.pools else list(scores.values())
+        answers = self.evaluator.predict(dict.fromkeys(self.evaluator.exams, (None, NO_PRIOR)))
+        own = list(map(score, answers.values())) if self.pools else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
         return replace(measured(own, whole), recall=self._recall(answers))
 
@@ -54,37 +54,37 @@ class Audit:
         """A round with its accuracies; `before` are the server's prompts and the clients' states as it began."""
         record = round_record(report, self._measured(server, report.scores, states))
         record = replace(record, drift=drift(self.start, before, report, states))
-        return replace(record, untrained=self._everywhere(record.untrained, server.learned))
+        return replace(record, untrained=self._everywhere(record.untrained, server.prior_model))
 
-    def _everywhere(self, untrained: Measured | None, learned: Learned | None) -> Measured | None:
+    def _everywhere(self, untrained: Measured | None, model: PosteriorModel | None) -> Measured | None:
         """Also on all clients' images, where priors were measured: there is one model, and the mix of all."""
-        if untrained is None or untrained.macro is None or learned is None or not self.everywhere:
+        if untrained is None or untrained.macro is None or model is None or not self.everywhere:
             return untrained
-        prior = PriorState(learned=learned, mix=learned.reading.mix)
-        scores = list(map(scored, self.exams.answers(dict.fromkeys(self.exams.clients, Sat(None, prior))).values()))
+        prior = PriorState(model=model, class_prior=model.class_prior)
+        scores = list(map(score, self.evaluator.predict(dict.fromkeys(self.evaluator.exams, (None, prior))).values()))
         whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
         return replace(untrained, everywhere=whole)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: States) -> Measured:
         """The three accuracies after this round, and the recall of each class."""
-        if not scores or not self.exams.clients:
+        if not scores or not self.evaluator.exams:
             return Measured()
         models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}
-        whole = self._whole(models, server.learned) if self.everywhere else None
-        sat = {name: Sat(models[name], state.prior) for name, state in states.items()}
+        whole = self._whole(models, server.prior_model) if self.everywhere else None
+        sat = {name: (models[name], state.prior) for name, state in states.items()}
         if self.pools:
-            sat = dict.fromkeys(self.exams.clients, next(iter(sat.values())))
-        answers = self.exams.answers(sat)
+            sat = dict.fromkeys(self.evaluator.exams, next(iter(sat.values())))
+        answers = self.evaluator.predict(sat)
         # A client that did not answer keeps its row in the list, so that the others keep theirs.
-        own = [scored(answers[name]) if self.pools else scores.get(name, (0, 0)) for name in sat]
+        own = [score(answers[name]) if self.pools else scores.get(name, (0, 0)) for name in sat]
         return replace(measured(own, whole), recall=self._recall(answers))
 
-    def _whole(self, models: Mapping[str, Prompts], learned: Learned | None) -> list[Score]:
+    def _whole(self, models: Mapping[str, Prompts], model: PosteriorModel | None) -> list[Score]:
         """Everybody's model on everybody's images: whose mix that is nobody knows, so the common one is taken."""
-        prior = PriorState(learned=learned, mix=None if learned is None else learned.reading.mix)
-        return self.exams.everywhere(list(models.values()), prior)
+        prior = PriorState(model=model, class_prior=None if model is None else model.class_prior)
+        return self.evaluator.score_everywhere(list(models.values()), prior)
 
-    def _recall(self, answers: Mapping[str, ExamAnswers]) -> tuple[float | None, ...] | None:
+    def _recall(self, answers: Mapping[str, Predictions]) -> tuple[float | None, ...] | None:
         """Of each class, the share that its holders' own models find; None for a class without test images."""
         if not answers:
             return None
@@ -99,7 +99,7 @@ class Audit:
             if state.selection is not None:
                 chosen[name] = state.selection
             own = _row(state.counts), _row(state.quota), _selected_row(state.selection, self.classes)
-            rows.append((*own, () if state.prior.mix is None else tuple(state.prior.mix.tolist())))
+            rows.append((*own, () if state.prior.class_prior is None else tuple(state.prior.class_prior.tolist())))
         estimated, allocated, selected, mixes = zip(*rows, strict=True)
         record = RefreshRecord(
             round=round,

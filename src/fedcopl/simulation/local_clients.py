@@ -1,33 +1,29 @@
-"""A simulation's clients, each with its state, asked in this process; and what they believe, written down."""
+"""A simulation's clients with their states, served in this process or by a pool of workers."""
 
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
-from ..errors import CannotAnswer, ClientFailed
-from ..federation.adaptation import PriorState, TeamPriors
-from ..federation.client import Client, ClientState
-from ..messages import Adapted, Ask, Estimate, KeyAsk, Reply
+from ..errors import ClientFailed
+from ..federation.client import Answered, Client
+from ..federation.client_state import ClientState
+from ..messages import Ask, Estimate, KeyAsk, Reply, Train
 from ..run.believed_labels import write_labels
-from ..run.state_store import StoredStates
 from ..run.watcher import SilentWatcher, Watcher
-from .together import (
-    LARGEST_TEAM,
-    AskedTogether,
-    Team,
-    ToldByTeam,
-    answered_side_by_side,
-    common_question,
-    side_by_side,
-    teams,
-    with_prior,
-)
-
-FEWEST_TOGETHER = 2  # clients
+from .worker_pool import WorkerFailed, WorkerPool
 
 
 class LocalClients:
-    """Holds every client's state; a client trains the same whether it is asked first or last."""
+    """Holds every client's state; a client trains the same whether it is served first or last.
+
+    Args:
+        clients: All clients by name.
+        states: Their states, where a run is resumed or continued.
+        watcher: Told of every reply.
+        folder: The run's folder, where the pseudo labels of each refresh are written.
+        pool: Workers whose context has the clients; None: this process serves them.
+    """
 
     least = 1
 
@@ -36,141 +32,78 @@ class LocalClients:
         clients: Mapping[str, Client],
         states: Mapping[str, ClientState] | None = None,
         watcher: Watcher | None = None,
+        folder: Path | None = None,
+        pool: WorkerPool | None = None,
     ):
         self._clients = dict(clients)
-        self.states: MutableMapping[str, ClientState] = (
-            states
-            if isinstance(states, StoredStates)
-            else {name: ClientState() for name in clients} | dict(states or {})
-        )
+        self.states = {name: ClientState() for name in clients} | dict(states or {})
         self._watcher = watcher or SilentWatcher()
+        self._folder, self._pool = folder, pool
         self._seconds: dict[str, float] = {}
-        self._adapting: dict[Team, TeamPriors] = {}  # while priors are learnt, what clients know of them
 
     def clients(self) -> tuple[str, ...]:
+        """Return the names of all clients."""
         return tuple(self._clients)
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        together = self._ask_together(questions)
-        return self._ask_each(questions) if together is None else together
-
-    def _ask_each(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        replies: dict[str, Reply] = {}
-        for team in side_by_side(questions, self._clients):
-            replies |= self._ask_team({client: questions[client] for client in team})
-        return replies or {client: self._ask_one(client, ask) for client, ask in questions.items()}
-
-    def _ask_team(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        """One by one where somebody fails: then it is known who."""
+        """Send a request to each of some clients, and return their replies in the same order."""
         began = time.perf_counter()
-        try:
-            answered = answered_side_by_side(questions, {name: self.states[name] for name in questions}, self._clients)
-        except Exception:
-            return {client: self._ask_one(client, ask) for client, ask in questions.items()}
-        for client, (_, state) in answered.items():
-            self.states[client] = state
-            self._note(client, questions[client], (time.perf_counter() - began) / len(questions))
-        return {client: reply for client, (reply, _) in answered.items()}
-
-    def _ask_together(self, questions: Mapping[str, Ask]) -> dict[str, Reply] | None:
-        """The answers to a question of the priors, many at a time; None where they have to be asked one by one."""
-        ask = common_question(questions, self._clients)
-        if ask is None or len(questions) < FEWEST_TOGETHER:
-            self._end_adapting()
-            return None
-        try:
-            self._begin_adapting(questions)
-            answers = self._answered_together([AskedTogether(ask, *team) for team in self._adapting.items()])
-        except CannotAnswer:  # asked alone, it is known who, and why
-            self._end_adapting()
-            return None
-        replies: dict[str, Reply] = {}
-        for team, answer in zip(tuple(self._adapting), answers, strict=True):
-            replies |= self._replies(team, answer)
-        for client in questions:
-            self._answered(client, ask)
-        return {client: replies[client] for client in questions}
-
-    def _replies(self, team: Team, answer: ToldByTeam) -> dict[str, Reply]:
-        """What a team tells; what it keeps goes into its clients' states when all is learnt."""
-        if isinstance(answer, list):
-            del self._adapting[team]
-            for client, prior in zip(team, answer, strict=True):
-                self.states[client] = with_prior(self.states[client], prior, is_new=True)
-            return dict.fromkeys(team, Adapted(None))
-        sums, self._adapting[team] = answer
-        return {client: Adapted(own) for client, own in zip(team, sums, strict=True)}
-
-    def _begin_adapting(self, questions: Mapping[str, Ask]) -> None:
-        """Form the teams, unless these very clients are in teams already."""
-        if {client for team in self._adapting for client in team} == questions.keys():
-            return
-        self._end_adapting()
-        priors = {client: self.states[client].prior for client in questions}
-        self._adapting = {team: TeamPriors.of([priors[client] for client in team]) for team in self._teams(priors)}
-
-    def _teams(self, priors: Mapping[str, PriorState]) -> list[Team]:
-        return teams(priors, LARGEST_TEAM)
-
-    def _answered_together(self, asked: Sequence[AskedTogether]) -> list[ToldByTeam]:
-        began = time.perf_counter()
-        answers = [one.of(self._clients) for one in asked]
-        self._took(asked[0].ask, time.perf_counter() - began)
-        return answers
-
-    def _end_adapting(self) -> None:
-        """What the clients came to know so far goes back to the rest of what they keep."""
-        for team, known in self._adapting.items():
-            for client, prior in zip(team, known.by_client(), strict=True):
-                self.states[client] = with_prior(self.states[client], prior, is_new=False)
-        self._adapting = {}
+        replies = self._replies(questions)
+        for kind in {type(ask).__name__ for ask in questions.values()}:  # one: all clients get the same kind of request
+            self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
+        for round in {ask.round for ask in questions.values() if isinstance(ask, Estimate) and self._folder}:
+            labelled = {client: self.states[client].log_probs for client in replies}
+            known = {name: log_probs for name, log_probs in labelled.items() if log_probs is not None}
+            write_labels(self._folder or Path(), round, known)
+        return replies
 
     def take_seconds(self) -> dict[str, float]:
-        """The seconds that each kind of question took since this was last asked."""
+        """Return the wall time of each kind of request since the last call, whatever the number of workers."""
         taken, self._seconds = self._seconds, {}
         return taken
 
-    def _ask_one(self, client: str, ask: Ask) -> Reply:
-        began = time.perf_counter()
+    def _replies(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+        answered = self._served_by_pool(questions, self._pool) if self._pool else self._served_here(questions)
+        self.states |= {client: state for client, (_, state) in answered.items()}
+        return {client: reply for client, (reply, _) in answered.items()}
+
+    def _served_here(self, questions: Mapping[str, Ask]) -> dict[str, Answered]:
+        answered: dict[str, Answered] = {}
+        for client, ask in questions.items():
+            try:
+                answered[client] = self._clients[client].answer(ask, self.states[client])
+            except Exception as error:
+                raise ClientFailed(client, type(ask).__name__, ask.round, error) from error
+            self._notify(client, ask)
+        return answered
+
+    def _served_by_pool(self, questions: Mapping[str, Ask], pool: WorkerPool) -> dict[str, Answered]:
+        jobs = {client: (_serve, ask, self.states[client]) for client, ask in questions.items()}
+        # Only training is worth moving: another worker would have to encode the client's images again.
+        steal = all(isinstance(ask, Train) for ask in questions.values())
         try:
-            reply, self.states[client] = self._clients[client].answer(ask, self.states[client])
-        except Exception as error:
-            raise ClientFailed(client, type(ask).__name__, ask.round, error) from error
-        self._note(client, ask, time.perf_counter() - began)
-        return reply
+            return pool.run(jobs, lambda client: self._notify(client, questions[client]), steal=steal)
+        except WorkerFailed as failed:
+            ask = questions[failed.name]
+            raise ClientFailed(failed.name, type(ask).__name__, ask.round, failed.cause) from failed.cause
 
-    def _note(self, client: str, ask: Ask, seconds: float) -> None:
-        self._took(ask, seconds)
-        self._answered(client, ask)
-
-    def _took(self, ask: Ask, seconds: float) -> None:
-        kind = type(ask).__name__
-        self._seconds[kind] = self._seconds.get(kind, 0.0) + seconds
-
-    def _answered(self, client: str, ask: Ask) -> None:
+    def _notify(self, client: str, ask: Ask) -> None:
         if not isinstance(ask, KeyAsk):
             self._watcher.answered(client, ask)
 
 
-class NotedClients(LocalClients):
-    """Writes down what every client believes about its images at each refresh; the clients' views stay apart."""
+class HasClients(Protocol):
+    """The part of a worker's context that serves requests."""
 
-    def __init__(
-        self,
-        folder: Path,
-        clients: Mapping[str, Client],
-        states: Mapping[str, ClientState] | None,
-        watcher: Watcher,
-    ):
-        super().__init__(clients, states, watcher)
-        self._folder = folder
-
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        replies = super().ask(questions)
-        for round in {ask.round for ask in questions.values() if isinstance(ask, Estimate)}:
-            beliefs = {client: self.states[client].log_probs for client in replies}
-            write_labels(self._folder, round, {name: belief for name, belief in beliefs.items() if belief is not None})
-        return replies
+    @property
+    def clients(self) -> Mapping[str, Client]:
+        """All clients by name."""
+        ...
 
 
-Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, Watcher], NotedClients]
+def _serve(context: HasClients, client: str, ask: Ask, state: ClientState) -> Answered:
+    return context.clients[client].answer(ask, state)
+
+
+Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, Watcher], LocalClients]
+"""Builds what carries a simulation's requests."""

@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import threading
-import time
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -28,14 +27,16 @@ from ..deployment.site.replies import make_client_app
 from ..deployment.site.site_state import SiteState
 from ..deployment.wire.terms import Terms
 from ..errors import FedCoPLError, FederationError
-from ..federation.client import Client, ClientState
+from ..federation.client import Client
+from ..federation.client_state import ClientState
 from ..messages import Ask, Reply
 from ..methods import choose_method
+from ..plugins import load_plugins
 from ..run.folder import file_name
 from ..run.record import Outcome
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
-from .local_clients import Engine, LocalClients, NotedClients
+from .local_clients import Engine, LocalClients
 from .simulate import simulate
 
 PARTITION = "partition-id"  # Flower's word for the number of a simulated client
@@ -53,7 +54,8 @@ class SimulatedSite:
         self._client, self._folder = clients[self.name], folder
 
     def answer(self, ask: Ask, terms: Terms) -> Reply:
-        return simulated_state(self._folder, terms.run, self.name).answer(ask, terms.attempt, self._client)
+        states = simulated_state(self._folder, terms.run, self.name)
+        return states.answer(ask, terms.attempt, lambda step, state: self._client.answer(ask, state))
 
 
 def simulated_state(folder: Path, run: str, name: str) -> SiteState:
@@ -64,6 +66,7 @@ def simulated_state(folder: Path, run: str, name: str) -> SiteState:
 @lru_cache(maxsize=1)
 def _simulation(settings: str) -> Simulation:
     """Ray keeps its processes: images and model are loaded once in each."""
+    load_plugins()
     return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentWatcher())
 
 
@@ -83,27 +86,19 @@ class OverGrid(LocalClients):
         patience = Patience(LONG, len(names), poll=0.05)
         self._sites = GridClients(grid, terms, KnownSites(names), patience, self._watcher, over.is_set)
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        began = time.perf_counter()
+    def _replies(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
         self._sites.clients()  # all of them have to be there
         replies = self._sites.ask(questions)
         for name in replies:
             self.states[name] = simulated_state(self._home, self._run, name).state()
-        kinds = {type(ask).__name__ for ask in questions.values()}
-        for kind in kinds:
-            self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
         return replies
-
-
-class GridSimulation(NotedClients, OverGrid):
-    """Notes what clients believe, as every simulation does, and asks them over the grid."""
 
 
 def engine_over(grid: Grid, over: threading.Event) -> Engine:
     def engine(
         folder: Path, clients: Mapping[str, Client], states: Mapping[str, ClientState] | None, watcher: Watcher
-    ) -> GridSimulation:
-        federation = GridSimulation(folder, clients, states, watcher)
+    ) -> OverGrid:
+        federation = OverGrid(clients, states, watcher, folder)
         federation.begin(grid, folder, over)
         return federation
 

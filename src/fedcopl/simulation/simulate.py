@@ -8,26 +8,24 @@ from pathlib import Path
 
 from ..config import RunConfig
 from ..data.dataset import Dataset
-from ..federation.client import ClientState
+from ..federation.client_state import ClientState
 from ..federation.seam import RoundReport
 from ..federation.server import ServerState
-from ..methods import settled
+from ..methods import priors_note, settled
+from ..plurals import counted
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
 from ..run.believed_labels import write_images
 from ..run.earlier import noted, read_earlier, refuse_without
-from ..run.folder import EXAMPLES, RunFolder
+from ..run.folder import EXAMPLES, SKIPPED, RunFolder
 from ..run.guard_words import final_words, movement_words
 from ..run.loop import Play
 from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
-from ..run.state_store import as_they_are, stored
 from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
-from .forked_workers import HowMany
-from .in_workers import spread
-from .local_clients import Engine, NotedClients
-
-MANY_CLIENTS = 500  # from here on their states are in files, not in memory
+from .local_clients import Engine, LocalClients
+from .worker_pool import WorkerCount, WorkerPool
+from .workers import open_pool
 
 
 def simulate(
@@ -39,7 +37,7 @@ def simulate(
     dataset: Dataset | None = None,
     engine: Engine | None = None,
     earlier: Path | None = None,
-    workers: HowMany = "auto",
+    workers: WorkerCount = "auto",
 ) -> Outcome:
     """Run all rounds that are left and write everything into the folder. The same seed gives the same bits.
 
@@ -63,13 +61,16 @@ def simulate(
         run_folder.begin(config)
         _write_about_images(simulation, run_folder, watcher)
         states = checkpoint.clients if checkpoint else simulation.states
-        if len(simulation.clients) >= MANY_CLIENTS and not engine:
-            states = stored(folder, simulation.clients, states)
         first = checkpoint.server if checkpoint else simulation.server
         watcher.started(config, len(simulation.clients), first.round)
-        with nullcontext((engine, simulation)) if engine else spread(simulation, workers) as (carried, measured):
-            clients = carried(folder, simulation.clients, states, watcher)
-            books = SimulationBooks(measured, clients, first, watcher)
+        if note := priors_note(config):
+            watcher.noticed(note)
+        with nullcontext() if engine else open_pool(simulation, workers) as pool:
+            if engine:
+                clients = engine(folder, simulation.clients, states, watcher)
+            else:
+                clients = LocalClients(simulation.clients, states, watcher, folder, pool)
+            books = SimulationBooks(simulation, clients, first, watcher, pool)
             finished = Play(config, run_folder, clients, books, watcher, began).play(simulation.server, checkpoint)
         for words in final_words(finished.clients):
             watcher.noticed(words)
@@ -83,9 +84,10 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: 
         watcher.noticed(note)
     skipped = simulation.dataset.skipped
     if skipped:
-        many = f"{len(skipped)} images are" if len(skipped) > 1 else "1 image is"
-        watcher.noticed(f"{many} left out, for example {skipped[0][0]}: {skipped[0][1]}")
-        run_folder.write_lines("skipped.jsonl", [{"name": name, "why": why} for name, why in skipped])
+        left = counted(len(skipped), "image is left out,", "images are left out, for example")
+        listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
+        watcher.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
+        run_folder.write_lines(SKIPPED, [{"name": name, "why": why} for name, why in skipped])
     held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
@@ -93,22 +95,30 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: 
 class SimulationBooks:
     """Writes a simulation down: what a server knows, and what the audit knows beyond that."""
 
-    def __init__(self, simulation: Simulation, clients: NotedClients, server: ServerState, watcher: Watcher):
-        self._simulation, self._clients, self._watcher = simulation, clients, watcher
-        self._before = server.shared, as_they_are(clients.states)  # as the round began
+    def __init__(
+        self,
+        simulation: Simulation,
+        clients: LocalClients,
+        server: ServerState,
+        watcher: Watcher,
+        pool: WorkerPool | None = None,
+    ):
+        self._simulation, self._clients, self._watcher, self._pool = simulation, clients, watcher, pool
+        self._audit = replace(simulation.audit, evaluator=replace(simulation.audit.evaluator, pool=pool))
+        self._before = server.shared, dict(clients.states)  # as the round began
 
     def begin(self, first: RoundReport) -> Outcome:
-        moved = self._simulation.first_movement()
+        moved = self._simulation.first_movement(self._pool)
         prompts = None if moved is None else FirstPrompts(**asdict(moved))
         for words in movement_words(prompts):
             self._watcher.noticed(words)
-        zero_shot = self._simulation.audit.zero_shot(first.scores)
+        zero_shot = self._audit.zero_shot(first.scores)
         return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
-        audit, states = self._simulation.audit, self._clients.states
+        audit, states = self._audit, self._clients.states
         record = audit.round(self._before, server, report, states)
-        self._before = server.shared, as_they_are(states)
+        self._before = server.shared, dict(states)
         refresh = audit.refresh(report.round, states) if report.refreshed else None
         seconds = self._clients.take_seconds()
         return replace(
@@ -126,7 +136,7 @@ class SimulationBooks:
 
 
 def _per_step(seconds: Mapping[str, float], config: RunConfig, report: RoundReport) -> float | None:
-    """The seconds of one training step on one batch."""
+    """Wall time of training, divided by its steps on one batch."""
     steps = config.train.epochs * report.batches
     return seconds["Train"] / steps if steps else None
 

@@ -83,6 +83,7 @@ class RunRow:
     """One run, as the table shows it."""
 
     name: str
+    method: str  # what ran, as tables call it; empty before the first round
     earlier: str  # the run that it goes on from
     state: str
     done: int
@@ -103,6 +104,7 @@ def run_row(run: Snapshot, state: str) -> RunRow:
     refused = sum(REFUSED in why for why in reasons)
     return RunRow(
         name=run.name,
+        method=outcome.method,
         earlier=str(outcome.setting("earlier") or "").rpartition(" ")[0],
         state=state,
         done=run.done,

@@ -11,6 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedcopl.config import RunConfig
+from fedcopl.plurals import counted
 
 if TYPE_CHECKING:
     from fedcopl.run.record import Outcome
@@ -74,7 +75,7 @@ def duration(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.0f} days"
+    return f"{hours:.1f} h" if hours < 48 else counted(hours / 24, "day")
 
 
 @contextmanager
@@ -102,7 +103,7 @@ class GridLineWatcher:
 
     def planned(self, total: int, done_before: int) -> None:
         self._grid.plan(total, done_before)
-        self._line(f"{total} runs, {done_before} of them done already")
+        self._line(f"{counted(total, 'run')}, {done_before} of them done already")
 
     def started(self, key: str, config: RunConfig) -> None:
         self._grid.start(key, config)
@@ -190,7 +191,7 @@ def print_plan(plan: "GridPlan", jobs: int, console: Console) -> None:
     console.print(_plan_grid(plan))
     left, total = len(plan.to_play), len(plan.runs)
     time_left = duration(plan.seconds(jobs))
-    console.print(f"{total} runs, {total - left} done, {left} to play: about {time_left} with --jobs {jobs}")
+    console.print(f"{counted(total, 'run')}, {total - left} done, {left} to play: about {time_left} with --jobs {jobs}")
     failed = sum(run.status == "failed before" for run in plan.runs)
     if failed:
         console.print(f"{failed} of them failed before and will be tried again")

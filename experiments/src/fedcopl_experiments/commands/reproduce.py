@@ -13,6 +13,8 @@ from rich.text import Text
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
+from fedcopl.files import check_output_folder
+from fedcopl.plurals import counted
 
 from .grid_display import describe, print_plan, print_table, watch
 
@@ -36,7 +38,7 @@ Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time.")]
 StoreFolder = Annotated[Path, typer.Option("--place", help="Folder of the runs and their store.")]
 DataFolder = Annotated[Path, typer.Option(help="Folder of the data sets, each in a folder of its name.")]
 DrawnFolder = Annotated[
-    Path | None, typer.Option(help="Folder for what is drawn; else PLACE/SCALE.", show_default=False)
+    Path | None, typer.Option("--out", "-o", help="Folder for what is drawn; else PLACE/SCALE.", show_default=False)
 ]
 Update = Annotated[
     Path | None, typer.Option(help="A page whose marked tables are filled from the grid.", show_default=False)
@@ -72,6 +74,7 @@ def reproduce(
     if dry_run:
         request.plan()
     else:
+        check_output_folder(request.out)
         request.fulfil(draw_only=draw_only, command=_command(names, scale, dataset or [], backbone, seeds))
 
 
@@ -173,7 +176,7 @@ def _print_failures(outcome: "GridOutcome", configs: Sequence[RunConfig], folder
 
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     names = {run_key(config): describe(config) for config in configs}
-    console.print(f"{len(outcome.failed)} of {len(names)} runs failed; the same command tries them again:")
+    console.print(f"{len(outcome.failed)} of {counted(len(names), 'run')} failed; the same command tries them again:")
     for message in dict.fromkeys(outcome.failed.values()):
         keys = [key for key, reason in outcome.failed.items() if reason == message]
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""

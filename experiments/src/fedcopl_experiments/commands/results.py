@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedcopl.errors import RunFolderError
+from fedcopl.plurals import counted
 
 from ..flat_settings import flat
 from .grid_display import share_text
@@ -70,15 +71,16 @@ def _write(runs: "list[StoredRun]", tensorboard: Path | None, mlflow: Path | Non
     lines = []
     if tensorboard is not None:
         count = write_tensorboard(runs, tensorboard)
-        lines.append(f"{tensorboard}: {count} runs; look at them with: tensorboard --logdir {tensorboard}")
+        lines.append(f"{tensorboard}: {counted(count, 'run')}; look at them with: tensorboard --logdir {tensorboard}")
     if mlflow is not None:
         count = write_mlflow(runs, mlflow)
         look = f"mlflow ui --backend-store-uri sqlite:///{mlflow / DATABASE}"
-        lines.append(f"{mlflow}: {count} new runs; look at them with: {look}")
+        lines.append(f"{mlflow}: {counted(count, 'new run')}; look at them with: {look}")
     if wandb is not None:
         count = write_wandb(runs, wandb)
         lines.append(
-            f"{wandb}: {count} new runs, on this machine only; to send them: wandb sync {wandb}/wandb/offline-*"
+            f"{wandb}: {counted(count, 'new run')}, on this machine only; "
+            f"to send them: wandb sync {wandb}/wandb/offline-*"
         )
     return lines
 
@@ -101,12 +103,12 @@ def print_runs(runs: "list[StoredRun]", path: Path) -> None:
 def runs_table(runs: "list[StoredRun]") -> Table:
     """A row for each run; accuracy in %, mean over clients."""
     table = Table(box=None, pad_edge=False)
-    for name, width in {"key": 16, "method": 12, "labeler": 7}.items():
+    for name, width in {"key": 16, "method": 24}.items():
         table.add_column(name, min_width=width)
     for name, width in {"seed": 4, "zero-shot %": 11, "final %": 7, "seconds": 7}.items():
         table.add_column(name, justify="right", no_wrap=True, min_width=width)
     for run in runs:
-        about = (run.key, *(run.settings.get(name) for name in ("method", "labeler", "seed")))
+        about = (run.key, run.ran, run.settings.get("seed"))
         table.add_row(*(Text(printable(str(cell))) for cell in (*about, *_accuracies(run), f"{run.seconds:.0f}")))
     return table
 

@@ -15,7 +15,7 @@ from .stored_run import StoredRun, headline, is_huge, readable, round_rows
 
 ExportRow = Mapping[str, Any]
 FileEncoder = Callable[[Sequence[ExportRow]], bytes]
-ABOUT = ("key", "status", "error", "host", "code", "started", "finished", "folder")
+ABOUT = ("key", "ran", "status", "error", "host", "code", "started", "finished", "folder")
 
 
 def export_runs(runs: Sequence[StoredRun], path: Path) -> None:

@@ -34,6 +34,13 @@ class StoredRun:
         return self.status == "done"
 
     @property
+    def ran(self) -> str:
+        """What ran, as tables call it; of a run that failed its method and labeler as in the settings."""
+        if self.outcome is None or not self.outcome.method:
+            return ", ".join(str(self.settings.get(name)) for name in ("method", "labeler"))
+        return self.outcome.method
+
+    @property
     def reason(self) -> str:
         """Why it failed, in one line."""
         return (self.error or "").partition("\n")[0]

@@ -3,15 +3,17 @@
 import difflib
 import hashlib
 import os
-import socket
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
-from urllib.request import getproxies
+from ssl import SSLError
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from ...errors import ModelError
 
 HUGGING_FACE_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
+PATIENCE = 5.0  # seconds for an answer of the hub
 OPEN_CLIP_FILES = ("open_clip_config.json",)
 BUILT_IN = {"glyph-clip": Path(__file__).parents[1] / "glyph_clip"}
 
@@ -158,36 +160,44 @@ def _fetch(name: str, release: WeightsRelease) -> Path:
     try:
         from huggingface_hub import hf_hub_download
     except ImportError as error:
-        raise ModelError(f"{_by_hand(name, release)}; or pip install 'fedcopl[hub]' to have it fetched") from error
-    if not has_network():
-        raise ModelError(_by_hand(name, release))
+        why = "huggingface_hub is not installed: pip install 'fedcopl[hub]'"
+        raise ModelError(_by_hand(name, release, why)) from error
+    why = why_unreachable()
+    if why:
+        raise ModelError(_by_hand(name, release, why))
     try:
         # The weights come last: without them a snapshot is not taken as complete.
         for file in (*release.beside, release.weights):
             hf_hub_download(release.repository, file, revision=release.revision, cache_dir=hub_cache())
     except Exception as error:  # the library lets through errors of several network libraries
-        raise ModelError(_by_hand(name, release)) from error
+        raise ModelError(_by_hand(name, release, str(error).partition("\n")[0])) from error
     if release.sha256:
         _keep_if_sound(release.snapshot / release.weights, release.sha256)
     return release.snapshot
 
 
-def has_network() -> bool:
-    """Whether the hub's name can be looked up; `huggingface_hub` keeps trying for half a minute if not."""
-    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
-    if getproxies():  # then the proxy looks it up
-        return True
+def why_unreachable() -> str:
+    """Why nobody answers at the hub, by one short request; empty if somebody does.
+
+    `huggingface_hub` would retry for half a minute and print every try.
+    """
+    hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
-        return bool(socket.getaddrinfo(host, None))
-    except OSError:
-        return False
+        urlopen(Request(hub, method="HEAD"), timeout=PATIENCE).close()
+    except HTTPError:
+        return ""  # an answer
+    except (OSError, ValueError, HTTPException) as error:
+        reason = getattr(error, "reason", error)  # as urllib wraps it
+        # The library may trust other certificates: let it try.
+        return "" if isinstance(reason, SSLError) else f"{hub}: {getattr(reason, 'strerror', None) or reason}"
+    return ""
 
 
-def _by_hand(name: str, release: WeightsRelease) -> str:
-    """One line that says which files to put where."""
+def _by_hand(name: str, release: WeightsRelease, why: str) -> str:
+    """One line that says why a model cannot be fetched, and which files to put where."""
     source = f"https://huggingface.co/{release.repository}/tree/{release.revision}"
     files = ", ".join((*release.beside, release.weights))
-    message = f"{name}: is not here and cannot be fetched; put {files} of {source} into {release.snapshot}"
+    message = f"{name}: is not here and cannot be fetched ({why}); put {files} of {source} into {release.snapshot}"
     if release.original:
         message += f" or OpenAI's {release.original.name} into {openai_cache()}"
     return message

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..reading import BadImage, ImageReading, Picture
 from . import by_pillow, deep_tiff, dicom, heic
+from .tiff_chain import TIFF, refuse_endless
 
 EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
@@ -48,6 +49,8 @@ def read_picture(content: bytes, reading: ImageReading, page: int | None = None)
             return dicom.read(content, reading, page)
         if heic.is_it(content):
             return heic.read(content)
+        if content[:4] in TIFF:
+            refuse_endless(content)
         try:
             return by_pillow.read(content, reading, page)
         except by_pillow.BeyondPillow:
@@ -64,13 +67,14 @@ def pages_in(path: Path, reading: ImageReading) -> int:
             first = file.read(132)
             if dicom.is_it(first):
                 return dicom.pages(first + file.read())
-            is_stack = first[:4] in by_pillow.TIFF and not reading.bands  # pages may then be the bands
+            is_stack = first[:4] in TIFF and not reading.bands  # pages may then be the bands
             return _tiff_pages(first + file.read()) if is_stack else 1
     except Exception:  # a package that is missing, or a damaged file, on which decoders raise nearly anything
         return 1
 
 
 def _tiff_pages(content: bytes) -> int:
+    refuse_endless(content)
     try:
         return by_pillow.pages(content)
     except by_pillow.BeyondPillow:

@@ -11,11 +11,11 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from ..eight_bits import eight_bits, remark
 from ..reading import MOST_PIXELS, BadImage, ImageReading, Picture, Span, Window, one_line, refuse_giants
+from .tiff_chain import TIFF
 
 # By name, because Pillow would run Ghostscript for an EPS file, whatever it is called.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
-TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
 OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 SUBFILE, PHOTOMETRIC, BITS, PLANES, SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
 NO_DATA = 42113  # a tag of GDAL's

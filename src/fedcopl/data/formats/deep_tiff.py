@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ...plurals import counted
 from ..eight_bits import eight_bits, remark
-from ..reading import BadImage, ImageReading, Picture, one_line, refuse_giants
+from ..reading import MOST_BYTES, BadImage, ImageReading, Picture, one_line, refuse_giants
 from .by_pillow import REDUCED_OR_MASK, WHITE_IS_ZERO, page_remark
 
 GREY, RGB = (0, 1), 2  # photometric kinds
@@ -46,11 +47,9 @@ def _pages(file: Any) -> list[Any]:
 def _read(file: Any, reading: ImageReading, page: int | None) -> Picture:
     pages = _pages(file)
     first = pages[0]
-    refuse_giants((first.imagewidth, first.imagelength))
     if reading.bands and first.samplesperpixel == 1 and len(pages) > 1:
         return _picture(_pages_as_bands(pages, reading.bands), first, reading, len(pages))
     chosen = pages[reading.page_of(len(pages)) if page is None else page]
-    refuse_giants((chosen.imagewidth, chosen.imagelength))
     picture = _picture(_bands(chosen, reading.bands), chosen, reading, chosen.samplesperpixel)
     return picture._replace(remarks=picture.remarks + (page_remark(len(pages), reading) if page is None else ()))
 
@@ -58,7 +57,15 @@ def _read(file: Any, reading: ImageReading, page: int | None) -> Picture:
 def _pages_as_bands(pages: list[Any], bands: tuple[int, ...]) -> NDArray[Any]:
     """Some programs write each band as a page of its own."""
     _refuse_missing(bands, len(pages))
-    return np.stack([pages[band - 1].asarray() for band in bands], axis=-1)
+    return np.stack([_numbers(pages[band - 1]) for band in bands], axis=-1)
+
+
+def _numbers(page: Any) -> NDArray[Any]:
+    refuse_giants((page.imagewidth, page.imagelength))
+    if page.nbytes > MOST_BYTES:
+        raise BadImage(f"{page.samplesperpixel:,} bands of {page.nbytes:,} bytes, more than {MOST_BYTES:,}")
+    numbers: NDArray[Any] = page.asarray()
+    return numbers
 
 
 def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
@@ -66,7 +73,7 @@ def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
     samples = page.samplesperpixel
     wanted = bands or _usual_bands(page)
     _refuse_missing(wanted, samples)
-    numbers: NDArray[Any] = page.asarray()
+    numbers = _numbers(page)
     if samples == 1:
         return np.reshape(numbers, (page.imagelength, page.imagewidth, 1))
     last: NDArray[Any] = numbers if page.planarconfig == 1 else np.moveaxis(numbers, 0, -1)
@@ -88,7 +95,7 @@ def _usual_bands(page: Any) -> tuple[int, ...]:
 
 def _refuse_missing(bands: tuple[int, ...], there: int) -> None:
     if max(bands) > there:
-        raise BadImage(f"has {there} band{'s' * (there != 1)}, so no band {max(bands)}")
+        raise BadImage(f"has {counted(there, 'band')}, so no band {max(bands)}")
 
 
 def _picture(numbers: NDArray[Any], page: Any, reading: ImageReading, there: int) -> Picture:

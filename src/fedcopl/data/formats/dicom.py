@@ -5,6 +5,8 @@ pydicom's own messages, which may, are not repeated: who the patient is stays in
 """
 
 import io
+import zlib
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -13,9 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..eight_bits import eight_bits, remark
-from ..reading import BadImage, ImageReading, Picture, Span, Window, refuse_giants
+from ..reading import MOST_BYTES, MOST_PAGES, BadImage, ImageReading, Picture, Span, Window, refuse_giants
 from .by_pillow import page_remark
 
+META = 144  # bytes before the elements of the file's own group, the last four of which are its length
+DEFLATED = b"1.2.840.10008.1.2.1.99"
+CHUNK = 2**24  # bytes that are unpacked at a time
 GREY = ("MONOCHROME1", "MONOCHROME2")
 BURNED_IN = "a DICOM that says that writing is burned into it: look whether it names somebody"
 
@@ -26,11 +31,14 @@ def is_it(content: bytes) -> bool:
 
 def pages(content: bytes) -> int:
     """Its frames."""
-    return _frames(_package().dcmread(io.BytesIO(content), stop_before_pixels=True))
+    package = _package()
+    _refuse_inflated(content)
+    return _frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
 
 
 def read(content: bytes, reading: ImageReading, page: int | None) -> Picture:
     package = _package()
+    _refuse_inflated(content)
     try:
         header = package.dcmread(io.BytesIO(content))
         frames = _frames(header)
@@ -52,8 +60,25 @@ def _package() -> Any:
         raise BadImage("DICOM, which needs: pip install 'fedcopl[dicom]'") from None
 
 
+def _refuse_inflated(content: bytes) -> None:
+    """BadImage for a deflated file that is more than the memory should hold: pydicom unpacks it as a whole."""
+    after_meta = META + int.from_bytes(content[META - 4 : META], "little")
+    if DEFLATED in content[META:after_meta]:
+        unpack = zlib.decompressobj(-zlib.MAX_WBITS)
+        left, there = content[after_meta:], 0
+        with suppress(zlib.error):  # damaged: pydicom says so
+            while left and there <= MOST_BYTES:
+                there += len(unpack.decompress(left, CHUNK))
+                left = unpack.unconsumed_tail
+        if there > MOST_BYTES:
+            raise BadImage(f"a DICOM that unpacks to more than {MOST_BYTES:,} bytes")
+
+
 def _frames(header: Any) -> int:
-    return max(int(header.get("NumberOfFrames") or 1), 1)
+    frames = max(int(header.get("NumberOfFrames") or 1), 1)
+    if frames > MOST_PAGES:
+        raise BadImage(f"a DICOM of {frames:,} frames, more than {MOST_PAGES:,}")
+    return frames
 
 
 def _picture(header: Any, number: int, window: Window) -> Picture:

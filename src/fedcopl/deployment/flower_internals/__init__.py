@@ -4,17 +4,14 @@
 use that broke when a new Flower changes it. Each entry: the module, what is taken of it (and by which file), why, and
 what Flower would have to offer for us to drop it.
 
-flwr.app.message: make_message (patient_grid)
-    why: an error in the name of a site whose answer never comes whole, when its question is no longer at hand
-    until: `Message` takes an error for the id of a question
 flwr.app.message: remove_content_from_message (site_connection)
     why: a site sends its answers itself; the list of an answer's pieces goes first, without them
     until: a SuperNode can be part of another process
 flwr.cli.build: build_fab_from_files (connections)
     why: StartRun takes nothing but an app bundle; ours holds names and no code
     until: a run can be started without a bundle
-flwr.common.constant: ErrorCode (patient_grid)
-    why: to tell a question that got lost, which is asked again, from a site that broke
+flwr.common.constant: ErrorCode (messages)
+    why: tells a request that was lost, which is sent again, from a site that failed
     until: the codes of `Error` are public
 flwr.common.constant: SubStatus (connections)
     why: how a task ended, in the words that a SuperLink takes
@@ -33,12 +30,12 @@ flwr.proto.fleet_pb2: ActivateNodeRequest, DeactivateNodeRequest, PullMessagesRe
         PushMessagesRequest (site_connection)
     why: a site asks for its questions itself: a SuperNode is a second Python, fetches code, and looks every 3 s
     until: a SuperNode can be part of another process
+flwr.proto.fleet_pb2: PullMessagesResponse (answer_limit)
+    why: whether a site was given a request, from which on the bytes of its reply are counted
+    until: a SuperLink has a limit for each reply
 flwr.proto.heartbeat_pb2: SendNodeHeartbeatRequest (site_connection)
     why: the same; with an interval of its own, so that a site that was killed is let in again after 20 s, not 60
     until: a SuperNode can be part of another process
-flwr.proto.message_pb2: ConfirmMessageReceivedRequest (patient_grid)
-    why: the grid fetches answers piece by piece, without waiting
-    until: the grid has a time limit for each answer
 flwr.proto.message_pb2: ObjectTree (site_connection)
     why: the pieces of a question
     until: a SuperNode can be part of another process
@@ -49,15 +46,9 @@ flwr.proto.runtime_pb2: AcquireTaskRequest, PullTaskInputRequest, PushTaskOutput
         SendTaskHeartbeatRequest (connections)
     why: tasks are done in this process, which has the model; Flower would start one for each, with code it was sent
     until: tasks have a public client
-flwr.proto.runtime_pb2: PullAppMessagesRequest (patient_grid)
-    why: the grid fetches answers piece by piece, without waiting
-    until: the grid has a time limit for each answer
-flwr.server.superlink.linkstate: InMemoryLinkState (answer_limit)
-    why: patched: a SuperLink stores answers of any size before anybody has looked at them
-    until: a SuperLink has a limit for each answer
-flwr.server.superlink.linkstate: linkstate_factory (superlink)
-    why: patched: a SuperLink takes no key twice, also of a site that was taken out by mistake or has changed its name
-    until: unregistering forgets the key
+flwr.supercore.constant: FLEET_HTTP_PUBLIC_KEY_HEADER (answer_limit)
+    why: whose bytes are counted
+    until: a SuperLink has a limit for each reply
 flwr.supercore.constant: NodeStatus, TaskType (connections)
     why: which sites are connected; which tasks to take
     until: Control and tasks have public clients
@@ -71,24 +62,14 @@ flwr.supercore.inflatable.inflatable_object: get_all_nested_objects, get_object_
         no_object_id_recompute (site_connection)
     why: the pieces of a question and of an answer
     until: a SuperNode can be part of another process
-flwr.supercore.inflatable.inflatable_object: iterate_object_tree (patient_grid)
-    why: the pieces of an answer
-    until: the grid has a time limit for each answer
 flwr.supercore.inflatable.inflatable_protobuf_utils: make_confirm_message_received_fn_protobuf,
         make_pull_object_fn_protobuf, make_push_object_fn_protobuf (site_connection)
     why: fetches and sends them
     until: a SuperNode can be part of another process
-flwr.supercore.inflatable.inflatable_protobuf_utils: make_pull_object_fn_protobuf (patient_grid)
-    why: fetches one piece
-    until: the grid has a time limit for each answer
 flwr.supercore.inflatable.inflatable_utils: ObjectPullError, ObjectPushError, ObjectUnavailableError,
         inflate_object_from_contents (site_connection)
     why: tells a piece that has not come from one that never will, and puts the pieces together
     until: a SuperNode can be part of another process
-flwr.supercore.inflatable.inflatable_utils: ObjectPullError, ObjectUnavailableError,
-        inflate_object_from_contents (patient_grid)
-    why: tells a piece that has not come from one that never will, and puts the pieces together
-    until: the grid has a time limit for each answer
 flwr.supercore.interceptors: RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor,
         SuperExecAuthHttpInterceptor (connections)
     why: nobody is answered without a version, and nobody is given a task without the secret
@@ -102,15 +83,15 @@ flwr.supercore.run: RunNotRunningException (connections)
 flwr.supercore.runtime: RuntimeHttpClient (connections)
     why: as flwr.proto.runtime_pb2
     until: tasks have a public client
-flwr.supercore.task_identity: TaskIdentity (identity)
+flwr.supercore.task_identity: TaskIdentity (messages)
     why: a `Message` looks up here on whose behalf it is made
     until: `Message` is made by a grid, for its own run
 flwr.superlink.cli: flower_superlink (superlink)
-    why: the command, started by us after the patches
+    why: the command, started by us after the patch
     until: nothing is patched
-flwr.superlink.grid: HttpGrid (patient_grid)
-    why: patched: what it waits for, and for how long
-    until: the grid has a time limit for each answer, and for a SuperLink that is gone
+flwr.superlink.grid: HttpGrid (connections)
+    why: the grid of a server that does its task in its own process
+    until: tasks have a public client
 flwr.superlink: extensions (superlink)
     why: patched: Control and Runtime ask nobody who they are; here they are open to this machine only
     until: they can listen on a port of their own, or ask for a secret

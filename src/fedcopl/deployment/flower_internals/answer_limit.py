@@ -1,17 +1,16 @@
-"""A SuperLink that stores no more of an answer than any answer of the run can have.
+"""Limits what a site can store at a SuperLink to the size of one reply per request.
 
-A site sends an answer in pieces, one request each; Flower stores whatever comes, and the server looks at it only when
-all is there. Here a request that is too large is not read to its end, and of an answer whose pieces are too large
-together nothing is kept.
+A site sends a reply in pieces, one HTTP request each. Flower stores all of them, and the server validates a reply only
+when it is complete. This middleware counts the bytes that each key uploads from one request of the server to the next.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
-from threading import Lock
-from typing import Any, ClassVar
+from typing import Any
 
-from flwr.server.superlink.linkstate import InMemoryLinkState
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -19,78 +18,72 @@ Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FOR_SITES = "/v1/fleet/"  # of all paths that a SuperLink serves
+PULL, UPLOADS = f"{FOR_SITES}pull-messages", (f"{FOR_SITES}push-messages", f"{FOR_SITES}push-object")
+KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.encode()
 log = logging.getLogger("fedcopl.flower")
 
 
-class NoLargeRequests:
-    """Reads no request of a site beyond so many bytes, whatever it says of its length."""
+class UploadLimit:
+    """Refuses what a site uploads beyond `most` bytes in reply to one request, and any single request beyond that.
+
+    An upload counts as soon as it is complete, so that parallel uploads count too, and no longer if it is refused
+    further in: nobody can use up the limit of a key that he does not have.
+    """
 
     def __init__(self, app: App, most: int):
         self.app, self.most = app, most
+        self._uploaded: Counter[bytes] = Counter()  # key -> bytes since it was last given a request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not str(scope["path"]).startswith(FOR_SITES):
+        path = str(scope.get("path", ""))
+        if scope["type"] != "http" or not path.startswith(FOR_SITES):
             await self.app(scope, receive, send)
-        elif _length_said(scope) > self.most:
-            log.warning("a request of %s bytes is refused, unread", f"{_length_said(scope):,}")
+            return
+        headers = dict(scope["headers"])
+        key, is_upload = headers.get(KEY, b""), path.startswith(UPLOADS)
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self._room(key, is_upload):
+            log.warning("a request of %s bytes is refused, unread", f"{int(declared):,}")
             await send({"type": "http.response.start", "status": 413, "headers": []})
             await send({"type": "http.response.body", "body": b""})
-        else:
-            await self.app(scope, _up_to(self.most, receive), send)
+            return
+        read, counted, status, response = 0, 0, 0, b""
+
+        async def limited() -> Event:
+            nonlocal read, counted
+            event = await receive()
+            read += len(event.get("body", b""))
+            if read > self._room(key, is_upload):
+                return {"type": "http.disconnect"}
+            if is_upload and event["type"] == "http.request" and not event.get("more_body") and not counted:
+                counted = read
+                self._uploaded[key] += counted
+            return event
+
+        async def observed(event: Event) -> None:
+            nonlocal status, response
+            status = event.get("status", status)
+            if path == PULL:
+                response += event.get("body", b"")
+            await send(event)
+
+        try:
+            await self.app(scope, limited, observed)
+        finally:
+            if status != 200:
+                self._uploaded[key] -= counted
+            elif path == PULL and _has_request(response):
+                self._uploaded[key] = 0
+            if not self._uploaded[key]:
+                del self._uploaded[key]
+
+    def _room(self, key: bytes, is_upload: bool) -> int:
+        return self.most - (self._uploaded[key] if is_upload else 0)
 
 
-def _length_said(scope: Scope) -> int:
-    said = dict(scope["headers"]).get(b"content-length", b"0")
-    return int(said) if said.isdigit() else 0
-
-
-def _up_to(most: int, receive: Receive) -> Receive:
-    """What is received, until it is too much: then as if the other side had gone."""
-    came = 0
-
-    async def counted() -> Event:
-        nonlocal came
-        event = await receive()
-        came += len(event.get("body", b""))
-        return event if came <= most else {"type": "http.disconnect"}
-
-    return counted
-
-
-class SparingLinkState(InMemoryLinkState):
-    """Keeps at most so many bytes of the answer to a question."""
-
-    most: ClassVar[int] = 10**9
-    _answered: ClassVar[dict[str, str]] = {}  # session in which pieces are sent -> the question they answer
-    _kept: ClassVar[Counter[str]] = Counter()  # question -> bytes of its answer
-    _lock: ClassVar[Lock] = Lock()
-
-    def store_message_and_object_tree(self, message: Any, object_tree: Any, session_id: str) -> tuple[bool, list[str]]:
-        if message.metadata.reply_to_message_id:
-            self._answered[session_id] = message.metadata.reply_to_message_id
-        stored: tuple[bool, list[str]] = super().store_message_and_object_tree(message, object_tree, session_id)
-        return stored
-
-    def store_object(self, run_id: int, session_id: str, object_id: str, object_content: bytes) -> bool:
-        """Refused without a session: whose it is could not be told, and ours have one."""
-        if not session_id:
-            return False
-        question = self._answered.get(session_id)
-        if question is None:  # a question of the server's own
-            return bool(super().store_object(run_id, session_id, object_id, object_content))
-        if not self._has_room(question, len(object_content)):
-            log.warning("an answer of more than %s bytes is refused, and nothing of it kept", f"{self.most:,}")
-            self._cleanup_push_session(session_id, cleanup_messages=True)
-            return False
-        stored = bool(super().store_object(run_id, session_id, object_id, object_content))
-        if not stored:
-            self._has_room(question, -len(object_content))
-        return stored
-
-    def _has_room(self, question: str, size: int) -> bool:
-        """Whether so many bytes more are allowed; then they are counted."""
-        with self._lock:
-            if self._kept[question] + size > self.most:
-                return False
-            self._kept[question] += size
-            return True
+def _has_request(response: bytes) -> bool:
+    """Whether a site was given a request of the server's; sites of ours always ask in protobuf."""
+    try:
+        return bool(PullMessagesResponse.FromString(response).messages_list)
+    except Exception:  # protobuf's DecodeError, in a module without types
+        return False

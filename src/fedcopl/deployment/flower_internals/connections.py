@@ -5,7 +5,7 @@ unpack the app that the task names and run it; here the server plays its own.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +38,10 @@ from flwr.supercore.interceptors import (
 )
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink.grid import HttpGrid
 
 from . import CONTROL_HEADER, control_key
-from .identity import act_for
-from .patient_grid import PatientGrid
+from .messages import act_for
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 RUN_GIVEN_UP = RunNotRunningException  # what a grid raises when the SuperLink has ended its run
@@ -163,31 +163,18 @@ class Runtime:
         )
 
 
-class TaskQueue:
-    """A server's tasks as they are given out, one token each."""
-
-    def __init__(self, runtime: Runtime):
-        self._client = runtime.client()
-
-    def next(self) -> str | None:
-        """The token of the next task, if there is one and somebody to ask."""
-        try:
-            answer = self._client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
-        except httpx.HTTPError:
-            return None
-        return answer.token or None
-
-    def __enter__(self) -> "TaskQueue":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.close()
+def acquire_task(client: RuntimeHttpClient) -> str:
+    """The token of the next task; empty if there is none yet, or no reply."""
+    try:
+        return str(client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token)
+    except httpx.HTTPError:
+        return ""
 
 
 @contextmanager
-def server_task(runtime: Runtime, token: str, should_stop: Callable[[], bool] = lambda: False) -> Iterator[PatientGrid]:
+def server_task(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
     """The server's task of a run: a grid over which to play it. The SuperLink is told how it ended."""
-    grid = PatientGrid(runtime.address, runtime.ca is None, runtime.certificate, token=token, should_stop=should_stop)
+    grid = HttpGrid(runtime.address, runtime.ca is None, runtime.certificate, token=token)
     client, ended = runtime.client(token, "flwr-serverapp"), SubStatus.FAILED
     try:
         with _heartbeats(client):

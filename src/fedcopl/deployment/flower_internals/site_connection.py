@@ -48,7 +48,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from . import HEARTBEAT
-from .identity import act_for
+from .messages import act_for
 
 BEAT = 0.6 * HEARTBEAT  # seconds between two signs of life
 GONE = (502, 503, 504)  # said by what stands before a server that is away

@@ -5,12 +5,8 @@ keys and starts apps; and Runtime, for its own helpers. The last two ask nobody 
 port could let himself in. Here they are open to this machine only, and Control only to who shows a key made of the
 secret that lies in the server's folder: so not to other users of the machine. Runtime gives out tasks for that secret.
 
-SuperLink also keeps the key of who was unregistered, and takes no key twice: a site whose key was taken out by mistake,
-or that has changed its name, could never come back. Here it forgets the key. And it stores no answer of more than MOST
-bytes, see `answer_limit`.
-
-What it stores is in memory, as is Flower's own default: all that has to survive is in files of the server's own, and
-a database takes three times as long for every request. And its layers hand answers on whole, see `whole_answers`.
+A site cannot store replies of more than MOST bytes, see `answer_limit`. What is stored is in memory, as is Flower's own
+default: all that has to survive is in files of the server's own, and a database takes three times as long per request.
 """
 
 import sys
@@ -18,15 +14,13 @@ from collections.abc import Collection
 from hmac import compare_digest
 from pathlib import Path
 
-from flwr.server.superlink.linkstate import linkstate_factory
 from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
 
 from ..processes import end_with_parent
 from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 from . import CONTROL_HEADER, control_key
-from .answer_limit import FOR_SITES, App, NoLargeRequests, Receive, Scope, Send, SparingLinkState
-from .whole_answers import patch_middleware
+from .answer_limit import FOR_SITES, App, Receive, Scope, Send, UploadLimit
 
 FOR_OPERATOR = "/v1/control/"
 SECRET_FILE = "--superexec-auth-secret-file"
@@ -63,26 +57,12 @@ def is_operator(scope: Scope, key: str) -> bool:
     return bool(key) and compare_digest(shown, key.encode())
 
 
-class ForgetfulLinkState(SparingLinkState):
-    """Forgets the key of who is unregistered."""
-
-    def delete_node(self, owner_aid: str, node_id: int) -> None:
-        with self.lock:
-            super().delete_node(owner_aid, node_id)
-            node = self.nodes[node_id]
-            self.node_public_key_to_node_id.pop(node.public_key, None)
-            node.public_key = f"unregistered {node_id}".encode()
-
-
 def patch_superlink(own: Collection[AddressNumber], key: str, most: int) -> None:
-    """Put our classes where a SuperLink that is about to start looks for them; no answer has more bytes than `most`."""
+    """Put our middleware before that of a SuperLink that is about to start; no reply has more bytes than `most`."""
     # The three parts of Starlette's own `Middleware`, which is all that is looked at.
     nothing: dict[str, object] = {}
-    before = ((OnlySitesFromOutside, (own, key), nothing), (NoLargeRequests, (most,), nothing))
+    before = ((OnlySitesFromOutside, (own, key), nothing), (UploadLimit, (most,), nothing))
     setattr(extensions, "get_middleware", lambda: before)  # noqa: B010
-    SparingLinkState.most = most
-    setattr(linkstate_factory, "InMemoryLinkState", ForgetfulLinkState)  # noqa: B010
-    patch_middleware()
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from cryptography import x509
-
 from ...errors import FederationError
-from ..certificates import SiteKey, key_digest, read_site_keys
+from ...plurals import counted
+from ..certificates import SiteKey, certificate_end, key_digest, read_site_keys
 from .package_file import AUTHORITY, CERTIFICATE, NOTES, PackageNotes
 
 ENDS = "ends.json"
@@ -42,7 +41,7 @@ class Ending:
         'ended on 2027-01-31'
         """
         left = self.days_left(today)
-        return f"ended on {self.day}" if left < 0 else f"until {self.day}, {left} day{'s' * (left != 1)}"
+        return f"ended on {self.day}" if left < 0 else f"until {self.day}, {counted(left, 'day')}"
 
 
 def this_day() -> date:
@@ -57,21 +56,14 @@ def endings_of(folder: Path) -> Iterator[Ending]:
     ask = "ask the operator for a new package"
     do = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
     if (folder / AUTHORITY).exists():
-        yield Ending("authority", certificate_end(folder / AUTHORITY), do)
+        yield Ending("authority", certificate_end(folder / AUTHORITY).date(), do)
     if (folder / CERTIFICATE).exists():
         renewed = "fedcopl provision STUDY --renew server" if notes else "nothing: a start of the server renews it"
-        yield Ending("server's certificate", certificate_end(folder / CERTIFICATE), renewed)
+        yield Ending("server's certificate", certificate_end(folder / CERTIFICATE).date(), renewed)
     if notes and notes.key_ends:
         yield Ending("key of this site", _day(notes.key_ends, folder / NOTES), ask)
     for name, day in key_ends(folder / "sites").items():
         yield Ending(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}")
-
-
-def certificate_end(file: Path) -> date:
-    try:
-        return x509.load_pem_x509_certificate(file.read_bytes()).not_valid_after_utc.date()
-    except (OSError, ValueError) as error:
-        raise FederationError(f"{file}: is no certificate: {error}") from error
 
 
 def key_ends(sites: Path) -> dict[str, date]:

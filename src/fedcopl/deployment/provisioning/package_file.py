@@ -6,7 +6,7 @@ files, nothing that is not what it should be. A package with a key in it is as s
 
 import io
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +27,8 @@ NEEDED = {
     "server": {NOTES, AUTHORITY, CLASSES, SETTINGS, CERTIFICATE, SERVER_KEY, ENDS},
 }
 COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # by which they are taken in
-LARGEST, MOST_FILES = 4_000_000, 10_000  # bytes of a file, files in a package
+LARGEST, LARGEST_KEY = 4_000_000, 10_000  # bytes of a file, and of one site's public key
+MOST_FILES, MOST_BYTES = 10_000, 20_000_000  # of a package, packed or not
 LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
 
 
@@ -89,6 +90,8 @@ def write_package(path: Path, package: Package) -> None:
 def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     """A package of this kind; anything else is an error that names the file."""
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
             files = _files(archive.infolist(), archive)
         notes = PackageNotes.model_validate_json(files[NOTES])
@@ -111,13 +114,20 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     return Package(notes, files)
 
 
-def _files(infos: Iterable[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
-    infos = list(infos)
-    for info in infos:
-        if not _is_known(info.filename) or info.file_size > LARGEST:
-            raise ValueError(f"{info.filename!r} does not belong in it")
+def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """All files; looked at before one is unpacked, which takes no more memory than each says it needs."""
     if len(infos) > MOST_FILES or len({info.filename for info in infos}) < len(infos):
-        raise ValueError("it has too many files, or one twice")
+        raise ValueError(f"it has more than {MOST_FILES:,} files, or one twice")
+    for info in infos:
+        most = LARGEST_KEY if info.filename.endswith(PUBLIC) else LARGEST
+        # Of other kinds than deflate Python unpacks a whole block first, however large.
+        if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{info.filename!r} does not belong in it")
+        if info.file_size > most:
+            raise ValueError(f"{info.filename!r} would unpack to {info.file_size:,} bytes, more than {most:,}")
+    total = sum(info.file_size for info in infos)
+    if total > MOST_BYTES:
+        raise ValueError(f"it would unpack to {total:,} bytes, more than {MOST_BYTES:,}")
     return {info.filename: archive.read(info) for info in infos}
 
 

@@ -1,25 +1,24 @@
-"""How large an answer of a run can be, known from its settings before anybody is asked."""
+"""How large a reply of a run can be, known from its settings before any request."""
 
-from collections.abc import Mapping
+import math
 
-from ...algorithm import FloatArray
-from ...algorithm.evidence import SHARPNESSES
-from ...federation.adaptation import size_of
 from ...federation.server import ServerState
-from ...messages import Adapt
+from ...priors.estimation import FEATURE_SCALES
+from ...priors.posterior import no_priors
+from ...priors.statistics import Statistic
 
-SUMS = ("features", "predicted", "explained", "classes")
 WORD = 8  # bytes of a number under masks, and of a sum
 WRAPPING = 2_000_000  # names, headers, keys and shares of some ten thousand sites
 
 
 def largest_answer(state: ServerState) -> int:
-    """Bytes: prompts as they were sent, or each number under masks, or the largest sums of the priors.
+    """Return bytes: prompts as they were sent, or each number under masks, or the largest sums of the priors.
 
     >>> largest_answer(ServerState(0, {}, classes=10, width=64))
-    2033288
+    2017240
     """
     numbers = sum(prompt.size for prompt in state.shared.values())
-    readings: tuple[Mapping[str, FloatArray], ...] = ({},) * (1 + len(SHARPNESSES))
-    asks = [Adapt(0, 0, wanted, state.width, readings=readings) for wanted in SUMS]
-    return WRAPPING + WORD * max(numbers, *(size_of(ask, state.classes) for ask in asks))
+    models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
+    largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
+    sizes = [math.prod(one.shape(state.classes, state.width)) for one in largest]
+    return WRAPPING + WORD * max(numbers, *sizes)

@@ -5,17 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flwr.app import Message
-from flwr.serverapp import Grid
 
 from ...errors import Interrupted, NoClientAnswered
 from ...federation.seam import Reasons, too_few
 from ...messages import Ask, Evaluate, KeyAsk, Reply, digest, payload_bytes
+from ...plurals import counted
 from ...run.watcher import SilentWatcher, Watcher
 from ..audit_log import IN, OUT, Crossing
-from ..flower_internals.patient_grid import is_lost
+from ..flower_internals.messages import is_lost
 from ..wire.crossings import crossing
 from ..wire.message_format import Unreadable, one_line, question_records, read_answer, route
 from ..wire.terms import Terms
+from .grid_threads import SiteGrid
 from .site_registry import ConnectedSites, KnownSites, SiteNode
 
 SLACK = 1_000_000  # bytes an answer may have beyond twice its question's
@@ -51,7 +52,7 @@ class _Asked:
 class GridClients:
     """Implements `federation.seam.Clients`. A site gets its number when it first appears, and keeps it."""
 
-    grid: Grid
+    grid: SiteGrid
     terms: Terms
     known: KnownSites
     patience: Patience = field(default_factory=Patience)
@@ -85,7 +86,7 @@ class GridClients:
             if len(present) >= wanted:
                 self.known.add(present)
                 return tuple(sorted(present, key=self.known.numbers.__getitem__))
-            self._say(f"waiting: {len(present)} of at least {wanted} sites are connected")
+            self._say(f"waiting: {len(present)} of at least {counted(wanted, 'site is', 'sites are')} connected")
             self._pause(LOOK)
 
     def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
@@ -122,7 +123,7 @@ class GridClients:
             if time.monotonic() >= end:
                 if len(replies) >= needed:
                     break
-                self._say(f"waiting: {len(replies)} of at least {needed} sites have answered")
+                self._say(f"waiting: {len(replies)} of at least {counted(needed, 'site has', 'sites have')} answered")
             if asked:
                 self._pause(self.patience.poll)
         for site, missing in asked.items():

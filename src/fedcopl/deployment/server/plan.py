@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy
 from ...methods import choose_method, settled
 from ...privacy.accountant import require_accounting
-from ...run.build import build_clip, first_state, known_mix
+from ...run.build import build_clip, first_state, known_class_prior
 from ...run.earlier import EarlierRun, fitted, noted, read_earlier, refuse_without
 from ...run.folder import RunFolder
 from .grid_clients import Patience
@@ -50,7 +50,7 @@ class PreparedServer:
     config: RunConfig
     classes: tuple[str, ...]
     clip: Clip
-    known_mix: FloatArray | None = None  # of the classes over all sites
+    class_prior: FloatArray | None = None  # over all sites
     earlier: EarlierRun | None = None  # to go on from; a run that is resumed after its first round needs it no more
 
     @classmethod
@@ -60,19 +60,19 @@ class PreparedServer:
         classes, config = plan.classes(), noted(settled(plan.whole_config()), earlier)
         require_accounting(config)
         refuse_privacy(config, choose_method(config).neighbours())
-        clip = build_clip(config.model)
-        mix = known_mix(config, classes)
+        prior = known_class_prior(config, classes)
         with RunFolder(plan.out) as folder:
             if folder.open(config, resume=plan.resume) is None:
                 refuse_without(config, earlier)
-        prepared = cls(plan, config, classes, clip, mix, earlier)
+        clip = build_clip(config.model)
+        prepared = cls(plan, config, classes, clip, prior, earlier)
         prepared.first_state()  # also whether an earlier run fits
         return prepared
 
     def first_state(self) -> ServerState:
         count = len(self.classes)
         start = choose_method(self.config).start(self.clip, count)
-        state = replace(first_state(self.config, start, count, self.clip.feature_size), known_mix=self.known_mix)
+        state = replace(first_state(self.config, start, count, self.clip.feature_size), class_prior=self.class_prior)
         if self.earlier is None:
             return state
         fits = fitted(self.earlier, self.config, self.clip, self.classes, start)

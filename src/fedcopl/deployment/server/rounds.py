@@ -12,15 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flwr.serverapp import Grid
-
 from ...config import RunConfig
 from ...errors import NoClientAnswered, RunFolderError
-from ...federation.client import ClientState
+from ...federation.client_state import ClientState
 from ...federation.seam import RoundReport
 from ...federation.server import ServerState
 from ...files import write_text
-from ...methods import choose_method
+from ...methods import choose_method, run_title
 from ...run.build import backbone_name
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import Play, round_record, versions
@@ -29,6 +27,7 @@ from ...run.watcher import Watcher
 from ..audit_log import AuditLog
 from ..wire.terms import terms_of
 from .grid_clients import GridClients
+from .grid_threads import SiteGrid
 from .plan import PreparedServer
 from .site_registry import KnownSites
 
@@ -68,7 +67,7 @@ class ServerFile:
 
 
 def serve(
-    grid: Grid, prepared: PreparedServer, watcher: Watcher, should_stop: Callable[[], bool] = lambda: False
+    grid: SiteGrid, prepared: PreparedServer, watcher: Watcher, should_stop: Callable[[], bool] = lambda: False
 ) -> Outcome:
     """Play the rounds that are left with the sites of this grid, and write everything into the plan's folder."""
     config, classes, plan = prepared.config, prepared.classes, prepared.plan
@@ -130,7 +129,7 @@ class ServerBooks:
             outcome,
             name=self.config.name,
             seed=self.config.seed,
-            method=method.title,
+            method=run_title(self.config),
             trains=method.trains,
             shared=self.shared,
             averaged=method.averaged(),

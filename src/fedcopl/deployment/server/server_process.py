@@ -4,7 +4,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from ...files import make_folders
 from ...run.record import Outcome
 from ...run.watcher import Watcher
 from ..certificates import Certificates
-from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, TaskQueue, server_task
+from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, acquire_task, server_task
 from ..metrics import health, server_metrics
 from ..metrics_port import metrics_port
 from ..processes import flower_child, fresh_secret, holding, should_stop
 from ..wire.addresses import own_address, with_port
 from .answer_size import largest_answer
+from .grid_threads import GridThreads
 from .plan import PreparedServer
 from .rounds import serve
 from .site_registry import admitting
@@ -60,7 +61,11 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> 
     with (
         holding(home.folder, "server", about),
         superlink(home, largest_answer(prepared.first_state())) as (link, secret),
-        metrics_port(home.metrics_port, lambda: server_metrics(home.folder), lambda: health(home.folder, ended(link))),
+        metrics_port(
+            home.metrics_port,
+            lambda: server_metrics(home.folder),
+            lambda: health(home.folder, () if link.poll() is None else ("the SuperLink has ended",)),
+        ),
         _in_plain_words(home),
         control_of(home, link, secret) as control,
         admitting(home.sites, control, watcher),
@@ -73,14 +78,9 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> 
 
         run_id = control.start_run()
         runtime = Runtime(home.local, secret, home.certificates.ca)
-        with server_task(runtime, _first_task(runtime, run_id, stopped), stopped) as grid:
-            outcome = serve(grid, prepared, watcher, stopped)
+        with server_task(runtime, _first_task(runtime, run_id, stopped)) as grid:
+            outcome = serve(GridThreads(grid, stopped), prepared, watcher, stopped)
         return replace(outcome, traffic=control.traffic(run_id))
-
-
-def ended(link: subprocess.Popen[bytes]) -> list[str]:
-    """What is wrong with the SuperLink, for those who ask after the server's health."""
-    return [] if link.poll() is None else ["the SuperLink has ended"]
 
 
 @contextmanager
@@ -101,7 +101,6 @@ def superlink(home: ServerHome, most: int) -> Iterator[tuple[subprocess.Popen[by
     """A SuperLink in a process of its own, and the secret that it shares with this one; for answers of `most` bytes."""
     files, folder = home.certificates, home.log.parent
     make_folders(folder)
-    _forget(folder)
     secret_file, secret = fresh_secret(folder)
     arguments = [home.host, str(most), "--host", home.host, "--port", str(home.port)]
     arguments += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
@@ -109,12 +108,6 @@ def superlink(home: ServerHome, most: int) -> Iterator[tuple[subprocess.Popen[by
     arguments += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
     with flower_child("superlink", arguments, home.log) as child:
         yield child, secret
-
-
-def _forget(folder: Path) -> None:
-    """A database of an older version holds questions and answers; now they are in memory, and nowhere else."""
-    for old in folder.glob("link.db*"):
-        old.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -129,32 +122,25 @@ def control_of(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -
 
 
 def _wait_until_ready(home: ServerHome, link: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + READY
+    end, trusted = time.monotonic() + READY, ssl.create_default_context(cafile=home.certificates.ca)
     while time.monotonic() < end:
         if link.poll() is not None:
             raise FederationError(
                 f"the SuperLink ended at once; is {with_port(home.host, home.port)} in use, or not of this machine? "
                 f"see {home.log}"
             )
-        if _is_up(home):
-            return
+        with suppress(httpx.HTTPError):
+            if httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success:
+                return
         time.sleep(0.2)
     raise FederationError(f"the SuperLink did not start within {READY:.0f} s; see {home.log}")
 
 
-def _is_up(home: ServerHome) -> bool:
-    trusted = ssl.create_default_context(cafile=home.certificates.ca)
-    try:
-        return httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success
-    except httpx.HTTPError:
-        return False
-
-
 def _first_task(runtime: Runtime, run_id: int, stopped: Callable[[], bool]) -> str:
     end = time.monotonic() + READY
-    with TaskQueue(runtime) as tasks:
+    with runtime.client() as client:
         while time.monotonic() < end:
-            token = tasks.next()
+            token = acquire_task(client)
             if token:
                 return token
             if stopped():

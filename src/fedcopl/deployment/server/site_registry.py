@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 from ...errors import FedCoPLError
 from ...run.watcher import Watcher
@@ -23,6 +22,7 @@ from ..certificates import SiteKey
 from ..flower_internals.connections import Control
 from ..provisioning.endings import admitted_keys, this_day
 from ..wire.message_format import ASK_NAME, read_name
+from .grid_threads import SiteGrid
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,10 @@ class AdmissionChange:
         for name in self.left:
             watcher.noticed(f"{name} may not join any more")
         for name, why in self.refused.items():
-            watcher.noticed(f"{name} cannot be let in ({why}); stop the server and start it again with --resume")
+            watcher.noticed(
+                f"{name} cannot be let in ({why}); if its key was taken out while this server runs, the site needs a "
+                "new key (delete its site.key and join with --check), or restart the server with --resume"
+            )
 
 
 def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
@@ -126,7 +129,7 @@ class SiteNode:
 class ConnectedSites:
     """Who is connected, by name; names are learnt once per node."""
 
-    grid: Grid
+    grid: SiteGrid
     patience: float = 60.0  # seconds a node may take to say its name
     names: dict[int, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)  # what is odd about who is there

@@ -9,7 +9,9 @@ from ...config import RunConfig, read_settings
 from ...data.records import TEMPLATE
 from ...errors import ConfigError
 from ...files import make_private_folder, write_private
-from ...methods import choose_method
+from ...labelers import choose_labeler
+from ...methods import choose_method, run_title
+from ...plurals import counted
 from ...privacy.accountant import planned_releases
 from ...run.folder import file_name
 from ..wire.message_format import one_line
@@ -103,14 +105,14 @@ def agreement_of(accept: str, folder: Path, ask: AskPeople, watch: Callable[[str
 def run_in_words(config: RunConfig) -> Iterator[str]:
     """What a run with these settings is like, and what of the list of what leaves a site leaves in it."""
     method, privacy = choose_method(config), config.privacy
-    hidden = f"in secure sums of at least {privacy.min_sites} sites" if privacy.secure_sums else "openly"
+    hidden = f"in secure sums of at least {counted(privacy.min_sites, 'site')}" if privacy.secure_sums else "openly"
     noise = f", with noise of {privacy.noise:g}" if privacy.noise else ""
-    yield f"{config.rounds} rounds of {method.title}, {config.train.epochs} epochs each"
+    yield f"{counted(config.rounds, 'round')} of {run_title(config)}, {counted(config.train.epochs, 'epoch')} each"
     yield f"prompts that leave after each round: {', '.join(method.averaged()) or 'none'}, {hidden}{noise}"
     refreshes = -(-config.rounds // config.labels.refresh_every)
-    counts = f"at {refreshes} refreshes, {hidden}{noise}" if config.is_cooperative else "none"
+    counts = f"at {counted(refreshes, 'refresh')}, {hidden}{noise}" if choose_labeler(config).cooperative else "none"
     yield f"counts of sure images by class that leave: {counts}"
-    if config.adapts and config.priors.balance:
+    if config.adapts and config.priors.logit_bias:
         features = config.priors.prototypes and not privacy.noise
         of = "posteriors, and image features by class" if features else "posteriors"
         yield f"sums over the images for the priors that leave: {of}, {hidden}{noise}"

@@ -12,8 +12,9 @@ from functools import cache
 
 from ...config import RunConfig
 from ...errors import ConfigError
-from ...messages import REPLY_TO, Adapt, Ask, Estimate, KeyAsk, Train
+from ...messages import REPLY_TO, Ask, Estimate, KeyAsk, Train
 from ...methods import METHODS, choose_method
+from ...plurals import counted
 
 FEATURES = "features"  # beside prompts: sums of image features, in all and by class, for the priors
 USUAL = ("visual", FEATURES)  # what FedCoPL makes use of; all else is personal
@@ -56,7 +57,7 @@ class Consent:
     share: tuple[str, ...] = USUAL  # prompts that may leave, and `features`
     least_sites: int = 0  # above 0: it answers only in secure sums, of at least so many sites
     least_noise: float = 0.0  # in units of the clips, as `privacy.noise`
-    least_images: int = LEAST_IMAGES  # that an update is trained on, and that a class has in sums of features
+    least_images: int = LEAST_IMAGES  # behind an update, a sum for the priors or a class feature sum
     secure_sums: bool = True  # False: it takes part in none
 
     def __post_init__(self) -> None:
@@ -75,9 +76,13 @@ class Consent:
 
     def __str__(self) -> str:
         features = "" if FEATURES in self.share else " but no sums of image features"
-        sums = f"only in secure sums of at least {self.least_sites} sites" if self.least_sites else "openly or in sums"
+        sums = (
+            f"only in secure sums of at least {counted(self.least_sites, 'site')}"
+            if self.least_sites
+            else "openly or in sums"
+        )
         noise = f", with noise of at least {self.least_noise:g}" if self.least_noise else ""
-        images = f", made of at least {self.least_images} images"
+        images = f", in updates and sums of at least {counted(self.least_images, 'image')}"
         accuracy = "" if self.tells_accuracy else ", and does not tell how many of its test images are right"
         how = sums if self.secure_sums else "openly, never in secure sums"
         return f"it shares {', '.join(self.prompts)} prompts{features}, {how}{noise}{images}{accuracy}"
@@ -93,7 +98,7 @@ class Consent:
         foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
         if foreign:
             yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
-        if FEATURES not in self.share and (wants_features(config) or _is_about_features(ask)):
+        if FEATURES not in self.share and _wants_features(config):
             yield "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
         privacy = config.privacy
         if not self.secure_sums and (privacy.secure_sums or isinstance(ask, KeyAsk)):
@@ -102,32 +107,28 @@ class Consent:
             yield "this site answers only with privacy.secure_sums, and the run has none"
         elif self.least_sites > privacy.min_sites:
             least, there = self.least_sites, privacy.min_sites
-            yield f"this site wants sums of at least {least} sites, and privacy.min_sites is {there}"
+            yield f"this site wants sums of at least {counted(least, 'site')}, and privacy.min_sites is {there}"
         if self.least_noise > privacy.noise:
             yield f"this site wants privacy.noise of at least {self.least_noise:g}, and the run has {privacy.noise:g}"
 
 
-def wants_features(config: RunConfig) -> bool:
+def _wants_features(config: RunConfig) -> bool:
     """Whether a run with these settings adds up image features."""
-    return config.adapts and config.priors.balance and config.priors.prototypes and not config.privacy.noise
-
-
-def _is_about_features(ask: Ask) -> bool:
-    return isinstance(ask, Adapt) and (ask.wanted in ("features", "classes", "clusters") or bool(ask.prototypes))
+    return config.adapts and config.priors.logit_bias and config.priors.prototypes and not config.privacy.noise
 
 
 @cache
-def shareable() -> tuple[str, ...]:
+def _shareable() -> tuple[str, ...]:
     """Every name that `--share` takes: what any method averages, and sums of features."""
     methods = (choose_method(RunConfig.from_mapping({"method": name}, "methods")) for name in METHODS)
     return tuple(dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), FEATURES]))
 
 
 def _refuse_unknown(name: str) -> None:
-    if name not in shareable():
-        near = difflib.get_close_matches(name, shareable(), n=1)
+    if name not in _shareable():
+        near = difflib.get_close_matches(name, _shareable(), n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"share: nothing is called {name!r} (there is: {', '.join(shareable())}){hint}")
+        raise ConfigError(f"share: nothing is called {name!r} (there is: {', '.join(_shareable())}){hint}")
 
 
 OPENLY = {  # what leaves only where a site also answers without masks

@@ -13,8 +13,11 @@ from pathlib import Path
 
 from ...config import RunConfig
 from ...errors import RunFolderError
+from ...federation.prior_estimation import prior_steps
 from ...files import make_private_folder, write_private
+from ...labelers import choose_labeler
 from ...messages import Adapt, Ask, Estimate, Train, digest
+from ...plurals import counted
 from ...privacy.accountant import epsilon_of
 from ...privacy.mask_session import needed
 from ..wire.terms import Refused
@@ -43,7 +46,9 @@ class SiteLedger:
         """`Refused` if as many other runs as the site puts up with have begun within a day."""
         recent = [began for name, began in self.read().runs.items() if name != run and began > self.now() - DAY]
         if len(recent) >= most:
-            raise Refused(f"{len(recent)} runs have begun within a day, and this site's limit is {most:g}")
+            raise Refused(
+                f"{counted(len(recent), 'run has', 'runs have')} begun within a day, and this site's limit is {most:g}"
+            )
 
     def begin(self, run: str) -> None:
         """Enter a run."""
@@ -101,5 +106,5 @@ def release_of(run: str, ask: Ask, config: RunConfig, session: str) -> tuple[str
 
 def _tells_nothing(ask: Adapt | Estimate | Train, config: RunConfig) -> bool:
     if isinstance(ask, Adapt):
-        return ask.wanted == "keep"
-    return isinstance(ask, Estimate) and not config.is_cooperative
+        return ask.step >= prior_steps(config)
+    return isinstance(ask, Estimate) and not choose_labeler(config).cooperative

@@ -23,12 +23,12 @@ from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from ...config import RunConfig
-from ...federation.adaptation import most_steps
-from ...federation.server import is_evaluated
+from ...federation.prior_estimation import prior_steps
+from ...federation.server import MAX_ESTIMATIONS, is_evaluated
+from ...labelers import choose_labeler
 from ...messages import Adapt, Ask, Estimate, Evaluate, Introduce, Select, Train, digest
 
 SPOILT = 2  # times that one sum may be played again because somebody spoilt it
-KEEP = "keep"
 
 
 class RoundStage(IntEnum):
@@ -69,7 +69,7 @@ def turn_of(ask: Ask) -> Turn:
     kind = type(ask).__name__
     match ask:
         case Adapt():
-            return Turn(kind, RoundStage.adapt, ask.step, len(ask.peers), ask.wanted == KEEP)
+            return Turn(kind, RoundStage.adapt, ask.step, len(ask.peers))
         case Estimate():
             return Turn(kind, RoundStage.estimate, peers=len(ask.peers))
         case Train():
@@ -108,10 +108,10 @@ def _not_in_round(ask: Ask, so_far: RoundSoFar, config: RunConfig) -> Iterator[s
             yield f"{words}, but the run has no priors"
         case Adapt() | Estimate() | Select() if not has_refresh:
             yield f"{words}, which has no refresh"
-        case Adapt(step=step, wanted=wanted) if ask.round and (step or wanted != KEEP):
+        case Adapt(step=step) if ask.round and step != prior_steps(config):
             yield f"{words} for sums, which is for the first round"
-        case Adapt(step=step) if not 0 <= step < most_steps(config):
-            yield f"{words} at step {step + 1}, but the priors take {most_steps(config)} at most"
+        case Adapt(step=step) if not 0 <= step <= prior_steps(config):
+            yield f"{words} at step {step + 1}, but the priors take {prior_steps(config) + 1} at most"
         case Select(refresh=refresh) if refresh != ask.round // config.labels.refresh_every:
             yield f"{words}, as refresh {refresh + 1}, which it is not"
         case Evaluate(shared=None) if ask.round or (ask.through and not config.adapts):
@@ -129,7 +129,7 @@ def _too_late(ask: Ask, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
     if turn.stage < last.stage:
         yield f"{words} after {last.kind}"
     elif turn.stage == last.stage:
-        is_next = turn.step > last.step
+        is_next = turn.step > last.step or (turn.stage == RoundStage.adapt and turn.step == 0)  # starts again
         is_without_spoilers = turn.step == last.step and 0 < turn.peers < last.peers
         if last.last or not (is_next or is_without_spoilers):
             yield f"{words} once more, with another question"
@@ -148,6 +148,7 @@ def _too_often(ask: Ask, so_far: RoundSoFar, config: RunConfig, restarts: int) -
         return None  # one of each for each `Introduce`: the secure sum itself sees to that
     like = sum((one.kind, one.stage, one.step) == (turn.kind, turn.stage, turn.step) for one in so_far.made)
     once = sums_of_round(config, ask.round) if isinstance(ask, Introduce) else 1
+    once = MAX_ESTIMATIONS if isinstance(ask, Adapt) else once
     spoilt = SPOILT if isinstance(ask, Introduce) or turn.peers else 0
     if like < (once + spoilt) * (1 + restarts):
         return None
@@ -157,5 +158,5 @@ def _too_often(ask: Ask, so_far: RoundSoFar, config: RunConfig, restarts: int) -
 def sums_of_round(config: RunConfig, round: int) -> int:
     """How many secure sums a round has, at most."""
     has_refresh = round % config.labels.refresh_every == 0
-    priors = most_steps(config) - 1 if config.adapts and round == 0 else 0
-    return 1 + (has_refresh and config.is_cooperative) + priors
+    priors = MAX_ESTIMATIONS * prior_steps(config) if config.adapts and round == 0 else 0
+    return 1 + (has_refresh and choose_labeler(config).cooperative) + priors

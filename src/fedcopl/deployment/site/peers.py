@@ -8,7 +8,7 @@ down, and shown. A server that plays the other sites itself has no such keys.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -21,17 +21,13 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_der_public_key,
     load_pem_public_key,
-    load_ssh_private_key,
 )
 
 from ...errors import ConfigError, RunFolderError
-from ...federation.client import ClientState
 from ...files import write_private
-from ...messages import Ask, Introduce, Introduced, Reply, ShareOut
-from ..certificates import read_site_keys
+from ...messages import ShareOut
+from ..certificates import private_key, read_site_keys
 from ..wire.message_format import one_line
-from ..wire.terms import Refused
-from .site_state import Answering
 
 PINNED_PEERS = "peers.json"
 LENGTH = 2  # bytes that say how long a public key is
@@ -46,10 +42,7 @@ class Identity:
 
     @cached_property
     def _private(self) -> ec.EllipticCurvePrivateKey:
-        key = load_ssh_private_key(self.file.read_bytes(), None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise RunFolderError(f"{self.file}: is not the key of a site")
-        return key
+        return private_key(self.file)
 
     @cached_property
     def public(self) -> bytes:
@@ -100,7 +93,8 @@ class Peers:
 
     def _not_given(self, others: Mapping[str, bytes]) -> str | None:
         assert self.given is not None
-        known = {der_of(key.public) for key in read_site_keys(self.given).values()}
+        keys = (load_pem_public_key(key.public) for key in read_site_keys(self.given).values())
+        known = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
         strange = [name for name, key in others.items() if key not in known]
         return f"{one_line(strange[0])} is none of the sites whose keys this site was given" if strange else None
 
@@ -128,29 +122,7 @@ class Peers:
             raise RunFolderError(f"{file}: is damaged: {error}") from error
 
 
-def der_of(pem: bytes) -> bytes:
-    return load_pem_public_key(pem).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
 def check_peers(given: Path | None) -> None:
     """ConfigError if a list of keys is none."""
     if given is not None and (not given.is_dir() or not read_site_keys(given)):
         raise ConfigError(f"--peers {given}: name a folder with the file site.pub of each site, as name.pub")
-
-
-@dataclass(frozen=True)
-class VouchedClient:
-    """A client that vouches for its keys, and shares out nothing among strangers."""
-
-    client: Answering
-    peers: Peers
-
-    def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]:
-        if isinstance(ask, ShareOut):
-            why_not = self.peers.objection(ask)
-            if why_not:
-                raise Refused(why_not)
-        reply, state = self.client.answer(ask, state)
-        if isinstance(ask, Introduce) and isinstance(reply, Introduced):
-            reply = replace(reply, voucher=self.peers.own.vouch(ask.session, reply.keys))
-        return reply, state

@@ -7,15 +7,16 @@ restarted; so nothing is kept there. `fedcopl join` answers by `reply_to` too, b
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from ...errors import CannotAnswer, DataError, FedCoPLError, ModelError, RunFolderError
 from ...messages import REPLY_TO, Ask, Reply, digest
-from ..audit_log import OUT, AuditLog
-from ..wire.crossings import crossing, received
+from ..audit_log import IN, OUT, AuditLog
+from ..wire.crossings import crossing
 from ..wire.message_format import (
     ASK_NAME,
     REFUSED,
@@ -58,24 +59,49 @@ class Answerer(Protocol):
 def make_client_app(
     answerer: Callable[[Context], Answerer], log_of: Callable[[Context], AuditLog | None] = lambda context: None
 ) -> ClientApp:
-    """An app that takes every question to whom the context names, and writes it down where that one has a log."""
+    """An app that takes every request to the site that the context names, and to its audit log if it has one."""
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
-        log_book = log_of(context)
-        if log_book is None:
-            return reply_to(message, lambda: answerer(context))
-        return audited_reply(message, lambda: answerer(context), log_book, "its SuperLink")
+        return reply_to(message, lambda: answerer(context), log_of(context), "its SuperLink")
 
     for path in (ASK_NAME, *map(route, REPLY_TO)):
         app.query(path.removeprefix("query."))(handle)
     return app
 
 
-def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
-    """The answer to any message: an answer, a name, or a refusal. What went wrong here is said here, not there."""
+def reply_to(
+    message: Message,
+    answerer: Callable[[], Answerer],
+    audit: AuditLog | None = None,
+    server: str = "",
+    limit: AbstractContextManager[None] | None = None,
+) -> Message:
+    """The reply to any message: an answer, a name, or a refusal. The details of an error stay at the site.
+
+    A message is in the audit log before it is read, and a reply before it is sent: what cannot be logged is refused.
+    """
     try:
-        return Message(_answer(message, answerer()), reply_to=message)
+        if audit:
+            audit.write(crossing(message, IN, server, "received"))
+        reply = _reply(message, answerer, limit or nullcontext())
+        if audit:
+            audit.write(crossing(reply, OUT, server, _decision(reply), message))
+        return reply
+    except RunFolderError as error:
+        log.error("%s", error)
+        return Message(refusal_records(harmless_reason(error)), reply_to=message)
+
+
+def _reply(message: Message, answerer: Callable[[], Answerer], limit: AbstractContextManager[None]) -> Message:
+    try:
+        site = answerer()
+        if message.metadata.message_type == ASK_NAME:
+            return Message(name_records(site.name), reply_to=message)
+        ask, terms = read_question(message.content, MOST)
+        with limit:
+            reply = site.answer(ask, terms)
+        return Message(answer_records(reply, digest(ask), site.folder_name), reply_to=message)
     except Exception as error:
         whole_reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
         step = message.metadata.message_type.removeprefix("query.")
@@ -83,22 +109,7 @@ def reply_to(message: Message, answerer: Callable[[], Answerer]) -> Message:
         return Message(refusal_records(harmless_reason(error)), reply_to=message)
 
 
-def audited_reply(message: Message, site: Callable[[], Answerer], log_book: AuditLog, server: str) -> Message:
-    """The answer to any message, both written down: the question before it is looked at, the answer before it goes.
-
-    What cannot be written down is not answered: all that leaves then is that it is so.
-    """
-    try:
-        log_book.write(received(message, server))
-        reply = reply_to(message, site)
-        log_book.write(crossing(reply, OUT, server, decision_of(reply), message))
-        return reply
-    except RunFolderError as error:
-        log.error("%s", error)
-        return Message(refusal_records(harmless_reason(error)), reply_to=message)
-
-
-def decision_of(reply: Message) -> str:
+def _decision(reply: Message) -> str:
     """In the words of the log: answered, or why not."""
     if not is_refusal(reply.content):
         return "answered"
@@ -111,10 +122,3 @@ def harmless_reason(error: Exception) -> str:
         return str(error)
     kind = KINDS.get(type(error), f"it failed with {type(error).__name__}")
     return f"{kind}; the site's own log says more"
-
-
-def _answer(message: Message, answerer: Answerer) -> RecordDict:
-    if message.metadata.message_type == ASK_NAME:
-        return name_records(answerer.name)
-    ask, terms = read_question(message.content, MOST)
-    return answer_records(answerer.answer(ask, terms), digest(ask), answerer.folder_name)

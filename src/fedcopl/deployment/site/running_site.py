@@ -1,6 +1,6 @@
 """One real site: its own images and model, and the answers to the server's questions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
@@ -17,12 +17,12 @@ from ...data.corrections import corrections_of
 from ...data.prepare import Prepared
 from ...data.reading import ImageReading
 from ...errors import ConfigError, DataError
-from ...federation.client import Client, ClientState
+from ...federation.client import Client
+from ...federation.client_state import ClientState
 from ...federation.learner import NO_EXAM
-from ...federation.question_checks import Expected, what_is_wrong_with
 from ...federation.server import ServerState
 from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
-from ...methods import choose_method
+from ...methods import choose_method, run_title
 from ...run.believed_labels import write_images, write_labels
 from ...run.build import backbone_name, build_clip, build_images, build_model, expert_answers
 from ...run.earlier import begun_states, earlier_name, fitted, read_earlier
@@ -30,19 +30,15 @@ from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
 from ...run.loop import versions
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
 from ...run.watcher import SilentWatcher, Watcher
-from ..certificates import site_key, site_secret
+from ..certificates import site_secret
 from ..wire.message_format import one_line
-from ..wire.terms import LOCAL, PINNED, Refused, Terms, classes_digest, differences, hold_to, images_digest
-from .accounted_client import AccountedClient
+from ..wire.terms import LOCAL, Terms, classes_digest, config_from, images_digest
 from .agreement import AgreedToAll, Agreement
 from .consent import Consent
 from .ledger import SiteLedger
 from .limits import Limits
-from .order import out_of_order
-from .peers import Identity, Peers, VouchedClient, check_peers
-from .site_state import Answering, Objection, SiteState, SiteStep
-
-GIGABYTE = 10**9
+from .peers import check_peers
+from .pipeline import SiteRequest, respond
 
 READING = ("window", "bands", "pages")  # of LOCAL["data"]: how files of images are read
 
@@ -86,7 +82,7 @@ class RunningSite:
         self.home, self.own = home, home.own_model()
         self.agreement, self.ledger = agreement or AgreedToAll(), SiteLedger(home.folder)
         watcher = watcher or SilentWatcher()
-        self._watch = watcher.noticed
+        self.watch = watcher.noticed
         check_peers(home.peers)
         self.prepared, self.clip, self.images = _load(home, self.own, watcher)
         train = self.prepared.dataset.train
@@ -95,6 +91,7 @@ class RunningSite:
         )
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = backbone_name(self.own.backbone, self.clip)
+        self.finished: Path | None = None  # folder of the run whose last question was answered just now
         self._secret = site_secret(home.folder)
         self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
 
@@ -112,77 +109,33 @@ class RunningSite:
         return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
 
     def answer(self, ask: Ask, terms: Terms) -> Reply:
-        """The reply, worked out once however often it is asked; `Refused` if the question is none of the run's."""
-        self._refuse(differences(terms, self.classes, self.model))
-        config = terms.config()
-        self._refuse([*self.home.consent.objections(ask, config), *self.home.limits.objections(config)])
-        folder = self.home.folder / "runs" / file_name(terms.run)
-        if not (folder / PINNED).exists():
-            self._agree(terms.run, config)
-        client = self._client(terms)
-        self._refuse([what_is_wrong_with(ask, self._expected(client))])
-        hold_to(folder / PINNED, terms, self.images)
-        states = SiteState(folder / "state")
-        if client.config.earlier and not states.has_begun:
-            states.seed(self._left_by_earlier(client))
-        reply = states.answer(ask, terms.attempt, self._trusted(client, terms.run), self._out_of_order(client.config))
-        self._write_down(folder, client.config, ask, reply, states.state())
+        """The reply to a request, computed once however often it comes; `Refused` if a policy of `pipeline` objects."""
+        self.finished = None
+        request = SiteRequest(self, ask, terms)
+        reply, state = respond(request)
+        folder, config = request.folder, request.client.config
+        self._write_down(folder, config, ask, reply, state)
+        if isinstance(ask, Evaluate) and ask.shared is not None and ask.round + 1 == config.rounds:
+            self.finished = folder
         return reply
 
-    def _left_by_earlier(self, client: Client) -> ClientState:
+    def left_by_earlier(self, client: Client) -> ClientState:
         """What the run that this one goes on from left here; who was not in that begins as in any run."""
         folder = self.home.folder / "runs" / file_name(earlier_name(client.config))
         if not (folder / RESULTS).exists():
-            self._watch(f"this site was not in the run {one_line(earlier_name(client.config))}: it begins anew")
+            self.watch(f"this site was not in the run {one_line(earlier_name(client.config))}: it begins anew")
             return ClientState()
         start = client.learner.initial()
         left = fitted(read_earlier(folder), client.config, self.clip, self.prepared.dataset.classes, start)
         return next(iter(begun_states(left, start).values()), ClientState())
-
-    def _refuse(self, reasons: Iterable[str | None]) -> None:
-        given = [reason for reason in reasons if reason]
-        if given:
-            raise Refused("; ".join(given))
-
-    def _agree(self, run: str, config: RunConfig) -> None:
-        """Before the first answer: is there room for one more run, and do the people here want it?"""
-        runs, most = self.home.folder / "runs", self.home.limits.disk
-        used = sum(file.stat().st_size for file in runs.rglob("*") if file.is_file()) / GIGABYTE
-        self._refuse([f"there is no room for another run: this site's limit is {most:g} GB"] if used > most else [])
-        self.ledger.refuse_more(run, self.home.limits.runs)
-        self._refuse([self.agreement.objection(run, config)])
-        self.ledger.begin(run)
-
-    def _trusted(self, client: Client, run: str) -> Answering:
-        """The client with an account of all runs, and in secure sums only with sites that it knows."""
-        accounted = AccountedClient(client, self.ledger, run, self.home.limits.epsilon)
-        if not client.config.privacy.secure_sums:
-            return accounted
-        home, counts_sites = self.home, self.home.consent.least_sites > 0
-        own = Identity(site_key(home.folder, home.name)[0])
-        return VouchedClient(accounted, Peers(home.folder, own, home.peers, counts_sites, self._watch))
-
-    def _expected(self, client: Client) -> Expected:
-        """What the questions of a run are about, by its own settings and this site's model."""
-        method, start = choose_method(client.config), client.learner.initial()
-        prompts = {name: start[name] for name in method.shared()}
-        return Expected(prompts, len(self.prepared.dataset.classes), self.clip.feature_size, method.neighbours())
-
-    def _out_of_order(self, config: RunConfig) -> Objection:
-        restarts = int(self.home.limits.restarts)
-
-        def objection(ask: Ask, at: SiteStep) -> str | None:
-            return out_of_order(ask, at, config, restarts)
-
-        return objection
 
     def _write_down(self, folder: Path, config: RunConfig, ask: Ask, reply: Reply, state: ClientState) -> None:
         """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
         if isinstance(ask, Estimate) and state.log_probs is not None:
             write_labels(folder, ask.round, {self.name: state.log_probs})
         if isinstance(ask, Evaluate) and isinstance(reply, Evaluated) and ask.shared is not None:
-            classes, learned = len(self.prepared.dataset.classes), state.prior.learned
-            server = ServerState(ask.round, ask.shared, classes, learned=learned)
+            classes, model = len(self.prepared.dataset.classes), state.prior.model
+            server = ServerState(ask.round, ask.shared, classes, prior_model=model)
             RunFolder(folder).write_prompts(server, {self.name: state})
             RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, ask.round, reply)))
         elif not (folder / SETTINGS).exists():
@@ -199,7 +152,7 @@ class RunningSite:
         return Outcome(
             name=config.name,
             seed=config.seed,
-            method=method.title,
+            method=run_title(config),
             trains=method.trains,
             averaged=method.averaged(),
             backbone=self.model,
@@ -211,11 +164,16 @@ class RunningSite:
             versions=versions(),
         )
 
-    def _client(self, terms: Terms) -> Client:
+    def client(self, terms: Terms) -> Client:
+        """The client of a run; kept until the settings change."""
         return self._client_of(terms.run, terms.number, tuple(sorted(terms.settings.items())))
 
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
-        config = self._config(Terms("", 0, number, "", "", "", dict(settings)))
+        config = config_from(dict(settings), f"run {run}")
+        own = {name: getattr(self.own, name) for name in LOCAL["model"]}
+        files = {name: getattr(self.home.data(), name) for name in READING}
+        sections = {"model": config.model.model_copy(update=own), "data": config.data.model_copy(update=files)}
+        config = config.model_copy(update=sections)
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
         tells = labels is not None and self.has_exam and self.home.consent.tells_accuracy
@@ -224,14 +182,6 @@ class RunningSite:
         secret = sha256(self._secret + run.encode()).digest()
         learner = built.learner(built.images(self.prepared.train), number)
         return built.client(learner, exam, secret, self.corrections, self.home.consent.least_images)
-
-    def _config(self, terms: Terms) -> RunConfig:
-        """The server's settings, with this site's own in their stead."""
-        config = terms.config()
-        own = {name: getattr(self.own, name) for name in LOCAL["model"]}
-        files = {name: getattr(self.home.data(), name) for name in READING}
-        sections = {"model": config.model.model_copy(update=own), "data": config.data.model_copy(update=files)}
-        return config.model_copy(update=sections)
 
 
 def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from ...errors import FederationError
 from ..flower_internals import HEARTBEAT
@@ -52,25 +50,22 @@ def _not_believed(server: ServerAddress, why: str) -> str:
     )
 
 
-def private_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    """The key of a site."""
-    key = load_ssh_private_key(file.read_bytes(), None)
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise FederationError(f"{file}: is not the key of a site")
-    return key
-
-
-def why_not_let_in(server: ServerAddress, public: Path, error: httpx.HTTPError) -> str:
-    """In words, why who has this key cannot join now."""
+def why_not_let_in(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
+    """In words, why who has this key cannot join now; `finished` as for `cut_off`."""
     if isinstance(error, httpx.HTTPStatusError):
         return _refusal(error.response.status_code, public)
-    return cut_off(server, error)
+    return cut_off(server, error, finished)
 
 
-def cut_off(server: ServerAddress, error: httpx.HTTPError) -> str:
-    """In words, why the server cannot be reached now: nobody is there, or somebody who is not believed."""
+def cut_off(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
+    """In words, why the server cannot be reached now: nobody is there, or somebody who is not believed.
+
+    After a run the server leaves, which is no fault: then `finished`, where given, is all there is to say.
+    """
     if NOT_BELIEVED in str(error):
         return f"{_not_believed(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
+    if finished:
+        return finished
     proxy = proxy_to(server.address.rpartition(":")[0].strip("[]"))
     through = f" through the proxy {without_login(proxy)}" if proxy else ""
     return f"nobody answers at {server.address}{through}; trying again until somebody does"

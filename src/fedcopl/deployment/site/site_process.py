@@ -1,25 +1,27 @@
 """`fedcopl join`: takes the server's questions and answers them, in this process, until it is stopped."""
 
 import logging
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 from flwr.app import Message
 
 from ...run.watcher import Watcher
 from ..audit_log import AuditLog
-from ..certificates import site_key
+from ..certificates import private_key, site_key
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
 from ..metrics import AnswerCounts, health, site_metrics
 from ..metrics_port import metrics_port
 from ..processes import holding, should_stop
 from ..wire.message_format import is_refusal
-from .interruption import InTime
-from .replies import audited_reply
+from .interruption import time_limit
+from .replies import reply_to
 from .running_site import RunningSite
-from .server_probe import ServerAddress, cut_off, private_key, why_not_let_in
+from .server_probe import ServerAddress, cut_off, why_not_let_in
 
 SOONEST, LATEST = 0.1, 5.0  # seconds between two looks for a question
 SHARE = 0.1  # of the time since the last question, or of the time that question was waited for: then the next look
@@ -51,7 +53,7 @@ def run_site(site: RunningSite, server: ServerAddress, watcher: Watcher, port: i
                 log.warning("the connection was lost and is made anew: %s", error)
                 _wait(LOOK, lambda: should_stop(folder))
             except httpx.HTTPError as error:
-                news.announce(why_not_let_in(server, public, error))
+                news.announce(why_not_let_in(server, public, error, news.finished))
                 _wait(AGAIN, lambda: should_stop(folder))
             news.counts.connected = False
         watcher.noticed("stopped, as asked; the same command joins again")
@@ -64,13 +66,17 @@ class SiteNews:
     watcher: Watcher
     server: ServerAddress
     counts: AnswerCounts = field(default_factory=AnswerCounts)
+    finished: str = ""  # what to say when the server leaves after a run, and nobody misses it
     _announced: str = ""
     _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last question, and whether it was refused
 
     def look(self, connection: SiteConnection) -> None:
-        self.counts.connected = connection.trouble is None
-        trouble = connection.trouble
-        self.announce(f"connected to {self.server.address}" if trouble is None else cut_off(self.server, trouble))
+        was_connected, trouble = self.counts.connected, connection.trouble
+        self.counts.connected = trouble is None
+        if trouble is not None:
+            self.announce(cut_off(self.server, trouble, self.finished))
+        elif not was_connected:
+            self.announce(f"connected to {self.server.address}")
 
     def announce(self, what: str) -> None:
         """Nothing is said twice in a row."""
@@ -78,7 +84,8 @@ class SiteNews:
             self._announced = what
             self.watcher.noticed(what)
 
-    def answered(self, question: Message, seconds: float, *, refused: bool) -> None:
+    def answered(self, question: Message, seconds: float, finished: Path | None = None, *, refused: bool) -> None:
+        """`finished`: folder of the run whose last question this was."""
         kind = question.metadata.message_type.removeprefix("query.")
         self.counts.add(kind, seconds, refused=refused)
         how = "could not be answered" if refused else f"answered in {seconds:.1f} s"  # why was said when it happened
@@ -88,6 +95,14 @@ class SiteNews:
         if again != self._last or kind != MANY:
             self.watcher.noticed(f"round {question.metadata.group_id}: {kind} {how}")
         self._last = again
+        self.finished = ""
+        if finished is not None:
+            self.finished = (
+                f"the run is finished; this site's classifier is in {finished}; label images with: "
+                f"fedcopl predict IMAGES --classifier {shlex.quote(str(finished))} --out labels.csv; "
+                "this site waits for the next run, Ctrl-C stops it"
+            )
+            self.announce(self.finished)
 
 
 def _answer_questions(site: RunningSite, connection: SiteConnection, news: SiteNews) -> None:
@@ -133,7 +148,7 @@ def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
 def _reply(question: Message, site: RunningSite, news: SiteNews) -> Message:
     began = time.monotonic()
     folder = site.home.folder
-    in_time = InTime(site, site.home.limits.seconds, lambda: should_stop(folder))
-    reply = audited_reply(question, lambda: in_time, AuditLog(folder), news.server.address)
-    news.answered(question, time.monotonic() - began, refused=is_refusal(reply.content))
+    limit = time_limit(site.home.limits.seconds, lambda: should_stop(folder))
+    reply = reply_to(question, lambda: site, AuditLog(folder), news.server.address, limit)
+    news.answered(question, time.monotonic() - began, site.finished, refused=is_refusal(reply.content))
     return reply

@@ -20,13 +20,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load, save
 
 from ...errors import RunFolderError
-from ...federation.client import ClientState
+from ...federation.client_state import ClientState
 from ...federation.state_arrays import (
     Tensors,
     below,
@@ -63,7 +63,7 @@ class SiteStep:
 
     @property
     def last(self) -> str:
-        return step_name(self.path) if self.path else self.base
+        return _step_name(self.path) if self.path else self.base
 
     def at(self, attempt: int, round: int) -> "SiteStep":
         """Where a question of this attempt and round finds the site; an older one finds nobody."""
@@ -86,23 +86,12 @@ class SiteStep:
         return replace(self, path=(*self.path, question), asked=(*self.asked, turn_of(ask)), model=model)
 
 
-Objection = Callable[[Ask, SiteStep], str | None]
-"""Why a question that was not answered yet must not be answered at this point of the run; None: it may be."""
+Compute = Callable[[SiteStep, ClientState], tuple[Reply, ClientState]]
+"""Computes the reply to a new request at this step; the state before it, and after."""
 
 
-def anything(ask: Ask, at: SiteStep) -> str | None:
-    """The objection of a simulation, which asks itself."""
-    return None
-
-
-def step_name(path: tuple[str, ...]) -> str:
+def _step_name(path: tuple[str, ...]) -> str:
     return sha256("".join(path).encode()).hexdigest()[:32]
-
-
-class Answering(Protocol):
-    """A client, or somebody who adds to its answers."""
-
-    def answer(self, ask: Ask, state: ClientState) -> tuple[Reply, ClientState]: ...
 
 
 class SiteState:
@@ -120,25 +109,20 @@ class SiteState:
         self._write(SEED, state, Evaluated(0, 0))
         self._move_to(SiteStep(base=SEED, latest=SEED))
 
-    def answer(self, ask: Ask, attempt: int, client: Answering, objection: Objection = anything) -> Reply:
-        """The reply to a question: from disk if it was answered before, else the client's, written down first."""
+    def answer(self, ask: Ask, attempt: int, compute: Compute) -> Reply:
+        """The reply to a request: from disk if it was answered before, else computed, and written to disk first."""
         at, question = self.step().at(attempt, ask.round), digest(ask)
         if question in at.path:
-            return self._read(step_name(at.path[: at.path.index(question) + 1]))[1]
-        step = step_name((*at.path, question))
+            return self._read(_step_name(at.path[: at.path.index(question) + 1]))[1]
+        step = _step_name((*at.path, question))
         if step in at.steps:
             reply = self._read(step)[1]
         else:
-            self._refuse(objection(ask, at))
-            reply, state = client.answer(ask, self.state(at))
+            reply, state = compute(at, self.state(at))
             self._write(step, state, reply)
             at = at.made_step(step, ask)
         self._move_to(at.answered(question, ask))
         return reply
-
-    def _refuse(self, why: str | None) -> None:
-        if why:
-            raise Refused(why)
 
     def step(self) -> SiteStep:
         """Where the site stands."""
@@ -146,7 +130,7 @@ class SiteState:
             return SiteStep()
         try:
             kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
-            turns = {name: tuple(Turn(*turn) for turn in kept.get(name, ())) for name in ("asked", "made")}
+            turns = {name: tuple(Turn(*turn) for turn in kept[name]) for name in ("asked", "made")}
             return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")} | turns)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error

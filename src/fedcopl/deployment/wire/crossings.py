@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from ..audit_log import IN, LONGEST, Crossing
+from ..audit_log import LONGEST, Crossing
 from .message_format import TERMS, one_line
 
 
@@ -53,7 +53,3 @@ def crossing(message: Message, way: str, peer: str, decision: str, question: Mes
         digest=sha256(content).hexdigest(),
         decision=one_line(decision)[:LONGEST],
     )
-
-
-def received(message: Message, peer: str) -> Crossing:
-    return crossing(message, IN, peer, "received")

@@ -13,7 +13,7 @@ and each such piece is four requests on its way. What all sites are asked alike 
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from functools import cache
 from types import NoneType, UnionType
@@ -62,17 +62,14 @@ def _tree(value: Any, arrays: list[PackedArray]) -> Any:
         case np.integer() | np.floating():
             return value.item()
         case np.ndarray() | bytes():
-            arrays.append(np.asarray(value, order="C") if isinstance(value, np.ndarray) else _octets(value))
-            return {"bytes" if isinstance(value, bytes) else "array": len(arrays) - 1}
+            is_array = isinstance(value, np.ndarray)
+            arrays.append(np.asarray(value, order="C") if is_array else np.frombuffer(value, np.uint8))
+            return {"array" if is_array else "bytes": len(arrays) - 1}
         case tuple() | list():
             return {"tuple": [_tree(one, arrays) for one in value]}
         case Mapping():
             return {"map": {key: _tree(one, arrays) for key, one in value.items()}}
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
-
-
-def _octets(value: bytes) -> PackedArray:
-    return np.frombuffer(value, np.uint8)
 
 
 def unpack(packed: Packed) -> Ask | Reply:
@@ -252,14 +249,10 @@ def _packed(records: RecordDict, most: int) -> Packed:
     if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
         raise Unreadable("its arrays are no bytes")
     saved = cast(list[bytes], stored)
-    _refuse_large([about["tree"], *saved], most)
-    return Packed(str(about["kind"]), str(about["tree"]), tuple(map(_read_array, saved)))
-
-
-def _refuse_large(parts: Iterable[Any], most: int) -> None:
-    size = sum(len(part) for part in parts)
+    size = len(str(about["tree"])) + sum(map(len, saved))
     if size > most:
         raise Unreadable(f"holds {size:,} bytes; no answer to this question has more than {most:,}")
+    return Packed(str(about["kind"]), str(about["tree"]), tuple(map(_read_array, saved)))
 
 
 def _read_array(saved: bytes) -> NDArray[Any]:

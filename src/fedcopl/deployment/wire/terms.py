@@ -116,7 +116,7 @@ def hold_to(file: Path, terms: Terms, images: str) -> None:
         make_private_folder(file.parent)
         write_private(file, kept.encode())
     began = _began(file)
-    before, classes = began.pop(IMAGES, images), began.pop(CLASSES, terms.classes)
+    before, classes = began.pop(IMAGES), began.pop(CLASSES)
     keys = [*began, *(key for key in now if key not in began)]
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if began.get("number") != now["number"]:
@@ -137,6 +137,10 @@ def hold_to(file: Path, terms: Terms, images: str) -> None:
 
 def _began(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+        began = dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error
+    missing = {IMAGES, CLASSES} - set(began)
+    if missing:
+        raise RunFolderError(f"{file}: is damaged: {min(missing)} is missing")
+    return began

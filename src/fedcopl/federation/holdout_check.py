@@ -1,0 +1,141 @@
+"""The hold-out check: roll back training and averages that harm, without labels.
+
+Some images are never trained on. Those among them that the client selected form the holdout; the client's own pseudo
+labels are its reference. A model is harmful if it fits the holdout worse than the model before it, or contradicts the
+calibrated priors on unseen images.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.guard import (
+    FEWEST_AGREE,
+    GuardVerdict,
+    at_even_distances,
+    evidence,
+    held_out,
+    is_against_priors,
+    judge,
+    judge_training,
+    next_caution,
+)
+from ..algorithm.select import Selection
+from ..config import RunConfig
+from ..messages import Shared
+from .client_state import ClientState, whole_model
+from .learner import Learner, Prompts
+
+MIN_UNSEEN, MAX_UNSEEN = 8, 64  # unseen images compared with the priors, twice a round: more would cost too much
+TRAINED_PER_UNSEEN = 4  # images times epochs trained on for each of these, so the check costs a quarter of training
+
+LogProbs = NDArray[np.float64]
+Judge = Callable[[LogProbs, LogProbs, NDArray[np.int64]], GuardVerdict]
+"""Compares a model's log-probabilities of the holdout with those before, given the reference labels."""
+
+
+@dataclass(frozen=True)
+class HoldoutCheck:
+    """Compares a client's models on its own held-out images."""
+
+    learner: Learner
+    config: RunConfig
+
+    def trainable(self, selection: Selection, state: ClientState) -> Selection:
+        """Return the selection without the held-out images."""
+        kept = ~self._is_held_out(state)[selection.index]
+        candidates = None if selection.candidates is None else selection.candidates[kept]
+        return Selection(selection.index[kept], selection.label[kept], candidates)
+
+    def holdout(self, state: ClientState) -> Selection | None:
+        """Return the selected images that are not trained on, with the client's own labels; None if there are none."""
+        if state.selection is None or state.labels is None:
+            return None
+        index = np.unique(state.selection.index)
+        index = index[self._is_held_out(state)[index]]
+        return Selection(index, state.labels[index].astype(np.int64)) if len(index) else None
+
+    def receive_average(self, shared: Shared, state: ClientState) -> ClientState:
+        """Compare an average with the last good model; if it harms, the client keeps that model."""
+        holdout = self.holdout(state)
+        if holdout is None:
+            return state
+        own = {name: value for name, value in state.own.items() if name not in shared}
+        begin = {**self.learner.initial(), **state.begun}
+        before, after = state.guard.trusted or begin, {**begin, **own, **shared}
+        reference = state.guard.standing
+        if reference is None:
+            reference = self._log_probs(before, holdout.index, state)
+        if _are_equal(before, after):  # nothing new; a verdict on an average that the server rolled back is obsolete
+            arrival = None if state.guard.arrival is None or state.guard.arrival.harm else state.guard.arrival
+            return replace(
+                state, own=own, guard=replace(state.guard, trusted=after, standing=reference, arrival=arrival)
+            )
+        verdict, log_probs = self._judge(judge, reference, after, holdout, state)
+        guard = replace(state.guard, arrival=verdict)
+        if verdict.harm:
+            return replace(state, own=before, guard=replace(guard, trusted=before, standing=reference))
+        return replace(state, own=own, guard=replace(guard, trusted=after, standing=log_probs))
+
+    def check_training(self, trained: Prompts, state: ClientState) -> ClientState:
+        """Record the verdict on a trained model, and adapt the learning rate of the next round to it."""
+        holdout = self.holdout(state)
+        if holdout is None or state.guard.standing is None:
+            return state
+        verdict, _ = self._judge(judge_training, state.guard.standing, trained, holdout, state)
+        lr_factor = next_caution(state.guard.caution, bool(verdict.harm))
+        return replace(state, guard=replace(state.guard, training=verdict, caution=lr_factor))
+
+    def check_final(self, shared: Shared, state: ClientState) -> ClientState:
+        """Return to the first arrays if the final model contradicts most of the first holdout's labels."""
+        if state.first is None:
+            return state
+        model = whole_model(self.learner.initial(), shared, state)
+        found = evidence(self._log_probs(model, state.first.index, state), state.first.label)
+        if found.agreed >= FEWEST_AGREE * found.images:
+            return state
+        begin = {**self.learner.initial(), **state.begun}
+        return replace(state, own=begin, guard=replace(state.guard, gave_up=True))
+
+    def _judge(
+        self, judge: Judge, before: LogProbs, model: Prompts, holdout: Selection, state: ClientState
+    ) -> tuple[GuardVerdict, LogProbs]:
+        """Return the verdict on a model, and its log-probabilities of the holdout.
+
+        A model also harms if it contradicts the calibrated priors on images that were not trained on, confident or
+        not: the holdout only has the confident ones.
+        """
+        unseen = self._unseen(state)
+        index = np.union1d(holdout.index, unseen)
+        log_probs = self._log_probs(model, index, state)
+        of_holdout, of_unseen = (log_probs[np.searchsorted(index, some)] for some in (holdout.index, unseen))
+        verdict = judge(before, of_holdout, holdout.label)
+        if not verdict.harm and len(unseen):
+            posteriors = state.prior.own_log_posteriors(self.learner.log_probabilities(None)[unseen], unseen)
+            if is_against_priors(posteriors, of_unseen.argmax(axis=1)):
+                verdict = replace(verdict, harm="against the priors")
+        return verdict, of_holdout
+
+    def _unseen(self, state: ClientState) -> NDArray[np.int64]:
+        """Some images that are not trained on, at even distances; none without priors to compare with."""
+        if state.prior.model is None or state.labels is None or state.selection is None:
+            return np.zeros(0, np.int64)
+        trained_on = np.unique(self.trainable(state.selection, state).index)
+        unseen = np.setdiff1d(np.arange(len(state.labels)), trained_on)
+        affordable = len(trained_on) * self.config.train.epochs // TRAINED_PER_UNSEEN
+        return unseen[at_even_distances(len(unseen), min(max(affordable, MIN_UNSEEN), MAX_UNSEEN))]
+
+    def _log_probs(self, model: Prompts, index: NDArray[np.int64], state: ClientState) -> LogProbs:
+        """Prior-adjusted log-probabilities of some images: the reference labels were made the same way."""
+        log_probs = self.learner.examine(model, index)
+        return state.prior.own_log_posteriors(log_probs, index) if np.isfinite(log_probs).all() else log_probs
+
+    def _is_held_out(self, state: ClientState) -> NDArray[np.bool_]:
+        images = 0 if state.labels is None else len(state.labels)
+        return held_out(images, self.config.train.held_out)
+
+
+def _are_equal(one: Prompts, other: Prompts) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)

@@ -1,0 +1,18 @@
+"""Pseudo labelers, a file each, and their registry.
+
+A new labeler is a file here, its test, one line below, a row in docs/methods.md and a line in CHANGELOG.md.
+"""
+
+from ..config import RunConfig
+from ..registry import Registry
+from .base import Labeler as Labeler
+from .copl import CoPL
+from .cpl import CPL
+from .fpl import FPL
+
+LABELERS: Registry[type[Labeler]] = Registry("labeler", {"copl": CoPL, "fpl": FPL, "cpl": CPL})
+
+
+def choose_labeler(config: RunConfig) -> Labeler:
+    """Build the labeler of the setting `labeler`, with its options checked."""
+    return LABELERS.find(config.labeler)(config)

@@ -1,0 +1,103 @@
+"""The protocol of pseudo labelers: from a client's class probabilities to the images it trains on."""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..algorithm import FloatArray, IntArray
+from ..algorithm.estimate import estimate
+from ..algorithm.select import Selection
+from ..config import NoOptions, RunConfig, Section, read_options
+from ..messages import Select
+
+
+class Labeler(ABC):
+    """Selects the images that a client trains on, with their pseudo labels.
+
+    A refresh has three steps: `count` at every client, a sum of the counts over all clients if the labeler is
+    `cooperative`, then `quota` and `select` at every client. To add a labeler, subclass this, and register the class
+    under its name: in the registry of this package, in a dictionary LABELERS of a plug-in file, or as an entry point of
+    the group fedcopl.labelers. Labelers see log-probabilities only, never images or labels.
+    """
+
+    title: ClassVar[str]  # as it is called in tables and reports
+    summary: ClassVar[str]  # completes the sentence "each client ..."
+    Options: ClassVar[type[Section]] = NoOptions  # the labeler's own settings, from the section [labeler_options]
+
+    def __init__(self, config: RunConfig):
+        self.config = config
+        self.options: Any = read_options(config, self.Options, "labeler")
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether the clients' class counts are summed by the server and the sums sent back."""
+        return False
+
+    def count(self, log_probs: FloatArray) -> IntArray:
+        """Return u_k, (C,): how many of the client's images count for each class; here by the most probable class."""
+        return estimate(log_probs, confidence_quantile=None, entropy_quantile=None)
+
+    @abstractmethod
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return how many images of each class this client may select, (C,).
+
+        Args:
+            counts: The client's own counts, u_k.
+            images: The number of images the client holds.
+            request: The server's request, with the sums of the counts if the labeler is cooperative.
+        """
+
+    @abstractmethod
+    def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
+        """Return the images to train on with their pseudo labels.
+
+        Args:
+            log_probs: log p_c(x), (n, C), in float64, so that saturated probabilities still rank.
+            quota: What `quota` returned.
+        """
+
+    def labels_per_image(self, classes: int) -> int:
+        """Return how many labels one image can get; servers reject replies that claim more."""
+        return 1
+
+
+def sure_images(log_probs: FloatArray, level: float) -> IntArray:
+    """The images whose highest probability reaches the quantile `level` of the client's, by index: never none of some.
+
+    Where a client holds few classes, the few images that are predicted as any other class are wrong, and a rule that
+    takes the surest of *each* class takes them all. Most of them are unsure: they go first.
+    """
+    highest = log_probs.max(axis=1, initial=-np.inf)
+    return np.flatnonzero(highest >= exact_quantile(highest, level)) if len(highest) else np.zeros(0, np.int64)
+
+
+def exact_quantile(values: FloatArray, level: float) -> FloatArray:
+    """The quantile along axis 0, with linear interpolation; exactly a value where it falls on one.
+
+    The place level * (n - 1) of a decimal level may miss its whole number (0.07 * 100 = 7.000000000000001), and
+    `np.quantile` would then return a little more than the value at that place.
+    """
+    position = level * (len(values) - 1)
+    position = round(position) if math.isclose(position, round(position), rel_tol=1e-12) else position
+    low, high = math.floor(position), math.ceil(position)
+    ordered = np.sort(values, axis=0)
+    between: FloatArray = ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+    return between
+
+
+def equal_quota(config: RunConfig, counts: IntArray, images: int, refresh: int) -> IntArray:
+    """FPL's and CPL's quota: the same number for every class, fixed or growing from refresh to refresh."""
+    if config.labels.capacity != "grow":
+        return np.full_like(counts, config.labels.per_class)
+    refreshes = -(-config.rounds // config.labels.refresh_every)
+    return np.full_like(counts, grown_capacity(refresh, images, len(counts), refreshes))
+
+
+def grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
+    """GRIP's growing K: at refresh q, an even share of the first q + 1 parts of the images, at least 1.
+
+    K_q = max(1, floor((q + 1) floor(n / refreshes) / C)), about n / C at the last refresh.
+    """
+    return max(1, (refresh_index + 1) * (images // refreshes) // classes)

@@ -1,0 +1,49 @@
+"""CoPL, the paper's cooperative pseudo labeling (Eq. 2 and 3)."""
+
+from typing import ClassVar
+
+from ..algorithm import FloatArray, IntArray
+from ..algorithm.allocate import quota
+from ..algorithm.estimate import estimate
+from ..algorithm.select import Selection, select
+from ..messages import Select
+from .base import Labeler
+
+
+class CoPL(Labeler):
+    """Counts confident images per class; the server's sums rebalance how many of each class every client trains on."""
+
+    title: ClassVar[str] = "CoPL"
+    summary: ClassVar[str] = "each client pseudo-labels its own images"
+
+    @property
+    def cooperative(self) -> bool:
+        """True unless global allocation is switched off."""
+        return self.config.labels.global_allocation
+
+    def count(self, log_probs: FloatArray) -> IntArray:
+        """Return u_k, (C,): images of each class that pass the confidence and entropy filters (Eq. 2)."""
+        labels = self.config.labels
+        return estimate(
+            log_probs,
+            confidence_quantile=labels.confidence_quantile if labels.confidence_filter else None,
+            entropy_quantile=labels.entropy_quantile if labels.entropy_filter else None,
+        )
+
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return this client's row of the allocation (Eq. 3), or its own counts without global allocation."""
+        if request.totals is None:
+            return counts
+        labels = self.config.labels
+        return quota(
+            counts,
+            request.totals,
+            request.clients,
+            refresh_index=request.refresh,
+            budget=labels.budget,
+            unseen=labels.unseen,
+        )
+
+    def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
+        """Return the most confident images of each class, up to the quota."""
+        return select(log_probs, quota, self.config.labels.candidates)

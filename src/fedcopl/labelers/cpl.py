@@ -1,0 +1,145 @@
+"""CPL, sets of candidate labels (Zhang et al., ICML 2024).
+
+Each image gets a set of candidate classes, and images are matched to classes. An image trains with its whole set; the
+class it was matched to only limits how many do.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from ..algorithm import BoolArray, FloatArray, IntArray
+from ..algorithm.select import Selection, rank_in_group
+from ..config import RunConfig
+from ..messages import Select
+from .base import Labeler, equal_quota, exact_quantile, sure_images
+
+CPL_LEVELS: Mapping[str, tuple[float, float]] = {
+    "dtd": (0.75, 0.95),
+    "resisc45": (0.90, 0.97),
+    "cub200": (0.75, 0.99),
+    "ucf101": (0.45, 1 - 0.5 / 101),
+    "cifar100": (0.90, 1 - 0.75 / 100),
+    "cifar10": (0.75, 0.80),  # borrowed from EuroSAT, the other set of ten classes
+}
+"""CPL's quantile levels alpha and beta for each data set, where its authors published them."""
+CPL_USUAL = (0.60, 0.90)
+
+
+class CPL(Labeler):
+    """Selects images with sets of candidate classes, at most the same number for every class."""
+
+    title: ClassVar[str] = "CPL"
+    summary: ClassVar[str] = "each client trains on its own images with a set of candidate labels for each"
+
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return the same capacity for every class."""
+        return equal_quota(self.config, counts, images, request.refresh)
+
+    def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
+        """Return the matched images with their candidate sets, as 0/1 or as soft targets."""
+        labels, capacity = self.config.labels, int(quota[0])
+        among = sure_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
+        alpha, beta = cpl_levels(self.config)
+        sets = select_candidates(
+            log_probs, alpha, beta, capacity, keep_likeliest=labels.cpl_keep_likeliest, among=among
+        )
+        return with_soft_targets(log_probs, sets) if labels.cpl_targets == "soft" else sets
+
+
+def cpl_levels(config: RunConfig) -> tuple[float, float]:
+    """CPL's alpha and beta: as set, else its authors' for this data set, else their usual ones."""
+    alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
+    labels = config.labels
+    return (
+        alpha if labels.cpl_alpha == "auto" else labels.cpl_alpha,
+        beta if labels.cpl_beta == "auto" else labels.cpl_beta,
+    )
+
+
+def select_candidates(
+    log_probs: FloatArray,
+    alpha: float,
+    beta: float,
+    capacity: int,
+    *,
+    keep_likeliest: bool = False,
+    among: IntArray | None = None,
+) -> Selection:
+    """The images to train on with their candidate sets: `candidate_sets`, then `match`, only `among` these if given."""
+    sets = candidate_sets(log_probs, alpha, beta, keep_likeliest=keep_likeliest)
+    if among is None:
+        return match(log_probs, sets, capacity)
+    chosen = match(log_probs[among], sets[among], capacity)
+    return chosen._replace(index=among[chosen.index])
+
+
+def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_likeliest: bool = False) -> BoolArray:
+    """Which classes each image may have, (n, C): those both its own ranking and the class's ranking allow.
+
+    log_probs is (n, C), the float64 log-softmax. A row may be left without any class, unless its likeliest is kept:
+    a class that fills more than 1 - beta of a client's images would otherwise turn most of its own away.
+    Both filters compare probabilities with a quantile of probabilities, which often is one of them: then the two
+    must compare equal. So the probabilities are computed once, in float64, and `exact_quantile` returns them unrounded.
+    """
+    if len(log_probs) == 0:
+        return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
+    probs = np.exp(np.asarray(log_probs, np.float64))
+    sets = _likely_for_the_image(probs, alpha) & _likely_for_the_class(probs, beta)
+    if keep_likeliest:
+        sets[np.arange(len(sets)), log_probs.argmax(axis=1)] = True
+    return sets
+
+
+def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
+    """The same images, each with the probabilities of its candidates, made to sum to 1, and 0 for all others."""
+    if selection.candidates is None:
+        return selection
+    scores = np.where(selection.candidates, log_probs[selection.index], -np.inf)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))  # a chosen image has at least one candidate
+    return selection._replace(candidates=weights / weights.sum(axis=1, keepdims=True))
+
+
+def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:
+    """Give each image to at most one of its candidate classes, and at most `capacity` (K) images to a class.
+
+    Deferred acceptance: the images propose to their candidates, likeliest class first (ties: lower class). A class
+    keeps the K proposals of highest probability; who is turned away, now or later, proposes to its next candidate,
+    and is left out when there is none. On a tie the class keeps who came in an earlier round, then the lower index.
+    The result is stable: no image and class would both rather have each other.
+    The answer is by class and then surest first, each image with its whole candidate set.
+    """
+    wishes = np.lexsort((-log_probs, ~candidates))  # of each image: its candidates in order, then the other classes
+    chances, refusals, since = candidates.sum(axis=1), *np.zeros((2, len(candidates)), np.int64)
+    while True:
+        hopeful = np.flatnonzero(refusals < chances)
+        wish = wishes[hopeful, refusals[hopeful]]
+        order = np.lexsort((since[hopeful], -log_probs[hopeful, wish], wish))  # stable, so the lower index wins a tie
+        hopeful, wish = hopeful[order], wish[order]
+        refused = hopeful[rank_in_group(wish) >= capacity]
+        if len(refused) == 0:
+            return Selection(hopeful, wish, candidates[hopeful])
+        refusals[refused] += 1
+        since[refused] = since.max() + 1
+
+
+def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
+    """The intra-instance sets: the likeliest classes, up to and with the one whose sum first exceeds tau.
+
+    tau is the quantile alpha of the images' highest probabilities; for alpha = 0, their mean.
+    """
+    highest = probs.max(axis=1)
+    tau = float(highest.mean() if alpha == 0 else exact_quantile(highest, alpha))
+    ranking = np.argsort(-probs, axis=1, kind="stable")
+    ranked = np.take_along_axis(probs, ranking, axis=1)
+    sum_before = np.cumsum(ranked, axis=1)[:, :-1]
+    kept = np.ones(probs.shape, np.bool_)  # the likeliest class always is
+    np.put_along_axis(kept, ranking[:, 1:], sum_before <= tau, axis=1)
+    return kept
+
+
+def _likely_for_the_class(probs: FloatArray, beta: float) -> BoolArray:
+    """The inter-instance sets: in each class, the images of at least the quantile beta of its column."""
+    likely: BoolArray = probs >= exact_quantile(probs, beta)
+    return likely

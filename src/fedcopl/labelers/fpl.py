@@ -1,0 +1,98 @@
+"""FPL, the most confident images of each class (Menghini et al., NeurIPS 2023), in three readings of that rule.
+
+UPL (Huang et al., 2022) is the rule "argmax" without a refresh.
+"""
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from ..algorithm import FloatArray, IntArray
+from ..algorithm.select import Selection, select
+from ..messages import Select
+from .base import Labeler, equal_quota, sure_images
+
+Rule = Literal["argmax", "column", "leaderboard"]
+Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
+
+
+class FPL(Labeler):
+    """Takes the same number of the most confident images for every class."""
+
+    title: ClassVar[str] = "FPL"
+    summary: ClassVar[str] = "each client trains on its surest images of each class"
+
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return the same capacity for every class."""
+        return equal_quota(self.config, counts, images, request.refresh)
+
+    def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
+        """Return the most confident images of each class, by the rule of `labels.fpl_rule`."""
+        labels = self.config.labels
+        among = sure_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
+        return select_top(log_probs, int(quota[0]), labels.fpl_rule, among=among)
+
+    def labels_per_image(self, classes: int) -> int:
+        """Return the number of classes: some rules select an image for several."""
+        return classes
+
+
+def select_top(
+    log_probs: FloatArray, per_class: int, rule: Rule = "argmax", *, among: IntArray | None = None
+) -> Selection:
+    """At most per_class (K) images for each class, by class and then surest first; only `among` these, if given.
+
+    log_probs is (n, C), the float64 log-softmax: where probabilities round to 1, their logarithms still rank.
+    argmax       the K surest of the images predicted as that class: one label per image (ties: lower index).
+    column       the K surest of all images: min(K, n) for every class, so an image may have several labels
+                 (ties: lower index).
+    leaderboard  the authors' program, which depends on the order of the images; see `_leaderboards`.
+    """
+    if per_class < 1:
+        raise ValueError(f"a class must be allowed at least one image, not {per_class}")
+    choose = {"argmax": _argmax, "column": _column, "leaderboard": _leaderboards}[rule]
+    if among is None:
+        return choose(log_probs, per_class)
+    chosen = choose(log_probs[among], per_class)
+    return chosen._replace(index=among[chosen.index])
+
+
+def _argmax(log_probs: FloatArray, per_class: int) -> Selection:
+    return select(log_probs, np.full(log_probs.shape[1], per_class))
+
+
+def _column(log_probs: FloatArray, per_class: int) -> Selection:
+    best = np.argsort(-log_probs, axis=0, kind="stable")[:per_class]
+    return Selection(best.T.ravel(), np.repeat(np.arange(log_probs.shape[1]), len(best)))
+
+
+def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
+    """Each image in turn goes to the board of its predicted class; if that has no place for it, to all others.
+
+    A board takes an image at its end while there is room, and afterwards when its last entry scores less: then it
+    is sorted, and its lowest entry is dropped for good. Before the first sorting the last entry need not be the
+    lowest, so the K surest may be missed, as in the authors' program; one image may stand on several boards.
+    Equal scores never displace; where a board is sorted, they stand by larger index first (the
+    authors': larger file path).
+    """
+    boards: list[list[Ranked]] = [[] for _ in range(log_probs.shape[1])]
+    # The score to beat on each board: that of its last entry, and nothing while there is room.
+    bar = np.full(len(boards), np.nan)
+    for image, scores in enumerate(log_probs):
+        best = int(scores.argmax())
+        beaten = ~(scores <= bar)  # also where bar is nan
+        for c in [best] if beaten[best] else np.flatnonzero(beaten):
+            bar[c] = _admit(boards[c], (float(scores[c]), image), per_class)
+    index = [image for board in boards for _, image in sorted(board, reverse=True)]
+    label = np.repeat(np.arange(len(boards)), [len(board) for board in boards])
+    return Selection(np.array(index, np.int64), label)
+
+
+def _admit(board: list[Ranked], entry: Ranked, capacity: int) -> float:
+    """Put the entry on the board, and return the score that the next one has to beat (nan: none)."""
+    full = len(board) == capacity
+    board.append(entry)
+    if full:
+        board.sort(reverse=True)
+        board.pop()
+    return board[-1][0] if len(board) == capacity else np.nan

@@ -1,0 +1,146 @@
+"""Losses on pseudo labels: cross-entropy on hard labels, and four losses on candidate sets."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..algorithm.select import Selection
+from ..priors.posterior import LogitAdjustment
+
+MIN_WEIGHT = 1e-6  # a smaller weight counts as zero, as in CPL's code
+GCE_POWER = 0.7  # q of the generalised cross-entropy
+LW_OUTSIDE = 2.0  # weight of the classes outside the candidate set in `lw`
+
+
+class LabelLoss(Protocol):
+    """A loss over the selected images, which are addressed by their rows in the selection."""
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        """Return the mean loss of the images at `rows`, (B,), from their logits, (B, C)."""
+        ...
+
+    def epoch_done(self) -> None:
+        """Update what the loss keeps between epochs."""
+        ...
+
+
+def label_loss(selection: Selection, kind: str, device: torch.device) -> LabelLoss:
+    """Build the loss for a selection: cross-entropy for hard labels, else the candidate-set loss named `kind`."""
+    if selection.candidates is None:
+        return CrossEntropy(torch.from_numpy(selection.label).to(device))
+    targets = torch.from_numpy(selection.candidates).float().to(device)
+    return CANDIDATE_LOSSES[kind](targets)
+
+
+class CrossEntropy:
+    """-log p of the label."""
+
+    def __init__(self, labels: Tensor):
+        self._labels = labels
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return F.cross_entropy(logits, self._labels[rows])
+
+    def epoch_done(self) -> None:
+        """Hard labels do not change."""
+
+
+class CCLoss:
+    """`cc`: -log sum_c t_c p_c over the candidate set S; t_c = 1 unless targets are soft."""
+
+    def __init__(self, targets: Tensor):
+        self._log_targets = targets.log()
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return (logits.logsumexp(-1) - (logits + self._log_targets[rows]).logsumexp(-1)).mean()
+
+    def epoch_done(self) -> None:
+        """Candidate sets do not change."""
+
+
+class GCELoss:
+    """`gce`: sum over S of t_c (1 - p_c^q) / q."""
+
+    def __init__(self, targets: Tensor):
+        self._targets = targets
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        each = (1 - (GCE_POWER * logits.log_softmax(-1)).exp()) / GCE_POWER
+        return (self._targets[rows] * each).sum(-1).mean()
+
+    def epoch_done(self) -> None:
+        """Candidate sets do not change."""
+
+
+class RCLoss:
+    """`rc`: -sum_c w_c log p_c; w is uniform on S at first, then the last epoch's probabilities restricted to S."""
+
+    def __init__(self, targets: Tensor):
+        self._inside = targets > 0
+        self._weights = targets / targets.sum(-1, keepdim=True)
+        self._probabilities = torch.zeros_like(targets)  # of the epoch that is running
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        self._probabilities[rows] = logits.detach().softmax(-1)
+        return -(self._weights[rows] * logits.log_softmax(-1)).sum(-1).mean()
+
+    def epoch_done(self) -> None:
+        """Restrict the probabilities of this epoch to the candidate sets: the weights of the next one."""
+        self._weights = _restricted(self._probabilities, self._inside)
+
+
+class LWLoss(RCLoss):
+    """`lw`: sum over S of -w_c log p_c, plus twice the sum outside S of -w_c log(1 - p_c), where w starts at 0."""
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        outside = (self._weights * ~self._inside)[rows]
+        log_rejected = torch.log1p(-logits.softmax(-1).clamp(max=1 - MIN_WEIGHT))
+        inside = -(self._weights * self._inside)[rows] * logits.log_softmax(-1)
+        self._probabilities[rows] = logits.detach().softmax(-1)
+        return (inside + LW_OUTSIDE * outside * -log_rejected).sum(-1).mean()
+
+    def epoch_done(self) -> None:
+        """Normalise the probabilities of this epoch inside and outside the candidate sets separately."""
+        inside, outside = (_restricted(self._probabilities, mask) for mask in (self._inside, ~self._inside))
+        self._weights = inside + outside
+
+
+def _restricted(probabilities: Tensor, mask: Tensor) -> Tensor:
+    """Probabilities of the masked classes, renormalised; tiny ones are dropped, zeros where the mask is empty."""
+    shares = _normalised(probabilities * mask)
+    return _normalised(shares * (shares >= MIN_WEIGHT))
+
+
+def _normalised(weights: Tensor) -> Tensor:
+    total = weights.sum(-1, keepdim=True)
+    return torch.where(total > 0, weights / total, 0.0)
+
+
+class AdjustedLoss:
+    """Another loss on prior-adjusted logits, weight * z + offset.
+
+    Training then adds to the priors instead of learning them a second time.
+    """
+
+    def __init__(self, loss: LabelLoss, adjustment: LogitAdjustment, device: torch.device):
+        self._loss, self._weight = loss, adjustment.weight
+        self._offset = torch.from_numpy(adjustment.offset).float().to(device)
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return self._loss(self._weight * logits + self._offset[rows], rows)
+
+    def epoch_done(self) -> None:
+        """Update the loss on the adjusted logits."""
+        self._loss.epoch_done()
+
+
+CANDIDATE_LOSSES: Mapping[str, Callable[[Tensor], LabelLoss]] = {
+    "cc": CCLoss,
+    "gce": GCELoss,
+    "rc": RCLoss,
+    "lw": LWLoss,
+}
+"""The losses on candidate sets, by the setting `labels.cpl_loss`."""

@@ -1,0 +1,179 @@
+"""Step 4 of the algorithm: one client's local epochs on its pseudo labels."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.sgd import sgd
+
+from ..algorithm.select import Selection
+from ..clip.image_tokens import Rows
+from ..config import RunConfig
+from ..priors.posterior import LogitAdjustment
+from .base import Named, as_numpy
+from .losses import AdjustedLoss, LabelLoss, label_loss
+from .prompted_model import PromptedModel, Prompts
+
+PROMPT_KINDS = ("visual", "text")  # the last word of every prompt's name
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """One client's training in one round: the arrays it starts from, its images and their pseudo labels."""
+
+    frozen: Callable[[Rows], Tensor]  # the frozen part of some of its images
+    prompts: Prompts
+    start: Prompts  # the first arrays of the run, for weight decay towards them
+    selection: Selection
+    round: int
+    shuffle: np.random.Generator
+    lr_factor: float = 1.0
+    adjustment: LogitAdjustment | None = None  # logit adjustment by the priors, a row for each selected image
+
+
+class Trainer:
+    """Trains a method's arrays on one client's pseudo labels, with a fresh SGD optimiser."""
+
+    def __init__(self, model: PromptedModel, config: RunConfig, job: TrainJob):
+        self._model, self._config, self._job = model, config, job
+        arrays, device = model.named(job.prompts), model.encoder.device
+        names = model.method.shapes(model.encoder.clip, model.encoder.classes)
+        self._begin = {name: arrays[name] for name in names}
+        with torch.no_grad():
+            others = {name: value for name, value in arrays.items() if name not in names}
+            self._constants = model.method.before_training(model.encoder, others)
+        self._units = {name: _training_unit(name, value, job.start, config) for name, value in self._begin.items()}
+        scaled = {name: self._units[name].scale(value) for name, value in self._begin.items()}
+        self._trained = {name: value.clone().requires_grad_() for name, value in scaled.items()}
+        self._optimizer = SGD(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
+        loss = label_loss(job.selection, config.labels.cpl_loss, device)
+        self._loss: LabelLoss = loss if job.adjustment is None else AdjustedLoss(loss, job.adjustment, device)
+
+    def fit(self) -> tuple[Prompts, float]:
+        """Run the local epochs.
+
+        Returns:
+            All arrays of the client's model after training, and the mean loss of the last epoch.
+        """
+        if not self._trained:
+            return self._job.prompts, float("nan")
+        images, mean_loss = len(self._job.selection.index), float("nan")
+        for epoch in range(self._config.train.epochs):
+            for name in self._trained:
+                highest = self._model.method.rate(name) * self._job.lr_factor
+                self._optimizer.rates[name] = learning_rate(self._config, self._job.round, epoch, highest)
+            total = 0.0
+            for rows in batches(images, self._config.train.batch, self._job.shuffle):
+                total += self._step(rows) * len(rows)
+            self._loss.epoch_done()
+            mean_loss = total / images
+        trained = {name: as_numpy(value) for name, value in self._prompts().items()}
+        return {**self._job.prompts, **trained, **self._model.method.after_training(trained)}, mean_loss
+
+    def _prompts(self) -> Named:
+        return {name: self._units[name].unscale(value) for name, value in self._trained.items()}
+
+    def _step(self, rows: Rows) -> float:
+        """One SGD step on the images at these rows of the selection; returns their mean loss."""
+        method, encoder, selection = self._model.method, self._model.encoder, self._job.selection
+        named = {**self._constants, **self._prompts()}
+        images = self._model.images(self._job.frozen(selection.index[rows]), named)
+        classes, positions = self._model.classes_of(named), torch.from_numpy(rows).to(encoder.device)
+        batch = part_of(selection, rows)
+        loss = method.loss(encoder, images, classes, named, batch, lambda logits: self._loss(logits, positions))
+        objective = loss + method.penalty(self._prompts(), self._begin)
+        scale = encoder.arithmetic.loss_scale
+        (objective * scale).backward()
+        for prompt in self._trained.values():
+            if prompt.grad is not None and scale != 1:
+                prompt.grad /= scale
+        if self._config.train.clip_norm:
+            torch.nn.utils.clip_grad_norm_(list(self._trained.values()), self._config.train.clip_norm)
+        self._optimizer.step(self._trained)
+        return loss.item()
+
+
+@dataclass(frozen=True)
+class TrainingUnit:
+    """The origin and unit length in which SGD sees a trained array; None leaves the array as it is.
+
+    A prompt passes through a norm, so its gradient grows as one over its length: in absolute numbers one learning rate
+    means steps that differ ten thousandfold between towers, in units of its own length they are the same.
+    """
+
+    origin: Tensor | None
+    length: Tensor | None
+
+    def scale(self, prompt: Tensor) -> Tensor:
+        """Convert an array into these units."""
+        moved = prompt if self.origin is None else prompt - self.origin
+        return moved if self.length is None else moved / self.length
+
+    def unscale(self, scaled: Tensor) -> Tensor:
+        """Convert an array back from these units."""
+        moved = scaled if self.length is None else scaled * self.length
+        return moved if self.origin is None else moved + self.origin
+
+
+def _training_unit(name: str, value: Tensor, start: Prompts, config: RunConfig) -> TrainingUnit:
+    """Only prompts are trained in units of their length; what else a method trains is in absolute numbers."""
+    origin = torch.tensor(start[name], device=value.device) if config.train.decay_to == "start" else None
+    if name.split()[-1] not in PROMPT_KINDS or config.train.step != "relative":
+        return TrainingUnit(origin, None)
+    length = value.norm(dim=-1, keepdim=True).mean(dim=-2, keepdim=True)  # mean length of the vectors of each level
+    return TrainingUnit(origin, torch.where(length > 0, length, 1.0))
+
+
+@dataclass
+class SGD:
+    """SGD with momentum and a learning rate for each array, by torch's own step function.
+
+    torch's `Optimizer` class imports its compiler, 800 modules of 70 MB: 1.6 seconds for every process that trains.
+    """
+
+    momentum: float
+    weight_decay: float
+    rates: dict[str, float] = field(default_factory=dict)
+    _momentum_buffers: dict[str, Tensor | None] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def step(self, trained: Named) -> None:
+        """Update every array that has a gradient, and clear the gradients."""
+        for name, value in trained.items():
+            if value.grad is None:
+                continue
+            buffers = [self._momentum_buffers.get(name)]
+            sgd(
+                [value],
+                [value.grad],
+                buffers,
+                lr=self.rates[name],
+                momentum=self.momentum,
+                weight_decay=self.weight_decay,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+            self._momentum_buffers[name], value.grad = buffers[0], None
+
+
+def batches(count: int, size: int, shuffle: np.random.Generator) -> Iterator[Rows]:
+    """Yield the rows of one epoch in a new order, the last batch kept however small."""
+    order = shuffle.permutation(count)
+    return (order[start : start + size] for start in range(0, count, size))
+
+
+def part_of(selection: Selection, rows: Rows) -> Selection:
+    """Return the selection restricted to some of its rows."""
+    candidates = None if selection.candidates is None else selection.candidates[rows]
+    return Selection(selection.index[rows], selection.label[rows], candidates)
+
+
+def learning_rate(config: RunConfig, round: int, epoch: int, highest: float) -> float:
+    """Return eta (1 + cos(pi e / period)) / 2: a cosine that restarts at each refresh, or one over the whole run."""
+    rounds = config.labels.refresh_every if config.train.schedule == "refresh" else config.rounds
+    done = (round % rounds) * config.train.epochs + epoch
+    return highest * (1 + math.cos(math.pi * done / (rounds * config.train.epochs))) / 2

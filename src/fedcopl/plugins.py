@@ -1,0 +1,56 @@
+"""Methods and labelers from files outside the package."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from .errors import ConfigError
+from .labelers import LABELERS
+from .methods import METHODS
+from .registry import Registry
+
+PLUGINS_VARIABLE = "FEDCOPL_PLUGINS"  # files that child processes load too, separated as in PATH
+REGISTRIES: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
+
+
+def load_plugin(path: str | Path) -> None:
+    """Run a Python file and register what its dictionaries METHODS and LABELERS name.
+
+    Processes that this one starts load it too. The file is code: load only what you trust.
+
+    Args:
+        path: The file. `METHODS = {"mine": MyMethod}` registers a subclass of `Method`,
+            `LABELERS = {"mine": MyLabeler}` one of `Labeler`.
+
+    Raises:
+        ConfigError: The file cannot be loaded, or registers nothing.
+    """
+    file = Path(path).absolute()
+    name = f"fedcopl_plugin_{sha256(str(file).encode()).hexdigest()[:12]}"
+    located = importlib.util.spec_from_file_location(name, file)
+    if not file.is_file() or located is None or located.loader is None:
+        raise ConfigError(f"{path}: is no Python file; --plugin wants a file that ends in .py")
+    module = importlib.util.module_from_spec(located)
+    sys.modules[name] = module
+    try:
+        located.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
+    found = {kind: dict(getattr(module, kind, {})) for kind in REGISTRIES}
+    if not any(found.values()):
+        raise ConfigError(f"{path}: has neither METHODS nor LABELERS, for example METHODS = {{'mine': MyMethod}}")
+    for kind, entries in found.items():
+        for entry, implementation in entries.items():
+            REGISTRIES[kind].add(entry, implementation)
+    known = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
+    os.environ[PLUGINS_VARIABLE] = os.pathsep.join(dict.fromkeys([*filter(None, known), str(file)]))
+
+
+def load_plugins(paths: Iterable[str | Path] = ()) -> None:
+    """Load the given files, after those that the environment variable FEDCOPL_PLUGINS names."""
+    for path in [*filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)), *paths]:
+        load_plugin(path)

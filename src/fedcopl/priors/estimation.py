@@ -1,0 +1,231 @@
+"""The estimation of the priors: a state machine that every client runs on the totals of its steps.
+
+The server only adds up. A step asks for some statistics; the totals over all clients decide, by fixed grids and one
+threshold, what the next step asks for and what the posterior model is in the end. Every party computes the same.
+docs/priors.md has the model, the criterion and the assumptions.
+"""
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..algorithm import FloatArray
+from .label_shift import STRENGTHS
+from .posterior import TINY, PosteriorModel, make_prototypes, no_priors, uniform
+from .statistics import Statistic
+
+CLEAR = 0.06  # nats per image: a smaller difference in evidence decides nothing (experiments: priors_study)
+FEATURE_SCALES = (0.1, 0.2)  # correlated dimensions are worth fewer independent ones
+SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of text and features together, beside a client's class prior
+BALANCE_STEPS, EM_STEPS, SCALE_STEPS = 4, 4, 2
+MIN_CLASS = 0.01  # of a uniform share, that every class keeps in the common class prior
+
+Step = tuple[Statistic, ...]
+Steps = Generator[Step, list[FloatArray], PosteriorModel]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the estimation depends on besides the totals; the same at every party, but for the text."""
+
+    classes: int  # C
+    width: int  # d
+    class_prior: FloatArray | None = None  # over all clients, where it is known
+    logit_bias: bool = True
+    label_shift: bool = True
+    prototypes: bool = True
+    noisy_steps: int = 0  # with differential privacy: steps of the logit bias, and nothing else is asked for
+
+    @property
+    def max_steps(self) -> int:
+        """The most steps that an estimation takes."""
+        if not self.logit_bias:
+            return 0
+        if self.noisy_steps:
+            return self.noisy_steps
+        em = 1 + 2 * EM_STEPS if self.prototypes else 0
+        return 1 + BALANCE_STEPS + 2 + em + SCALE_STEPS + 1
+
+    def equals(self, other: "Settings") -> bool:
+        """Return whether two parties would run the same estimation."""
+        same_prior = (self.class_prior is None) == (other.class_prior is None)
+        if same_prior and self.class_prior is not None and other.class_prior is not None:
+            same_prior = np.array_equal(self.class_prior, other.class_prior)
+        return same_prior and replace(self, class_prior=None) == replace(other, class_prior=None)
+
+
+class Estimation:
+    """An estimation as far as the totals known so far determine it.
+
+    Args:
+        settings: The same at every party.
+        text: (C, d) class embeddings, which clients need to compute their statistics; None: only the outcome counts.
+    """
+
+    def __init__(self, settings: Settings, text: FloatArray | None = None):
+        self.settings, self.text = settings, text
+        self.totals: list[FloatArray] = []
+        self.steps: list[Step] = []  # asked for so far
+        self.outcome: PosteriorModel | None = None
+        self._machine = _estimate(settings, text)
+        self._advance(None)
+
+    def add(self, total: FloatArray) -> None:
+        """Continue with the totals of the last step, as one flat array."""
+        self.totals.append(total)
+        shapes = [one.shape(self.settings.classes, self.settings.width) for one in self.steps[-1]]
+        parts = np.split(total, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
+        self._advance([part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)])
+
+    def size(self, step: int) -> int:
+        """Return how many numbers a step asks for."""
+        return sum(math.prod(one.shape(self.settings.classes, self.settings.width)) for one in self.steps[step])
+
+    @property
+    def images(self) -> float | None:
+        """The number of images of all clients, as the first step told it; None before, and with noise."""
+        if not self.totals or self.settings.noisy_steps:
+            return None
+        return float(self.totals[0][0] if self.settings.prototypes else self.totals[0].sum())
+
+    def agrees(self, settings: Settings, totals: Sequence[FloatArray], text: FloatArray | None) -> bool:
+        """Return whether this is the estimation with these totals, or an earlier or later state of it."""
+        same_text = text is self.text or (
+            text is not None and self.text is not None and np.array_equal(text, self.text)
+        )
+        pairs = zip(self.totals, totals, strict=False)
+        return same_text and settings.equals(self.settings) and all(np.array_equal(*pair) for pair in pairs)
+
+    def _advance(self, totals: list[FloatArray] | None) -> None:
+        try:
+            self.steps.append(next(self._machine) if totals is None else self._machine.send(totals))
+        except StopIteration as stop:
+            self.outcome = stop.value
+
+
+_recent: list[Estimation] = []  # of this process: all its clients run the same estimation
+
+
+def estimation_after(settings: Settings, totals: Sequence[FloatArray], text: FloatArray | None = None) -> Estimation:
+    """Return the estimation after these totals; what another client of this process computed is not computed again."""
+    for known in _recent:
+        if known.agrees(settings, totals, text):
+            found = known
+            break
+    else:
+        found = Estimation(settings, text)
+        _recent[:] = [found, *_recent[:3]]
+    for total in totals[len(found.totals) :]:
+        found.add(total)
+    return found
+
+
+def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
+    if not settings.logit_bias:
+        return no_priors(settings.classes)
+    if settings.noisy_steps:
+        return (yield from _estimate_bias(settings))
+    classes, width, known = settings.classes, settings.width, settings.class_prior
+    if settings.prototypes:
+        [moments] = yield (Statistic("moments"),)
+        images, predicted = float(moments[0]), moments[1 : 1 + classes]
+        mean = moments[1 + classes : 1 + classes + width] / images
+        square = np.zeros((width, width))
+        square[np.triu_indices(width)] = moments[1 + classes + width :]
+        square = square + np.triu(square, 1).T
+    else:
+        [[predicted]] = yield (Statistic("predicted", (no_priors(classes),)),)
+        images, mean, square = float(predicted.sum()), np.zeros(width), np.zeros((width, width))
+    as_predicted = _floored(predicted / predicted.sum())
+    priors = [uniform(classes), as_predicted] if known is None else [known]
+    models = [PosteriorModel(prior, -np.log(as_predicted)) for prior in priors]
+    for _ in range(BALANCE_STEPS):
+        [sums] = yield (Statistic("predicted", tuple(models)),)
+        models = [model.rebalanced(own) for model, own in zip(models, sums, strict=True)]
+
+    model = yield from _choose_parts(models, images, mean, square, settings.prototypes, text)
+    is_uniform = bool(np.ptp(model.class_prior) < TINY)
+    for number in range(len(models), len(models) + EM_STEPS if settings.prototypes else 0):
+        [sums] = yield (Statistic("class_sums", (model,), first=number),)
+        if not is_uniform and known is None:  # then it is what the clients hold
+            model = replace(model, class_prior=_floored(sums[0][:, 0] / images))
+        model = replace(model, prototypes=make_prototypes(sums[0], images, mean, square, number, text))
+        [sums] = yield (Statistic("predicted", (model,)),)
+        model = model.rebalanced(sums[0])
+    model = yield from _choose_scale(model, images)
+    return model if settings.label_shift else replace(model, strength=math.inf)
+
+
+def _estimate_bias(settings: Settings) -> Steps:
+    """The logit bias alone, each step of which is paid for with noise; clients decide about their prior themselves."""
+    prior = uniform(settings.classes) if settings.class_prior is None else settings.class_prior
+    model = PosteriorModel(prior, np.zeros(settings.classes))
+    for _ in range(settings.noisy_steps):
+        [sums] = yield (Statistic("predicted", (model,)),)
+        model = model.rebalanced(sums[0])
+    return model
+
+
+def _choose_parts(
+    models: list[PosteriorModel],
+    images: float,
+    mean: FloatArray,
+    square: FloatArray,
+    prototypes: bool,
+    text: FloatArray | None,
+) -> Generator[Step, list[FloatArray], PosteriorModel]:
+    """Choose the common class prior, the feature scale and the strength of client priors, by evidence before any EM."""
+    tried: list[PosteriorModel] = []
+    if prototypes:
+        [sums] = yield (Statistic("class_sums", tuple(models)),)
+        made = [make_prototypes(own, images, mean, square, number, text) for number, own in enumerate(sums)]
+        for model, own in zip(models, made, strict=True):
+            tried += [replace(model, prototypes=own, feature_scale=scale) for scale in FEATURE_SCALES]
+    views = (Statistic("view_sums", tuple(tried)),) if tried else ()
+    text_sums, *view_sums = yield (Statistic("predicted", tuple(models)), *views)
+    shift = Statistic("evidence", tuple(models), np.maximum(text_sums / images, TINY))
+    agree = (Statistic("agreement", tuple(tried), np.maximum(view_sums[0] / images, TINY)),) if tried else ()
+    evidence, *found = yield (shift, *agree)
+    evidence = evidence / images
+    agreement = found[0].reshape(len(models), -1) / images if found else np.zeros((len(models), 1))
+    total = agreement[:, -1] + evidence.max(axis=1)
+    chosen = int(np.flatnonzero(total >= total.max() - CLEAR)[0])  # uniform unless it is clearly worse
+    step = 0
+    while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR:
+        step += 1
+    best = int(evidence[chosen].argmax())
+    strength = STRENGTHS[best] if evidence[chosen, best] >= CLEAR else math.inf
+    return replace(models[chosen], strength=strength, feature_scale=FEATURE_SCALES[step] if tried else 0.0)
+
+
+def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[FloatArray], PosteriorModel]:
+    """Choose how far likelihoods count beside a client's class prior, and how strong that is, by its evidence."""
+    scaled = [
+        replace(
+            model,
+            text_scale=scale * model.text_scale,
+            feature_scale=scale * model.feature_scale,
+            logit_bias=scale * model.logit_bias,
+        )
+        for scale in SCALES
+    ]
+    sums = np.zeros((len(SCALES), len(model.class_prior)))
+    for step in range(SCALE_STEPS):
+        [sums] = yield (Statistic("predicted", tuple(scaled)),)
+        if step + 1 < SCALE_STEPS:
+            scaled = [one.rebalanced(own) for one, own in zip(scaled, sums, strict=True)]
+    [found] = yield (Statistic("evidence", tuple(scaled), np.maximum(sums / images, TINY)),)
+    best = found.max(axis=1) / images
+    if best.max() < CLEAR:
+        return replace(scaled[0].rebalanced(sums[0]), strength=math.inf)
+    enough = best.max() * (1 - CLEAR * min(1.0, float(best.max())))
+    last = int(np.flatnonzero(best >= enough)[-1])
+    return replace(scaled[last].rebalanced(sums[last]), strength=STRENGTHS[int(found[last].argmax())])
+
+
+def _floored(shares: FloatArray) -> FloatArray:
+    held = np.maximum(shares, MIN_CLASS / len(shares))
+    floored: FloatArray = held / held.sum()
+    return floored

@@ -1,0 +1,67 @@
+"""Label-shift estimation: a client's class prior without labels, and the evidence for it."""
+
+import math
+
+import numpy as np
+
+from ..algorithm import FloatArray
+from .posterior import TINY
+
+STRENGTHS = (math.inf, 1.0, 0.3, 0.1, 0.03, 0.0)  # tried for a client's class prior, in units of n_k
+FOLDS = 5  # of a client's images, for held-out evidence
+STEPS, TOLERANCE = 100, 1e-4  # of EM
+MIN_SHARE = 1e-9  # of any class in a client's class prior
+
+
+def label_shift(
+    ratios: FloatArray,
+    class_prior: FloatArray,
+    strength: float,
+    kept: FloatArray | None = None,
+    start: FloatArray | None = None,
+) -> FloatArray:
+    """Estimate a class prior by EM (Saerens et al., 2002), with `strength` n pseudo images of a common prior.
+
+    Args:
+        ratios: p(x | c) / p(x), (n, C).
+        class_prior: The common class prior, (C,).
+        strength: Of the common prior, in units of n; inf returns the common prior.
+        kept: (F, n) of 0 and 1: the images of each of F fits. None: one fit to all images.
+        start: (F, C) to start from; None: the common prior.
+
+    Returns:
+        The class prior, (C,), or (F, C) if `kept` is given.
+    """
+    rows = np.ones((1, len(ratios))) if kept is None else kept
+    pi = np.tile(class_prior, (len(rows), 1)) if start is None else start
+    for _ in range(0 if math.isinf(strength) or not len(ratios) else STEPS):
+        weights = rows / np.maximum(pi @ ratios.T, TINY)
+        new = (pi * (weights @ ratios) / rows.sum(axis=1, keepdims=True) + strength * class_prior) / (1 + strength)
+        converged, pi = bool(np.abs(new - pi).max() < TOLERANCE), new
+        if converged:
+            break
+    pi = np.maximum(pi, MIN_SHARE)
+    pi = pi / pi.sum(axis=1, keepdims=True)
+    found: FloatArray = pi[0] if kept is None else pi
+    return found
+
+
+def shift_evidence(ratios: FloatArray, class_prior: FloatArray) -> FloatArray:
+    """Return the held-out log-likelihood ratio of a client's class prior against the common one, (len(STRENGTHS),).
+
+    sum_i log sum_c pi(c) ratio_i(c), with pi estimated without the fold of image i.
+
+    Args:
+        ratios: p(x | c) / p(x), (n, C).
+        class_prior: The common class prior, (C,).
+    """
+    images = len(ratios)
+    if images < 2:
+        return np.zeros(len(STRENGTHS))
+    fold = np.arange(images) % min(FOLDS, images)
+    kept = (fold != np.arange(fold.max() + 1)[:, None]).astype(np.float64)
+    found, pi = [], np.tile(class_prior, (len(kept), 1))
+    for strength in STRENGTHS:
+        pi = label_shift(ratios, class_prior, strength, kept, pi)
+        found.append(np.log(np.maximum((ratios * pi[fold]).sum(axis=1), TINY)).sum())
+    return np.array(found)

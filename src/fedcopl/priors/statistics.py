@@ -1,0 +1,154 @@
+"""The sums over its images that a client computes for the estimation of the priors."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..algorithm import FloatArray
+from .label_shift import STRENGTHS, label_shift, shift_evidence
+from .posterior import PosteriorModel, Prototypes, log_softmax
+
+Kind = Literal["moments", "predicted", "class_sums", "view_sums", "agreement", "evidence"]
+
+
+class Statistic(NamedTuple):
+    """One sum over images, as the estimation asks for it; J is the number of models.
+
+    moments      n, sum p (C), sum f (d), the upper triangle of sum f f^T
+    predicted    (J, C): images assigned to each class under the common class prior
+    class_sums   (J, C, 1 + d): N_c and S_c of the posteriors under the client's class prior
+    view_sums    (J, 2, C): sums of the posteriors of the text view and of the residual view
+    agreement    (J,): evidence of the two views for each other
+    evidence     (J, len(STRENGTHS)): held-out evidence for the client's class prior
+    """
+
+    kind: Kind
+    models: tuple[PosteriorModel, ...] = ()
+    shares: FloatArray | None = None  # mean posteriors: (J, 2, C) for agreement, (J, C) for evidence
+    first: int = 0  # for class_sums: the number of the prototypes to be made of the first model's sums
+
+    def shape(self, classes: int, width: int) -> tuple[int, ...]:
+        """Return the shape of the sum."""
+        models = len(self.models)
+        return {
+            "moments": (1 + classes + width + width * (width + 1) // 2,),
+            "predicted": (models, classes),
+            "class_sums": (models, classes, 1 + width),
+            "view_sums": (models, 2, classes),
+            "agreement": (models,),
+            "evidence": (models, len(STRENGTHS)),
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """A client's images as the frozen CLIP sees them, and its part in the prototypes so far.
+
+    Each image is left out of the class means that it helped to make, so a client remembers with which posteriors its
+    images entered them.
+    """
+
+    log_probs: FloatArray  # (n, C) by CLIP's text
+    entered: dict[int, FloatArray] = field(default_factory=dict)  # number of the prototypes -> (n, C) posteriors
+    distances: dict[int, FloatArray] = field(default_factory=dict)  # number -> (2, n, C): text part, and all
+
+    def compute(
+        self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int = 0
+    ) -> tuple[FloatArray, "ClientScores"]:
+        """Return one sum, and the scores to keep for the next one.
+
+        Args:
+            statistic: What to compute.
+            features: Returns the image features, (n, d), of unit length.
+            min_images: Class feature sums of fewer effective images are withheld.
+        """
+        match statistic.kind:
+            case "moments":
+                return self._moments(features()), self
+            case "class_sums":
+                return self._class_sums(statistic, features, min_images)
+            case "predicted":
+                scores = self._with_distances(statistic.models, features)
+                sums = [np.exp(scores.log_posteriors(model)).sum(axis=0) for model in statistic.models]
+                return np.stack(sums), scores
+            case "view_sums":
+                scores = self._with_distances(statistic.models, features)
+                return np.stack([[v.sum(axis=0) for v in scores._views(m)] for m in statistic.models]), scores
+        assert statistic.shares is not None
+        scores = self._with_distances(statistic.models, features)
+        pairs = zip(statistic.models, statistic.shares, strict=True)
+        if statistic.kind == "agreement":
+            return np.array([scores._agreement(model, shares) for model, shares in pairs]), scores
+        ratios = ((np.exp(scores.log_posteriors(model)) / shares, model) for model, shares in pairs)
+        return np.stack([shift_evidence(ratio, model.class_prior) for ratio, model in ratios]), scores
+
+    def log_posteriors(self, model: PosteriorModel, class_prior: FloatArray | None = None) -> FloatArray:
+        """Return the log-posteriors of the client's own images, (n, C); None: under the common class prior."""
+        prior = model.class_prior if class_prior is None else class_prior
+        return log_softmax(model.scores(self.log_probs, self.own_distances(model.prototypes)) + np.log(prior))
+
+    def class_prior(self, model: PosteriorModel) -> FloatArray:
+        """Return the client's class prior under a model, (C,). It is never sent."""
+        ratios = np.exp(self.log_posteriors(model)) / model.class_prior
+        return label_shift(ratios, model.class_prior, model.strength)
+
+    def own_distances(self, prototypes: Prototypes | None) -> FloatArray | float:
+        """Return the distances of the own images, each left out of the means that it helped to make, (n, C)."""
+        return 0.0 if prototypes is None else self.distances[prototypes.number][1]
+
+    def strength(self, model: PosteriorModel, threshold: float) -> float:
+        """Return the strength of the client's class prior by its own evidence alone; inf where that is not clear."""
+        posteriors = np.exp(self.log_posteriors(model))
+        if len(posteriors) < 2:
+            return math.inf
+        evidence = shift_evidence(posteriors / model.class_prior, model.class_prior)
+        best = int(evidence.argmax())
+        return STRENGTHS[best] if evidence[best] >= threshold * len(posteriors) else math.inf
+
+    def with_prototypes(self, prototypes: Prototypes | None, features: Callable[[], FloatArray]) -> "ClientScores":
+        """Return the scores with the distances to new prototypes."""
+        if prototypes is None or prototypes.number in self.distances:
+            return self
+        own, f = self.entered.get(prototypes.number), features()
+        both = np.stack([prototypes.text_distances(f, own), prototypes.distances(f, own)])
+        return replace(self, distances={**self.distances, prototypes.number: both})
+
+    def _with_distances(self, models: tuple[PosteriorModel, ...], features: Callable[[], FloatArray]) -> "ClientScores":
+        scores = self
+        for model in models:
+            scores = scores.with_prototypes(model.prototypes, features)
+        return scores
+
+    def _moments(self, f: FloatArray) -> FloatArray:
+        triangle = (f.T @ f)[np.triu_indices(f.shape[1])]
+        return np.concatenate([[len(f)], np.exp(self.log_probs).sum(axis=0), f.sum(axis=0), triangle])
+
+    def _class_sums(
+        self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int
+    ) -> tuple[FloatArray, "ClientScores"]:
+        scores, f = self._with_distances(statistic.models, features), features()
+        entered, sums = {}, []
+        for number, model in enumerate(statistic.models, start=statistic.first):
+            q = np.exp(scores.log_posteriors(model, scores.class_prior(model)))
+            effective = q.sum(axis=0) ** 2 / np.maximum((q**2).sum(axis=0), 1e-300)
+            q = q * (np.minimum(effective, q.sum(axis=0)) >= min_images)
+            entered[number] = q
+            sums.append(np.concatenate([q.sum(axis=0)[:, None], q.T @ f], axis=1))
+        return np.stack(sums), replace(scores, entered=entered, distances={})
+
+    def _views(self, model: PosteriorModel) -> tuple[FloatArray, FloatArray]:
+        """Posteriors by text and what text sees of the features, and by the rest of the features, each (n, C)."""
+        assert model.prototypes is not None
+        text, whole = self.distances[model.prototypes.number]
+        log_prior = np.log(model.class_prior)
+        by_text = log_softmax(model.scores(self.log_probs, text) + log_prior)
+        by_residual = log_softmax(-model.feature_scale / 2 * (whole - text) + log_prior)
+        return np.exp(by_text), np.exp(by_residual)
+
+    def _agreement(self, model: PosteriorModel, shares: FloatArray) -> float:
+        text, residual = self._views(model)
+        ratio = (text * residual * (model.class_prior / (shares[0] * shares[1]))).sum(axis=1)
+        return float(np.log(np.maximum(ratio, 1e-300)).sum())

@@ -1,0 +1,119 @@
+"""Which sums no images can have: replies of clients, and totals that a server announces."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..algorithm import FloatArray
+from .estimation import Step
+from .statistics import Statistic
+
+SLACK = 1e-3  # relative difference that rounding explains
+MAX_LOG_RATIO = 700.0  # nats per image: no evidence of one image is larger
+
+
+def invalid_sums(
+    step: Step, sums: FloatArray, classes: int, width: int, images: float | None, own: FloatArray | None = None
+) -> str | None:
+    """Return why these sums over images are impossible, or None.
+
+    Args:
+        step: The statistics that the sums are of, flat and one after another.
+        sums: One client's, or the totals over all clients.
+        classes: C.
+        width: d.
+        images: How many images they must be of; None: not known yet.
+        own: The reply of the client that checks: totals must contain it. None: no such check.
+    """
+    if not np.isfinite(sums).all():
+        return "not all sums are finite"
+    for statistic, part, mine in _parts(step, sums, own, classes, width):
+        for reason in _reasons(statistic, part, mine, classes, width, images):
+            return reason
+    return None
+
+
+def _parts(
+    step: Step, sums: FloatArray, own: FloatArray | None, classes: int, width: int
+) -> Iterator[tuple[Statistic, FloatArray, FloatArray | None]]:
+    start = 0
+    for statistic in step:
+        shape = statistic.shape(classes, width)
+        end = start + int(np.prod(shape))
+        yield statistic, sums[start:end].reshape(shape), None if own is None else own[start:end].reshape(shape)
+        start = end
+
+
+def _reasons(
+    statistic: Statistic, sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
+) -> Iterator[str]:
+    match statistic.kind:
+        case "moments":
+            yield from _of_moments(sums, own, classes, width, images)
+        case "predicted" | "view_sums":
+            rows, mine = sums.reshape(-1, classes), None if own is None else own.reshape(-1, classes)
+            yield from _of_counts(rows, mine, images, exact=True)
+        case "class_sums":
+            counts, totals = sums[:, :, 0], sums[:, :, 1:]
+            yield from _of_counts(counts, None if own is None else own[:, :, 0], images, exact=False)
+            if (np.linalg.norm(totals, axis=2) > counts + _slack(counts.sum())).any():
+                yield "the features of a class are too long for its images"
+        case _:
+            if images is not None and np.abs(sums).max(initial=0.0) > MAX_LOG_RATIO * images + 1:
+                yield "the evidence is beyond that of the images"
+
+
+def _of_moments(
+    sums: FloatArray, own: FloatArray | None, classes: int, width: int, images: float | None
+) -> Iterator[str]:
+    count, total = float(sums[0]), sums[1 + classes : 1 + classes + width]
+    if count < 0 or (images is not None and abs(count - images) > _slack(images)):
+        yield f"it is of {count:,.0f} images instead of {0 if images is None else images:,.0f}"
+        return
+    mine = None if own is None else own[None, 1 : 1 + classes]
+    yield from _of_counts(sums[None, 1 : 1 + classes], mine, count, exact=True)
+    if np.linalg.norm(total) > count + _slack(count):
+        yield "the features are too long for the images"
+    square = _square(sums[1 + classes + width :], width)
+    if abs(np.trace(square) - count) > _slack(count):
+        yield "the features do not have length one"
+    contained = square if own is None else square - _square(own[1 + classes + width :], width)
+    if own is not None and count < own[0] - _slack(count):
+        yield "the totals do not contain this client's own images"
+    try:
+        np.linalg.cholesky(contained + _slack(count) * np.eye(width))
+    except np.linalg.LinAlgError:
+        yield "no features have such second moments"
+
+
+def _of_counts(rows: FloatArray, own: FloatArray | None, images: float | None, *, exact: bool) -> Iterator[str]:
+    slack = _slack(0.0 if images is None else images)
+    if rows.min(initial=0.0) < -slack:
+        yield "a class has fewer than no images"
+    if images is not None:
+        difference = rows.sum(axis=1) - images
+        if (np.abs(difference) if exact else difference).max(initial=0.0) > slack:
+            yield f"its classes are not of {images:,.0f} images in all"
+    if own is not None and (rows < own - slack).any():
+        yield "the totals do not contain this client's own images"
+
+
+def _square(triangle: FloatArray, width: int) -> FloatArray:
+    square = np.zeros((width, width))
+    square[np.triu_indices(width)] = triangle
+    whole: FloatArray = square + np.triu(square, 1).T
+    return whole
+
+
+def _slack(images: float) -> float:
+    return float(SLACK * (1 + abs(images)))
+
+
+def images_of(step: Step, sums: Sequence[float] | FloatArray, classes: int) -> int | None:
+    """Return the number of images that a first reply tells, or None if it does not."""
+    match step[0].kind:
+        case "moments":
+            return round(float(sums[0]))
+        case "predicted":
+            return round(float(np.sum(sums[:classes])))
+    return None

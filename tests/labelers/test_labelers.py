@@ -1,0 +1,147 @@
+"""The registry of labelers, and a labeler from a plug-in file in whole runs."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcopl.config import RunConfig
+from fedcopl.errors import ConfigError
+from fedcopl.labelers import LABELERS, choose_labeler
+from fedcopl.messages import Select
+from fedcopl.methods import choose_method
+from fedcopl.plugins import PLUGINS_VARIABLE, load_plugin, load_plugins
+from fedcopl.registry import Registry
+from fedcopl.simulation.simulate import simulate
+from few_sites import config_of, small
+
+PLUGIN = """
+import numpy as np
+from fedcopl.algorithm.select import select
+from fedcopl.config import Section
+from fedcopl.labelers import Labeler
+
+class Options(Section):
+    top: int = 2
+
+class TopFew(Labeler):
+    title, summary, Options = "Top few", "each client trains on a few images", Options
+
+    def quota(self, counts, images, request):
+        return np.full_like(counts, self.options.top)
+
+    def select(self, log_probs, quota):
+        return select(log_probs, quota)
+
+LABELERS = {"top-few": TopFew}
+"""
+
+
+def config(**settings):
+    return RunConfig.from_mapping(settings, "test")
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    monkeypatch.setenv(PLUGINS_VARIABLE, "")
+    monkeypatch.setattr(LABELERS, "_known", dict(LABELERS._known))
+    file = tmp_path / "top_few.py"
+    file.write_text(PLUGIN)
+    return file
+
+
+def test_three_are_built_in():
+    assert list(LABELERS) == ["copl", "fpl", "cpl"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cooperative"),
+    [({}, True), ({"labels": {"global_allocation": False}}, False), ({"labeler": "fpl"}, False)],
+)
+def test_only_copl_with_global_allocation_is_cooperative(settings, cooperative):
+    assert choose_labeler(config(**settings)).cooperative is cooperative
+
+
+def test_copl_without_sums_may_take_what_it_counted():
+    counts = np.array([3, 1])
+    quota = choose_labeler(config()).quota(counts, 10, Select(0, 0, None, 2))
+    assert quota.tolist() == [3, 1]
+
+
+def test_fpl_may_label_an_image_once_per_class():
+    assert choose_labeler(config(labeler="fpl")).labels_per_image(7) == 7
+    assert choose_labeler(config(labeler="cpl")).labels_per_image(7) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labeler": "cpi"}, "labeler: unknown labeler 'cpi' .known: copl, fpl, cpl.; did you mean cpl?"),
+        ({"labeler": "mine"}, "unknown labeler 'mine' .*; if it comes from a file, add --plugin FILE.py"),
+        ({"labeler_options": {"top": 3}}, "labeler_options.top: copl has no such option .it has: none."),
+    ],
+)
+def test_a_wrong_labeler_is_one_clear_line(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        choose_method(config(**settings))
+
+
+def test_a_labeler_from_a_file_runs_with_its_options(plugin, tmp_path):
+    load_plugin(plugin)
+    settings = config_of("labeler=top-few", "labeler_options.top=1", "rounds=1", "method=local")
+    simulate(settings, tmp_path / "run", workers=2, dataset=small())
+    outcome = (tmp_path / "run" / "results.json").read_text()
+    assert '"labeler": "top-few"' in outcome
+    with pytest.raises(ConfigError, match=r"labeler_options\.top: should be a whole number"):
+        choose_labeler(config(labeler="top-few", labeler_options={"top": "many"}))
+
+
+def test_child_processes_find_the_file_in_the_environment(plugin):
+    load_plugin(plugin)
+    assert os.environ[PLUGINS_VARIABLE] == str(plugin)
+    del LABELERS._known["top-few"]
+    load_plugins()
+    assert "top-few" in LABELERS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("LABELERS = {}", "has neither METHODS nor LABELERS"),
+        ("raise ValueError('broken')", "cannot be loaded: ValueError: broken"),
+        ("syntax error", "cannot be loaded: SyntaxError"),
+        ("LABELERS = {'copl': int}", "there is already a labeler called 'copl'"),
+    ],
+)
+def test_a_file_that_is_no_plugin_is_one_clear_line(plugin, text, message):
+    plugin.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_plugin(plugin)
+
+
+@pytest.mark.parametrize("name", ["missing.py", "folder"])
+def test_a_plugin_that_is_no_file(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="is no Python file"):
+        load_plugin(tmp_path / name)
+
+
+def test_an_entry_point_is_found_by_its_name(monkeypatch):
+    class Entry:
+        def load(self):
+            return len
+
+    def entry_points(group, name):
+        return [Entry()] if (group, name) == ("fedcopl.labelers", "far") else []
+
+    monkeypatch.setattr("fedcopl.registry.entry_points", entry_points)
+    registry = Registry("labeler", {"near": max})
+    assert registry.find("far") is len
+    with pytest.raises(ConfigError):
+        registry.find("nowhere")
+
+
+def test_paths_are_paths(plugin):
+    load_plugins([str(plugin), Path(plugin)])
+    assert "top-few" in LABELERS

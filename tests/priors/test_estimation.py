@@ -1,0 +1,124 @@
+"""The state machine of the priors on made-up clients, and the statistics that it asks for."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedcopl.priors.estimation import Estimation, Settings, estimation_after
+from fedcopl.priors.posterior import no_priors, uniform
+from fedcopl.priors.statistics import ClientScores, Statistic
+from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed, text
+
+
+def accuracy(clients, model):
+    return np.mean([client.accuracy(model) for client in clients])
+
+
+def zero_shot(clients):
+    return np.mean([client.zero_shot for client in clients])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_clients_differ_all_parts_are_used(seed):
+    clients = clients_with(skewed(5), seed)
+    model = estimated(clients).outcome
+    assert model.strength < math.inf and model.prototypes is not None
+    assert accuracy(clients, model) > zero_shot(clients) + 0.1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_clients_do_not_differ_their_class_prior_is_the_common_one(seed):
+    clients = clients_with(even(6), seed)
+    model = estimated(clients).outcome
+    assert model.strength == math.inf
+    assert model.class_prior == pytest.approx(uniform(CLASSES))
+    assert accuracy(clients, model) >= zero_shot(clients)
+
+
+def test_a_common_long_tail_is_not_taken_for_a_bias():
+    tail = np.array([0.44, 0.28, 0.16, 0.08, 0.04])
+    clients = clients_with(np.tile(tail[::-1], (6, 1)), images=200)  # against the bias of the model
+    model = estimated(clients).outcome
+    assert accuracy(clients, model) >= zero_shot(clients) - 0.02
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [({}, 19), ({"prototypes": False}, 10), ({"noisy_steps": 3}, 3), ({"logit_bias": False}, 0)],
+)
+def test_the_number_of_steps_is_fixed(settings, steps):
+    for shares in (even(3), skewed(3)):
+        assert len(estimated(clients_with(shares), **settings).totals) == steps
+    assert Settings(CLASSES, WIDTH, **settings).max_steps == steps
+
+
+def test_features_are_in_no_sum_without_prototypes():
+    estimation = estimated(clients_with(skewed(4)), prototypes=False)
+    assert {statistic.kind for step in estimation.steps for statistic in step} == {"predicted", "evidence"}
+    assert estimation.outcome.prototypes is None
+
+
+def test_without_label_shift_the_common_prior_is_kept():
+    assert estimated(clients_with(skewed(6)), label_shift=False).outcome.strength == math.inf
+
+
+def test_a_known_class_prior_is_kept():
+    known = np.array([0.1, 0.2, 0.3, 0.2, 0.2])
+    assert estimated(clients_with(skewed(4)), class_prior=known).outcome.class_prior == pytest.approx(known)
+
+
+def test_every_party_computes_the_same_and_the_server_needs_no_text():
+    whole = estimated(clients_with(skewed(5)))
+    server = Estimation(whole.settings)
+    for total in whole.totals:
+        server.add(total)
+    ours, theirs = (model.to_arrays() for model in (whole.outcome, server.outcome))
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_what_another_client_of_the_process_computed_is_used_again():
+    settings, totals = Settings(CLASSES, WIDTH), estimated(clients_with(skewed(4))).totals
+    first = estimation_after(settings, totals[:2], text())
+    assert estimation_after(settings, totals[:1], text().copy()) is first
+    assert estimation_after(settings, totals[:4], text()) is first and len(first.totals) == 4
+    assert estimation_after(settings, [2 * totals[0]], text()) is not first
+    assert estimation_after(replace(settings, label_shift=False), totals[:1], text()) is not first
+
+
+def test_moments_by_hand():
+    features = np.array([[0.6, 0.8], [1.0, 0.0]])
+    scores = ClientScores(np.log([[0.9, 0.1], [0.2, 0.8]]))
+    sums, _ = scores.compute(Statistic("moments"), lambda: features)
+    assert sums == pytest.approx([2, 1.1, 0.9, 1.6, 0.8, 1.36, 0.48, 0.64])
+
+
+@pytest.mark.parametrize("minimum", [0, 2, 5])
+def test_class_sums_of_fewer_images_are_withheld(minimum):
+    log_probs = np.log(np.array([[0.98, 0.01, 0.01]] * 6 + [[0.01, 0.98, 0.01]]))
+    features = np.eye(3)[[0] * 6 + [1]]
+    sums, kept = ClientScores(log_probs).compute(
+        Statistic("class_sums", (no_priors(3),), first=4), lambda: features, minimum
+    )
+    # Effectively class 0 has six images, class 1 one, class 2 less than one.
+    assert [bool(count) for count in sums[0, :, 0]] == {0: [True] * 3, 2: [True, False, False]}.get(
+        minimum, [True, False, False]
+    )
+    assert (kept.entered[4].sum(axis=0) == sums[0, :, 0]).all()  # what was withheld did not enter
+
+
+def test_an_image_does_not_vote_for_its_own_class_mean():
+    # Alone in its class by far, it would be its own mean; left out, it is as far from it as from the common mean.
+    clients = clients_with(skewed(3))
+    estimation = Estimation(Settings(CLASSES, WIDTH), text())
+    while not any(one.kind == "view_sums" for one in estimation.steps[-1]):
+        estimation.add(sum(client.reply(estimation.steps[-1]) for client in clients))
+    model = next(one for one in estimation.steps[-1] if one.kind == "view_sums").models[0]
+    client = clients[0]
+    own = client.scores.with_prototypes(model.prototypes, lambda: client.features)
+    as_new = model.prototypes.distances(client.features)
+    entered = client.scores.entered[0]
+    mostly = entered.argmax(axis=1)
+    rows = np.arange(len(mostly))
+    assert (own.own_distances(model.prototypes)[rows, mostly] > as_new[rows, mostly]).mean() > 0.9

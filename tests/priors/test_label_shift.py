@@ -1,0 +1,54 @@
+"""Label-shift estimation and its held-out evidence."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from fedcopl.priors.label_shift import STRENGTHS, label_shift, shift_evidence
+from fedcopl.rng import stream
+
+EVEN = np.full(2, 0.5)
+CERTAIN = np.array([[2.0, 0.0]] * 3 + [[0.0, 2.0]])  # p(x | c) / p(x) of images whose class is certain
+
+
+def test_certain_images_are_counted():
+    assert label_shift(CERTAIN, EVEN, 0.0) == pytest.approx([0.75, 0.25])
+    assert label_shift(CERTAIN, EVEN, 1.0) == pytest.approx([0.625, 0.375], abs=1e-3)  # half way to the common prior
+    assert label_shift(CERTAIN, EVEN, math.inf) == pytest.approx(EVEN)
+    assert label_shift(np.zeros((0, 2)), EVEN, 0.0) == pytest.approx(EVEN)
+
+
+def test_it_is_the_most_likely_class_prior():
+    ratios = stream(0, "ratios").dirichlet(np.ones(3), size=50) * 3
+
+    def loss(scores):
+        pi = np.exp(scores) / np.exp(scores).sum()
+        return -np.log(ratios @ pi).sum()
+
+    best = minimize(loss, np.zeros(3)).x  # an independent optimiser
+    assert label_shift(ratios, np.full(3, 1 / 3), 0.0) == pytest.approx(np.exp(best) / np.exp(best).sum(), abs=5e-3)
+
+
+def test_evidence_of_certain_images_by_hand():
+    # Four images of class 0, folds of one: the others say class 0 with certainty, so each is worth log 2.
+    ratios = np.array([[2.0, 0.0]] * 4)
+    found = shift_evidence(ratios, EVEN)
+    assert found[STRENGTHS.index(math.inf)] == pytest.approx(0.0)
+    assert found[STRENGTHS.index(0.0)] == pytest.approx(4 * math.log(2))
+    assert found[STRENGTHS.index(1.0)] == pytest.approx(4 * math.log(2 * 0.75), abs=1e-2)
+
+
+def test_there_is_no_evidence_where_the_client_is_like_all():
+    draw = stream(1, "like all")
+    labels = draw.choice(4, 400)
+    scores = np.exp(draw.normal(size=(400, 4)) + 2 * np.eye(4)[labels])
+    posteriors = scores / scores.sum(axis=1, keepdims=True)
+    found = shift_evidence(posteriors / posteriors.mean(axis=0), posteriors.mean(axis=0))
+    assert found.max() < 0.01 * 400
+
+
+@pytest.mark.parametrize("images", [0, 1])
+def test_too_few_images_are_no_evidence(images):
+    assert (shift_evidence(np.ones((images, 2)), EVEN) == 0).all()

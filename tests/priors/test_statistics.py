@@ -1,0 +1,103 @@
+"""The sums that a client computes from its images, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from fedcopl.priors.label_shift import STRENGTHS
+from fedcopl.priors.posterior import PosteriorModel, Prototypes, no_priors
+from fedcopl.priors.statistics import ClientScores, Statistic
+
+PROBS = np.array([[0.8, 0.1, 0.1], [0.5, 0.3, 0.2]])
+EVEN = np.full(2, 0.5)
+
+
+def unused():
+    raise AssertionError("this sum needs no features")
+
+
+def computed(probs, statistic, features=unused, **kept):
+    return ClientScores(np.log(np.asarray(probs)), **kept).compute(statistic, features)[0]
+
+
+def test_predictions_are_summed_under_each_model():
+    # With a uniform class prior the posteriors are the probabilities. The bias (-log 2, 0, 0) makes of them
+    # 0.4 0.1 0.1 of 0.6 and 0.25 0.3 0.2 of 0.75: 2/3 + 1/3, 1/6 + 0.4, 1/6 + 4/15.
+    halved = PosteriorModel(np.full(3, 1 / 3), np.array([-math.log(2), 0, 0]))
+    found = computed(PROBS, Statistic("predicted", (no_priors(3), halved)))
+    assert found == pytest.approx(np.array([[1.3, 0.4, 0.3], [1, 1 / 6 + 0.4, 1 / 6 + 4 / 15]]))
+
+
+@pytest.mark.parametrize(("strength", "counts"), [(math.inf, [3.6, 0.4]), (0.0, [4.0, 0.0])])
+def test_class_sums_are_of_posteriors_under_the_own_class_prior(strength, counts):
+    # Four images of 0.9 : 0.1 are most likely all of class 0, if the class prior may be any.
+    model = PosteriorModel(EVEN, np.zeros(2), strength=strength)
+    features = np.array([[0.6, 0.8]] * 4)
+    [sums] = computed([[0.9, 0.1]] * 4, Statistic("class_sums", (model,)), lambda: features)
+    assert sums == pytest.approx(np.array(counts)[:, None] * [1, 0.6, 0.8], abs=1e-2)
+
+
+def test_predictions_are_summed_under_the_common_class_prior_whatever_the_own_is():
+    model = PosteriorModel(EVEN, np.zeros(2), strength=0.0)
+    assert computed([[0.9, 0.1]] * 4, Statistic("predicted", (model,))) == pytest.approx(np.array([[3.6, 0.4]]))
+
+
+# Two views of an image: text says 0.8 : 0.2, and the distances 0 and log 3, at half of a scale of 2, say 3 : 1.
+SEEN = {"distances": {0: np.array([[[0.0, 0.0]], [[0.0, math.log(3)]]])}}
+WITH_FEATURES = PosteriorModel(EVEN, np.zeros(2), 1.0, 2.0, Prototypes(np.ones(2), np.zeros((2, 1)), np.eye(1), 0))
+
+
+def test_the_views_are_text_and_the_rest_of_the_features():
+    found = computed([[0.8, 0.2]], Statistic("view_sums", (WITH_FEATURES,)), **SEEN)
+    assert found == pytest.approx(np.array([[[0.8, 0.2], [0.75, 0.25]]]))
+
+
+def test_what_text_sees_of_the_features_is_in_the_text_view_only():
+    # All of the distance is within the axes of text: 0.8 * 3 : 0.2 is 12 : 1, and the rest says nothing.
+    both = {"distances": {0: np.array([[[0.0, math.log(3)]], [[0.0, math.log(3)]]])}}
+    found = computed([[0.8, 0.2]], Statistic("view_sums", (WITH_FEATURES,)), **both)
+    assert found == pytest.approx(np.array([[[12 / 13, 1 / 13], [0.5, 0.5]]]))
+
+
+def test_agreement_is_the_log_of_how_much_more_often_the_views_agree_than_by_chance():
+    # (0.8 * 0.75 + 0.2 * 0.25) * 0.5 / (0.5 * 0.5) = 1.3.
+    shares = np.array([[EVEN, EVEN]])
+    found = computed([[0.8, 0.2]], Statistic("agreement", (WITH_FEATURES,), shares), **SEEN)
+    assert found == pytest.approx([math.log(1.3)])
+    # A class that both views predict three times in four: 0.6 / 0.75^2 + 0.05 / 0.25^2, of a prior of a half each.
+    shares = np.array([[[0.75, 0.25], [0.75, 0.25]]])
+    found = computed([[0.8, 0.2]], Statistic("agreement", (WITH_FEATURES,), shares), **SEEN)
+    assert found == pytest.approx([math.log(0.5 * (0.6 / 0.5625 + 0.05 / 0.0625))])
+
+
+def test_evidence_is_against_what_all_clients_predict_on_average():
+    # Where all clients' images are predicted 0.9 : 0.1, that says nothing of this client.
+    probs = [[0.9, 0.1]] * 4
+    same = computed(probs, Statistic("evidence", (no_priors(2),), np.array([[0.9, 0.1]])))
+    assert same == pytest.approx(np.zeros((1, len(STRENGTHS))))
+    # Where they are predicted 1 : 1 on average, each image is worth log 1.8.
+    [other] = computed(probs, Statistic("evidence", (no_priors(2),), EVEN[None]))
+    assert other[STRENGTHS.index(0.0)] == pytest.approx(4 * math.log(1.8), abs=1e-3)
+
+
+@pytest.mark.parametrize(("threshold", "strength"), [(0.5, 0.0), (0.6, math.inf)])
+def test_a_client_alone_uses_its_class_prior_by_its_own_clear_evidence(threshold, strength):
+    # Each of four images is worth log 1.8 = 0.588 nats, if the class prior may be any.
+    assert ClientScores(np.log([[0.9, 0.1]] * 4)).strength(no_priors(2), threshold) == strength
+
+
+def test_one_image_alone_is_no_evidence():
+    assert ClientScores(np.log([[0.9, 0.1]])).strength(no_priors(2), 0.0) == math.inf
+
+
+def test_a_mean_is_remembered_without_the_image_itself():
+    # Features along one axis, 1 and -1; both classes got half of each image: N = 1 + 2, S = 0 + 2 * 0.
+    # Without its half an image at 1 has the mean -0.5 / 2.5 of 2.5 images: distance 1.2^2 * 2.5 / 3.5 + log(1 + 1 / 2.5).
+    model = PosteriorModel(EVEN, np.zeros(2), 1.0, 1.0, Prototypes(np.full(2, 3.0), np.zeros((2, 1)), np.eye(1), 4))
+    scores = ClientScores(np.log([EVEN, EVEN]))
+    features = np.array([[1.0], [-1.0]])
+    _, scores = scores.compute(Statistic("class_sums", (no_priors(2),), first=4), lambda: features)
+    scores = scores.with_prototypes(model.prototypes, lambda: features)
+    expected = 1.2**2 * 2.5 / 3.5 + math.log(1 + 1 / 2.5)
+    assert scores.own_distances(model.prototypes) == pytest.approx(np.full((2, 2), expected))

@@ -1,0 +1,127 @@
+"""Which sums no images can have, and what a client refuses of a server that lies."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes import CLASSES as FAKE_CLASSES
+from fakes import SkewedLearner
+from fedcopl.config import RunConfig
+from fedcopl.errors import CannotAnswer
+from fedcopl.federation.client import Client
+from fedcopl.federation.client_state import ClientState
+from fedcopl.federation.state_arrays import state_from, state_tensors
+from fedcopl.messages import Adapt
+from fedcopl.priors.validation import images_of, invalid_sums
+from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed
+
+
+@given(st.integers(0, 20))
+@settings(max_examples=5)
+def test_the_sums_of_real_images_are_valid_alone_and_in_total(seed):
+    whole = estimated(clients_with(skewed(3), seed, images=30))
+    again = clients_with(skewed(3), seed, images=30)
+    for step, total in zip(whole.steps, whole.totals, strict=True):
+        own = [client.reply(step) for client in again]
+        assert invalid_sums(step, total, CLASSES, WIDTH, 90.0) is None
+        assert all(invalid_sums(step, one, CLASSES, WIDTH, 30.0) is None for one in own)
+        assert all(invalid_sums(step, total, CLASSES, WIDTH, 90.0, one) is None for one in own)
+
+
+LIES = {
+    "twice": lambda sums: 2 * sums,
+    "negative": lambda sums: -sums,
+    "more": lambda sums: sums + 5,
+    "nan": lambda sums: np.where(np.arange(len(sums)) == 0, np.nan, sums),
+}
+
+
+@pytest.mark.parametrize("kind", ["moments", "predicted", "class_sums"])
+@pytest.mark.parametrize("lie", LIES)
+def test_sums_of_other_images_are_not(kind, lie):
+    whole = estimated(clients_with(even(2), images=20))
+    number = next(number for number, step in enumerate(whole.steps) if step[0].kind == kind)
+    step, total = whole.steps[number], whole.totals[number]
+    assert invalid_sums(step, total, CLASSES, WIDTH, 40.0) is None
+    assert invalid_sums(step, LIES[lie](total), CLASSES, WIDTH, 40.0) is not None
+
+
+def test_second_moments_that_no_features_have():
+    # Two images along the first of eight axes, and second moments along another.
+    step = estimated(clients_with(even(2), images=2)).steps[0]
+    square = np.zeros((WIDTH, WIDTH))
+    total = np.zeros(WIDTH)
+    total[0], square[1, 1] = 2.0, 4.0
+    predicted = np.full(CLASSES, 4 / CLASSES)
+    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
+    assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) is None  # the sum of features may cancel out
+    square[2, 2], square[1, 1] = -1.0, 5.0
+    sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
+    assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "no features have such second moments"
+
+
+def test_the_first_reply_tells_the_number_of_images():
+    for wanted in (True, False):
+        whole = estimated(clients_with(even(2), images=20), prototypes=wanted)
+        assert images_of(whole.steps[0], whole.totals[0], CLASSES) == 40
+
+
+# A client against a server that lies
+
+
+def config(**priors):
+    return RunConfig.from_mapping({"priors": priors}, "test")
+
+
+def first_steps(count):
+    """Two clients after some steps: the honest one and its state, and the totals so far."""
+    members = [Client(SkewedLearner(number), config()) for number in range(2)]
+    states, totals = [ClientState(), ClientState()], []
+    for step in range(count):
+        ask = Adapt(0, step, tuple(totals[-1:]))
+        replies = [member.answer(ask, state) for member, state in zip(members, states, strict=True)]
+        states = [state for _, state in replies]
+        totals.append(sum(reply.sums for reply, _ in replies))
+    return members[0], states[0], totals
+
+
+@pytest.mark.parametrize("after", [1, 2, 6])
+def test_totals_without_the_clients_own_part_are_refused(after):
+    client, state, totals = first_steps(after)
+    own = state.prior.sent
+    with pytest.raises(CannotAnswer, match=f"totals of step {after} of the priors are impossible"):
+        client.answer(Adapt(0, after, (totals[-1] - 2 * own,)), state)
+    reply, _ = client.answer(Adapt(0, after, (totals[-1],)), state)
+    assert reply.sums is not None
+
+
+@pytest.mark.parametrize(
+    ("totals", "message"),
+    [
+        (lambda last: (last[:-1],), "have the wrong size"),
+        (lambda last: (last + np.nan,), "not all sums are finite"),
+        (lambda last: (), "asked for step 3 of the priors without the steps before it"),
+        (lambda last: (last / 2,), "impossible"),
+    ],
+)
+def test_totals_that_do_not_fit_are_refused(totals, message):
+    client, state, known = first_steps(2)
+    with pytest.raises(CannotAnswer, match=message):
+        client.answer(Adapt(0, 2, totals(known[-1])), state)
+
+
+def test_a_client_that_missed_the_steps_computes_the_same_from_all_totals():
+    client, _, totals = first_steps(19)
+    late = Client(SkewedLearner(5), config())
+    _, told = client.answer(Adapt(0, 19, tuple(totals)), ClientState())
+    _, state = late.answer(Adapt(0, 19, tuple(totals)), ClientState())
+    assert (state.prior.model.logit_bias == told.prior.model.logit_bias).all()
+    assert state.prior.class_prior.shape == (FAKE_CLASSES,)
+
+
+def test_the_state_between_two_steps_is_stored_and_read_back():
+    client, state, totals = first_steps(7)
+    ask = Adapt(0, 7, tuple(totals[-1:]))
+    one, other = (client.answer(ask, each)[0].sums for each in (state, state_from(state_tensors(state))))
+    assert one.tobytes() == other.tobytes()

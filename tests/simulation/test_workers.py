@@ -1,0 +1,131 @@
+"""A simulation in workers: the same bits as one after another, and the same words when something breaks."""
+
+import os
+import re
+import signal
+import time
+
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.errors import ClientFailed, ConfigError
+from fedcopl.federation.client import Client
+from fedcopl.messages import Evaluate, Evaluated
+from fedcopl.methods import settled
+from fedcopl.run.cost_model import RunSize, working_memory
+from fedcopl.run.record import to_plain
+from fedcopl.run.watcher import SilentWatcher
+from fedcopl.simulation import worker_pool, workers
+from fedcopl.simulation.assemble import assemble
+from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.simulate import simulate
+from fedcopl.simulation.workers import open_pool, workers_for
+from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
+
+
+def played(folder, count, *pairs):
+    return simulate(config_of(*pairs), folder, workers=count, dataset=small())
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        (),
+        ("method=local", "labeler=fpl"),
+        ("method=pfedmoap", "labeler=cpl"),
+        ("privacy.secure_sums=true", "privacy.noise=0.5"),
+    ],
+    ids=["fedcopl", "local", "pfedmoap", "private"],
+)
+def test_the_same_bits_whatever_the_number(tmp_path, plainly, pairs):  # noqa: F811
+    one, folder = plainly(*pairs)
+    three = played(tmp_path / "3", 3, *pairs)
+    assert without_times(to_plain(one)) == without_times(to_plain(three))
+    assert bits(folder) == bits(tmp_path / "3")
+
+
+def test_a_worker_that_is_killed_changes_no_bit(tmp_path, plainly, monkeypatch):  # noqa: F811
+    _, whole = plainly()
+    answer, mark = Client.answer, tmp_path / "killed"
+
+    def deadly(client, ask, state):
+        if type(ask).__name__ == "Train" and ask.round == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer(client, ask, state)
+
+    monkeypatch.setattr(Client, "answer", deadly)
+    played(tmp_path / "killed-once", 2)
+    assert mark.exists()
+    assert bits(whole) == bits(tmp_path / "killed-once")
+
+
+def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
+    said = []
+    for count, deed in ((1, "raise"), (2, "raise"), (2, "die")):
+
+        def broken(client, ask, state, deed=deed):
+            if deed == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("a fault")
+
+        monkeypatch.setattr(Client, "answer", broken)
+        with pytest.raises(ClientFailed) as error:
+            played(tmp_path / f"{count}-{deed}", count)
+        said.append(re.sub("client (east|north|south)", "client X", str(error.value)))
+    assert said[0] == said[1] == "client X failed in round 1 at the step Evaluate: a fault"
+    assert "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in said[2]
+
+
+def test_the_time_of_a_request_is_wall_time_although_clients_answer_at_once(monkeypatch):
+    monkeypatch.setattr(Client, "answer", lambda client, ask, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
+    simulation = assemble(settled(config_of()), SilentWatcher(), small())
+    with open_pool(simulation, 3) as pool:
+        clients = LocalClients(simulation.clients, pool=pool)
+        began = time.perf_counter()
+        clients.ask(dict.fromkeys(simulation.clients, Evaluate(0, None)))
+        wall = time.perf_counter() - began
+        assert 0.3 <= clients.take_seconds()["Evaluate"] <= wall
+        assert clients.take_seconds() == {}
+
+
+def threads_of_numpy():
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_one_thread_each_also_where_one_works_alone():
+    simulation, before = assemble(settled(config_of()), SilentWatcher(), small()), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with threadpool_limits(2, "blas"):
+            with open_pool(simulation, 1):
+                assert torch.get_num_threads() == 1 and threads_of_numpy() == {1}
+            assert torch.get_num_threads() == 2 and threads_of_numpy() == {2}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_on_a_gpu_there_is_one_process(monkeypatch):
+    simulation = assemble(settled(config_of()), SilentWatcher(), small())
+    monkeypatch.setattr(type(simulation), "device", "meta")
+    with open_pool(simulation, "auto") as pool:
+        assert pool is None
+    with (
+        pytest.raises(ConfigError, match="workers: are for processors, and this runs on meta"),
+        open_pool(simulation, 2),
+    ):
+        pass
+
+
+def test_where_memory_is_short_there_are_fewer(monkeypatch):
+    monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
+    monkeypatch.setattr(worker_pool, "cores", lambda: 8)
+    clip, size = load_clip("glyph-clip"), RunSize(90, 30, clients=5, classes=10, words=3)
+    each = working_memory(config_of(), clip, size)
+    for free, count in ((None, 5), (100 * each, 5), (3.5 * each, 3), (0.1 * each, 1)):
+        monkeypatch.setattr(workers, "free_memory", lambda free=free: free)
+        assert workers_for(config_of(), clip, size) == count
+    assert workers_for(config_of(), clip, size, 4) == 4
+    assert workers_for(config_of("method=central"), clip, size) == 1
