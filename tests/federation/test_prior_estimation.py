@@ -17,7 +17,7 @@ from fedcopl.federation.server import play_round
 from fedcopl.federation.sums import PlainSums
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
-from fedcopl.priors.posterior import PosteriorModel, no_priors, uniform
+from fedcopl.priors.posterior import PosteriorModel, uniform
 from fedcopl.simulation.local_clients import LocalClients
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
@@ -160,19 +160,14 @@ def two_members(steps, least_images=0, probs=None):
     return members[0], states[0], totals[0]
 
 
-def other_sums(step):
-    """The reply of another client with 12 images to a step without models."""
-    reply, _ = Client(FakeLearner(2), config_of()).answer(Adapt(0, step), ClientState())
-    return reply.sums
-
-
-def test_totals_over_other_images_are_refused():
-    # As many images as before, but those of another client instead of its own.
-    client, state, total = two_members(1)
-    elsewhere = total - state.prior.sent + other_sums(0)
-    with pytest.raises(CannotAnswer, match="totals of step 1 of the priors are impossible"):
-        client.answer(Adapt(0, 1, (elsewhere,)), state)
-    assert client.answer(Adapt(0, 1, (total,)), state)[0].sums is not None
+def test_totals_over_the_images_of_others_are_refused():
+    # Most of its images are of class 0, most of the other's are of class 1: the other's 60 do not contain its 60.
+    client, other = (Client(SkewedLearner(number), config_of()) for number in range(2))
+    sent, state = client.answer(Adapt(0, 0), ClientState())
+    elsewhere, _ = other.answer(Adapt(0, 0), ClientState())
+    with pytest.raises(CannotAnswer, match="step 1 of the priors are impossible: the totals do not contain this"):
+        client.answer(Adapt(0, 1, (elsewhere.sums,)), state)
+    assert client.answer(Adapt(0, 1, (sent.sums + elsewhere.sums,)), state)[0].sums is not None
 
 
 def test_totals_without_a_class_of_the_own_images_are_refused():
@@ -227,7 +222,9 @@ class Losing(LocalClients):
         self.steps += list(dict.fromkeys(adapt.values()))
         gone = [pair for pair in adapt.items() if pair in self.lost]
         self.lost = [pair for pair in self.lost if pair not in gone]
-        return super().ask({client: ask for client, ask in questions.items() if (client, adapt.get(client)) not in gone})
+        return super().ask(
+            {client: ask for client, ask in questions.items() if (client, adapt.get(client)) not in gone}
+        )
 
 
 def test_totals_are_sums_over_the_clients():
@@ -240,6 +237,25 @@ def test_totals_are_sums_over_the_clients():
     assert members == ("client-0", "client-1", "client-2")
     assert total == pytest.approx(sum(np.exp(FakeLearner(number).log_probs).sum(axis=0) for number in range(3)))
     assert total.sum() == pytest.approx(36)
+
+
+def test_one_client_counts_as_ten_others_at_most():
+    # Four clients have 12 images and one has 600, which count as 120: 168 in all.
+    config = config_of(priors=NO_FEATURES)
+    members = clients(config, count=4) | {"large": Client(FakeLearner(4, images=600), config)}
+    server = Asking(LocalClients(members), RoundReport(0), CLASSES, config)
+    server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
+    _, total = PlainSums(config).adaptation(server, tuple(members), Adapt(0, 0))
+    assert total.sum() == pytest.approx(168)
+    assert server.report.bounds.in_words() == {"large": "Adapt: 600 images count as 120"}
+
+
+def test_the_class_prior_that_the_study_knows_reaches_the_clients():
+    config, known = config_of(priors=NO_FEATURES), np.array([0.2, 0.3, 0.5])
+    federation = LocalClients(clients(config, SkewedLearner))
+    state, _ = play_round(config, federation, replace(start(), class_prior=known))
+    assert state.prior_model.class_prior.tolist() == known.tolist()
+    assert [one.prior.model.class_prior.tolist() for one in federation.states.values()] == [known.tolist()] * 3
 
 
 def test_after_a_loss_the_estimation_starts_again_without_the_client():
@@ -258,8 +274,7 @@ def test_after_a_loss_the_estimation_starts_again_without_the_client():
 
 def test_after_three_losses_the_round_ends():
     config = config_of(priors=NO_FEATURES)
-    federation = Losing(clients(config, count=5), [(f"client-{number}", 3) for number in range(1, 4)])
-    federation.lost = [("client-1", 1), ("client-2", 2), ("client-3", 3)]
+    federation = Losing(clients(config, count=5), [(f"client-{number}", number) for number in (1, 2, 3)])
     with pytest.raises(NoClientAnswered, match="clients were lost in 3 estimations"):
         play_round(config, federation, start())
 
@@ -279,6 +294,5 @@ def test_the_server_holds_the_sums_of_a_client_to_its_first_reply():
     assert report.dropped == {"client-1": "Adapt: its classes are not of 12 images in all"}
 
 
-def test_a_client_without_priors_has_no_adjustment():
+def test_without_priors_log_probabilities_stay_as_they_are():
     assert PriorState().own_log_posteriors(np.log(PROBS)) == pytest.approx(np.log(PROBS))
-    assert no_priors(CLASSES).prototypes is None

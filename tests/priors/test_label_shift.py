@@ -40,6 +40,14 @@ def test_evidence_of_certain_images_by_hand():
     assert found[STRENGTHS.index(1.0)] == pytest.approx(4 * math.log(2 * 0.75), abs=1e-2)
 
 
+def test_evidence_is_held_out_by_hand():
+    # One certain image of each class, folds of one: the other image says the other class. With one pseudo image of the
+    # common prior for each image that is 1 : 3, so each is worth log(2 / 4); without, log(2 * 1e-9).
+    found = shift_evidence(np.array([[2.0, 0.0], [0.0, 2.0]]), EVEN)
+    assert found[STRENGTHS.index(1.0)] == pytest.approx(2 * math.log(0.5), abs=1e-2)
+    assert found[STRENGTHS.index(0.0)] == pytest.approx(2 * math.log(2e-9), rel=1e-3)
+
+
 def test_there_is_no_evidence_where_the_client_is_like_all():
     draw = stream(1, "like all")
     labels = draw.choice(4, 400)

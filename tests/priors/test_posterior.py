@@ -67,6 +67,12 @@ def test_the_bias_moves_by_the_log_of_how_often_a_class_is_predicted_too_much():
     assert no_priors(2).rebalanced(np.array([-5.0, -1.0])).logit_bias == pytest.approx([0, 0])  # nothing but noise
 
 
+def test_the_bias_moves_by_two_at_most():
+    # Class 1 is never predicted: log(1 / 0.5) for class 0, and 2 instead of infinity for class 1, centred.
+    moved = no_priors(2).rebalanced(np.array([40.0, 0.0]))
+    assert moved.logit_bias == pytest.approx([-(math.log(2) + 2) / 2, (math.log(2) + 2) / 2])
+
+
 def test_a_model_is_stored_and_read_back():
     made = Prototypes(np.array([3.0, 4.0]), np.ones((2, 3)), np.eye(3))
     for model in (no_priors(2), PosteriorModel(np.array([0.4, 0.6]), np.array([1.0, -1.0]), 0.5, 0.2, made, 0.1)):

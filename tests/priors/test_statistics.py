@@ -92,8 +92,8 @@ def test_one_image_alone_is_no_evidence():
 
 
 def test_a_mean_is_remembered_without_the_image_itself():
-    # Features along one axis, 1 and -1; both classes got half of each image: N = 1 + 2, S = 0 + 2 * 0.
-    # Without its half an image at 1 has the mean -0.5 / 2.5 of 2.5 images: distance 1.2^2 * 2.5 / 3.5 + log(1 + 1 / 2.5).
+    # Features along one axis, 1 and -1; both classes got half of each image: N = 1 + 2, S = 0.
+    # Without its half, an image at 1 has the mean -0.5 / 2.5 of 2.5 images: 1.2^2 * 2.5 / 3.5 + log(1 + 1 / 2.5).
     model = PosteriorModel(EVEN, np.zeros(2), 1.0, 1.0, Prototypes(np.full(2, 3.0), np.zeros((2, 1)), np.eye(1), 4))
     scores = ClientScores(np.log([EVEN, EVEN]))
     features = np.array([[1.0], [-1.0]])

@@ -13,6 +13,9 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Adapt
+from fedcopl.priors.label_shift import STRENGTHS
+from fedcopl.priors.posterior import no_priors
+from fedcopl.priors.statistics import Statistic
 from fedcopl.priors.validation import images_of, invalid_sums
 from priors.made_up import CLASSES, WIDTH, clients_with, estimated, even, skewed
 
@@ -59,6 +62,35 @@ def test_second_moments_that_no_features_have():
     square[2, 2], square[1, 1] = -1.0, 5.0
     sums = np.concatenate([[4.0], predicted, total, square[np.triu_indices(WIDTH)]])
     assert invalid_sums(step, sums, CLASSES, WIDTH, 4.0) == "no features have such second moments"
+
+
+def test_totals_of_features_must_contain_the_own_ones():
+    # Two images along the second of two axes; this client has one image along the first, or along the second.
+    step, predicted = (Statistic("moments"),), [1.0, 1.0]
+    totals = np.array([2.0, *predicted, 0.0, 2.0, 0.0, 0.0, 2.0])  # n, classes, sum f, then f f^T as 11, 12, 22
+    along_first = np.array([1.0, 0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 0.0])
+    along_second = np.array([1.0, 0.5, 0.5, 0.0, 1.0, 0.0, 0.0, 1.0])
+    assert invalid_sums(step, totals, 2, 2, None) is None
+    assert invalid_sums(step, totals, 2, 2, None, along_second) is None
+    assert invalid_sums(step, totals, 2, 2, None, along_first) == "no features have such second moments"
+
+
+@pytest.mark.parametrize(
+    ("totals", "reason"), [([3.0, 0.0], None), ([3.1, 0.0], "the features of a class are too long")]
+)
+def test_class_feature_sums_are_no_longer_than_their_images(totals, reason):
+    # Three images of class 0, of unit length, in two dimensions; none of class 1.
+    sums = np.array([[[3.0, *totals], [0.0, 0.0, 0.0]]])
+    found = invalid_sums((Statistic("class_sums", (no_priors(2),)),), sums.ravel(), 2, 2, 3.0)
+    assert found is None if reason is None else found.startswith(reason)
+
+
+@pytest.mark.parametrize(("nats", "reason"), [(1400.0, None), (1500.0, "the evidence is beyond that of the images")])
+def test_evidence_is_limited_by_the_images(nats, reason):
+    # 700 nats for each of two images.
+    sums = np.zeros(len(STRENGTHS))
+    sums[1] = nats
+    assert invalid_sums((Statistic("evidence", (no_priors(2),)),), sums, 2, 2, 2.0) == reason
 
 
 def test_the_first_reply_tells_the_number_of_images():
@@ -120,8 +152,9 @@ def test_a_client_that_missed_the_steps_computes_the_same_from_all_totals():
     assert state.prior.class_prior.shape == (FAKE_CLASSES,)
 
 
-def test_the_state_between_two_steps_is_stored_and_read_back():
-    client, state, totals = first_steps(7)
-    ask = Adapt(0, 7, tuple(totals[-1:]))
+@pytest.mark.parametrize("after", [6, 7])  # the class sums are sent, and the distances to the prototypes are known
+def test_the_state_between_two_steps_is_stored_and_read_back(after):
+    client, state, totals = first_steps(after)
+    ask = Adapt(0, after, tuple(totals[-1:]))
     one, other = (client.answer(ask, each)[0].sums for each in (state, state_from(state_tensors(state))))
     assert one.tobytes() == other.tobytes()
