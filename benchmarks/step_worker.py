@@ -84,7 +84,7 @@ class StepWorker:
         if self._line() != "ready":
             raise RuntimeError(f"the {way} step failed")
 
-    def ask(self, what: str) -> float:
+    def request(self, what: str) -> float:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()

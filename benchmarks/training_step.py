@@ -44,11 +44,14 @@ def measured_step(
     turns: int = TURNS,
 ) -> Iterator[Line]:
     """Against the plain step; then the share of the machine's peak in products of matrices that the step gets."""
-    against = by_turns(lambda: fast.ask("step"), lambda: plain.ask("step"), turns)
+    against = by_turns(lambda: fast.request("step"), lambda: plain.request("step"), turns)
     shape = f"B/32, batch {batch}, {classes} classes"
     key = f"{classes}-batch-{batch}"
     yield Line(f"step-{key}", f"training step, {shape}", "plain", against.ratio, reach, detail=against.in_seconds)
-    work, peaks = step_flops(classes, batch), by_turns(lambda: fast.ask("step"), lambda: fast.ask("peak"), turns)
+    work, peaks = (
+        step_flops(classes, batch),
+        by_turns(lambda: fast.request("step"), lambda: fast.request("peak"), turns),
+    )
     share = peaks.why_not or share_of_peak([work / took for took, _ in peaks.pairs], [peak for _, peak in peaks.pairs])
     detail = roofline(work, peaks, against)
     yield Line(f"peak-{key}", f"FLOP/s of the step, {shape}", "a bare torch.mm", share, peak_reach, detail=detail)

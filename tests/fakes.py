@@ -8,9 +8,9 @@ from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.federation.server import ServerState
-from fedcopl.messages import Ask, Reply
+from fedcopl.messages import Reply, Request
 from fedcopl.rng import stream
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 CLASSES, WIDTH = 3, 4
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}  # the protocol of the paper
@@ -47,10 +47,10 @@ class FakeLearner:
     def remember(self, selection):
         return {}
 
-    def examine(self, prompts, index):
+    def log_probabilities_of(self, prompts, index):
         return self.log_probs[index]
 
-    def train(self, prompts, selection, round, caution=1.0, beside=None):
+    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
         self.trained_with.append(prompts)
         return {**prompts, "visual": prompts["visual"] + 1, "text": prompts["text"] + self.number}, 0.5
 
@@ -61,7 +61,7 @@ class NoisyLearner(FakeLearner):
     def __init__(self, number: int):
         super().__init__(number, images=10 + 7 * number)
 
-    def train(self, prompts, selection, round, caution=1.0, beside=None):
+    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
         noise = stream(0, "noise", self.number, round)
         moved = {name: value * 0.9 + noise.normal(size=value.shape) for name, value in prompts.items()}
         return {name: value.astype(np.float32) for name, value in moved.items()}, float(len(selection.index))
@@ -70,8 +70,8 @@ class NoisyLearner(FakeLearner):
 class EntwinedLearner(NoisyLearner):
     """As with CLIP, what the visual prompt learns depends on the text prompt."""
 
-    def train(self, prompts, selection, round, caution=1.0, beside=None):
-        moved, loss = super().train(prompts, selection, round, caution, beside)
+    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        moved, loss = super().train(prompts, selection, round, lr_factor, beside)
         return moved | {"visual": moved["visual"] + prompts["text"].mean()}, loss
 
 
@@ -99,7 +99,7 @@ class FakeExam:
         return (0, self.result[1]) if prompts is None else self.result
 
 
-class FlakyFederation(LocalClients):
+class FlakyFederation(LocalTransport):
     """Loses the answers listed in `lost` as (client, kind of question, round), and spoils those in `spoiled`.
 
     Of those in `lost` the client never heard the question; those in `late` it has worked out, and they come too late.
@@ -112,10 +112,12 @@ class FlakyFederation(LocalClients):
         self.spoiled: dict[tuple[str, str, int], Reply] = {}
         self.asked: list[tuple[str, str, int]] = []
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        keys = {client: (client, type(ask).__name__, ask.round) for client, ask in questions.items()}
+    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
+        keys = {client: (client, type(message).__name__, message.round) for client, message in questions.items()}
         self.asked += keys.values()
-        replies = super().ask({client: ask for client, ask in questions.items() if keys[client] not in self.lost})
+        replies = super().request(
+            {client: message for client, message in questions.items() if keys[client] not in self.lost}
+        )
         in_time = {client: reply for client, reply in replies.items() if keys[client] not in self.late}
         return {client: self.spoiled.get(keys[client], reply) for client, reply in in_time.items()}
 

@@ -87,10 +87,10 @@ def test_as_published_the_settings_are_the_papers():
     )
     assert (config.train.lr, config.train.momentum, config.train.weight_decay) == (0.1, 0.9, 0.05)
     assert (config.labels.confidence_quantile, config.labels.entropy_quantile) == (0.5, 0.5)
-    assert (config.model.visual_prompts, config.model.text_prompts, config.model.init_std) == (5, 16, 0.02)
+    assert (config.model.visual_prompts, config.model.text_prompts, config.train.init_std) == (5, 16, 0.02)
     assert (config.sharing.participation, config.sharing.aggregate) == (1.0, "visual")
-    assert (config.model.start, config.train.step, config.train.decay_to) == ("random", "plain", "zero")
-    assert (config.train.clip_norm, config.train.held_out) == (0, 0)
+    assert (config.train.init, config.train.step, config.train.decay_to) == ("random", "plain", "zero")
+    assert (config.train.clip_norm, config.train.holdout) == (0, 0)
 
 
 @given(st.integers(1, 100), st.floats(0.01, 10), st.booleans(), st.sampled_from(["all", "all-but-last", 3]))

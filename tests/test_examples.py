@@ -18,7 +18,7 @@ WANTED = {  # what others build on
     "api.result",
     "config",
     "errors",
-    "federation.seam",
+    "federation.transport",
     "methods.base",
     "predict.classifier",
     "run.record",

@@ -16,7 +16,7 @@ SECTIONS = ("labels", "priors", "train", "sharing")
 MORE = {
     "rounds",
     *(f"data.{name}" for name in ("clients", "partition", "beta", "classes_per_client", "min_train")),
-    *(f"model.{name}" for name in ("precision", "visual_prompts", "visual_depth", "text_prompts", "start", "init_std")),
+    *(f"model.{name}" for name in ("precision", "visual_prompts", "visual_depth", "text_prompts")),
 }
 DEFAULTS = by_full_name(RunConfig().model_dump())
 PUBLISHED = by_full_name(RunConfig.from_mapping(as_published(), "published").model_dump())

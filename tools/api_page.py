@@ -12,7 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import fedcopl
-from fedcopl.federation.seam import Asking, Clients, Labelling, RoundReport
+from fedcopl.federation.transport import Clients, Labelling, RoundExchange, RoundReport
 from fedcopl.labelers import Labeler
 from fedcopl.methods.base import Method
 from fedcopl.run.reading import read_finished, read_so_far
@@ -70,9 +70,9 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
         ],
     ),
     (
-        "The seam of a federation",
-        "`fedcopl.federation.seam`: whatever carries questions to clients implements `Clients`.",
-        [Clients, Asking, RoundReport, Labelling],
+        "The transport of a federation",
+        "`fedcopl.federation.transport`: whatever carries questions to clients implements `Clients`.",
+        [Clients, RoundExchange, RoundReport, Labelling],
     ),
     (
         "The contract of a method",

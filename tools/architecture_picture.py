@@ -21,7 +21,7 @@ GROUND = (
     "config",
     "errors",
     "files",
-    "mistakes",
+    "config_errors",
     "plurals",
     "published",
     "rng",

@@ -23,9 +23,9 @@ from fedcopl.federation.server import run
 from fedcopl.published import AS_PUBLISHED
 from fedcopl.rng import stream
 from fedcopl.run import build
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 RATES = ("0.001", "0.01", "0.1", "1", "10")
 WRONG = 0.8
@@ -72,9 +72,9 @@ class Misled:
 class WrongInTraining(Misled):
     """The site knows better than what it trains on."""
 
-    def train(self, prompts, selection, round, caution=1.0, beside=None):
+    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
         spoilt = Selection(selection.index, self._spoilt(selection.label, selection.index, 10))
-        return self.learner.train(prompts, spoilt, round, caution, beside)
+        return self.learner.train(prompts, spoilt, round, lr_factor, beside)
 
 
 class WrongBelief(Misled):
@@ -162,15 +162,17 @@ def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
         dataset = replace(dataset, train=some(dataset.train, 5 * attempt.each, stream(0, "few")))
         pairs = [*pairs, "data.partition=iid"]
     build.load_clip = lambda *given, **named: attempt.clip(load_clip(*given, **named))
-    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "break"), SilentWatcher(), dataset)
+    simulation = assemble(RunConfig.from_mapping(override({}, pairs), "break"), SilentReporter(), dataset)
     clients = {
         name: replace(client, learner=attempt.learner(client.learner, number))
         for number, (name, client) in enumerate(simulation.clients.items())
     }
-    federation, reports = LocalClients(clients), []
+    federation, reports = LocalTransport(clients), []
     run(simulation.config, federation, simulation.server, lambda _, report: reports.append(report))
-    exams = [client.exam for client in clients.values()]
-    zero, first = (macro(exam.score(prompts) for exam in exams) for prompts in (None, simulation.audit.start))
+    test_sets = [client.test_set for client in clients.values()]
+    zero, first = (
+        macro(test_set.score(prompts) for test_set in test_sets) for prompts in (None, simulation.audit.start)
+    )
     end = macro(reports[-1].scores.values())
     undone = int(sum(report.checks.training_harmed for report in reports))
     gave_up = sum(state.guard.gave_up for state in federation.states.values())

@@ -20,7 +20,7 @@ from fedcopl.algorithm.allocate import quota
 from fedcopl.algorithm.estimate import estimate
 from fedcopl.algorithm.partition import dirichlet, quantity
 from fedcopl.algorithm.select import Selection, select
-from fedcopl.labelers.base import sure_images
+from fedcopl.labelers.base import confident_images
 from fedcopl.labelers.cpl import CPL_LEVELS, CPL_USUAL, candidate_sets, match, select_candidates
 from fedcopl.labelers.fpl import select_top
 from fedcopl_experiments.paper_names import BLOCKS, TITLES
@@ -97,7 +97,7 @@ def together(rule: Callable[[FloatArray], Selection]) -> Choose:
 
 
 def sure(belief: FloatArray) -> IntArray:
-    return sure_images(belief, TAU)
+    return confident_images(belief, TAU)
 
 
 def even_share(belief: FloatArray) -> int:

@@ -19,16 +19,16 @@ from fedcopl.algorithm.metrics import Score
 from fedcopl.config import RunConfig, override
 from fedcopl.federation.server import run
 from fedcopl.files import write_text
-from fedcopl.messages import Adapt, Adapted, Ask, Estimated, Reply, Selected, Shared, Train, Trained
+from fedcopl.messages import Adapt, Adapted, Estimated, Reply, Request, Selected, Shared, Train, Trained
 from fedcopl.rng import stream
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import Simulation, assemble
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "robust.md"
 BEGIN, END = "<!-- made by tools/lying_sites.py -->\n", "<!-- end -->\n"
 SHORT = ("clients=10", "rounds=2", "epochs=2", "evaluation.every=2", "evaluation.everywhere=false")
-NOTHING_ELSE = ("balance=false", "site=false", "prototypes=false", "held_out=0")
+NOTHING_ELSE = ("balance=false", "site=false", "prototypes=false", "holdout=0")
 RULES = {
     "mean, not bounded": ("bounded=false",),
     "mean, bounded": (),
@@ -37,33 +37,33 @@ RULES = {
     "krum": ("robust=krum",),
 }
 LIARS = ("client-3", "client-7")
-Lie = Callable[[Ask, Reply], Reply]
+Lie = Callable[[Request, Reply], Reply]
 
 
-def moved(ask: Ask, reply: Reply, move: Callable[[Shared, Shared], Shared]) -> Reply:
+def moved(request: Request, reply: Reply, move: Callable[[Shared, Shared], Shared]) -> Reply:
     """Another update in the place of its own, and a guard that finds nothing wrong."""
-    if not isinstance(ask, Train) or not isinstance(reply, Trained):
+    if not isinstance(request, Train) or not isinstance(reply, Trained):
         return reply
-    return replace(reply, shared=move(ask.shared, reply.shared), examples=max(reply.examples, 1), checks=())
+    return replace(reply, shared=move(request.shared, reply.shared), examples=max(reply.examples, 1), checks=())
 
 
 def by_factor(factor: float) -> Lie:
     def move(sent: Shared, own: Shared) -> Shared:
         return {name: (sent[name] + np.float32(factor) * (value - sent[name])) for name, value in own.items()}
 
-    return lambda ask, reply: moved(ask, reply, move)
+    return lambda request, reply: moved(request, reply, move)
 
 
-def at_random(ask: Ask, reply: Reply) -> Reply:
-    random = stream(1, "lies", ask.round)
+def at_random(request: Request, reply: Reply) -> Reply:
+    random = stream(1, "lies", request.round)
 
     def move(sent: Shared, own: Shared) -> Shared:
         return {name: random.normal(size=value.shape).astype(np.float32) for name, value in own.items()}
 
-    return moved(ask, reply, move)
+    return moved(request, reply, move)
 
 
-def as_of_many(ask: Ask, reply: Reply) -> Reply:
+def as_of_many(request: Request, reply: Reply) -> Reply:
     """A thousand times its images, in all it says, and its update turned round."""
     match reply:
         case Adapted(sums=sums) if sums is not None:
@@ -73,16 +73,16 @@ def as_of_many(ask: Ask, reply: Reply) -> Reply:
         case Selected(images=images, examples=examples) if images is not None and examples is not None:
             return replace(reply, images=1000 * images, examples=1000 * examples)
         case Trained(examples=examples):
-            return by_factor(-1)(ask, replace(reply, examples=1000 * examples))
+            return by_factor(-1)(request, replace(reply, examples=1000 * examples))
     return reply
 
 
-def of_other_classes(ask: Ask, reply: Reply) -> Reply:
+def of_other_classes(request: Request, reply: Reply) -> Reply:
     """Tells the sums of each class as those of the next: sums that its images could have."""
-    if not isinstance(ask, Adapt) or not isinstance(reply, Adapted) or reply.sums is None:
+    if not isinstance(request, Adapt) or not isinstance(reply, Adapted) or reply.sums is None:
         return reply
-    classes = len(ask.readings[0]["mix"]) if ask.readings else 0
-    match ask.wanted:
+    classes = len(request.readings[0]["mix"]) if request.readings else 0
+    match request.wanted:
         case "predicted":
             return Adapted(np.roll(reply.sums.reshape(-1, classes), 1, axis=1).ravel())
         case "classes":
@@ -127,14 +127,14 @@ STUDIES = {
 }
 
 
-class LyingSites(LocalClients):
+class LyingSites(LocalTransport):
     """The first of LIARS tell lies, the others what they are asked."""
 
     lie: Lie
     liars: tuple[str, ...] = ()
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
-        replies = super().ask(questions)
+    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
+        replies = super().request(questions)
         return replies | {name: self.lie(questions[name], replies[name]) for name in self.liars if name in replies}
 
 
@@ -154,7 +154,7 @@ def measure(study: Study, kept: Path) -> None:
         file = kept / file_of(study, rule, lie, many)
         if not file.exists():
             config = RunConfig.from_mapping(override(demo, [*SHORT, *study.settings, *RULES[rule]]), "demo")
-            simulation = simulation or assemble(config, SilentWatcher())
+            simulation = simulation or assemble(config, SilentReporter())
             scores = measured(simulation, config, LIES.get(lie, by_factor(1)), LIARS[:many])
             write_text(file, json.dumps(scores))
             print(rule, lie, many, f"{honest_mean(scores):.1f}", flush=True)

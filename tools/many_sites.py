@@ -31,7 +31,7 @@ Serve = Callable[[str, Path, str], None]
 ROUNDS, TURNS = 4, 3
 TICKS = os.sysconf("SC_CLK_TCK")
 SETTINGS = [f"rounds={ROUNDS}", "epochs=1", "threads=1"]
-# Four questions to everybody in each round, as many as a round without priors and secure sums can have.
+# Four questions to everybody in each round, as many as a round without priors and secure aggregation can have.
 NO_PRIORS = ["refresh_every=1", "priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false"]
 SETTLED = 60.0  # seconds after which a site that nobody asks looks for questions most seldom
 
@@ -65,18 +65,18 @@ class MadeUp:
         self.name, self.folder_name = name, name
         self.home = SimpleNamespace(folder=folder, limits=Limits())
 
-    def answer(self, ask, terms):  # type: ignore[no-untyped-def]
+    def handle(self, request, terms):  # type: ignore[no-untyped-def]
         import numpy as np
 
         from fedcopl.messages import Estimate, Estimated, Evaluated, Select, Selected, Train, Trained
 
-        match ask:
+        match request:
             case Estimate():
                 return Estimated(np.full(10, 5))
             case Select():
                 return Selected(40, 50, None)
             case Train():
-                return Trained(ask.shared, 40, 0.5, checks=(0.0,) * 6)
+                return Trained(request.shared, 40, 0.5, checks=(0.0,) * 6)
         return Evaluated(0, 0)
 
 
@@ -86,10 +86,10 @@ def serve_made_up(name: str, root: Path, address: str) -> None:
     from fedcopl.deployment.flower_internals.site_connection import site_connection
     from fedcopl.deployment.site.server_probe import ServerAddress
     from fedcopl.deployment.site.site_process import SiteNews, _answer_questions
-    from fedcopl.run.watcher import SilentWatcher
+    from fedcopl.run.progress_reporter import SilentReporter
 
     ca, site = root / "federation/ca.pem", MadeUp(name, root / name)
-    news = SiteNews(SilentWatcher(), ServerAddress(address, ca))
+    news = SiteNews(SilentReporter(), ServerAddress(address, ca))
     while True:
         try:
             with site_connection(address, ca, private_key(root / name / "site.key")) as connection:
@@ -103,11 +103,11 @@ def serve_real(name: str, root: Path, address: str) -> None:
     from fedcopl.deployment.site.running_site import RunningSite, SiteHome
     from fedcopl.deployment.site.server_probe import ServerAddress
     from fedcopl.deployment.site.site_process import run_site
-    from fedcopl.run.watcher import SilentWatcher
+    from fedcopl.run.progress_reporter import SilentReporter
 
     os.environ["FEDCOPL_CACHE"] = str(root / "cache" / name)
     home = SiteHome(name, root / "images" / name, str(root / "classes.txt"), root / name, {"threads": 1})
-    run_site(RunningSite(home), ServerAddress(address, root / "federation/ca.pem"), SilentWatcher())
+    run_site(RunningSite(home), ServerAddress(address, root / "federation/ca.pem"), SilentReporter())
 
 
 @contextmanager

@@ -48,7 +48,7 @@ COMMON = (
 NO_PRIORS = ("priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false")
 RECIPES: Mapping[str, tuple[str, ...]] = {
     "published": tuple(f"{key}={value}" for key, value in AS_PUBLISHED.items() if key != "train.batch"),
-    "quiet": ("train.held_out=0", *NO_PRIORS),
+    "quiet": ("train.holdout=0", *NO_PRIORS),
     "guard": NO_PRIORS,
     "default": (),
 }

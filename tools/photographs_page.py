@@ -12,7 +12,7 @@ Run = Mapping[str, Any]
 Measure = Callable[[Run], float | None]
 
 LEAST = 1.0  # points: less than that is four test images of 400
-RECIPES = {"quiet": "quiet start", "published": "as published"}
+RECIPES = {"quiet": "neutral initialisation", "published": "as published"}
 METHODS = {
     "promptfl": "PromptFL",
     "pfedprompt": "pFedPrompt",
@@ -28,7 +28,7 @@ LADDER = {
     "zeroshot": "zero-shot",
     "priors": "priors alone, nothing trained",
     "fedcopl copl published": "FedCoPL as published",
-    "fedcopl copl quiet": "+ quiet start and its steps",
+    "fedcopl copl quiet": "+ neutral initialisation and its steps",
     "fedcopl copl guard": "+ guard",
     "fedcopl copl default": "+ priors: the default",
 }
@@ -68,7 +68,7 @@ how many FPL and CPL label: 16 is what their own authors publish, and this is [o
 All else as [`--as-published`](as-published.md) says, or as the defaults:
 
 - *as published*: random first prompts, plain steps of 0.1, no guard, no priors.
-- *quiet start*: first prompts that change nothing, and the steps that go with them ([training](training.md)); no
+- *neutral initialisation*: initial prompts that change nothing, with the default steps ([training](training.md)); no
   guard, no priors. The paper's algorithm, with a start that leaves the tower whole. Of a method without prompts in
   the tower only the steps differ.
 
@@ -181,7 +181,7 @@ def _method_line(runs: Runs, method: str, title: str) -> str:
 
 def _table5(runs: Runs) -> Iterator[str]:
     yield "## What chooses the labels (the paper's Table 5)\n"
-    yield "From the quiet start. Without any of the three each client trains on all its images.\n"
+    yield "From the neutral initialisation. Without any of the three each client trains on all its images.\n"
     yield from _table(
         "confidence | entropy | global allocation | accuracy | images chosen at first | labels right, first | last",
         (
@@ -201,7 +201,7 @@ def _table5(runs: Runs) -> Iterator[str]:
 
 def _table6(runs: Runs) -> Iterator[str]:
     yield "## What is averaged (the paper's Table 6)\n"
-    yield "From the quiet start.\n"
+    yield "From the neutral initialisation.\n"
     yield from _table(
         "text prompts | visual prompts | accuracy",
         (f"{title} | {runs.cell(row, final)}" for row, title in TABLE6.items()),
@@ -210,7 +210,7 @@ def _table6(runs: Runs) -> Iterator[str]:
 
 def _drift(runs: Runs) -> Iterator[str]:
     yield "## How far the clients pull apart (the paper's figure of drift)\n"
-    yield "Mean over the rounds, while both prompts are averaged, from the quiet start.\n"
+    yield "Mean over the rounds, while both prompts are averaged, from the neutral initialisation.\n"
     lines = (
         " | ".join([f"{array} prompts", *(runs.cell("table6 both", drift_of(array, kind), "{:.2f}") for kind in KINDS)])
         for array in ("text", "visual")

@@ -19,23 +19,32 @@ from fedcopl.privacy.accountant import noise_for, planned_releases
 from fedcopl.run.record import Outcome, to_plain
 from fedcopl.simulation.simulate import simulate
 
-SECURE = "privacy.secure_sums=true"
+SECURE = "privacy.secure_aggregation=true"
 ALONE = ["sharing.aggregate=none", "labels.global_allocation=false"]
 LAST_ROUND = ["evaluation.everywhere=false", "evaluation.every=10"]  # only what is shown is measured
 ROWS: list[tuple[str, float | None, list[str]]] = [  # name, epsilon, settings on top of the demo's
     ("5 sites, all off", None, []),
-    ("5 sites, secure sums", None, [SECURE]),
-    ("5 sites, secure sums and noise", 100, [SECURE]),
-    ("5 sites, secure sums and noise", 30, [SECURE]),
-    ("5 sites, secure sums and noise", 8, [SECURE]),
+    ("5 sites, secure aggregation", None, [SECURE]),
+    ("5 sites, secure aggregation and noise", 100, [SECURE]),
+    ("5 sites, secure aggregation and noise", 30, [SECURE]),
+    ("5 sites, secure aggregation and noise", 8, [SECURE]),
     ("5 sites, noise at each site", 30, []),
-    ("5 sites, secure sums and noise, no counts sent", 30, [SECURE, "labels.global_allocation=false"]),
+    ("5 sites, secure aggregation and noise, no counts sent", 30, [SECURE, "labels.global_allocation=false"]),
     ("5 sites, each alone: nothing sent", None, ALONE),
     ("50 sites, all off", None, ["data.clients=50"]),
-    ("50 sites, secure sums and noise", 30, ["data.clients=50", SECURE]),
+    ("50 sites, secure aggregation and noise", 30, ["data.clients=50", SECURE]),
     ("50 sites, each alone: nothing sent", None, ["data.clients=50", *ALONE]),
 ]
-COLUMNS = ["settings", "epsilon", "`privacy.noise`", "zero-shot", "seed by seed", "mean", "labels right", "sent, MB"]
+COLUMNS = [
+    "settings",
+    "epsilon",
+    "`privacy.noise_multiplier`",
+    "zero-shot",
+    "seed by seed",
+    "mean",
+    "labels right",
+    "sent, MB",
+]
 
 
 def main() -> None:
@@ -49,7 +58,7 @@ def main() -> None:
         if arguments.only in name:
             config = RunConfig.from_mapping(override(demo, pairs), "demo")
             noise = noise_for(epsilon, config.privacy.delta, planned_releases(config)) if epsilon else 0.0
-            with_noise = [*pairs, f"privacy.noise={noise:.4f}"] if noise else pairs
+            with_noise = [*pairs, f"privacy.noise_multiplier={noise:.4f}"] if noise else pairs
             outcomes = [outcome(override(demo, [*with_noise, f"seed={n + 1}"])) for n in range(arguments.seeds)]
             print(row(name, noise, outcomes), flush=True)
 

@@ -35,9 +35,9 @@ CHOSEN = {
     "local": "method=local train.schedule=run",
     "central-truth": "method=central options.labels=truth",
     "fedvpt": "method=fedvpt train.clip_norm=0.1",
-    "secure": "privacy.secure_sums=true",
-    "noise": "privacy.noise=0.5 method=promptfl",
-    "secure-noise": "privacy.secure_sums=true privacy.noise=1 method=promptfl",
+    "secure": "privacy.secure_aggregation=true",
+    "noise": "privacy.noise_multiplier=0.5 method=promptfl",
+    "secure-noise": "privacy.secure_aggregation=true privacy.noise_multiplier=1 method=promptfl",
 }
 RESUMED = "rounds=3"  # killed once the first checkpoint is there, then resumed
 WITH_PRIORS = "priors.logit_bias=true priors.label_shift=true priors.prototypes=true".split()

@@ -12,8 +12,8 @@ from pathlib import Path
 from fedcopl.config import RunConfig
 from fedcopl.errors import DataError
 from fedcopl.run.folder import RunFolder
+from fedcopl.run.progress_reporter import ProgressReporter
 from fedcopl.run.record import RoundRecord, to_plain
-from fedcopl.run.watcher import Watcher
 from stored_runs import outcome_of
 from waiting import until
 
@@ -28,7 +28,7 @@ from fedcopl_experiments.worker_process import main; main()
 """
 
 
-def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: Watcher):
+def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: ProgressReporter):
     assert resume
     with RunFolder(folder) as held:
         held.open(config, resume=resume)

@@ -30,7 +30,7 @@ def store(tmp_path):
     return ResultStore(tmp_path / "place" / FILE_NAME)
 
 
-def ask(store, question, *values):
+def message(store, question, *values):
     with closing(sqlite3.connect(store.path)) as database:
         return database.execute(question, values).fetchall()
 
@@ -60,7 +60,7 @@ def test_any_value_a_setting_can_have_is_kept(tmp_path_factory, text, seed, numb
     run = replace(run, outcome=replace(run.outcome, clients=(replace(north, name=text), south)))
     store.record(run)
     assert store.find("k1") == run
-    assert len(ask(store, "SELECT * FROM clients WHERE metric = 'final'")) == 2
+    assert len(message(store, "SELECT * FROM clients WHERE metric = 'final'")) == 2
 
 
 def test_a_failed_run_is_replaced_and_a_done_one_never(store):
@@ -73,26 +73,26 @@ def test_a_failed_run_is_replaced_and_a_done_one_never(store):
     store.record(failed())
     store.record(stored(final=0.5))
     assert [run.outcome.final.macro for run in store.runs()] == [0.75]
-    assert ask(store, "SELECT count(*) FROM settings WHERE name = 'seed'") == [(1,)]
+    assert message(store, "SELECT count(*) FROM settings WHERE name = 'seed'") == [(1,)]
 
 
 def test_the_tables_hold_every_number(store):
     store.record(stored(seed=4))
     value = "SELECT value FROM {} WHERE key = 'k1' AND {}"
-    assert ask(store, "SELECT status, seed, zero_shot_macro, final_macro, best_global FROM runs") == [
+    assert message(store, "SELECT status, seed, zero_shot_macro, final_macro, best_global FROM runs") == [
         ("done", 4, 0.5, 0.75, 0.75)
     ]
-    assert ask(store, value.format("settings", "name = 'data.beta'")) == [(0.1,)]
-    assert ask(store, value.format("settings", "name = 'labels.global_allocation'")) == [(1,)]
-    assert ask(store, value.format("rounds", "metric = 'macro' ORDER BY round")) == [(0.625,), (0.75,)]
-    assert ask(store, value.format("rounds", "metric = 'drift.visual.diversity' AND round = 1")) == [(1.5,)]
-    assert ask(store, value.format("rounds", "metric = 'loss'")) == [(0.25,)]  # the other round has none
-    assert ask(store, value.format("clients", "client = 'south' AND metric = 'train'")) == [(5,)]
+    assert message(store, value.format("settings", "name = 'data.beta'")) == [(0.1,)]
+    assert message(store, value.format("settings", "name = 'labels.global_allocation'")) == [(1,)]
+    assert message(store, value.format("rounds", "metric = 'macro' ORDER BY round")) == [(0.625,), (0.75,)]
+    assert message(store, value.format("rounds", "metric = 'drift.visual.diversity' AND round = 1")) == [(1.5,)]
+    assert message(store, value.format("rounds", "metric = 'loss'")) == [(0.25,)]  # the other round has none
+    assert message(store, value.format("clients", "client = 'south' AND metric = 'train'")) == [(5,)]
     by_class = "SELECT class, value FROM classes WHERE metric = ? ORDER BY class"
-    assert ask(store, by_class, "train") == [("cat", 5), ("dog", 5)]
-    assert ask(store, by_class, "selected") == [("cat", 3), ("dog", 4)]
-    assert ask(store, by_class, "recall") == [("cat", 0.75)]
-    assert ask(store, "SELECT version FROM versions WHERE package = 'python'") == [("3.11.0",)]
+    assert message(store, by_class, "train") == [("cat", 5), ("dog", 5)]
+    assert message(store, by_class, "selected") == [("cat", 3), ("dog", 4)]
+    assert message(store, by_class, "recall") == [("cat", 0.75)]
+    assert message(store, "SELECT version FROM versions WHERE package = 'python'") == [("3.11.0",)]
 
 
 def test_a_run_without_labels_is_kept(store):
@@ -107,8 +107,8 @@ def test_a_run_without_labels_is_kept(store):
     )
     store.record(replace(run, outcome=outcome))
     assert store.find("k1").outcome == outcome
-    assert ask(store, "SELECT final_macro FROM runs") == [(None,)]
-    assert ask(store, "SELECT DISTINCT metric FROM clients ORDER BY 1") == [("test",), ("train",)]
+    assert message(store, "SELECT final_macro FROM runs") == [(None,)]
+    assert message(store, "SELECT DISTINCT metric FROM clients ORDER BY 1") == [("test",), ("train",)]
 
 
 # Stores of version 0.1 ------------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ def old_store(store):
 
 def test_a_store_of_version_0_1_is_read(old_store):
     [run] = old_store.runs()
-    [columns] = ask(old_store, "SELECT zero_shot_macro, final_macro, best_macro, seconds FROM runs")
+    [columns] = message(old_store, "SELECT zero_shot_macro, final_macro, best_macro, seconds FROM runs")
     outcome = run.outcome
     assert columns == (outcome.zero_shot.macro, outcome.final.macro, outcome.best.macro, outcome.seconds)
     assert (outcome.shared, len(outcome.rounds), len(outcome.clients)) == (("visual",), 2, 2)
     assert outcome.settings == run.settings
-    stored = json.loads(ask(old_store, "SELECT results_json FROM runs")[0][0])
+    stored = json.loads(message(old_store, "SELECT results_json FROM runs")[0][0])
     assert outcome.pseudo_label_accuracy == tuple(stored["pseudo_label_accuracy"])
     assert [outcome.images_used, outcome.bytes_up, outcome.bytes_down] == [
         stored[key] for key in ("images_used", "bytes_up", "bytes_down")
@@ -141,7 +141,7 @@ def test_a_store_of_version_0_1_is_read(old_store):
 def test_the_rows_are_those_of_version_0_1(old_store, tmp_path, table):
     again = ResultStore(tmp_path / "again" / FILE_NAME)
     again.record(old_store.runs()[0])
-    before, now = ({row[:-1]: row[-1] for row in ask(one, f"SELECT * FROM {table}")} for one in (old_store, again))
+    before, now = ({row[:-1]: row[-1] for row in message(one, f"SELECT * FROM {table}")} for one in (old_store, again))
     assert before.items() <= now.items()
     new = {row[-1] for row in now.keys() - before.keys()}
     assert new <= {"bytes_down", "examples", "participants", "kept_old_prompt"}  # what 0.1 did not write of a round
@@ -208,7 +208,7 @@ def test_a_database_of_another_program(store):
         database.execute("CREATE TABLE holidays (day TEXT)")
     with pytest.raises(RunFolderError, match="is a database of another program"):
         store.record(stored())
-    assert ask(store, "SELECT name FROM sqlite_master") == [("holidays",)]
+    assert message(store, "SELECT name FROM sqlite_master") == [("holidays",)]
 
 
 def test_a_place_that_cannot_be_made(tmp_path):
@@ -249,9 +249,9 @@ def test_kill_9_leaves_whole_runs_only(store):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert ask(store, "PRAGMA integrity_check") == [("ok",)]
-    [(rows,)] = ask(store, "SELECT count(*) FROM rounds WHERE key = 'a-0'")
-    counts = ask(store, "SELECT runs.key, count(round) FROM runs LEFT JOIN rounds USING (key) GROUP BY runs.key")
+    assert message(store, "PRAGMA integrity_check") == [("ok",)]
+    [(rows,)] = message(store, "SELECT count(*) FROM rounds WHERE key = 'a-0'")
+    counts = message(store, "SELECT runs.key, count(round) FROM runs LEFT JOIN rounds USING (key) GROUP BY runs.key")
     assert {count for _, count in counts} == {rows}
     store.record(stored("after"))
     assert store.find("after") is not None
@@ -345,7 +345,7 @@ def test_the_page_shows_three_queries():
 
 
 def test_the_queries_of_the_page_answer(grid_of_four):
-    means, curve, classes = (ask(grid_of_four, example) for example in examples())
+    means, curve, classes = (message(grid_of_four, example) for example in examples())
     # fedcopl: (75 + 50) / 2, promptfl: (50 + 25) / 2; both from 50
     assert means == [("fedcopl", 0.1, 2, 50.0, 62.5), ("promptfl", 0.1, 2, 50.0, 37.5)]
     assert curve == [

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from .config_errors import explained, in_words
 from .errors import ConfigError
-from .mistakes import explained, in_words
 
 Options = TypeVar("Options", bound="Section")
 Level = Annotated[float, Field(ge=0, le=1)]
@@ -72,10 +72,6 @@ class Model(Section):
     """how many vision blocks get prompts, counted from the first"""
     text_prompts: int = Field(16, ge=0)
     """context vectors before the class name"""
-    start: Literal["quiet", "random"] = "quiet"
-    """first prompts that change no answers (a blank image, the template's words), or random ones as published"""
-    init_std: float = Field(0.02, ge=0)
-    """for `random`: standard deviation of the first prompts"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """where to compute; auto takes a GPU when there is one"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -155,11 +151,15 @@ class TrainSettings(Section):
     """of SGD; the optimiser is new for each client and round"""
     weight_decay: float = Field(0.005, ge=0)
     """of SGD, on the prompts; a step pulls them by lr times this"""
-    decay_to: Literal["start", "zero"] = "start"
-    """where weight decay pulls the prompts: where all began, or to nothing as published"""
+    init: Literal["neutral", "random"] = "neutral"
+    """initial prompts: such that predictions do not change, or random as published"""
+    init_std: float = Field(0.02, ge=0)
+    """for `init = random`: standard deviation of the initial prompts"""
+    decay_to: Literal["init", "zero"] = "init"
+    """where weight decay pulls the prompts: to their initial values, or to zero as published"""
     clip_norm: float = Field(1.0, ge=0)
     """the gradient, in the units of `step`, is made no longer than this; 0: left as it is, as published"""
-    held_out: float = Field(0.2, ge=0, lt=1)
+    holdout: float = Field(0.2, ge=0, lt=1)
     """share of a site's images it never trains on, to notice and undo what harms; 0: no guard, as published"""
     schedule: Literal["refresh", "run"] = "refresh"
     """the cosine restarts at each refresh, or runs once over all rounds"""
@@ -190,13 +190,13 @@ class Evaluation(Section):
 class Privacy(Section):
     """What others can learn from a site. What each setting protects against, and its cost: `docs/privacy.md`."""
 
-    secure_sums: bool = False
+    secure_aggregation: bool = False
     """the server learns only the sums over the sites: class counts, prompts, loss"""
     min_sites: int = Field(2, ge=2)
-    """for `secure_sums`: a sum of fewer sites is not shown to the server"""
+    """for `secure_aggregation`: a sum of fewer sites is not shown to the server"""
     threshold: float = Field(0.6, gt=0.5, le=1)
-    """for `secure_sums`: share of the sites that have to stay to the end of a sum; the others may get lost in it"""
-    noise: float = Field(0.0, ge=0)
+    """for `secure_aggregation`: share of the sites whose replies are enough to complete a sum"""
+    noise_multiplier: float = Field(0.0, ge=0)
     """differential privacy of a whole site: standard deviation of the noise, in units of the clips; 0: none"""
     count_clip: float = Field(50.0, gt=0)
     """for `noise`: a site's class counts are scaled down to this length (L2)"""
@@ -259,7 +259,7 @@ class RunConfig(Section):
     @property
     def is_private(self) -> bool:
         """Whether no single site's numbers are told as they are."""
-        return self.privacy.secure_sums or self.privacy.noise > 0
+        return self.privacy.secure_aggregation or self.privacy.noise_multiplier > 0
 
     def to_toml(self) -> str:
         """The complete settings as a file that `load` reads back."""

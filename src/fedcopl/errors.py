@@ -4,7 +4,7 @@
     ├── ConfigError           2  a setting is unknown, out of range or of the wrong kind
     ├── DataError             3  images or labels are missing, unreadable or cannot be shared out
     ├── ModelError            4  a model's files are missing, broken or do not fit together
-    ├── NoClientAnswered      5  nobody is there
+    ├── NoClientReplied      5  nobody is there
     ├── ClientFailed          6  a client broke while answering
     ├── RunFolderError        7  a run's folder cannot be used: taken, in use, unfinished, damaged
     ├── FederationError      10  server and sites cannot be brought together: keys, certificates, addresses
@@ -60,7 +60,7 @@ class ModelError(FedCoPLError):
     exit_code = 4
 
 
-class NoClientAnswered(FedCoPLError):
+class NoClientReplied(FedCoPLError):
     """Nobody is there to ask, or nobody answered in time."""
 
     exit_code = 5
@@ -88,7 +88,7 @@ class FederationError(FedCoPLError):
     exit_code = 10
 
 
-class CannotAnswer(ValueError):
+class CannotReply(ValueError):
     """A client cannot answer a question. Raised on purpose, in words about the question that a server may read.
 
     Whatever else goes wrong at a site stays there: the text of any other error could name an image.

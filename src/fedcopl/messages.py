@@ -21,13 +21,13 @@ class Estimate:
 
     round: int
     shared: Shared
-    peers: tuple[str, ...] = ()  # with secure sums: whose counts are summed, and masked for each other
+    peers: tuple[str, ...] = ()  # with secure aggregation: whose counts are summed, and masked for each other
 
 
 @dataclass(frozen=True)
 class Estimated:
     counts: NDArray[np.int64] | None  # u_k, one number per class; None when pseudo labels are not shared out
-    masked: NDArray[np.uint64] | None = None  # with secure sums: the counts under masks, and nothing else
+    masked: NDArray[np.uint64] | None = None  # with secure aggregation: the counts under masks, and nothing else
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Adapt:
 @dataclass(frozen=True)
 class Adapted:
     sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None after the last step
-    masked: NDArray[np.uint64] | None = None  # with secure sums: the sums under masks, and nothing else
+    masked: NDArray[np.uint64] | None = None  # with secure aggregation: the sums under masks, and nothing else
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Train:
     experts: tuple[
         Shared, ...
     ] = ()  # other clients' last prompts, nearest first; only for methods that learn from them
-    peers: tuple[str, ...] = ()  # with secure sums: whose prompts are summed, and masked for each other
+    peers: tuple[str, ...] = ()  # with secure aggregation: whose prompts are summed, and masked for each other
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Trained:
     shared: Shared
     examples: int  # how many images were trained on: the weight in the average; 1 for all where there is noise
     loss: float  # mean over the last epoch; nan when there was nothing to train on, and where there is noise
-    masked: NDArray[np.uint64] | None = None  # with secure sums: all of these under masks, and nothing else
+    masked: NDArray[np.uint64] | None = None  # with secure aggregation: all of these under masks, and nothing else
     checks: tuple[float, ...] = ()  # the guard's six sums, see `Checks`; none where there is noise
 
 
@@ -108,7 +108,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Introduce:
-    """Make keys for one secure sum."""
+    """Make keys for one secure aggregation."""
 
     round: int
     session: bytes  # names the sum; a new one for each
@@ -151,7 +151,7 @@ class Unmasked:
     shares: Mapping[str, bytes]  # of each survivor's own mask, and of each lost one's masks by pair
 
 
-Ask = Adapt | Estimate | Select | Train | Evaluate | Introduce | ShareOut | Unmask
+Request = Adapt | Estimate | Select | Train | Evaluate | Introduce | ShareOut | Unmask
 Reply = Adapted | Estimated | Selected | Trained | Evaluated | Introduced | SharedOut | Unmasked
 REPLY_TO: Mapping[type, type] = {
     Adapt: Adapted,
@@ -163,11 +163,11 @@ REPLY_TO: Mapping[type, type] = {
     ShareOut: SharedOut,
     Unmask: Unmasked,
 }
-KeyAsk = Introduce | ShareOut | Unmask
-"""What a secure sum asks beside the numbers. These take no work."""
+KeyRequest = Introduce | ShareOut | Unmask
+"""What a secure aggregation asks beside the numbers. These take no work."""
 
 
-def payload_bytes(message: Ask | Reply) -> int:
+def payload_bytes(message: Request | Reply) -> int:
     """The bytes of what a message says: its arrays, keys and names, and eight for each number."""
     return sum(_bytes_of(getattr(message, part.name)) for part in fields(message))
 
@@ -189,7 +189,7 @@ def _bytes_of(value: Any) -> int:
     return 8
 
 
-def digest(message: Ask) -> str:
+def digest(message: Request) -> str:
     """The same for the same question, whoever is asked, and for no other."""
     whole = sha256(type(message).__name__.encode())
     for part in fields(message):

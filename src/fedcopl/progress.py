@@ -16,12 +16,12 @@ from rich.progress import (
 )
 
 from .config import RunConfig
-from .messages import Ask
+from .messages import Request
 from .plurals import counted
-from .run.guard_words import guard_words
+from .run.progress_reporter import ProgressReporter, SilentReporter
 from .run.record import RoundRecord
-from .run.site_words import site_words
-from .run.watcher import SilentWatcher, Watcher
+from .run.rollback_text import rollback_text
+from .run.site_text import site_text
 
 STEPS = {
     "Adapt": "learning the priors",
@@ -41,41 +41,41 @@ COLUMNS = (
 
 
 @contextmanager
-def watching(progress: bool | Watcher, rounds: int) -> Iterator[Watcher]:
+def watching(progress: bool | ProgressReporter, rounds: int) -> Iterator[ProgressReporter]:
     """True: whatever suits the place; False: silence; or somebody who wants to be told."""
     if isinstance(progress, bool):
-        with watch(rounds) if progress else nullcontext(SilentWatcher()) as watcher:
+        with watch(rounds) if progress else nullcontext(SilentReporter()) as watcher:
             yield watcher
     else:
         yield progress
 
 
 @contextmanager
-def watch(rounds: int) -> Iterator[Watcher]:
+def watch(rounds: int) -> Iterator[ProgressReporter]:
     """A moving bar on a terminal and in a notebook that has widgets, plain lines anywhere else."""
     console = Console(stderr=True)
     if not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
-        yield LineWatcher(console, rounds)
+        yield LineReporter(console, rounds)
         return
     with Progress(*COLUMNS, console=console, transient=True) as progress:
-        yield BarWatcher(progress, rounds)
+        yield BarReporter(progress, rounds)
 
 
 @contextmanager
-def watch_site() -> Iterator[Watcher]:
+def watch_site() -> Iterator[ProgressReporter]:
     """Lines, with a bar on a terminal only while images are prepared: later somebody may be asked something there."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield LineWatcher(console, 0)
+        yield LineReporter(console, 0)
         return
     bar = Progress(*COLUMNS, console=console, transient=True)
     try:
-        yield PreparingWatcher(console, bar)
+        yield PreparingReporter(console, bar)
     finally:
         bar.stop()
 
 
-class LineWatcher:
+class LineReporter:
     """One line for each thing that is done."""
 
     def __init__(self, console: Console, rounds: int):
@@ -96,7 +96,7 @@ class LineWatcher:
         self._began = time.monotonic()
         self._line(f"going on after round {done}" if done else _size_of_run(clients, self._rounds))
 
-    def answered(self, client: str, ask: Ask) -> None:
+    def answered(self, client: str, request: Request) -> None:
         pass
 
     def round_done(self, record: RoundRecord) -> None:
@@ -109,7 +109,7 @@ class LineWatcher:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-class PreparingWatcher(LineWatcher):
+class PreparingReporter(LineReporter):
     """Lines, and a bar that is gone as soon as the last image is prepared."""
 
     def __init__(self, console: Console, bar: Progress):
@@ -124,7 +124,7 @@ class PreparingWatcher(LineWatcher):
         self._bar.start()
 
 
-class BarWatcher:
+class BarReporter:
     """A bar over the rounds, one over the clients of the step under way."""
 
     def __init__(self, progress: Progress, rounds: int):
@@ -148,8 +148,8 @@ class BarWatcher:
         title = "rounds" if self._rounds else "answering"
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
-    def answered(self, client: str, ask: Ask) -> None:
-        name = STEPS.get(type(ask).__name__, "exchanging keys")
+    def answered(self, client: str, request: Request) -> None:
+        name = STEPS.get(type(request).__name__, "exchanging keys")
         if name != self._name:
             self._name = name
             self._progress.reset(self._step, total=self._clients, description=name, visible=True)
@@ -194,9 +194,9 @@ def round_line(record: RoundRecord, rounds: int) -> str:
         parts.append(", ".join(["new labels", *_about_labels(record)]))
     if record.kept_old_prompt:
         parts.append("nothing to average: the old prompts stay")
-    parts += guard_words(record)
+    parts += rollback_text(record)
     parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
-    parts += [f"{who}: {what}" for who, what in site_words(record)]
+    parts += [f"{who}: {what}" for who, what in site_text(record)]
     return ", ".join(parts)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from .config import RunConfig, by_full_name, override, read_settings, with_typed
 
 AS_PUBLISHED: Mapping[str, str | float | bool] = {
-    "model.start": "random",
+    "train.init": "random",
     "train.batch": 64,
     "train.lr": 0.1,
     "train.step": "plain",
     "train.weight_decay": 0.05,
     "train.decay_to": "zero",
     "train.clip_norm": 0.0,
-    "train.held_out": 0.0,
+    "train.holdout": 0.0,
     "sharing.bounded": False,
     "priors.logit_bias": False,
     "priors.label_shift": False,

@@ -9,10 +9,10 @@ from fedcopl.algorithm.stream_change import (
     DEALS,
     SeenImages,
     StreamChange,
+    class_prior_shift,
     classes_moved,
     distances_apart,
     doubtful,
-    mixes_apart,
     stream_changes,
 )
 
@@ -23,7 +23,7 @@ def seen(rows, distances=None):
 
 def test_mixes_apart_is_half_the_sum_of_the_differences():
     before, recent = seen([[1, 0, 0], [0, 1, 0]]), seen([[0, 0, 1], [0, 1, 0]])
-    assert mixes_apart(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
+    assert class_prior_shift(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
     assert classes_moved(before, recent).tolist() == [-0.5, 0, 0.5]
 
 
@@ -39,11 +39,11 @@ def test_doubtful_counts_what_is_below_the_tail_of_before():
     assert doubtful(before, recent) == 0.5  # the tail of a twentieth ends at 0.525
 
 
-def draw(random, mix, images, shift=0.0):
+def draw(random, class_prior, images, shift=0.0):
     """Sure answers in a mix, and distances around a mean."""
-    labels = random.choice(len(mix), images, p=mix)
+    labels = random.choice(len(class_prior), images, p=class_prior)
     sure = random.uniform(0.7, 1, images)
-    rows = np.full((images, len(mix)), 0.0) + ((1 - sure) / (len(mix) - 1))[:, None]
+    rows = np.full((images, len(class_prior)), 0.0) + ((1 - sure) / (len(class_prior) - 1))[:, None]
     rows[np.arange(images), labels] = sure
     return SeenImages(rows, random.normal(5 + shift, 1, images))
 
@@ -60,13 +60,13 @@ def test_chance_alone_is_no_change():
 
 @pytest.mark.parametrize(
     ("recent", "changed"),
-    [({"mix": [0.1, 0.3, 0.6]}, {"mix"}), ({"shift": 2.0}, {"looks"})],
+    [({"class_prior": [0.1, 0.3, 0.6]}, {"mix"}), ({"shift": 2.0}, {"looks"})],
     ids=["another mix", "other images"],
 )
 def test_a_change_is_found_and_called_by_its_name(recent, changed):
     random = np.random.default_rng(1)
     before = draw(random, [0.5, 0.3, 0.2], 100)
-    found = stream_changes(before, draw(random, **({"mix": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
+    found = stream_changes(before, draw(random, **({"class_prior": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
     assert {one.what for one in found if one.is_change} == changed
     assert min(one.chance for one in found) == 1 / (1 + DEALS)
 
@@ -88,5 +88,5 @@ def test_the_order_of_images_says_nothing(seed):
     random = np.random.default_rng(seed)
     before, recent = draw(random, [0.6, 0.4], 20), draw(random, [0.6, 0.4], 20)
     turned = before.rows(random.permutation(20))
-    for ask in (mixes_apart, doubtful, distances_apart):
-        assert ask(turned, recent) == pytest.approx(ask(before, recent))
+    for message in (class_prior_shift, doubtful, distances_apart):
+        assert message(turned, recent) == pytest.approx(message(before, recent))

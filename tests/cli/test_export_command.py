@@ -75,13 +75,13 @@ def test_the_mix_it_answers_for(run, tmp_path):
         card = (tmp_path / words / "README.md").read_text()
         assert f"**the one {words}**" in " ".join(card.split())
         assert "measured with the site's own mix of classes" in " ".join(card.split())
-    given = Classifier.load(tmp_path / "that somebody gave it", device="cpu").prior.mix
+    given = Classifier.load(tmp_path / "that somebody gave it", device="cpu").prior.class_prior
     np.testing.assert_allclose(given, np.arange(1, 11) / 55)  # 1 + ... + 10 = 55
     shared = Classifier.load(tmp_path / "of all sites together", device="cpu").prior
-    np.testing.assert_array_equal(shared.mix, shared.model.class_prior)
+    np.testing.assert_array_equal(shared.class_prior, shared.model.class_prior)
     fedcopl("export", run, "--client", "client-0", "-o", tmp_path / "site")
     own = Classifier.load(tmp_path / "site", device="cpu")
-    assert not np.allclose(own.prior.mix, shared.mix)
+    assert not np.allclose(own.prior.class_prior, shared.class_prior)
     card = " ".join((tmp_path / "site" / "README.md").read_text().split())
     assert "found without a label, on the images of its site" in card and "the site's own mix" not in card
 

@@ -195,7 +195,7 @@ ROUND = RoundRecord(
 
 def private_run(place):
     """A server's folder and the folder of its run, as they are after a round with noise."""
-    config = RunConfig.from_mapping({"privacy": {"secure_sums": True, "noise": 2.0}}, "test")
+    config = RunConfig.from_mapping({"privacy": {"secure_aggregation": True, "noise_multiplier": 2.0}}, "test")
     run, folder = place / "run", place / "federation"
     run.mkdir(parents=True)
     folder.mkdir()

@@ -30,7 +30,7 @@ from fedcopl.errors import ConfigError
 from fedcopl.predict.answers import NamedImages, batches, every_page
 from fedcopl.predict.recipe import Recipe, TrainedOn, read_recipe
 from fedcopl.review.images import open_gallery
-from fedcopl.run.believed_labels import write_images, write_labels
+from fedcopl.run.pseudo_labels import write_images, write_labels
 
 DRAW = np.random.default_rng(3)
 USUAL = ImageReading()

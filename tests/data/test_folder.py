@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.pictures import encoded, load, noise, plant, put
-from fedcopl.data.sharing_out import natural_partition
+from fedcopl.data.partitioning import natural_partition
 from fedcopl.errors import DataError
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from data.pictures import encoded, load, noise, plant, put
-from fedcopl.data.sharing_out import natural_partition
+from fedcopl.data.partitioning import natural_partition
 from fedcopl.errors import DataError
 
 TABLE = """path,label,split,client,id

@@ -11,18 +11,18 @@ from fedcopl.messages import Train, digest
 
 NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception", "a flood"]
 FLOOD = 3_000_000  # numbers, twelve million bytes
-honest = RunningSite.answer
+honest = RunningSite.handle
 send = replies.answer_records
 old = {}
 
 
-def spoiled(self, ask, terms):
+def spoiled(self, message, terms):
     """The right answer, made worse."""
-    reply = honest(self, ask, terms)
-    if not isinstance(ask, Train):
+    reply = honest(self, message, terms)
+    if not isinstance(message, Train):
         return reply
     visual = reply.shared["visual"]
-    match NAMES[ask.round]:
+    match NAMES[message.round]:
         case "not finite":
             return replace(reply, shared={"visual": np.full_like(visual, np.nan)})
         case "wrong shape":
@@ -30,7 +30,7 @@ def spoiled(self, ask, terms):
         case "huge":
             return replace(reply, shared={"visual": np.zeros(400_000, np.float32)})
         case "of another round":
-            old["question"] = digest(replace(ask, round=0))
+            old["question"] = digest(replace(message, round=0))
             return reply
         case "a flood":
             return replace(reply, shared={"visual": np.random.default_rng(0).random(FLOOD, np.float32)})
@@ -41,6 +41,6 @@ def records(reply, question, folder):
     return send(reply, old.pop("question", question), folder)
 
 
-RunningSite.answer = spoiled
+RunningSite.handle = spoiled
 replies.answer_records = records
 main()

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fedcopl.cli import main
-from fedcopl.deployment.server import grid_clients
+from fedcopl.deployment.server import grid_transport
 
 HOURS = Path("hours")  # in the folder where the server was started: a byte for each hour that has passed
 HOURS.touch()
@@ -15,5 +15,5 @@ def monotonic():
     return time.monotonic() + 3600 * HOURS.stat().st_size
 
 
-grid_clients.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
+grid_transport.time = SimpleNamespace(monotonic=monotonic, sleep=time.sleep)
 main()

@@ -6,15 +6,15 @@ import signal
 from fedcopl.cli import main
 from fedcopl.deployment.site.running_site import RunningSite
 
-honest = RunningSite.answer
+honest = RunningSite.handle
 name, steps = os.environ["STRUCK"].split(" ", 1)
 
 
-def struck(self, ask, terms):
-    if f"{ask.round + 1} {type(ask).__name__.lower()}" in steps.split(", "):
+def struck(self, message, terms):
+    if f"{message.round + 1} {type(message).__name__.lower()}" in steps.split(", "):
         os.kill(os.getpid(), signal.Signals[name])
-    return honest(self, ask, terms)
+    return honest(self, message, terms)
 
 
-RunningSite.answer = struck
+RunningSite.handle = struck
 main()

@@ -13,7 +13,7 @@ from fakes import NO_PRIORS, clients, start
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
 from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, Crossing, read_audit
-from fedcopl.deployment.server.grid_clients import GridClients, Patience
+from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.replies import reply_to
 from fedcopl.deployment.wire.crossings import content_bytes
@@ -21,7 +21,7 @@ from fedcopl.errors import RunFolderError
 from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate
 
-CONFIG = RunConfig.from_mapping({"rounds": 2, "priors": NO_PRIORS, "privacy": {"secure_sums": True}}, "test")
+CONFIG = RunConfig.from_mapping({"rounds": 2, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}, "test")
 
 
 class Wire(LoopGrid):
@@ -44,7 +44,7 @@ class Wire(LoopGrid):
 
 @pytest.fixture
 def played(tmp_path):
-    """A run with secure sums, in which one site also refuses something."""
+    """A run with secure aggregation, in which one site also refuses something."""
     nodes = {}
     for name, client in clients(CONFIG).items():
         site = FakeSite(name, client, tmp_path / "states")
@@ -53,8 +53,8 @@ def played(tmp_path):
             message, lambda: site, AuditLog(home), "server:9092"
         )
     wire, known = Wire(nodes), KnownSites({name: number for number, name in enumerate(nodes)})
-    federation = GridClients(
-        wire, terms(CONFIG), known, Patience(60, 3, 0.0), audit=AuditLog(tmp_path / "server").write
+    federation = GridTransport(
+        wire, terms(CONFIG), known, Timeouts(60, 3, 0.0), audit=AuditLog(tmp_path / "server").write
     )
     run(CONFIG, federation, start(), lambda *_: None)
     return wire, tmp_path
@@ -116,8 +116,8 @@ def test_what_cannot_be_written_down_is_not_answered(tmp_path):
     (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
     site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
     wire = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})
-    federation = GridClients(wire, terms(CONFIG), KnownSites({"client-0": 0}), Patience(60, 0, 0.0))
-    assert federation.ask({"client-0": Evaluate(0, None)}) == {} and site.asked == 0
+    federation = GridTransport(wire, terms(CONFIG), KnownSites({"client-0": 0}), Timeouts(60, 0, 0.0))
+    assert federation.request({"client-0": Evaluate(0, None)}) == {} and site.asked == 0
 
 
 def test_the_command_shows_verifies_and_exports(played, tmp_path):

@@ -168,7 +168,7 @@ def test_a_secret_that_is_not_whole_is_refused_with_what_to_do(tmp_path, size):
         site_secret(tmp_path)
 
 
-def handed_over(folder, *names):
+def in_memory(folder, *names):
     """A folder of public keys; a name after a slash is that of another site's key."""
     for number, name in enumerate(names):
         called, _, like = name.partition("/")
@@ -178,18 +178,18 @@ def handed_over(folder, *names):
 
 
 def test_who_may_join_is_read_from_a_folder(tmp_path):
-    found = read_site_keys(handed_over(tmp_path, "a", "b with space"))
+    found = read_site_keys(in_memory(tmp_path, "a", "b with space"))
     assert sorted(found) == ["a", "b with space"]
     assert found["a"].public.startswith(b"-----BEGIN PUBLIC KEY")
 
 
 def test_one_key_for_two_sites_is_refused(tmp_path):
     with pytest.raises(FederationError, match="a and b have the same key"):
-        read_site_keys(handed_over(tmp_path, "a", "b/a"))
+        read_site_keys(in_memory(tmp_path, "a", "b/a"))
 
 
 def test_one_name_for_two_keys_is_refused(tmp_path):
-    handed_over(tmp_path, "a")
+    in_memory(tmp_path, "a")
     private, _ = site_key(tmp_path / "another", "a")
     (tmp_path / "9.pub").write_bytes(public_line(private, "a"))
     with pytest.raises(FederationError, match="two keys are of a site called 'a'"):

@@ -12,16 +12,16 @@ import pytest
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.plan import PreparedServer
-from fedcopl.deployment.site.agreement import AgreedInWriting, AskedPeople, agreement_of, run_in_words
+from fedcopl.deployment.site.agreement import FileAgreement, InteractiveAgreement, agreement_of, run_in_words
 from fedcopl.deployment.site.consent import Consent
 from fedcopl.deployment.site.ledger import SiteLedger, release_of
 from fedcopl.deployment.site.limits import Limits
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
-from fedcopl.errors import CannotAnswer, ConfigError, RunFolderError
+from fedcopl.errors import CannotReply, ConfigError, RunFolderError
 from fedcopl.federation.prior_estimation import prior_settings
-from fedcopl.federation.question_checks import Expected, what_is_wrong_with
+from fedcopl.federation.request_validation import Expected, validate_request
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import epsilon_of
@@ -71,8 +71,8 @@ def first_round(shared):
 
 
 def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, start):
-    for ask in first_round(start):
-        site.answer(ask, terms(site))
+    for message in first_round(start):
+        site.handle(message, terms(site))
     state = site.home.folder / "runs/run/state"
     before = {file.name: file.read_bytes() for file in state.iterdir()}
     moved = {"visual": start["visual"] + 0.1}
@@ -80,12 +80,12 @@ def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, st
     attacks += [Estimate(0, {"visual": start["visual"] * n}) for n in range(2, 62)]
     for attack in attacks:
         with pytest.raises(Refused, match=r"^asked to (Train|Estimate) in round"):
-            site.answer(attack, terms(site))
+            site.handle(attack, terms(site))
     with pytest.raises(Refused, match="with other prompts than the round began with"):  # also after a restart
-        site.answer(Train(0, moved), terms(site, attempt=2))
+        site.handle(Train(0, moved), terms(site, attempt=2))
     after = {file.name: file.read_bytes() for file in state.iterdir()}
     assert after == before
-    assert site.answer(first_round(start)[2], terms(site)).examples > 0  # asked again: the same, from disk
+    assert site.handle(first_round(start)[2], terms(site)).examples > 0  # asked again: the same, from disk
 
 
 SPOILT_PROMPTS = {
@@ -100,19 +100,19 @@ SPOILT_PROMPTS = {
 @pytest.mark.parametrize(("spoil", "words"), SPOILT_PROMPTS.values(), ids=SPOILT_PROMPTS)
 def test_a_prompt_that_is_none_never_becomes_the_sites_own(site, start, spoil, words):
     bad = {"visual": spoil(start["visual"])}
-    for ask in (Estimate(0, bad), Train(0, bad), Evaluate(0, bad)):
+    for message in (Estimate(0, bad), Train(0, bad), Evaluate(0, bad)):
         with pytest.raises(Refused, match=words):
-            site.answer(ask, terms(site))
+            site.handle(message, terms(site))
     assert not (site.home.folder / "runs/run/state").exists()
-    for ask in first_round(start):
-        site.answer(ask, terms(site))
+    for message in first_round(start):
+        site.handle(message, terms(site))
     own = SiteState(site.home.folder / "runs/run/state").state().own
     assert np.isfinite(own["text"]).all()
 
 
 def test_prompts_that_the_run_does_not_average_are_refused(site, start):
     with pytest.raises(Refused, match=r"\['text', 'visual'\]; in this run they are \['visual'\]"):
-        site.answer(Evaluate(0, {**start, "text": start["visual"]}), terms(site))
+        site.handle(Evaluate(0, {**start, "text": start["visual"]}), terms(site))
 
 
 COSTLY = {
@@ -127,18 +127,18 @@ COSTLY = {
 @pytest.mark.parametrize(("settings", "words"), COSTLY.values(), ids=COSTLY)
 def test_a_run_that_costs_too_much_never_begins(site, start, settings, words):
     with pytest.raises(Refused, match=words):
-        site.answer(Estimate(0, start), terms(site, changed(**settings)))
+        site.handle(Estimate(0, start), terms(site, changed(**settings)))
     assert list(site.home.folder.iterdir()) == []
 
 
 def test_an_update_of_one_image_is_not_let_go(site, start):
     """Settings of the run that leave one image to train on: the site trains nothing, and says that of 0 images."""
     narrow = {"labels": {"confidence_quantile": 0.9, "entropy_quantile": 0.9, "global_allocation": False}}
-    asks = [Estimate(0, start), Select(0, 0, None, 1), Train(0, start)]
-    careless = at_home(site, site.home.folder / "careless", consent=Consent(least_images=0))
-    *_, update = [careless.answer(ask, terms(site, changed(**narrow))) for ask in asks]
+    requests = [Estimate(0, start), Select(0, 0, None, 1), Train(0, start)]
+    careless = at_home(site, site.home.folder / "careless", consent=Consent(min_images=0))
+    *_, update = [careless.handle(message, terms(site, changed(**narrow))) for message in requests]
     assert 0 < update.examples < 5
-    *_, update = [site.answer(ask, terms(site, changed(**narrow))) for ask in asks]
+    *_, update = [site.handle(message, terms(site, changed(**narrow))) for message in requests]
     assert update.examples == 0 and update.shared["visual"].tobytes() == start["visual"].tobytes()
 
 
@@ -151,15 +151,15 @@ def class_sums(site, folder, **changes):
     reply, step, asked = None, 0, terms(site, WITH_PRIORS)
     estimation = Estimation(prior_settings(WITH_PRIORS, 10, site.clip.feature_size))
     while estimation.steps[-1][0].kind != "class_sums":
-        reply = site.answer(Adapt(0, step, () if reply is None else (reply.sums,)), asked)
+        reply = site.handle(Adapt(0, step, () if reply is None else (reply.sums,)), asked)
         estimation.add(reply.sums)
         step += 1
-    sums = site.answer(Adapt(0, step, (reply.sums,)), asked).sums
+    sums = site.handle(Adapt(0, step, (reply.sums,)), asked).sums
     return sums.reshape(-1, 10, 1 + site.clip.feature_size)
 
 
 def test_class_feature_sums_of_few_images_do_not_leave(site):
-    every = class_sums(site, "careless", consent=Consent(least_images=0))
+    every = class_sums(site, "careless", consent=Consent(min_images=0))
     some = class_sums(site, "careful")
     is_small = every[:, :, 0] < 5
     assert is_small.any() and not is_small.all()
@@ -178,9 +178,9 @@ LIES = {
 
 @pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
 def test_totals_without_the_own_images_in_them_are_refused(site, lie, words):
-    own = site.answer(Adapt(0, 0), terms(site, WITH_PRIORS)).sums
-    with pytest.raises((Refused, CannotAnswer), match=words):
-        site.answer(Adapt(0, 1, (lie(own),)), terms(site, WITH_PRIORS))
+    own = site.handle(Adapt(0, 0), terms(site, WITH_PRIORS)).sums
+    with pytest.raises((Refused, CannotReply), match=words):
+        site.handle(Adapt(0, 1, (lie(own),)), terms(site, WITH_PRIORS))
 
 
 def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
@@ -188,76 +188,76 @@ def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
     clock = [1000.0]
     site.ledger = SiteLedger(tmp_path, lambda: clock[0])
     for number in range(3):
-        site.answer(Evaluate(0, None), terms(site, run=f"run-{number}"))
+        site.handle(Evaluate(0, None), terms(site, run=f"run-{number}"))
     for number in range(3, 40):
         with pytest.raises(Refused, match=r"^3 runs have begun within a day, and this site's limit is 3$"):
-            site.answer(Evaluate(0, None), terms(site, run=f"run-{number}"))
-    site.answer(Evaluate(0, start), terms(site, run="run-1"))  # those that have begun go on
+            site.handle(Evaluate(0, None), terms(site, run=f"run-{number}"))
+    site.handle(Evaluate(0, start), terms(site, run="run-1"))  # those that have begun go on
     clock[0] += 24 * 3600 + 1
-    site.answer(Evaluate(0, None), terms(site, run="tomorrow"))
+    site.handle(Evaluate(0, None), terms(site, run="tomorrow"))
 
 
 def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loaded, tmp_path, start):
-    private = changed(privacy={"noise": 2.0, "delta": 0.5})  # a delta that makes any epsilon look small
+    private = changed(privacy={"noise_multiplier": 2.0, "delta": 0.5})  # a delta that makes any epsilon look small
     budget = epsilon_of([2.0] * 3, 1e-5) + 0.01  # three answers' worth, by the site's own delta
     site = at_home(loaded, tmp_path, limits=Limits(epsilon=budget, runs=100))
     for number in range(3):
-        site.answer(Estimate(0, start), terms(site, private, run=f"run-{number}"))
+        site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
         site = at_home(loaded, tmp_path, limits=site.home.limits)  # also one that was started again
     for number in range(3, 6):
         with pytest.raises(Refused, match="this site's budget of epsilon"):
-            site.answer(Estimate(0, start), terms(site, private, run=f"run-{number}"))
-    site.answer(Estimate(0, start), terms(site, private, run="run-0"))  # the same bits again cost nothing
+            site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
+    site.handle(Estimate(0, start), terms(site, private, run="run-0"))  # the same bits again cost nothing
     assert site.ledger.epsilon == pytest.approx(epsilon_of([2.0] * 3, 1e-5))
-    with pytest.raises(Refused, match=r"it answers only with privacy\.noise, and the run has none"):
-        site.answer(Estimate(0, start), terms(site, run="open"))
+    with pytest.raises(Refused, match=r"it answers only with privacy\.noise_multiplier, and the run has none"):
+        site.handle(Estimate(0, start), terms(site, run="open"))
 
 
 def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
-    config = changed(privacy={"noise": 2.0, "secure_sums": True})
-    ask = Estimate(0, {}, tuple("abcde"))
-    name, noise = release_of("run", ask, config, "5e")
+    config = changed(privacy={"noise_multiplier": 2.0, "secure_aggregation": True})
+    message = Estimate(0, {}, tuple("abcde"))
+    name, noise = release_of("run", message, config, "5e")
     assert noise == pytest.approx(2.0 * math.sqrt(3 / 5))  # by hand: 0.6 of five have to stay
-    assert release_of("run", ask, config, "5f")[0] != name  # another sum, another noise
+    assert release_of("run", message, config, "5f")[0] != name  # another sum, another noise
     assert release_of("run", Select(0, 0, None, 5), config, "") is None
 
 
 def test_a_full_house_takes_no_new_run(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, limits=Limits(disk=0.0))
-    site.answer(Evaluate(0, None), terms(site))
+    site.handle(Evaluate(0, None), terms(site))
     with pytest.raises(Refused, match="there is no room for another run: this site's limit is 0 GB"):
-        site.answer(Evaluate(0, None), terms(site, run="second"))
+        site.handle(Evaluate(0, None), terms(site, run="second"))
 
 
 def test_nothing_is_answered_before_somebody_agrees(site, start):
     said, shown, notes = [None, False, True], [], []
 
-    def ask(run, words):
+    def message(run, words):
         shown.append((run, words))
         return said.pop(0)
 
-    site.agreement = AskedPeople(site.home.folder, ask, notes.append)
+    site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
     for words in ("have not agreed to this run yet", "have declined this run", "have declined this run"):
         with pytest.raises(Refused, match=words):
-            site.answer(Estimate(0, start), terms(site))
+            site.handle(Estimate(0, start), terms(site))
     assert not (site.home.folder / "runs").exists() and len(shown) == 2  # who said no is not asked again
     file = site.home.folder / "asked/run.toml"
     assert notes == [f"run run waits for your agreement: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
-    site.agreement = AskedPeople(site.home.folder, ask, notes.append)
+    site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
     for question in first_round(start):
-        site.answer(question, terms(site))
+        site.handle(question, terms(site))
     assert len(shown) == 3  # once for the run, not for each question
 
 
 def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_path):
     file = tmp_path / "agreed.toml"
     file.write_text(CONFIG.to_toml())
-    site.agreement = AgreedInWriting(file)
-    other = changed(train={"epochs": 2}, privacy={"noise": 1.0})
-    with pytest.raises(Refused, match=r"has agreed to other settings: privacy\.noise, train\.epochs$"):
-        site.answer(Estimate(0, start), terms(site, other))
-    site.answer(Estimate(0, start), terms(site, changed(name="other-name")))
+    site.agreement = FileAgreement(file)
+    other = changed(train={"epochs": 2}, privacy={"noise_multiplier": 1.0})
+    with pytest.raises(Refused, match=r"has agreed to other settings: privacy\.noise_multiplier, train\.epochs$"):
+        site.handle(Estimate(0, start), terms(site, other))
+    site.handle(Estimate(0, start), terms(site, changed(name="other-name")))
 
 
 def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
@@ -271,9 +271,11 @@ def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
 
 
 def test_people_are_shown_what_leaves_in_this_run():
-    shown = "\n".join(run_in_words(changed(privacy={"secure_sums": True, "min_sites": 4, "noise": 1.5})))
-    assert "in secure sums of at least 4 sites, with noise of 1.5" in shown
-    assert "privacy.noise = 1.5" in shown
+    shown = "\n".join(
+        run_in_words(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
+    )
+    assert "in secure aggregation of at least 4 sites, with noise of 1.5" in shown
+    assert "privacy.noise_multiplier = 1.5" in shown
     assert "image features by class" in "\n".join(run_in_words(RunConfig()))
     hostile = changed(model={"template": "a {}\n\x1b[2Jyes"})
     assert "\x1b" not in "".join(run_in_words(hostile)) and "\n" not in "".join(run_in_words(hostile))
@@ -283,11 +285,11 @@ def test_feature_sums_can_be_refused_alone(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, consent=Consent(("visual",)))
     words = "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
     with pytest.raises(Refused, match=words):
-        site.answer(Evaluate(0, None), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
+        site.handle(Evaluate(0, None), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     without = RunConfig.from_mapping(SETTINGS | {"priors": {"prototypes": False}}, "test")
-    site.answer(Evaluate(0, None), terms(site, without))
+    site.handle(Evaluate(0, None), terms(site, without))
     with pytest.raises(Refused, match=words):  # and it is not asked for them in such a run by surprise
-        site.answer(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
+        site.handle(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     assert "prompts but no sums of image features" in str(site.home.consent)
 
 
@@ -296,7 +298,7 @@ def test_feature_sums_can_be_refused_alone(loaded, tmp_path, start):
     [
         ({"share": ("visuel",)}, "share: nothing is called 'visuel' .*; did you mean visual?"),
         ({"share": ("features",)}, "share: name at least one kind of prompts"),
-        ({"secure_sums": False, "least_sites": 3}, "least-sites: is about secure sums"),
+        ({"secure_aggregation": False, "min_sites": 3}, "min-sites: is about secure aggregation"),
     ],
 )
 def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
@@ -305,9 +307,9 @@ def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
 
 
 def test_secure_sums_can_be_refused(loaded, tmp_path, start):
-    site = at_home(loaded, tmp_path, consent=Consent(secure_sums=False))
-    with pytest.raises(Refused, match="this site takes part in no secure sums, and the run has them"):
-        site.answer(Estimate(0, start), terms(site, changed(privacy={"secure_sums": True})))
+    site = at_home(loaded, tmp_path, consent=Consent(secure_aggregation=False))
+    with pytest.raises(Refused, match="this site takes part in no secure aggregation, and the run has them"):
+        site.handle(Estimate(0, start), terms(site, changed(privacy={"secure_aggregation": True})))
 
 
 @pytest.mark.parametrize("pair", ["epoch=3", "epochs", "epochs=many", "epochs=nan", "epochs=-1"])
@@ -319,7 +321,7 @@ def test_a_limit_that_is_none_is_refused(pair):
 def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
     (site.home.folder / "ledger.json").write_text(json.dumps({"runs": []}))
     with pytest.raises(RunFolderError, match=r"ledger\.json: is damaged"):
-        site.answer(Evaluate(0, None), terms(site))
+        site.handle(Evaluate(0, None), terms(site))
 
 
 EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, width=4, experts=1)
@@ -344,15 +346,15 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize(("ask", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_question_that_no_server_of_this_run_asks_is_found(ask, words):
-    found = what_is_wrong_with(ask, EXPECTED)
+@pytest.mark.parametrize(("message", "words"), HOSTILE.values(), ids=HOSTILE)
+def test_a_question_that_no_server_of_this_run_asks_is_found(message, words):
+    found = validate_request(message, EXPECTED)
     assert found is not None
     assert re.search(words, found)
 
 
 def test_honest_questions_are_fine():
-    for ask in (
+    for message in (
         Adapt(0, 0),
         Adapt(0, 1, (FEW,)),
         Adapt(0, 0, (), np.array([0.5, 0.3, 0.2])),
@@ -360,4 +362,4 @@ def test_honest_questions_are_fine():
         Select(0, 0, np.array([1, 0, 2]), 3),
         Evaluate(0, None),
     ):
-        assert what_is_wrong_with(ask, EXPECTED) is None
+        assert validate_request(message, EXPECTED) is None

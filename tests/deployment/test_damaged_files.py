@@ -27,14 +27,14 @@ SERVER = {
 
 
 def reply(step, state):
-    return CLIENT.answer(ASK, state)
+    return CLIENT.handle(ASK, state)
 
 
 @pytest.fixture
 def states(tmp_path):
     """A site that has replied once, in its second round."""
     made = SiteState(tmp_path / "state")
-    made.answer(ASK, 1, reply)
+    made.handle(ASK, 1, reply)
     return made
 
 
@@ -65,7 +65,7 @@ def test_a_damaged_server_file_is_refused_in_one_line(tmp_path, text):
 def test_a_damaged_state_is_refused_in_one_line(states, text):
     (states.folder / "now.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"now\.json: is damaged: ") as refusal:
-        states.answer(ASK, 1, reply)
+        states.handle(ASK, 1, reply)
     assert "\n" not in str(refusal.value)
 
 

@@ -19,7 +19,7 @@ from fedcopl.config import RunConfig, override
 from fedcopl.deployment.audit_log import read_audit
 from fedcopl.deployment.processes import ask_to_stop
 from fedcopl.federation.server import run
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
 from free_ports import free_port
 from ready_processes import ready_run
@@ -40,7 +40,7 @@ def in_one_process(deployment, *words, lost=()):
     """The same federation in this process, without the answers that got lost: server's and clients' last prompts."""
     given = ["source=folder", f"path={deployment.root / 'data'}", "partition=natural"]
     config = RunConfig.from_mapping(override({}, [*SETTINGS, *given, *words]), "test")
-    simulation = assemble(config, SilentWatcher())
+    simulation = assemble(config, SilentReporter())
     federation = FlakyFederation(simulation.clients)
     federation.lost = set(lost)
     server = run(config, federation, simulation.server, lambda *_: None)
@@ -136,11 +136,11 @@ def test_rubbish_is_dropped_named_and_without_effect_and_a_flood_refused_before_
 
 def test_in_a_secure_sum_a_site_may_get_lost(deployment):
     deployment.admit(*deployment.names)
-    deployment.server("--start-with", "3", "rounds=2", "secure_sums=true", min_sites=2)
+    deployment.server("--start-with", "3", "rounds=2", "secure_aggregation=true", min_sites=2)
     for name in deployment.names[:2]:
-        deployment.join(name, "--least-sites", "2")
+        deployment.join(name, "--min-sites", "2")
     # In the middle of a sum, when the others' answers are masked for it already.
-    deployment.join_until_struck("site-c", "SIGKILL 2 train", "--least-sites", "2")
+    deployment.join_until_struck("site-c", "SIGKILL 2 train", "--min-sites", "2")
     deployment.time_is_up_after("2 train", "site-a", "site-b")
     deployment.time_is_up_after("2 evaluate", "site-a", "site-b")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
@@ -149,7 +149,7 @@ def test_in_a_secure_sum_a_site_may_get_lost(deployment):
     assert (first["sites"], second["sites"]) == (["site-a", "site-b", "site-c"], ["site-a", "site-b"])
     assert second["labelling"] is None  # nobody tells how many images it has
     assert "site-c" in second["dropped"]
-    shared, states = in_one_process(deployment, "rounds=2", "secure_sums=true", lost={("site-c", "Train", 1)})
+    shared, states = in_one_process(deployment, "rounds=2", "secure_aggregation=true", lost={("site-c", "Train", 1)})
     assert visual(deployment) == shared
     assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
 

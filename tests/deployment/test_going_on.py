@@ -4,20 +4,20 @@ import pytest
 
 from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.grid_clients import Patience
+from fedcopl.deployment.server.grid_transport import Timeouts
 from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
-from fedcopl.deployment.site.agreement import AgreedInWriting
+from fedcopl.deployment.site.agreement import FileAgreement
 from fedcopl.deployment.site.consent import Consent
 from fedcopl.deployment.site.replies import reply_to
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.errors import ConfigError
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {
     "rounds": 1,
-    "train": {"epochs": 1, "held_out": 0.0},
+    "train": {"epochs": 1, "holdout": 0.0},
     "model": {"threads": 1},
     "priors": {"logit_bias": False, "prototypes": False},
 }
@@ -32,9 +32,9 @@ def data(tmp_path_factory):
 
 def run_of_sites(grid, data, out, earlier=None):
     plan = ServerPlan(
-        RunConfig.from_mapping(SETTINGS, "test"), data / "classes.txt", out, Patience(60, 1, 0.01), False, earlier
+        RunConfig.from_mapping(SETTINGS, "test"), data / "classes.txt", out, Timeouts(60, 1, 0.01), False, earlier
     )
-    return serve(grid, PreparedServer.prepare(plan), SilentWatcher())
+    return serve(grid, PreparedServer.prepare(plan), SilentReporter())
 
 
 def site_of(name, data, folder, watcher):
@@ -44,7 +44,7 @@ def site_of(name, data, folder, watcher):
         str(data / "classes.txt"),
         folder,
         {"threads": 1},
-        consent=Consent(least_images=0),
+        consent=Consent(min_images=0),
     )
     return RunningSite(home, watcher)
 
@@ -89,7 +89,7 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let
         RunConfig.from_mapping(SETTINGS, "test"),
         tmp_path / "fewer.txt",
         tmp_path / "second",
-        Patience(),
+        Timeouts(),
         earlier=tmp_path / "first",
     )
     with pytest.raises(ConfigError, match="knows the class 'zero', which is missing now"):
@@ -98,6 +98,6 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let
 
 def test_who_agreed_to_settings_has_agreed_to_runs_that_go_on(tmp_path):
     (tmp_path / "agreed.toml").write_text("rounds = 3")
-    agreed, config = AgreedInWriting(tmp_path / "agreed.toml"), RunConfig(rounds=3, earlier="may 00")
+    agreed, config = FileAgreement(tmp_path / "agreed.toml"), RunConfig(rounds=3, earlier="may 00")
     assert agreed.objection("june", config) is None
     assert "rounds" in (agreed.objection("june", RunConfig(rounds=4, earlier="may 00")) or "")

@@ -352,8 +352,8 @@ def test_terms_name_both_sides_of_every_difference():
 
 
 def test_each_train_question_is_packed_with_its_experts():
-    ask = Train(3, {"visual": VISUAL}, ({"visual": VISUAL + 1}, {"visual": VISUAL + 2}))
-    packed = pack(ask)
+    message = Train(3, {"visual": VISUAL}, ({"visual": VISUAL + 1}, {"visual": VISUAL + 2}))
+    packed = pack(message)
     assert len(packed.arrays) == 3
     assert json.loads(packed.tree)["experts"] == {
         "tuple": [{"map": {"visual": {"array": 1}}}, {"map": {"visual": {"array": 2}}}]

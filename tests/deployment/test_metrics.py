@@ -7,10 +7,10 @@ from urllib.error import HTTPError
 import pytest
 
 from fedcopl.deployment.metrics import AnswerCounts, Metric, health, prometheus_text, server_metrics, site_metrics
-from fedcopl.deployment.metrics_port import answer, metrics_port
+from fedcopl.deployment.metrics_port import metrics_port, respond_to
 from fedcopl.deployment.processes import holding
 from fedcopl.errors import ConfigError, FederationError
-from fedcopl.run.record import GuardRecord, RoundRecord, round_to_plain
+from fedcopl.run.record import HoldoutRecord, RoundRecord, round_to_plain
 from free_ports import free_port
 from waiting import PATIENCE
 
@@ -23,7 +23,7 @@ ROUNDS = [
         bytes_down=5,
         seconds=9.5,
         dropped={"a": "Train: not finite", "b": "Train: refused: no"},
-        guard=GuardRecord(training_harmed=2, average_undone=True),
+        guard=HoldoutRecord(training_harmed=2, average_undone=True),
     ),
 ]
 
@@ -118,12 +118,12 @@ def test_the_port_answers_this_machine_and_no_page_of_elsewhere():
 
 
 def test_trouble_is_a_status_of_its_own():
-    assert answer("/health", list, lambda: {"status": "trouble"})[0] == 503
+    assert respond_to("/health", list, lambda: {"status": "trouble"})[0] == 503
 
     def broken():
         raise FederationError("the folder is gone")
 
-    assert answer("/metrics", broken, well)[0] == 503
+    assert respond_to("/metrics", broken, well)[0] == 503
 
 
 def get(port, path, host=None):

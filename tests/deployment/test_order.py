@@ -14,7 +14,7 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_steps
 from fedcopl.federation.server import MAX_ESTIMATIONS, look_first, run
 from fedcopl.messages import Adapt, Estimate, Evaluate, Introduce, Select, Train, digest
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 SHARED, OTHER = {"visual": START["visual"]}, {"visual": START["visual"] + 1}
 TOTALS = np.array([5, 5, 5])
@@ -27,34 +27,34 @@ def config_of(**settings):
 
 PLAIN = config_of(priors=NO_PRIORS)
 WITH_PRIORS = config_of()
-SECURE = config_of(priors=NO_PRIORS, privacy={"secure_sums": True})
+SECURE = config_of(priors=NO_PRIORS, privacy={"secure_aggregation": True})
 KINDS = {
     "plain": PLAIN,
     "priors": WITH_PRIORS,
     "secure": SECURE,
-    "secure with priors": config_of(privacy={"secure_sums": True}),
-    "noise": config_of(privacy={"noise": 1.0}),
+    "secure with priors": config_of(privacy={"secure_aggregation": True}),
+    "noise": config_of(privacy={"noise_multiplier": 1.0}),
     "some train": config_of(priors=NO_PRIORS, sharing={"participation": 0.4}, evaluation={"every": 2}),
 }
 
 
-def objections(asks, config, at=None, restarts=RESTARTS):
+def objections(requests, config, at=None, restarts=RESTARTS):
     """What a site says to each of these, one after the other; refused ones leave it where it is."""
     at, said = at or SiteStep(), []
-    for ask in asks:
-        at = at.at(at.attempt, ask.round)
-        said.append(out_of_order(ask, at, config, restarts))
+    for message in requests:
+        at = at.at(at.attempt, message.round)
+        said.append(out_of_order(message, at, config, restarts))
         if said[-1] is None:
-            at = at.made_step(digest(ask), ask).answered(digest(ask), ask)
+            at = at.made_step(digest(message), message).answered(digest(message), message)
     return said
 
 
-class Recorded(LocalClients):
+class Recorded(LocalTransport):
     """Remembers all questions to one client."""
 
-    def ask(self, questions):
-        self.asks = [*getattr(self, "asks", []), *([questions["client-1"]] if "client-1" in questions else [])]
-        return super().ask(questions)
+    def request(self, questions):
+        self.requests = [*getattr(self, "requests", []), *([questions["client-1"]] if "client-1" in questions else [])]
+        return super().request(questions)
 
 
 def played(config):
@@ -62,26 +62,26 @@ def played(config):
     federation = Recorded({name: replace(one, secret=name.encode() * 4, repeatable=True) for name, one in held.items()})
     look_first(federation)
     run(config, federation, start(), lambda *_: None)
-    return federation.asks
+    return federation.requests
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_every_question_of_an_honest_run_is_answered(config):
-    asks = played(config)
-    assert {type(ask) for ask in asks} >= {Estimate, Select, Train, Evaluate}
-    assert objections(asks, config) == [None] * len(asks)
+    requests = played(config)
+    assert {type(message) for message in requests} >= {Estimate, Select, Train, Evaluate}
+    assert objections(requests, config) == [None] * len(requests)
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
 def test_a_round_that_is_played_again_after_a_stop_may_differ_in_what_others_answered(config):
-    first = [ask for ask in played(config) if ask.round == 0]
+    first = [message for message in played(config) if message.round == 0]
     at, said = SiteStep(), []
     for attempt in range(1, 2 + RESTARTS):
-        for ask in first:
-            changed = replace(ask, totals=TOTALS + attempt) if isinstance(ask, Select) else ask
+        for message in first:
+            changed = replace(message, totals=TOTALS + attempt) if isinstance(message, Select) else message
             at = at.at(attempt, 0)
             said.append(out_of_order(changed, at, config, RESTARTS))
-            at = at.made_step(f"{digest(ask)}{attempt}", changed).answered(digest(changed), changed)
+            at = at.made_step(f"{digest(message)}{attempt}", changed).answered(digest(changed), changed)
     assert set(said) == {None}
 
 
@@ -141,16 +141,16 @@ TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize(("config", "before", "ask", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
-def test_what_the_protocol_does_not_have_is_refused(config, before, ask, words):
-    *fine, said = objections([*before, ask], config)
+@pytest.mark.parametrize(("config", "before", "message", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
+def test_what_the_protocol_does_not_have_is_refused(config, before, message, words):
+    *fine, said = objections([*before, message], config)
     assert fine == [None] * len(before)
     assert said is not None and said.startswith(words)
 
 
 def test_a_sum_that_was_spoilt_is_played_again_for_fewer_and_not_for_ever():
-    asks = [Estimate(0, SHARED, tuple("abcdefghi"[:many])) for many in range(9, 1, -1)]
-    said = objections(asks, SECURE, restarts=0)
+    requests = [Estimate(0, SHARED, tuple("abcdefghi"[:many])) for many in range(9, 1, -1)]
+    said = objections(requests, SECURE, restarts=0)
     assert said[: 1 + SPOILT] == [None] * (1 + SPOILT)
     assert all(why and "th time" in why for why in said[1 + SPOILT :])
 
@@ -165,39 +165,39 @@ def test_sixty_sums_a_round_are_refused():
 def test_restarts_are_no_way_to_ask_for_ever():
     at, answered = SiteStep(), 0
     for attempt in range(50):
-        ask = Select(0, 0, TOTALS + attempt, 2)
+        message = Select(0, 0, TOTALS + attempt, 2)
         at = at.at(attempt, 0)
-        if out_of_order(ask, at, PLAIN, RESTARTS) is None:
-            at = at.made_step(digest(ask), ask).answered(digest(ask), ask)
+        if out_of_order(message, at, PLAIN, RESTARTS) is None:
+            at = at.made_step(digest(message), message).answered(digest(message), message)
             answered += 1
     assert answered == 1 + RESTARTS
 
 
-@pytest.mark.parametrize("settings", [{}, {"priors": {"prototypes": False}}, {"privacy": {"noise": 1.0}}])
+@pytest.mark.parametrize("settings", [{}, {"priors": {"prototypes": False}}, {"privacy": {"noise_multiplier": 1.0}}])
 def test_an_estimation_is_as_long_as_a_site_allows(settings):
     """Its last request asks for nothing."""
-    asked = [ask for ask in played(config_of(**settings)) if isinstance(ask, Adapt)]
-    assert [ask.step for ask in asked] == list(range(prior_steps(config_of(**settings)) + 1))
+    asked = [message for message in played(config_of(**settings)) if isinstance(message, Adapt)]
+    assert [message.step for message in asked] == list(range(prior_steps(config_of(**settings)) + 1))
 
 
 def test_the_steps_of_the_priors_by_hand():
     # Moments; 4 for the logit bias; class sums; views; evidence; 4 times class sums and logit bias; 2 scales; evidence.
     assert prior_steps(WITH_PRIORS) == 1 + 4 + 1 + 2 + 4 * 2 + 2 + 1 == 19
     assert prior_steps(config_of(priors={"prototypes": False})) == 1 + 4 + 2 + 2 + 1
-    assert prior_steps(config_of(privacy={"noise": 1.0})) == 3
+    assert prior_steps(config_of(privacy={"noise_multiplier": 1.0})) == 3
     assert prior_steps(config_of(priors={"logit_bias": False})) == 0
 
 
 def test_an_estimation_starts_again_when_a_site_is_lost_and_not_for_ever():
-    asks = [Adapt(0, step, (SUMS * start,) * (step > 0)) for start in range(6) for step in range(2)]
-    said = objections(asks, WITH_PRIORS, restarts=0)
+    requests = [Adapt(0, step, (SUMS * start,) * (step > 0)) for start in range(6) for step in range(2)]
+    said = objections(requests, WITH_PRIORS, restarts=0)
     assert said[: 2 * MAX_ESTIMATIONS] == [None] * 2 * MAX_ESTIMATIONS
     assert all(why and "th time" in why for why in said[2 * MAX_ESTIMATIONS :: 2])
 
 
 def test_too_few_images_are_not_trained_on():
-    few = Client(NoisyLearner(0), PLAIN, least_images=11)  # it has 10 images
+    few = Client(NoisyLearner(0), PLAIN, min_images=11)  # it has 10 images
     state = ClientState()
-    for ask in ROUND:
-        reply, state = few.answer(ask, state)
+    for message in ROUND:
+        reply, state = few.handle(message, state)
     assert reply.examples == 0 and reply.shared is SHARED

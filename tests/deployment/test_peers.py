@@ -1,4 +1,4 @@
-"""Secure sums among sites that know each other: a server that plays the other sites itself learns nothing."""
+"""Secure aggregation among sites that know each other: a server that plays the other sites itself learns nothing."""
 
 from types import SimpleNamespace
 
@@ -18,9 +18,9 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
 from fedcopl.messages import Introduce, ShareOut
 from fedcopl.privacy.masking import introduce, public_keys
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
-SETTINGS = {"rounds": 1, "priors": NO_PRIORS, "privacy": {"secure_sums": True}}
+SETTINGS = {"rounds": 1, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
 SESSION = b"s" * 16
 
@@ -47,10 +47,10 @@ class PolicedClient:
     def __init__(self, client, peers):
         self.client, self.peers = client, peers
 
-    def answer(self, ask, state):
-        request = SimpleNamespace(ask=ask, client=self.client, peers=self.peers)
+    def handle(self, message, state):
+        request = SimpleNamespace(request=message, client=self.client, peers=self.peers)
         refuse(known_peers(request, SiteStep()))
-        reply, after = self.client.answer(ask, state)
+        reply, after = self.client.handle(message, state)
         return vouched(request, state, reply), after
 
 
@@ -61,7 +61,7 @@ def site_of(three, name, *, given=True, counts_sites=False):
 
 def rosters(three, others, client):
     """The site introduces itself; then the server lists its keys among those of others."""
-    reply, state = client.answer(Introduce(0, SESSION), ClientState())
+    reply, state = client.handle(Introduce(0, SESSION), ClientState())
     keys, vouchers = {"north": reply.keys}, {"north": reply.voucher}
     for name, who in others.items():
         keys[name] = public_keys(introduce(SESSION))
@@ -76,65 +76,65 @@ def invented(three, count=3):
 def test_a_hundred_invented_sites_are_not_a_sum(three):
     """A server that plays all other sites would learn one site's numbers. It has no known site's key."""
     client = site_of(three, "north")
-    ask, state = rosters(three, invented(three), client)
+    message, state = rosters(three, invented(three), client)
     with pytest.raises(Refused, match=r"^site-0 is none of the sites whose keys this site was given$"):
-        client.answer(ask, state)
+        client.handle(message, state)
     unsigned, state = rosters(three, {"south": None, "west": None}, client)
     with pytest.raises(Refused, match=r"^no site vouches for the keys of south$"):
-        client.answer(unsigned, state)
+        client.handle(unsigned, state)
 
 
 def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
     client = site_of(three, "north")
-    ask, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
+    message, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
     servers_own = public_keys(introduce(SESSION))
-    swapped = ShareOut(0, SESSION, {**ask.keys, "south": servers_own}, ask.vouchers)
+    swapped = ShareOut(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
     with pytest.raises(Refused, match=r"no site vouches for the keys of south"):
-        client.answer(swapped, state)
-    assert vouched_by(ask.vouchers["south"], b"t" * 16, ask.keys["south"]) is None
-    assert vouched_by(ask.vouchers["south"], SESSION, ask.keys["south"]) == three.who["south"].public
-    for rubbish in (b"", b"\x00", b"\xff" * 200, ask.vouchers["south"][:-1]):
-        assert vouched_by(rubbish, SESSION, ask.keys["south"]) is None
+        client.handle(swapped, state)
+    assert vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
+    assert vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.who["south"].public
+    for rubbish in (b"", b"\x00", b"\xff" * 200, message.vouchers["south"][:-1]):
+        assert vouched_by(rubbish, SESSION, message.keys["south"]) is None
 
 
 def test_one_site_is_not_two(three):
     client = site_of(three, "north")
-    ask, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
+    message, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
     with pytest.raises(Refused, match=r"names one site twice"):
-        client.answer(ask, state)
-    ask, state = rosters(three, {"south": three.who["south"], "again": three.who["north"]}, client)
+        client.handle(message, state)
+    message, state = rosters(three, {"south": three.who["south"], "again": three.who["north"]}, client)
     with pytest.raises(Refused, match=r"names one site twice"):
-        client.answer(ask, state)
+        client.handle(message, state)
 
 
 def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
     client = site_of(three, "north", given=False)
     others = {"south": three.who["south"], "west": three.who["west"]}
-    ask, state = rosters(three, others, client)
-    assert set(client.answer(ask, state)[0].sealed) == {"north", "south", "west"}
-    assert [note[:42] for note in three.notes] == [
-        "from now on in secure sums with south, key",
-        "from now on in secure sums with west, key ",
+    message, state = rosters(three, others, client)
+    assert set(client.handle(message, state)[0].sealed) == {"north", "south", "west"}
+    assert [note[:49] for note in three.notes] == [
+        "from now on in secure aggregation with south, key",
+        "from now on in secure aggregation with west, key ",
     ]
-    ask, state = rosters(three, others, client)
-    client.answer(ask, state)
+    message, state = rosters(three, others, client)
+    client.handle(message, state)
     assert len(three.notes) == 2  # said once
-    ask, state = rosters(three, {**others, "west": identity(three.root / "server", "west")}, client)
-    with pytest.raises(Refused, match=r"^west has another key than in the first secure sum$"):
-        client.answer(ask, state)
-    ask, state = rosters(three, others | invented(three, 1), client)
-    client.answer(ask, state)  # a newcomer is taken down too, where nobody insists on a number of sites
+    message, state = rosters(three, {**others, "west": identity(three.root / "server", "west")}, client)
+    with pytest.raises(Refused, match=r"^west has another key than in the first secure aggregation$"):
+        client.handle(message, state)
+    message, state = rosters(three, others | invented(three, 1), client)
+    client.handle(message, state)  # a newcomer is taken down too, where nobody insists on a number of sites
     assert len(three.notes) == 3
 
 
 def test_who_wants_a_number_of_sites_counts_no_newcomers(three):
     client = site_of(three, "north", given=False, counts_sites=True)
     others = {"south": three.who["south"], "west": three.who["west"]}
-    ask, state = rosters(three, others, client)
-    client.answer(ask, state)
-    ask, state = rosters(three, others | invented(three), client)
-    with pytest.raises(Refused, match=r"^site-0 was not in the first secure sum; name all sites with --peers$"):
-        client.answer(ask, state)
+    message, state = rosters(three, others, client)
+    client.handle(message, state)
+    message, state = rosters(three, others | invented(three), client)
+    with pytest.raises(Refused, match=r"^site-0 was not in the first secure aggregation; name all sites with --peers$"):
+        client.handle(message, state)
 
 
 def test_sites_that_know_each_other_play_a_run_as_without(three):
@@ -142,7 +142,7 @@ def test_sites_that_know_each_other_play_a_run_as_without(three):
     plain = {name: site.client for name, site in sites.items()}
     shared = {}
     for kind, clients in {"known": sites, "unknown": plain}.items():
-        shared[kind] = run(CONFIG, LocalClients(clients), start(), lambda *_: None).shared["visual"]
+        shared[kind] = run(CONFIG, LocalTransport(clients), start(), lambda *_: None).shared["visual"]
     assert np.array_equal(shared["known"], shared["unknown"]) and not np.array_equal(shared["known"], START["visual"])
 
 

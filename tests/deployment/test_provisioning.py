@@ -15,7 +15,7 @@ from fedcopl.deployment.provisioning.provision import StudyFolder, admit_key, pr
 from fedcopl.deployment.provisioning.register import Register
 from fedcopl.deployment.provisioning.study_plan import EXAMPLE, prepare_study, read_plan
 from fedcopl.deployment.provisioning.taking_in import take_in_server, take_in_site
-from fedcopl.deployment.site.agreement import AgreedInWriting
+from fedcopl.deployment.site.agreement import FileAgreement
 from fedcopl.doctor.federation_folder import check_endings
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
@@ -69,7 +69,7 @@ def test_a_site_gets_all_it_needs_and_no_more(made, folder):
 
 def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
     take_in_site(folder.package("hospital"), tmp_path / "home")
-    agreed = AgreedInWriting(tmp_path / "home" / "settings.toml")
+    agreed = FileAgreement(tmp_path / "home" / "settings.toml")
     assert agreed.objection("run", written.config) is None
     other = written.config.model_copy(update={"rounds": 8})
     assert "this site has agreed to other settings: rounds" in agreed.objection("run", other)

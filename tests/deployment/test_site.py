@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 from deployment.deployment import NO_PRIORS
 from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
 from fedcopl.config import RunConfig, override
-from fedcopl.deployment.server.grid_clients import GridClients, Patience
+from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
 from fedcopl.deployment.server.site_registry import KnownSites
-from fedcopl.deployment.site.consent import ALSO, Consent, what_leaves
+from fedcopl.deployment.site.consent import ALSO, Consent, sent_fields
 from fedcopl.deployment.site.limits import Limits
 from fedcopl.deployment.site.replies import reply_to
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
@@ -29,7 +29,7 @@ from fedcopl.errors import (
     FederationError,
     Interrupted,
     ModelError,
-    NoClientAnswered,
+    NoClientReplied,
     RunFolderError,
 )
 from fedcopl.federation.server import run
@@ -38,13 +38,13 @@ from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.predict import load
 from fedcopl.report.run_page import write_report
 from fedcopl.run.record_reader import read_outcome
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
 PLAIN = RunConfig.from_mapping(override(SETTINGS, NO_PRIORS), "test")
-ALL = Consent(least_images=0)  # as a simulation's clients: whatever is asked
+ALL = Consent(min_images=0)  # as a simulation's clients: whatever is asked
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def asked(site):
 def test_a_site_knows_its_own(site):
     assert site.name == "site-a"
     assert len(site.prepared.dataset.train) == 30
-    assert site.has_exam
+    assert site.has_test_set
     assert site.classes.startswith("10 classes, ")
 
 
@@ -88,20 +88,20 @@ def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, ask
     server, terms = asked
     wrong = type(terms)(**vars(terms) | change | {"run": "another"})
     with pytest.raises(Refused, match=f"^{line}") as refusal:
-        site.answer(Estimate(0, server.shared), wrong)
+        site.handle(Estimate(0, server.shared), wrong)
     assert "\n" not in str(refusal.value)
     assert not (site.home.folder / "runs" / "another").exists()
 
 
 CONDITIONS = {
     "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual, features"),
-    "no sums": ({"least_sites": 2}, {}, "this site answers only with privacy.secure_sums, and the run has none"),
+    "no sums": ({"min_sites": 2}, {}, "this site answers only with privacy.secure_aggregation, and the run has none"),
     "small sums": (
-        {"least_sites": 3},
-        {"privacy.secure_sums": True},
+        {"min_sites": 3},
+        {"privacy.secure_aggregation": True},
         "this site wants sums of at least 3 sites, and privacy.min_sites is 2",
     ),
-    "no noise": ({"least_noise": 0.5}, {}, "this site wants privacy.noise of at least 0.5, and the run has 0"),
+    "no noise": ({"min_noise": 0.5}, {}, "this site wants privacy.noise_multiplier of at least 0.5, and the run has 0"),
 }
 
 
@@ -113,25 +113,25 @@ def test_a_site_has_conditions_of_its_own(site, asked, wanted, run_has, line):
     strict = copy(site)
     strict.home = replace(site.home, consent=Consent(**wanted))
     with pytest.raises(Refused, match=f"^{line}$"):
-        strict.answer(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
+        strict.handle(Estimate(0, shared), type(terms)(**vars(terms) | {"run": "unwelcome", "settings": settings}))
     assert not (site.home.folder / "runs" / "unwelcome").exists()
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"least_sites": -1}, {"least_noise": -0.5}, {"least_noise": math.nan}, {"share": ()}]
-)
+@pytest.mark.parametrize("wrong", [{"min_sites": -1}, {"min_noise": -0.5}, {"min_noise": math.nan}, {"share": ()}])
 def test_a_condition_that_means_nothing_is_refused(wrong):
-    with pytest.raises(ConfigError, match=r"share|least-noise"):
+    with pytest.raises(ConfigError, match=r"share|min-noise"):
         Consent(**wrong)
 
 
 def test_conditions_that_are_met_are_no_hindrance():
-    private = RunConfig.from_mapping({"privacy": {"secure_sums": True, "min_sites": 3, "noise": 0.5}}, "test")
-    consent = Consent(("visual", "text"), least_sites=3, least_noise=0.5)  # with noise no features are asked for
+    private = RunConfig.from_mapping(
+        {"privacy": {"secure_aggregation": True, "min_sites": 3, "noise_multiplier": 0.5}}, "test"
+    )
+    consent = Consent(("visual", "text"), min_sites=3, min_noise=0.5)  # with noise no features are asked for
     prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
-        "it shares visual, text prompts but no sums of image features, only in secure sums of at least 3 sites, "
+        "it shares visual, text prompts but no sums of image features, only in secure aggregation of at least 3 sites, "
         "with noise of at least 0.5, in updates and sums of at least 5 images, "
         "and does not tell how many of its test images are right"
     )
@@ -140,12 +140,12 @@ def test_conditions_that_are_met_are_no_hindrance():
 def test_a_run_keeps_the_settings_it_began_with(site, asked):
     server, terms = asked
     begun = type(terms)(**vars(terms) | {"run": "pinned"})
-    site.answer(Estimate(0, server.shared), begun)
+    site.handle(Estimate(0, server.shared), begun)
     changed = {**begun.settings, "train.epochs": 5}
     with pytest.raises(Refused, match=r"have changed: settings\.train\.epochs was 1, is 5$"):
-        site.answer(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
+        site.handle(Estimate(0, server.shared), type(terms)(**vars(begun) | {"settings": changed}))
     with pytest.raises(Refused, match="under another name or number"):
-        site.answer(Estimate(0, server.shared), begun.at(1))
+        site.handle(Estimate(0, server.shared), begun.at(1))
 
 
 @pytest.fixture
@@ -162,51 +162,51 @@ def few(data, tmp_path):
 def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
     server, terms = asked
     site = few()
-    site.answer(Estimate(0, server.shared), terms)
-    site.answer(Select(0, 0, None, 1), terms)
+    site.handle(Estimate(0, server.shared), terms)
+    site.handle(Select(0, 0, None, 1), terms)
     images = site.home.images
     shutil.copy(images / "005.png", images / "-new.png")  # sorts first: every label would go to its neighbour
     grid, watcher = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingWatcher()
-    federation = GridClients(grid, terms, KnownSites({"few": 0}), Patience(60, 0, 0.01), watcher)
-    assert federation.ask({"few": Train(0, server.shared)}) == {}
+    federation = GridTransport(grid, terms, KnownSites({"few": 0}), Timeouts(60, 0, 0.01), watcher)
+    assert federation.request({"few": Train(0, server.shared)}) == {}
     words = "images: they are not those that this run began with; put them back, or wait for the next run"
     assert watcher.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
     assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
     (images / "-new.png").unlink()
-    assert few().answer(Train(0, server.shared), terms).examples > 0
+    assert few().handle(Train(0, server.shared), terms).examples > 0
 
 
 def test_images_that_were_replaced_or_renamed_are_other_images(few, asked):
     _, terms = asked
     site = few()
-    site.answer(Evaluate(0, None), terms)
+    site.handle(Evaluate(0, None), terms)
     images = site.home.images
     shutil.copy(images / "000.png", images / "kept")  # no image to anybody: nothing has changed
-    few().answer(Evaluate(0, None), terms)
+    few().handle(Evaluate(0, None), terms)
     shutil.copy(images / "001.png", images / "000.png")
     with pytest.raises(Refused, match=r"^images: "):
-        few().answer(Evaluate(0, None), terms)
+        few().handle(Evaluate(0, None), terms)
     (images / "kept").replace(images / "000.png")
-    few().answer(Evaluate(0, None), terms)
+    few().handle(Evaluate(0, None), terms)
     (images / "000.png").rename(images / "006.png")
     with pytest.raises(Refused, match=r"^images: "):
-        few().answer(Evaluate(0, None), terms)
+        few().handle(Evaluate(0, None), terms)
 
 
 def test_damaged_terms_are_named(few, asked):
     _, terms = asked
     site = few()
-    site.answer(Evaluate(0, None), terms)
+    site.handle(Evaluate(0, None), terms)
     (site.home.folder / "runs/run-1/terms.json").write_text("{")
     with pytest.raises(RunFolderError, match=r"terms\.json: is damaged"):
-        site.answer(Evaluate(0, None), terms)
+        site.handle(Evaluate(0, None), terms)
 
 
 @pytest.mark.parametrize("run", ["..", ".", ""])
 def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
     _, terms = asked
     site = few()
-    site.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
+    site.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"run": run}))
     assert sorted(path.name for path in site.home.folder.iterdir()) == ["ledger.json", "runs", "site.secret"]
     [folder] = (site.home.folder / "runs").iterdir()
     assert (folder / "terms.json").exists()
@@ -219,13 +219,13 @@ def test_a_site_without_a_whole_secret_does_not_begin(few):
         few()
 
 
-@pytest.mark.parametrize("wanted", [{"least_sites": 2}, {"least_noise": 0.5}])
+@pytest.mark.parametrize("wanted", [{"min_sites": 2}, {"min_noise": 0.5}])
 def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked, wanted, tmp_path):
     _, terms = asked
     strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
-    assert strict.has_exam
-    settings = {**terms.settings, "privacy.secure_sums": True, "privacy.noise": 0.5}
-    reply = strict.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
+    assert strict.has_test_set
+    settings = {**terms.settings, "privacy.secure_aggregation": True, "privacy.noise_multiplier": 0.5}
+    reply = strict.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
     assert (reply.correct, reply.examples) == (0, 0)
     assert str(strict.home.consent).endswith("and does not tell how many of its test images are right")
 
@@ -244,11 +244,14 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
     )
     simulate(config, tmp_path / "run")
 
-    class Sites(LocalClients):
+    class Sites(LocalTransport):
         def _replies(self, questions):
             numbers = {"site-a": 0, "site-b": 1}
             both = (site, other)
-            return {name: both[numbers[name]].answer(ask, terms.at(numbers[name])) for name, ask in questions.items()}
+            return {
+                name: both[numbers[name]].handle(message, terms.at(numbers[name]))
+                for name, message in questions.items()
+            }
 
     final = run(CONFIG, Sites({"site-a": None, "site-b": None}), server, lambda *_: None)
     wanted = load_file(tmp_path / "run/prompts/server.safetensors")
@@ -291,7 +294,7 @@ def served(nodes, plan, watcher=None):
 
 
 def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
-    patience = Patience(60, 2, 0.01)
+    patience = Timeouts(60, 2, 0.01)
     whole = served(two, ServerPlan(PLAIN, data / "classes.txt", tmp_path / "whole", patience))
     plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", patience)
     with pytest.raises(Interrupted):
@@ -316,7 +319,7 @@ def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, 
 
 @pytest.mark.parametrize("step", ["estimate", "train"])  # accuracy that nobody tells ends no run
 def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, step):
-    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Timeouts(60, 2, 0.01))
     good = two["site-b"]
 
     def broken(message):
@@ -324,7 +327,7 @@ def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, s
             return failed(message, "UNKNOWN", "out of order")
         return good(message)
 
-    with pytest.raises(NoClientAnswered, match="at least 2 are needed"):
+    with pytest.raises(NoClientReplied, match="at least 2 are needed"):
         served(two | {"site-b": broken}, plan)
     assert f"step {step.capitalize()}" in (tmp_path / "run/ended.txt").read_text()
     served(two, replace(plan, resume=True))
@@ -332,7 +335,7 @@ def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, s
 
 
 def test_a_disk_that_cannot_be_written_ends_a_run_in_words_and_it_goes_on(two, data, tmp_path):
-    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Patience(60, 2, 0.01))
+    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Timeouts(60, 2, 0.01))
     good, in_the_way = two["site-b"], tmp_path / "run/checkpoint.safetensors"
 
     def when_trained(message):
@@ -357,8 +360,8 @@ def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp
     )
     site = RunningSite(home)
     assert (site.corrections.index.tolist(), site.corrections.label.tolist()) == ([0], [7])
-    site.answer(Estimate(0, server.shared), terms)
-    site.answer(Select(0, 0, np.zeros(10, np.int64), 1), terms)
+    site.handle(Estimate(0, server.shared), terms)
+    site.handle(Select(0, 0, np.zeros(10, np.int64), 1), terms)
     chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
     assert chosen.label[chosen.index.tolist().index(0)] == 7
     answers.write_text("file,label\nother.png,seven\n")
@@ -368,7 +371,7 @@ def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp
 
 def test_zero_shot_needs_no_training(site, asked):
     _, terms = asked
-    score = site.answer(Evaluate(0, None), type(terms)(**vars(terms) | {"run": "fresh"}))
+    score = site.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"run": "fresh"}))
     assert 0 <= score.correct <= score.examples == 12
 
 
@@ -378,17 +381,17 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
     home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
     assert home.consent == Consent(("visual", "features"), 0, 0.0, 5)
-    strict = {"share": "visual,text", "least-sites": 4, "least-noise": 1, "corrections": "said.csv"}
-    strict |= {"least-images": 9, "limit": "epochs=7,runs=2"}
+    strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
+    strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
     home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
     assert home.consent == Consent(("visual", "text"), 4, 1.0, 9) and home.limits == Limits(epochs=7, runs=2)
     assert home.corrections == "said.csv"
 
 
 def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
-    named = {line.split(":")[0] for line in what_leaves() if "." in line.split(":")[0]}
+    named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
-    assert set(ALSO) < set(what_leaves())
+    assert set(ALSO) < set(sent_fields())
 
 
 def test_noise_comes_from_a_secret_of_the_sites_own(site):
@@ -400,12 +403,12 @@ def test_noise_comes_from_a_secret_of_the_sites_own(site):
 
 def test_the_people_at_a_site_read_only_what_its_conditions_allow():
     def named(consent):
-        return {line.split(":")[0] for line in what_leaves(consent) if "." in line.split(":")[0]}
+        return {line.split(":")[0] for line in sent_fields(consent) if "." in line.split(":")[0]}
 
     masked = {"Adapted.masked", "Estimated.masked", "Trained.masked"}
     only_sums = {"Introduced.keys", "Introduced.voucher", "SharedOut.sealed", "Unmasked.shares"}
-    assert named(Consent(least_sites=3)) == masked | only_sums
-    assert named(Consent(secure_sums=False)) == named(None) - masked - only_sums
+    assert named(Consent(min_sites=3)) == masked | only_sums
+    assert named(Consent(secure_aggregation=False)) == named(None) - masked - only_sums
     assert named(Consent()) == named(None)
 
 

@@ -16,9 +16,9 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
 from fedcopl.messages import Estimate, Evaluate, Introduce, Select, Train
-from fedcopl.privacy.disclosure import LetOut, Secrets
 from fedcopl.privacy.mask_session import Session
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.privacy.private_replies import NoisyQueries, Secrets
+from fedcopl.simulation.local_transport import LocalTransport
 
 SHARED = {"visual": START["visual"]}
 TOTALS = np.array([5, 5, 5])
@@ -29,12 +29,12 @@ def round_of(number, totals=TOTALS, shared=SHARED):
     return [Estimate(number, shared), Select(number, 0, totals, 2), Train(number, shared)]
 
 
-def answered(states, asks, attempt=1, client=CLIENT):
-    return [states.answer(ask, attempt, by(client, ask)) for ask in asks]
+def answered(states, requests, attempt=1, client=CLIENT):
+    return [states.handle(message, attempt, by(client, message)) for message in requests]
 
 
-def by(client, ask):
-    return lambda step, state: client.answer(ask, state)
+def by(client, message):
+    return lambda step, state: client.handle(message, state)
 
 
 def never(step, state):
@@ -57,8 +57,8 @@ def states(tmp_path):
 def test_a_state_survives_the_disk(states):
     *_, trained = answered(states, round_of(0))
     state = ClientState()
-    for ask in round_of(0):
-        reply, state = CLIENT.answer(ask, state)
+    for message in round_of(0):
+        reply, state = CLIENT.handle(message, state)
     assert bits(trained) == bits(reply)
     assert state_bits(SiteState(states.folder).state()) == state_bits(state)
     assert state_bits(state_from(state_tensors(state))) == state_bits(state)
@@ -66,7 +66,7 @@ def test_a_state_survives_the_disk(states):
 
 def test_a_question_asked_again_gets_the_same_bits_and_is_not_worked_out_again(states):
     first = answered(states, round_of(0))
-    again = [SiteState(states.folder).answer(ask, 1, never) for ask in reversed(round_of(0))]
+    again = [SiteState(states.folder).handle(message, 1, never) for message in reversed(round_of(0))]
     assert [type(reply) for reply in again] == [type(reply) for reply in reversed(first)]
     assert bits(again[0]) == bits(first[2])
 
@@ -75,16 +75,16 @@ def test_an_older_question_is_refused_and_changes_nothing(states):
     answered(states, [*round_of(0), Train(1, SHARED)])
     before = state_bits(states.state())
     with pytest.raises(Refused, match="an old question, of round 1 and start 1"):
-        states.answer(Train(0, SHARED), 1, never)
+        states.handle(Train(0, SHARED), 1, never)
     answered(states, [Train(1, SHARED)], attempt=2)
     with pytest.raises(Refused, match="start 1 of the server"):
-        states.answer(Train(1, SHARED), 1, never)
+        states.handle(Train(1, SHARED), 1, never)
     assert state_bits(states.state()) == before
 
 
 def test_a_restarted_server_meets_the_same_steps(states):
     first = answered(states, round_of(0))
-    again = [states.answer(ask, 2, never) for ask in round_of(0)]
+    again = [states.handle(message, 2, never) for message in round_of(0)]
     assert bits(again[2]) == bits(first[2])
 
 
@@ -104,8 +104,8 @@ def test_the_next_round_begins_where_the_last_one_ended(states, tmp_path):
     answered(states, round_of(0), attempt=2)
     answered(states, [Train(1, SHARED)], attempt=2)
     plain = ClientState()
-    for ask in [*round_of(0), Train(1, SHARED)]:
-        _, plain = CLIENT.answer(ask, plain)
+    for message in [*round_of(0), Train(1, SHARED)]:
+        _, plain = CLIENT.handle(message, plain)
     assert state_bits(states.state()) == state_bits(plain)
     kept = json.loads((states.folder / "now.json").read_text())
     assert kept["round"] == 1 and len(kept["path"]) == 1
@@ -157,7 +157,7 @@ def test_a_seeded_site_begins_with_what_it_is_given(states):
 
 def test_what_keys_were_used_for_is_never_taken_back():
     before = ClientState(counts=np.ones(3, np.int64), secrets=Secrets(Session(b"sum", b"private")))
-    latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": LetOut(3, "asked", b"said")}))
+    latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyQueries(3, "asked", b"said")}))
     back = taken_back(before, latest)
     assert (back.secrets.let_out, back.secrets.history) == (latest.secrets.let_out, "")
     assert (back.secrets.session, back.secrets.spent) == (None, (b"x" * 32,))
@@ -175,7 +175,7 @@ def test_a_fork_knows_the_latest_step_of_all(states):
 
 # Privacy
 
-NOISE = RunConfig.from_mapping({"rounds": 6, "privacy": {"noise": 2.0}}, "test")
+NOISE = RunConfig.from_mapping({"rounds": 6, "privacy": {"noise_multiplier": 2.0}}, "test")
 MANY = Client(FakeLearner(0, 900), NOISE, secret=bytes(range(32)))
 
 
@@ -209,10 +209,10 @@ def test_a_round_that_was_left_is_played_again_with_the_same_bits_and_noise(stat
     assert bits(trained) == bits(answered(SiteState(tmp_path / "whole"), round_of(0), client=MANY)[2])
 
 
-SECURE = RunConfig.from_mapping({"rounds": 1, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
+SECURE = RunConfig.from_mapping({"rounds": 1, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
 
 
-class Kept(LocalClients):
+class Kept(LocalTransport):
     """Clients that keep their states in folders, as sites do; remembers every private key that was ever there."""
 
     def __init__(self, folder, clients):
@@ -221,11 +221,11 @@ class Kept(LocalClients):
         self.keys = {name: set() for name in clients}
 
     def _replies(self, questions):
-        return {client: self._reply(client, ask) for client, ask in questions.items()}
+        return {client: self._reply(client, message) for client, message in questions.items()}
 
-    def _reply(self, client, ask):
+    def _reply(self, client, message):
         kept = self.kept[client]
-        reply = kept.answer(ask, 1, by(self._clients[client], ask))
+        reply = kept.handle(message, 1, by(self._clients[client], message))
         session = kept.state().secrets.session
         if session is not None:
             self.keys[client].add(session.private)
@@ -242,7 +242,7 @@ def test_no_private_key_is_left_on_disk_after_a_run(tmp_path):
     run(SECURE, federation, start(), lambda *_: None)
     assert {name: len(keys) for name, keys in federation.keys.items()} == dict.fromkeys(federation.kept, 2)
     assert not any(map(federation.on_disk, federation.kept))
-    plain = LocalClients(clients(SECURE, NoisyLearner))
+    plain = LocalTransport(clients(SECURE, NoisyLearner))
     run(SECURE, plain, start(), lambda *_: None)
     for name, states in federation.kept.items():
         assert states.state().own["text"].tobytes() == plain.states[name].own["text"].tobytes()

@@ -15,7 +15,7 @@ from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluated, digest
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 from small_digits import small_digits
 
 CONFIG = RunConfig.from_mapping(
@@ -37,20 +37,20 @@ def by_class(tmp_path_factory):
     return root
 
 
-class Overheard(LocalClients):
+class Overheard(LocalTransport):
     """Asks one real site; writes down all that it answers but its accuracy, and what it keeps after each answer."""
 
     def __init__(self, site, terms):
         super().__init__({site.name: None})
-        self._site, self._terms, self.said, self.exams = site, terms, [], []
+        self._site, self._terms, self.said, self.test_sets = site, terms, [], []
 
-    def ask(self, questions):
-        reply = self._site.answer(questions[self._site.name], self._terms)
+    def request(self, questions):
+        reply = self._site.handle(questions[self._site.name], self._terms)
         measured = isinstance(reply, Evaluated)
         kept = SiteState(self._site.home.folder / "runs" / self._terms.run / "state").state()
         arrays = {name: value.tobytes() for name, value in state_tensors(kept).items()}
         self.said.append((None if measured else digest(reply), arrays))
-        self.exams += [reply] if measured else []
+        self.test_sets += [reply] if measured else []
         return {self._site.name: reply}
 
 
@@ -67,15 +67,17 @@ def played(by_class, home, truth, monkeypatch):
         return replace(found, **splits)
 
     monkeypatch.setattr(running_site, "load_dataset", relabelled)
-    site = RunningSite(SiteHome("north", by_class, "", home, {"threads": 1}, consent=Consent(least_images=0)))
+    site = RunningSite(SiteHome("north", by_class, "", home, {"threads": 1}, consent=Consent(min_images=0)))
     classes = site.prepared.dataset.classes
     server = PreparedServer(None, CONFIG, classes, site.clip).first_state()
     heard = Overheard(site, terms_of("run", 1, CONFIG, classes, site.model))
     last = run(CONFIG, heard, server, lambda *_: None)
-    return ({name: value.tobytes() for name, value in last.shared.items()}, heard.said), heard.exams
+    return ({name: value.tobytes() for name, value in last.shared.items()}, heard.said), heard.test_sets
 
 
 def test_a_site_learns_nothing_from_the_names_of_its_folders(by_class, tmp_path, monkeypatch):
-    made, exams = zip(*(played(by_class, tmp_path / truth, truth, monkeypatch) for truth in RELABEL), strict=True)
+    made, test_sets = zip(*(played(by_class, tmp_path / truth, truth, monkeypatch) for truth in RELABEL), strict=True)
     assert made[0] == made[1] == made[2]
-    assert exams[0] != exams[1] and {exam.examples for exam in exams[2]} == {0}  # the folders did say something else
+    assert test_sets[0] != test_sets[1] and {test_set.examples for test_set in test_sets[2]} == {
+        0
+    }  # the folders did say something else

@@ -17,7 +17,7 @@ from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from small_digits import all_digits
 
 Node = Callable[[Message], Message | None]
@@ -33,12 +33,12 @@ class FakeSite:
         self.name, self.client, self.states = name, client, SiteState(folder / name)
         self.asked = 0  # questions that were worked out, not read from disk
 
-    def answer(self, ask, terms):
-        return self.states.answer(ask, terms.attempt, lambda step, state: self._count(ask, state))
+    def handle(self, message, terms):
+        return self.states.handle(message, terms.attempt, lambda step, state: self._count(message, state))
 
-    def _count(self, ask, state: ClientState):
+    def _count(self, message, state: ClientState):
         self.asked += 1
-        return self.client.answer(ask, state)
+        return self.client.handle(message, state)
 
     def __call__(self, message: Message) -> Message:
         return reply_to(message, lambda: self)
@@ -118,7 +118,7 @@ class LoopGrid(Grid):
         raise NotImplementedError
 
 
-class NotingWatcher(SilentWatcher):
+class NotingWatcher(SilentReporter):
     """Remembers what it was told."""
 
     def __init__(self):
@@ -127,8 +127,8 @@ class NotingWatcher(SilentWatcher):
     def noticed(self, what):
         self.notes.append(what)
 
-    def answered(self, client, ask):
-        self.answers.append((client, type(ask).__name__))
+    def answered(self, client, message):
+        self.answers.append((client, type(message).__name__))
 
 
 def terms(config, attempt=1):

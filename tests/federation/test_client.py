@@ -11,7 +11,7 @@ from fedcopl.algorithm.select import Corrections
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.learner import NoExam
+from fedcopl.federation.learner import NoTestSet
 from fedcopl.labelers.cpl import cpl_levels
 from fedcopl.messages import (
     REPLY_TO,
@@ -38,7 +38,7 @@ def client_with(probs=PROBS, **labels):
 
 
 def estimated(client, round=0):
-    reply, state = client.answer(Estimate(round, VISUAL), ClientState())
+    reply, state = client.handle(Estimate(round, VISUAL), ClientState())
     return reply, state
 
 
@@ -65,8 +65,8 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
 
 def test_who_goes_on_from_an_earlier_run_labels_first_by_what_it_had_there():
     client, left = client_with(), {"visual": VISUAL["visual"] + 1, "text": START["text"] + 2}
-    _, state = client.answer(Estimate(0, VISUAL), ClientState(begun=left))
-    client.answer(Estimate(5, VISUAL), state)
+    _, state = client.handle(Estimate(0, VISUAL), ClientState(begun=left))
+    client.handle(Estimate(5, VISUAL), state)
     first, later = client.learner.asked_with
     assert first is left
     assert later["visual"] is VISUAL["visual"]  # the average of now
@@ -77,7 +77,7 @@ def test_select_works_its_quota_out_from_the_sums():
     # T = [1, 1, 2], S = 4, M = 4/3: quota ceil(1 * 4/3) = 2 of classes 0 and 1. Of class 0's images 0, 1, 3: two.
     client = client_with()
     _, state = estimated(client)
-    reply, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
+    reply, state = client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)
     assert reply == Selected(3, 4, None)
     assert state.quota.tolist() == [2, 2, 0]
     assert state.selection.index.tolist() == [0, 1, 2]
@@ -90,26 +90,26 @@ def test_without_allocation_nothing_is_told_and_the_own_counts_are_the_quota():
     client = client_with(global_allocation=False)
     reply, state = estimated(client)
     assert reply.counts is None
-    _, state = client.answer(Select(0, 0, None, 2), state)
+    _, state = client.handle(Select(0, 0, None, 2), state)
     assert state.selection.index.tolist() == [0, 2]
 
 
 def selected(client):
     _, state = estimated(client)
-    return client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)[1]
+    return client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)[1]
 
 
 def test_training_starts_from_what_was_sent_and_keeps_the_text_prompt_home():
     client = client_with()
     client.learner.number = 7
-    reply, state = client.answer(Train(0, VISUAL), selected(client))
+    reply, state = client.handle(Train(0, VISUAL), selected(client))
     assert isinstance(reply, Trained)
     assert set(reply.shared) == {"visual"}
     assert (reply.shared["visual"] == 6).all()
     assert (reply.examples, reply.loss) == (3, 0.5)
     assert set(state.own) == {"text"}
     assert (state.own["text"] == 7).all()
-    _, state = client.answer(Train(1, VISUAL), state)
+    _, state = client.handle(Train(1, VISUAL), state)
     assert (state.own["text"] == 14).all()
 
 
@@ -118,7 +118,7 @@ def test_training_starts_from_what_was_sent_and_keeps_the_text_prompt_home():
 )
 def test_what_is_sent_decides_what_stays(sent, stays):
     client = client_with()
-    reply, state = client.answer(Train(0, {name: START[name] for name in sent}), selected(client))
+    reply, state = client.handle(Train(0, {name: START[name] for name in sent}), selected(client))
     assert set(reply.shared) == set(sent)
     assert set(state.own) == stays
 
@@ -126,9 +126,9 @@ def test_what_is_sent_decides_what_stays(sent, stays):
 def test_nothing_chosen_costs_nothing_and_changes_nothing():
     client = client_with(unseen="none")
     _, state = estimated(client)
-    reply, state = client.answer(Select(0, 0, np.array([0, 0, 4]), 2), state)
+    reply, state = client.handle(Select(0, 0, np.array([0, 0, 4]), 2), state)
     assert reply == Selected(0, 4, None)
-    reply, state = client.answer(Train(0, VISUAL), state)
+    reply, state = client.handle(Train(0, VISUAL), state)
     assert reply.shared is VISUAL
     assert reply.examples == 0
     assert client.learner.trained_with == []
@@ -138,7 +138,7 @@ def test_a_client_without_images():
     client = client_with(probs=np.zeros((0, 3)))
     reply, state = estimated(client)
     assert reply.counts.tolist() == [0, 0, 0]
-    reply, _ = client.answer(Select(0, 0, np.array([1, 1, 0]), 2), state)
+    reply, _ = client.handle(Select(0, 0, np.array([1, 1, 0]), 2), state)
     assert reply == Selected(0, 0, None)
 
 
@@ -149,31 +149,31 @@ def test_it_tells_how_many_labels_are_those_of_its_last_refresh():
     changed = PROBS.copy()
     changed[1] = [0.1, 0.1, 0.8]
     client.learner.log_probs = np.log(changed)
-    _, state = client.answer(Estimate(5, VISUAL), state)
-    reply, state = client.answer(Select(5, 1, np.array([1, 1, 2]), 2), state)
+    _, state = client.handle(Estimate(5, VISUAL), state)
+    reply, state = client.handle(Select(5, 1, np.array([1, 1, 2]), 2), state)
     assert (reply.images, reply.unchanged) == (4, 3)
     assert state.labels.tolist() == [0, 2, 1, 0]
 
 
-@pytest.mark.parametrize("privacy", [{"secure_sums": True}, {"noise": 1.0}])
+@pytest.mark.parametrize("privacy", [{"secure_aggregation": True}, {"noise_multiplier": 1.0}])
 def test_where_there_is_privacy_it_tells_nothing_of_its_choice(privacy):
     client = replace(client_with(), secret=b"s" * 32)
     _, state = estimated(client)
     private = replace(client, config=RunConfig.from_mapping({"privacy": privacy}, "test"))
-    reply, _ = private.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
+    reply, _ = private.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)
     assert reply == Selected(None, None, None)
 
 
 def test_a_site_without_labels_evaluates_to_nothing():
-    client = Client(FakeLearner(), RunConfig(), NoExam())
-    reply, _ = client.answer(Evaluate(0, VISUAL), ClientState())
+    client = Client(FakeLearner(), RunConfig(), NoTestSet())
+    reply, _ = client.handle(Evaluate(0, VISUAL), ClientState())
     assert reply == Evaluated(0, 0)
 
 
-@pytest.mark.parametrize("ask", [Train(0, VISUAL), Select(0, 0, np.array([1, 1, 1]), 1)])
-def test_questions_out_of_order_are_refused(ask):
+@pytest.mark.parametrize("message", [Train(0, VISUAL), Select(0, 0, np.array([1, 1, 1]), 1)])
+def test_questions_out_of_order_are_refused(message):
     with pytest.raises(ValueError, match="before it was asked"):
-        client_with().answer(ask, ClientState())
+        client_with().handle(message, ClientState())
 
 
 def test_what_leaves_a_client():
@@ -201,7 +201,7 @@ def selected_by(labeler, refresh=0, **labels):
     client = client_labelling_by(labeler, **labels)
     reply, state = estimated(client)
     assert reply.counts is None  # neither FPL nor CPL tells anybody what it sees
-    return client.answer(Select(5 * refresh, refresh, None, 2), state)[1]
+    return client.handle(Select(5 * refresh, refresh, None, 2), state)[1]
 
 
 def test_fpl_takes_the_surest_of_each_class():
@@ -229,9 +229,9 @@ def test_an_image_chosen_for_several_classes_is_one_image():
     # Four images, each of them among the four surest of each of the three classes.
     client = client_labelling_by("fpl", per_class=4, fpl_rule="column")
     _, state = estimated(client)
-    reply, state = client.answer(Select(0, 0, None, 2), state)
+    reply, state = client.handle(Select(0, 0, None, 2), state)
     assert reply == Selected(4, 4, None)
-    reply, _ = client.answer(Train(0, VISUAL), state)
+    reply, _ = client.handle(Train(0, VISUAL), state)
     assert reply.examples == 12  # it is trained on once for each class
 
 
@@ -268,7 +268,7 @@ def test_what_is_remembered_stays_and_is_used():
     client = Client(learner, RunConfig())
     state = selected(client)
     assert state.own["memory"].tolist() == [3]
-    reply, state = client.answer(Train(0, VISUAL), state)
+    reply, state = client.handle(Train(0, VISUAL), state)
     assert set(reply.shared) == {"visual"}
     assert learner.trained_with[0]["memory"].tolist() == [3]
 
@@ -282,10 +282,10 @@ def test_a_model_that_diverged_is_not_asked_for_labels():
 def test_experts_are_kept_at_home_and_never_sent():
     client = client_with()
     expert = {"visual": START["visual"] + 7}
-    reply, after = client.answer(Train(0, VISUAL, (expert, expert)), selected(client))
+    reply, after = client.handle(Train(0, VISUAL, (expert, expert)), selected(client))
     assert set(reply.shared) == {"visual"}
     assert after.own["experts' visual"].shape == (2, *START["visual"].shape)
-    _, later = client.answer(Train(1, VISUAL), after)
+    _, later = client.handle(Train(1, VISUAL), after)
     assert (later.own["experts' visual"] == after.own["experts' visual"]).all()  # the last ones sent stay
 
 
@@ -294,7 +294,7 @@ def test_what_the_expert_said_is_trained_on_and_not_counted():
     client = replace(client_with(), said=told)
     reply, state = estimated(client)
     assert reply.counts.tolist() == [1, 1, 0]
-    _, state = client.answer(Select(0, 0, np.array([1, 1, 2]), 2), state)
+    _, state = client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)
     assert dict(zip(state.selection.index.tolist(), state.selection.label.tolist(), strict=True))[3] == 2
     assert state.quota.tolist() == [2, 2, 0]
     assert len(state.confidence) == len(state.selection.index)

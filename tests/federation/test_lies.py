@@ -7,27 +7,27 @@ import pytest
 
 from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.errors import ConfigError, NoClientAnswered
+from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.claims import Claims, contradiction
-from fedcopl.federation.server import look_first, play_round, run
+from fedcopl.federation.server import look_first, run, run_round
 from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 from fedcopl.privacy.masked_layout import Checks
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.record import Outcome, RoundRecord
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 LIAR, HONEST = "client-1", ("client-0", "client-2", "client-3", "client-4")
 
 
-class Lying(LocalClients):
+class Lying(LocalTransport):
     """What `lie` makes of the answers of one client is what the server gets."""
 
     def __init__(self, clients, lie):
         super().__init__(clients)
         self.lie = lie
 
-    def ask(self, questions):
-        replies = super().ask(questions)
+    def request(self, questions):
+        replies = super().request(questions)
         return {name: self.lie(questions[name], reply) if name == LIAR else reply for name, reply in replies.items()}
 
 
@@ -44,7 +44,7 @@ def played(config, lie, learner=FakeLearner):
 
 def only(kind, change):
     """A lie in the answers to one kind of question."""
-    return lambda ask, reply: change(reply) if isinstance(ask, kind) else reply
+    return lambda message, reply: change(reply) if isinstance(message, kind) else reply
 
 
 MILLION = np.full(CLASSES, 10**6)
@@ -60,8 +60,8 @@ def test_more_sure_images_than_it_has_are_found_out_when_it_tells_how_many_it_ha
 
 
 def test_and_at_once_when_it_has_told_before():
-    def lie(ask, reply):
-        return Estimated(MILLION) if isinstance(ask, Estimate) and ask.round else reply
+    def lie(message, reply):
+        return Estimated(MILLION) if isinstance(message, Estimate) and message.round else reply
 
     _, [_, report] = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
     assert report.dropped == {LIAR: "Estimate: is sure of 3,000,000 images, but has 12 by its own word"}
@@ -76,8 +76,8 @@ def test_a_weight_beyond_what_it_chose():
 
 
 def test_a_size_that_changes():
-    def lie(ask, reply):
-        return replace(reply, images=13) if isinstance(ask, Select) and ask.round else reply
+    def lie(message, reply):
+        return replace(reply, images=13) if isinstance(message, Select) and message.round else reply
 
     _, reports = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
     assert reports[1].dropped == {LIAR: "Select: has 13 images, but had 12 before"}
@@ -85,7 +85,7 @@ def test_a_size_that_changes():
     assert grown == "tested 11 images, and 10 before"
 
 
-def consistent(ask, reply):
+def consistent(message, reply):
     """Says all along that it has a million times its images, and is as sure of them."""
     match reply:
         case Estimated(counts=counts) if counts is not None:
@@ -129,7 +129,7 @@ def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():
     assert report.dropped[LIAR].startswith("Adapt: a class has fewer than no images")
     assert report.missed_refresh == (LIAR,)
     assert last.members == HONEST
-    other, _ = played(config_of(priors={"logit_bias": True}), lambda ask, reply: reply)
+    other, _ = played(config_of(priors={"logit_bias": True}), lambda message, reply: reply)
     assert np.isfinite(last.prior_model.logit_bias).all() and other.members == (HONEST[0], LIAR, *HONEST[1:])
 
 
@@ -137,10 +137,10 @@ def test_one_guard_cannot_have_the_average_taken_back_nor_keep_it():
     config = config_of(rounds=3)
     images = {}
 
-    def cries(ask, reply):
+    def cries(message, reply):
         if isinstance(reply, Trained) and reply.checks and reply.checks[0]:
             found = Checks(*reply.checks)
-            images[ask.round] = found.images
+            images[message.round] = found.images
             return replace(reply, checks=tuple(found._replace(loss_came=1000.0 * found.images)))
         return reply
 
@@ -165,14 +165,14 @@ def test_what_a_guard_can_have_found(checks, why):
 
 
 def test_with_noise_all_weigh_the_same():
-    config = RunConfig.from_mapping({"privacy": {"noise": 1.0}}, "test")
+    config = RunConfig.from_mapping({"privacy": {"noise_multiplier": 1.0}}, "test")
     assert "weigh more" in contradiction(Claims(), Train(0, START), Trained(START, 2, 0.5), CLASSES, config)
     assert contradiction(Claims(), Train(0, START), Trained(START, 1, 0.5), CLASSES, config) is None
 
 
 def test_every_reason_of_every_drop_is_kept():
-    def lie(ask, reply):
-        match ask:
+    def lie(message, reply):
+        match message:
             case Train():
                 return replace(reply, examples=10**6)
             case Evaluate():
@@ -204,7 +204,7 @@ def test_who_missed_a_refresh_is_named_until_it_is_back(tmp_path):
     federation.lost = {("client-2", "Estimate", 0)}
     missed, state = [], start()
     while state.round < 5:
-        state, report = play_round(config, federation, state)
+        state, report = run_round(config, federation, state)
         missed.append(report.missed_refresh)
         # What the server knows of its clients survives a stop.
         rounds = tuple({"round": number} for number in range(state.round))
@@ -219,18 +219,20 @@ def outcome_of(rounds):
 
 
 def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is():
-    config = config_of(priors={"logit_bias": True}, privacy={"secure_sums": True})
+    config = config_of(priors={"logit_bias": True}, privacy={"secure_aggregation": True})
 
-    def lie(ask, reply):
-        if isinstance(ask, Adapt) and reply.masked is not None:
+    def lie(message, reply):
+        if isinstance(message, Adapt) and reply.masked is not None:
             return Adapted(None, reply.masked - np.uint64(1000 << 32))  # a thousand images of each class fewer
         return reply
 
-    with pytest.raises(NoClientAnswered, match=r"step Adapt: .*a client sent rubbish, and secure sums hide which"):
+    with pytest.raises(
+        NoClientReplied, match=r"step Adapt: .*a client sent rubbish, and secure aggregation hide which"
+    ):
         played(config, lie)
 
 
 def test_in_a_secure_sum_there_is_nothing_to_bound():
-    config = config_of(sharing={"robust": "median"}, privacy={"secure_sums": True})
-    with pytest.raises(ConfigError, match=r"sharing.robust: median needs single sites' updates"):
-        played(config, lambda ask, reply: reply)
+    config = config_of(sharing={"robust": "median"}, privacy={"secure_aggregation": True})
+    with pytest.raises(ConfigError, match=r"sharing.robust: median needs single updates"):
+        played(config, lambda message, reply: reply)

@@ -8,17 +8,17 @@ import pytest
 
 from fakes import CLASSES, WIDTH, FakeLearner, SkewedLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.errors import CannotAnswer, NoClientAnswered
+from fedcopl.errors import CannotReply, NoClientReplied
+from fedcopl.federation.aggregation import PlainAggregator
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState, is_worth_training, prior_settings
-from fedcopl.federation.seam import Asking, RoundReport
-from fedcopl.federation.server import play_round
-from fedcopl.federation.sums import PlainSums
+from fedcopl.federation.server import run_round
+from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
 from fedcopl.priors.posterior import PosteriorModel, uniform
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 PROBS = np.array([[0.8, 0.1, 0.1], [0.5, 0.3, 0.2]])
@@ -28,13 +28,13 @@ NO_FEATURES = {"prototypes": False}
 
 
 def config_of(rounds=1, **sections):
-    return RunConfig.from_mapping({"rounds": rounds, "train": {"held_out": 0}, **sections}, "test")
+    return RunConfig.from_mapping({"rounds": rounds, "train": {"holdout": 0}, **sections}, "test")
 
 
-def client_of(probs=PROBS, least_images=0, **sections):
+def client_of(probs=PROBS, min_images=0, **sections):
     learner = FakeLearner()
     learner.log_probs = np.log(np.asarray(probs, np.float64))
-    return Client(learner, config_of(**sections), least_images=least_images)
+    return Client(learner, config_of(**sections), min_images=min_images)
 
 
 def with_priors(logit_bias, class_prior=None, images=2):
@@ -50,14 +50,14 @@ def with_priors(logit_bias, class_prior=None, images=2):
 def test_pseudo_labels_are_made_with_the_priors():
     # The bias (-log 4, 0, 0) turns 0.8 0.1 0.1 into 0.2 0.1 0.1 of 0.4, and 0.5 0.3 0.2 into 0.125 0.3 0.2 of 0.625.
     client = client_of(labels={"confidence_filter": False, "entropy_filter": False})
-    reply, state = client.answer(Estimate(0, VISUAL), with_priors([-math.log(4), 0, 0]))
+    reply, state = client.handle(Estimate(0, VISUAL), with_priors([-math.log(4), 0, 0]))
     assert reply.counts.tolist() == [1, 1, 0]
     assert np.exp(state.log_probs) == pytest.approx(np.array([[0.5, 0.25, 0.25], [0.2, 0.48, 0.32]]))
 
 
 def test_the_class_prior_of_the_client_is_in_its_labels():
     # 0.5 0.3 0.2 with a class prior of 0.2 0.6 0.2: 0.10 0.18 0.04 of 0.32.
-    _, state = client_of().answer(Estimate(0, VISUAL), with_priors(np.zeros(3), [0.2, 0.6, 0.2]))
+    _, state = client_of().handle(Estimate(0, VISUAL), with_priors(np.zeros(3), [0.2, 0.6, 0.2]))
     assert np.exp(state.log_probs[1]) == pytest.approx([10 / 32, 18 / 32, 4 / 32])
 
 
@@ -69,9 +69,9 @@ def test_accuracy_is_measured_with_the_priors_but_that_of_zero_shot_clip_is_not(
             seen.append(prior.class_prior)
             return 0, 0
 
-    client, state = replace(client_of(), exam=Spy()), with_priors(np.zeros(3))
-    for ask in (Evaluate(0, VISUAL), Evaluate(0, None), Evaluate(0, None, "priors")):
-        client.answer(ask, state)
+    client, state = replace(client_of(), test_set=Spy()), with_priors(np.zeros(3))
+    for message in (Evaluate(0, VISUAL), Evaluate(0, None), Evaluate(0, None, "priors")):
+        client.handle(message, state)
     assert seen[0].tolist() == seen[2].tolist() == [1 / 3] * 3
     assert seen[1] is None
 
@@ -87,9 +87,9 @@ def test_new_images_are_predicted_with_the_priors():
 def test_labels_of_which_too_many_are_expected_wrong_are_not_trained_on(confidence, trains):
     rest = (1 - confidence) / 2
     client = client_of([[confidence, rest, rest]] * 4, labels={"global_allocation": False})
-    _, state = client.answer(Estimate(0, VISUAL), with_priors(np.zeros(3), images=4))
-    _, state = client.answer(Select(0, 0, None, 1), state)
-    reply, _ = client.answer(Train(0, VISUAL), state)
+    _, state = client.handle(Estimate(0, VISUAL), with_priors(np.zeros(3), images=4))
+    _, state = client.handle(Select(0, 0, None, 1), state)
+    reply, _ = client.handle(Train(0, VISUAL), state)
     assert (len(client.learner.trained_with) == 1) == trains
     assert (reply.examples == 4) == trains
     assert reply.checks == (() if trains else (0, 0, 0, 0, 0, 1))
@@ -108,19 +108,19 @@ def test_expected_shares_of_correct_labels():
 def test_a_client_keeps_its_own_class_prior_if_that_is_switched_on(label_shift, first):
     # Twenty images of 0.9 0.05 0.05 are most likely all of class 0.
     client = client_of(MOSTLY_FIRST, priors={**NO_BIAS, "label_shift": label_shift})
-    reply, state = client.answer(Adapt(0, 0), ClientState())
+    reply, state = client.handle(Adapt(0, 0), ClientState())
     assert reply == Adapted(None)
     assert state.prior.class_prior[0] == pytest.approx(first, abs=1e-3)
 
 
 def test_by_noisy_totals_a_client_decides_alone_about_its_class_prior():
-    config = config_of(privacy={"noise": 1.0})
+    config = config_of(privacy={"noise_multiplier": 1.0})
     learner = FakeLearner()
     learner.log_probs = np.log(np.array(MOSTLY_FIRST))
     client, state = Client(learner, config, secret=bytes(32)), ClientState()
     for step in range(4):
         even = np.full(CLASSES, 100.0)  # predicted equally often: no bias
-        reply, state = client.answer(Adapt(0, step, (even,) * (step > 0)), state)
+        reply, state = client.handle(Adapt(0, step, (even,) * (step > 0)), state)
     assert reply == Adapted(None)
     assert state.prior.model.logit_bias == pytest.approx(np.zeros(CLASSES))
     assert state.prior.class_prior[0] == pytest.approx(1.0, abs=1e-3)
@@ -128,8 +128,8 @@ def test_by_noisy_totals_a_client_decides_alone_about_its_class_prior():
 
 def test_a_known_class_prior_is_used_by_every_client():
     known, client = np.array([0.2, 0.3, 0.5]), client_of(priors=NO_FEATURES)
-    _, state = client.answer(Adapt(0, 0, class_prior=known), ClientState())
-    reply, _ = client.answer(Adapt(0, 1, (state.prior.sent,), known), state)
+    _, state = client.handle(Adapt(0, 0, class_prior=known), ClientState())
+    reply, _ = client.handle(Adapt(0, 1, (state.prior.sent,), known), state)
     # Alone, the bias that removes 1.3 0.4 0.3 of 2 leaves 0.8/1.3 : 0.1/0.4 : 0.1/0.3 times the prior, and so on.
     first, second = (PROBS / [1.3, 0.4, 0.3] * known).tolist()
     expected = np.array(first) / sum(first) + np.array(second) / sum(second)
@@ -138,23 +138,23 @@ def test_a_known_class_prior_is_used_by_every_client():
 
 def test_the_estimation_runs_on_zero_shot_clip_and_computes_its_log_probabilities_once():
     client, state = client_of(priors=NO_FEATURES), ClientState(own={"text": np.full((1, 3), 9, np.float32)})
-    _, state = client.answer(Adapt(0, 0), state)
-    client.answer(Adapt(0, 1, (state.prior.sent,)), state)
+    _, state = client.handle(Adapt(0, 0), state)
+    client.handle(Adapt(0, 1, (state.prior.sent,)), state)
     assert client.learner.asked_with == [None]
 
 
 # What a client refuses.
 
 
-def two_members(steps, least_images=0, probs=None):
+def two_members(steps, min_images=0, probs=None):
     """A client with 12 images and another with 60, after some steps; the first one's state and the last totals."""
     learners = FakeLearner(1), SkewedLearner(0)
     if probs is not None:
         learners[0].log_probs = np.log(np.asarray(probs))
-    members = [Client(learner, config_of(), least_images=least_images) for learner in learners]
+    members = [Client(learner, config_of(), min_images=min_images) for learner in learners]
     states, totals = [ClientState()] * 2, ()
     for step in range(steps):
-        answers = [one.answer(Adapt(0, step, totals), state) for one, state in zip(members, states, strict=True)]
+        answers = [one.handle(Adapt(0, step, totals), state) for one, state in zip(members, states, strict=True)]
         states = [state for _, state in answers]
         totals = (answers[0][0].sums + answers[1][0].sums,)
     return members[0], states[0], totals[0]
@@ -163,11 +163,11 @@ def two_members(steps, least_images=0, probs=None):
 def test_totals_over_the_images_of_others_are_refused():
     # Most of its images are of class 0, most of the other's are of class 1: the other's 60 do not contain its 60.
     client, other = (Client(SkewedLearner(number), config_of()) for number in range(2))
-    sent, state = client.answer(Adapt(0, 0), ClientState())
-    elsewhere, _ = other.answer(Adapt(0, 0), ClientState())
-    with pytest.raises(CannotAnswer, match="step 1 of the priors are impossible: the totals do not contain this"):
-        client.answer(Adapt(0, 1, (elsewhere.sums,)), state)
-    assert client.answer(Adapt(0, 1, (sent.sums + elsewhere.sums,)), state)[0].sums is not None
+    sent, state = client.handle(Adapt(0, 0), ClientState())
+    elsewhere, _ = other.handle(Adapt(0, 0), ClientState())
+    with pytest.raises(CannotReply, match="step 1 of the priors are impossible: the totals do not contain this"):
+        client.handle(Adapt(0, 1, (elsewhere.sums,)), state)
+    assert client.handle(Adapt(0, 1, (sent.sums + elsewhere.sums,)), state)[0].sums is not None
 
 
 def test_totals_without_a_class_of_the_own_images_are_refused():
@@ -176,32 +176,32 @@ def test_totals_without_a_class_of_the_own_images_are_refused():
     moved = total.reshape(-1, CLASSES).copy()
     moved[:, 1] += moved[:, 0]
     moved[:, 0] = 0
-    with pytest.raises(CannotAnswer, match="do not contain this client's own images"):
-        client.answer(Adapt(0, 2, (moved.ravel(),)), state)
+    with pytest.raises(CannotReply, match="do not contain this client's own images"):
+        client.handle(Adapt(0, 2, (moved.ravel(),)), state)
 
 
 def test_totals_of_more_images_than_in_the_first_step_are_refused():
     client, state, total = two_members(2)
-    with pytest.raises(CannotAnswer, match="its classes are not of 72 images in all"):
-        client.answer(Adapt(0, 2, (total + 1,)), state)
+    with pytest.raises(CannotReply, match="its classes are not of 72 images in all"):
+        client.handle(Adapt(0, 2, (total + 1,)), state)
 
 
 def test_no_sum_is_over_fewer_images_than_the_minimum():
-    for least_images, told in ((2, True), (3, False)):
-        client = client_of(least_images=least_images)
+    for min_images, told in ((2, True), (3, False)):
+        client = client_of(min_images=min_images)
         if told:
-            assert client.answer(Adapt(0, 0), ClientState())[0].sums is not None
+            assert client.handle(Adapt(0, 0), ClientState())[0].sums is not None
         else:
-            with pytest.raises(CannotAnswer, match="has fewer than 3 images, the minimum of this site for any sum"):
-                client.answer(Adapt(0, 0), ClientState())
+            with pytest.raises(CannotReply, match="has fewer than 3 images, the minimum of this site for any sum"):
+                client.handle(Adapt(0, 0), ClientState())
 
 
-@pytest.mark.parametrize(("least_images", "withheld"), [(0, False), (5, True)])
-def test_class_feature_sums_of_fewer_images_than_the_minimum_are_withheld(least_images, withheld):
+@pytest.mark.parametrize(("min_images", "withheld"), [(0, False), (5, True)])
+def test_class_feature_sums_of_fewer_images_than_the_minimum_are_withheld(min_images, withheld):
     # Step 6 asks for class sums. Eleven images are nearly certainly of class 0 and one of class 1.
     sure = [[1 - 2e-9, 1e-9, 1e-9]] * 11 + [[1e-9, 1 - 2e-9, 1e-9]]
-    client, state, total = two_members(5, least_images, sure)
-    reply, _ = client.answer(Adapt(0, 5, (total,)), state)
+    client, state, total = two_members(5, min_images, sure)
+    reply, _ = client.handle(Adapt(0, 5, (total,)), state)
     counts = reply.sums.reshape(2, CLASSES, 1 + WIDTH)[:, :, 0]
     assert counts[:, 0] == pytest.approx([11, 11], abs=0.1)
     assert (counts[:, 1] == 0).all() == withheld
@@ -210,30 +210,30 @@ def test_class_feature_sums_of_fewer_images_than_the_minimum_are_withheld(least_
 # The server adds up, and starts again without a client that it has lost.
 
 
-class Losing(LocalClients):
+class Losing(LocalTransport):
     """Loses the replies to some steps of the priors: (client, step), each once."""
 
     def __init__(self, members, lost):
         super().__init__(members)
         self.lost, self.steps = list(lost), []
 
-    def ask(self, questions):
-        adapt = {client: ask.step for client, ask in questions.items() if isinstance(ask, Adapt)}
+    def request(self, questions):
+        adapt = {client: message.step for client, message in questions.items() if isinstance(message, Adapt)}
         self.steps += list(dict.fromkeys(adapt.values()))
         gone = [pair for pair in adapt.items() if pair in self.lost]
         self.lost = [pair for pair in self.lost if pair not in gone]
-        return super().ask(
-            {client: ask for client, ask in questions.items() if (client, adapt.get(client)) not in gone}
+        return super().request(
+            {client: message for client, message in questions.items() if (client, adapt.get(client)) not in gone}
         )
 
 
 def test_totals_are_sums_over_the_clients():
     # 12 images each: 36 in all.
     config = config_of(priors=NO_FEATURES)
-    federation = LocalClients(clients(config))
-    server = Asking(federation, RoundReport(0), CLASSES, config)
+    federation = LocalTransport(clients(config))
+    server = RoundExchange(federation, RoundReport(0), CLASSES, config)
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
-    members, total = PlainSums(config).adaptation(server, federation.clients(), Adapt(0, 0))
+    members, total = PlainAggregator(config).adaptation(server, federation.clients(), Adapt(0, 0))
     assert members == ("client-0", "client-1", "client-2")
     assert total == pytest.approx(sum(np.exp(FakeLearner(number).log_probs).sum(axis=0) for number in range(3)))
     assert total.sum() == pytest.approx(36)
@@ -243,17 +243,17 @@ def test_one_client_counts_as_ten_others_at_most():
     # Four clients have 12 images and one has 600, which count as 120: 168 in all.
     config = config_of(priors=NO_FEATURES)
     members = clients(config, count=4) | {"large": Client(FakeLearner(4, images=600), config)}
-    server = Asking(LocalClients(members), RoundReport(0), CLASSES, config)
+    server = RoundExchange(LocalTransport(members), RoundReport(0), CLASSES, config)
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
-    _, total = PlainSums(config).adaptation(server, tuple(members), Adapt(0, 0))
+    _, total = PlainAggregator(config).adaptation(server, tuple(members), Adapt(0, 0))
     assert total.sum() == pytest.approx(168)
     assert server.report.bounds.in_words() == {"large": "Adapt: 600 images count as 120"}
 
 
 def test_the_class_prior_that_the_study_knows_reaches_the_clients():
     config, known = config_of(priors=NO_FEATURES), np.array([0.2, 0.3, 0.5])
-    federation = LocalClients(clients(config, SkewedLearner))
-    state, _ = play_round(config, federation, replace(start(), class_prior=known))
+    federation = LocalTransport(clients(config, SkewedLearner))
+    state, _ = run_round(config, federation, replace(start(), class_prior=known))
     assert state.prior_model.class_prior.tolist() == known.tolist()
     assert [one.prior.model.class_prior.tolist() for one in federation.states.values()] == [known.tolist()] * 3
 
@@ -261,10 +261,10 @@ def test_the_class_prior_that_the_study_knows_reaches_the_clients():
 def test_after_a_loss_the_estimation_starts_again_without_the_client():
     config = config_of(priors=NO_FEATURES)
     federation = Losing(clients(config, SkewedLearner), [("client-2", 3)])
-    state, _ = play_round(config, federation, start())
+    state, _ = run_round(config, federation, start())
     assert federation.steps == [*range(4), *range(11)]
-    two = LocalClients({name: one for name, one in clients(config, SkewedLearner).items() if name != "client-2"})
-    reference, _ = play_round(config, two, start())
+    two = LocalTransport({name: one for name, one in clients(config, SkewedLearner).items() if name != "client-2"})
+    reference, _ = run_round(config, two, start())
     assert [total.tolist() for total in state.prior_totals] == [total.tolist() for total in reference.prior_totals]
     # The lost client gets the totals of all steps at the end, and computes the same.
     found = federation.states["client-2"].prior
@@ -275,22 +275,22 @@ def test_after_a_loss_the_estimation_starts_again_without_the_client():
 def test_after_three_losses_the_round_ends():
     config = config_of(priors=NO_FEATURES)
     federation = Losing(clients(config, count=5), [(f"client-{number}", number) for number in (1, 2, 3)])
-    with pytest.raises(NoClientAnswered, match="clients were lost in 3 estimations"):
-        play_round(config, federation, start())
+    with pytest.raises(NoClientReplied, match="clients were lost in 3 estimations"):
+        run_round(config, federation, start())
 
 
 def test_the_server_holds_the_sums_of_a_client_to_its_first_reply():
     # Twelve images in the first step, and twenty-four in the second.
-    class Growing(LocalClients):
-        def ask(self, questions):
-            replies = super().ask(questions)
-            ask = questions.get("client-1")
-            if isinstance(ask, Adapt) and ask.step == 1:
+    class Growing(LocalTransport):
+        def request(self, questions):
+            replies = super().request(questions)
+            message = questions.get("client-1")
+            if isinstance(message, Adapt) and message.step == 1:
                 replies["client-1"] = Adapted(2 * replies["client-1"].sums)
             return replies
 
     config = config_of(priors=NO_FEATURES)
-    _, report = play_round(config, Growing(clients(config)), start())
+    _, report = run_round(config, Growing(clients(config)), start())
     assert report.dropped == {"client-1": "Adapt: its classes are not of 12 images in all"}
 
 

@@ -30,9 +30,9 @@ class Recorder(FlakyFederation):
         super().__init__(members)
         self.questions = []
 
-    def ask(self, questions):
+    def request(self, questions):
         self.questions += questions.values()
-        return super().ask(questions)
+        return super().request(questions)
 
 
 def test_priors_are_learnt_before_the_first_round_and_not_again():
@@ -41,9 +41,11 @@ def test_priors_are_learnt_before_the_first_round_and_not_again():
     assert {number for _, kind, number in federation.asked if kind == "Adapt"} == {0}
     assert state.prior_model is not None
     assert all(client.learner.asked_with[0] is None for client in federation._clients.values())  # by plain CLIP
-    assert [ask.round for ask in federation.questions if isinstance(ask, Evaluate) and ask.through == "priors"] == [
-        0
-    ] * 3
+    assert [
+        message.round
+        for message in federation.questions
+        if isinstance(message, Evaluate) and message.through == "priors"
+    ] == [0] * 3
     assert [bool(report.untrained) for report in reports] == [True, False, False]
 
 
@@ -79,9 +81,9 @@ def test_training_is_told_what_the_priors_know():
             self.log_probs = sharp - np.log(np.exp(sharp - sharp.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
             self.log_probs -= sharp.max(axis=1, keepdims=True)
 
-        def train(self, prompts, selection, round, caution=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             seen.append((self.number, selection.index, beside))
-            return super().train(prompts, selection, round, caution, beside)
+            return super().train(prompts, selection, round, lr_factor, beside)
 
     federation = FlakyFederation(clients(config, Listening))
     played(federation, config)

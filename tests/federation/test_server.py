@@ -14,10 +14,10 @@ from hypothesis.extra.numpy import arrays
 from fakes import CLASSES, NO_PRIORS, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
-from fedcopl.errors import ClientFailed, NoClientAnswered
+from fedcopl.errors import ClientFailed, NoClientReplied
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.seam import Labelling
-from fedcopl.federation.server import labelling, look_first, participants, play_round, run, what_is_wrong
+from fedcopl.federation.server import labelling, look_first, participants, run, run_round, validate_reply
+from fedcopl.federation.transport import Labelling
 from fedcopl.messages import (
     Estimate,
     Estimated,
@@ -30,7 +30,7 @@ from fedcopl.messages import (
     payload_bytes,
 )
 from fedcopl.privacy.masked_layout import LARGEST_PROMPT
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 
 def config_of(rounds=4, **sections):
@@ -49,7 +49,7 @@ def reports_of(config, federation, state=None):
 
 def test_a_run_by_hand():
     config = config_of()
-    last, reports = reports_of(config, LocalClients(clients(config)))
+    last, reports = reports_of(config, LocalTransport(clients(config)))
     assert last.round == 4
     assert (last.shared["visual"] == 4).all()  # every client adds 1 a round, so the mean does too
     assert [report.refreshed for report in reports] == [True, False, False, False]
@@ -59,13 +59,13 @@ def test_a_run_by_hand():
 
 def test_refresh_is_every_q_rounds_from_the_first():
     config = config_of(rounds=7, labels={"refresh_every": 3})
-    _, reports = reports_of(config, LocalClients(clients(config)))
+    _, reports = reports_of(config, LocalTransport(clients(config)))
     assert [report.round for report in reports if report.refreshed] == [0, 3, 6]
 
 
 def test_clients_choose_as_the_whole_table_would_have_it():
     config = config_of(rounds=1)
-    federation = LocalClients(clients(config, NoisyLearner))
+    federation = LocalTransport(clients(config, NoisyLearner))
     _, [report] = reports_of(config, federation)
     counts = np.stack([state.counts for state in federation.states.values()])
     assert report.totals.tolist() == counts.sum(axis=0).tolist()
@@ -75,11 +75,11 @@ def test_clients_choose_as_the_whole_table_would_have_it():
 
 def test_the_average_is_weighted_by_the_images_chosen():
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
 
-    config = config_of(rounds=1, train={"held_out": 0})
-    federation = LocalClients(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
+    config = config_of(rounds=1, train={"holdout": 0})
+    federation = LocalTransport(clients(config, lambda i: Constant(i, images=5 + 20 * i)))
     last, _ = reports_of(config, federation)
     chosen = [len(state.selection.index) for state in federation.states.values()]
     expected = (chosen[1] * 1 + chosen[2] * 2) / sum(chosen)
@@ -89,7 +89,7 @@ def test_the_average_is_weighted_by_the_images_chosen():
 @pytest.mark.parametrize("aggregate", ["visual", "text", "both", "none"])
 def test_only_what_is_aggregated_crosses(aggregate):
     config = config_of(rounds=2, sharing={"aggregate": aggregate})
-    federation = LocalClients(clients(config))
+    federation = LocalTransport(clients(config))
     last, reports = reports_of(config, federation, start(aggregate))
     sent = set(start(aggregate).shared)
     assert set(last.shared) == sent
@@ -112,7 +112,7 @@ def test_participation_takes_some_without_repeats_and_all_over_time():
 
 def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():
     config = config_of(rounds=1, sharing={"participation": 0.4})
-    federation = LocalClients(clients(config))
+    federation = LocalTransport(clients(config))
     last, [report] = reports_of(config, federation)
     assert len(report.participants) == 1
     idle = [s for name, s in federation.states.items() if name not in report.participants]
@@ -123,25 +123,25 @@ def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evalua
 
 def test_nobody_has_anything_to_train_on():
     config = config_of(rounds=1, labels={"unseen": "none"})
-    federation = LocalClients(clients(config, lambda i: FakeLearner(i, images=0)))
+    federation = LocalTransport(clients(config, lambda i: FakeLearner(i, images=0)))
     last, [report] = reports_of(config, federation)
     assert report.kept_old_prompt
     assert last.shared["visual"] is START["visual"]
 
 
 def test_zero_shot_asks_without_prompts():
-    assert look_first(LocalClients(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
+    assert look_first(LocalTransport(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
 
 
 def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
     config = config_of(rounds=5, evaluation={"every": 2})
-    _, reports = reports_of(config, LocalClients(clients(config)))
+    _, reports = reports_of(config, LocalTransport(clients(config)))
     assert [bool(report.scores) for report in reports] == [False, True, False, True, True]
 
 
 def test_bytes_are_those_of_the_messages():
-    config = config_of(rounds=2, train={"held_out": 0})
-    _, [first, second] = reports_of(config, LocalClients(clients(config)))
+    config = config_of(rounds=2, train={"holdout": 0})
+    _, [first, second] = reports_of(config, LocalTransport(clients(config)))
     prompt = START["visual"].nbytes
     # round, prompt down for Train and Evaluate; prompt, examples, loss up for Trained; two for Evaluated
     assert second.bytes_down == 3 * 2 * (8 + prompt)
@@ -152,19 +152,19 @@ def test_bytes_are_those_of_the_messages():
 
 def test_a_stopped_run_goes_on_to_the_same_bits():
     config = config_of(rounds=7, labels={"refresh_every": 3})
-    whole, _ = reports_of(config, LocalClients(clients(config, NoisyLearner)))
-    first = LocalClients(clients(config, NoisyLearner))
+    whole, _ = reports_of(config, LocalTransport(clients(config, NoisyLearner)))
+    first = LocalTransport(clients(config, NoisyLearner))
     state = start()
     for _ in range(4):
-        state, _ = play_round(config, first, state)
-    second = LocalClients(clients(config, NoisyLearner), first.states)
+        state, _ = run_round(config, first, state)
+    second = LocalTransport(clients(config, NoisyLearner), first.states)
     resumed = run(config, second, state, ignore)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
 
 
 def test_order_of_clients_does_not_change_a_client():
     config = config_of(rounds=3)
-    one, other = (LocalClients(dict(order(clients(config, NoisyLearner).items()))) for order in (list, reversed))
+    one, other = (LocalTransport(dict(order(clients(config, NoisyLearner).items()))) for order in (list, reversed))
     run(config, one, start("none"), ignore)
     run(config, other, start("none"), ignore)
     for name, state in one.states.items():
@@ -176,12 +176,12 @@ def test_a_broken_client_is_named():
     broken = clients(config)
     broken["client-1"].learner.log_probs = None
     with pytest.raises(ClientFailed, match="client client-1 failed in round 1 at the step Estimate: "):
-        run(config, LocalClients(broken), start(), ignore)
+        run(config, LocalTransport(broken), start(), ignore)
 
 
 def test_nobody_there():
-    with pytest.raises(NoClientAnswered, match="nobody is there to be asked; is anyone connected"):
-        run(config_of(), LocalClients({}), start(), ignore)
+    with pytest.raises(NoClientReplied, match="nobody is there to be asked; is anyone connected"):
+        run(config_of(), LocalTransport({}), start(), ignore)
 
 
 def test_who_missed_the_estimate_waits_for_the_next_one():
@@ -225,7 +225,7 @@ def test_fewer_usable_answers_than_needed_end_the_run_with_the_reasons():
         "round 1, step Train: 2 usable answers from 4 clients, and at least 3 are needed; "
         "client-1: prompt visual is not finite: training diverged, try a lower train.lr; client-2: prompt visual is not"
     )
-    with pytest.raises(NoClientAnswered, match=re.escape(wanted)):
+    with pytest.raises(NoClientReplied, match=re.escape(wanted)):
         run(config, federation, start(), ignore)
     del federation.spoiled["client-2", "Train", 0]
     assert reports_of(config, federation)[1][0].participants == ("client-0", "client-2", "client-3")
@@ -238,14 +238,14 @@ def test_who_is_missing_counts_as_one_who_gave_rubbish():
     federation.spoiled = {("client-2", "Train", 0): RUBBISH["not finite"]}
     federation.lost = {("client-0", "Train", 0)}
     with pytest.raises(
-        NoClientAnswered, match=r"1 usable answer from 3 clients.*; client-2: prompt.*; client-0: gave no"
+        NoClientReplied, match=r"1 usable answer from 3 clients.*; client-2: prompt.*; client-0: gave no"
     ):
         run(config, federation, start(), ignore)
 
 
 def test_no_more_answers_are_needed_than_questions_were_asked():
     config = config_of(rounds=1, sharing={"participation": 0.4})
-    federation = LocalClients(clients(config))
+    federation = LocalTransport(clients(config))
     federation.least = 3
     assert len(reports_of(config, federation)[1][0].participants) == 1
 
@@ -254,7 +254,7 @@ def test_a_long_list_of_reasons_is_cut():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=5))
     federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in range(5)}
-    with pytest.raises(NoClientAnswered, match=r"0 usable answers.*client-2: [^;]*; and 2 more$"):
+    with pytest.raises(NoClientReplied, match=r"0 usable answers.*client-2: [^;]*; and 2 more$"):
         run(config, federation, start(), ignore)
 
 
@@ -295,21 +295,21 @@ def test_counts_must_be_one_whole_number_per_class(counts):
 
 
 def test_counts_with_noise_may_be_below_zero_but_not_beyond_all_bounds():
-    ask = Estimate(0, {"visual": GOOD})
-    assert what_is_wrong(ask, Estimated(np.array([-5, 1, 1])), CLASSES, has_noise=True) is None
-    assert "more than 2,147,483,648" in what_is_wrong(
-        ask, Estimated(np.array([-(2**63), 1, 1])), CLASSES, has_noise=True
+    message = Estimate(0, {"visual": GOOD})
+    assert validate_reply(message, Estimated(np.array([-5, 1, 1])), CLASSES, has_noise=True) is None
+    assert "more than 2,147,483,648" in validate_reply(
+        message, Estimated(np.array([-(2**63), 1, 1])), CLASSES, has_noise=True
     )
 
 
 @pytest.mark.parametrize("reply", [Evaluated(1, 2**40), Evaluated(3, 2), Evaluated(-1, 2), Evaluated(1.5, 2)])
 def test_scores_must_be_numbers_of_images(reply):
-    assert what_is_wrong(Evaluate(0, None), reply, CLASSES)
+    assert validate_reply(Evaluate(0, None), reply, CLASSES)
 
 
 def test_somebody_elses_names_make_no_endless_reason():
     strange = Trained({"x" * 10**6: GOOD}, 3, 0.1)
-    assert len(what_is_wrong(Train(0, {"visual": GOOD}), strange, CLASSES)) == 300
+    assert len(validate_reply(Train(0, {"visual": GOOD}), strange, CLASSES)) == 300
 
 
 numbers = st.integers(0, 10**400) | st.integers(-5, 2**32)
@@ -343,7 +343,7 @@ def test_one_clients_numbers_end_no_run_and_spoil_no_record(kind, data):
 @pytest.mark.parametrize("rule", ["argmax", "column", "leaderboard"])
 def test_honest_clients_may_choose_an_image_for_several_classes(rule):
     config = config_of(rounds=2, labeler="fpl", labels={"fpl_rule": rule})
-    _, reports = reports_of(config, LocalClients(clients(config)))
+    _, reports = reports_of(config, LocalTransport(clients(config)))
     assert all(report.dropped == {} and len(report.participants) == 3 for report in reports)
     assert reports[0].labelling.chosen <= reports[0].labelling.images == 36
 
@@ -360,12 +360,12 @@ def test_honest_clients_may_choose_an_image_for_several_classes(rule):
     ],
 )
 def test_a_choice_must_be_one_of_its_own_images(reply, why):
-    assert why in (what_is_wrong(Select(0, 0, None, 2), reply, CLASSES) or "")
+    assert why in (validate_reply(Select(0, 0, None, 2), reply, CLASSES) or "")
 
 
 @pytest.mark.parametrize("reply", [Selected(None, None, None), Selected(0, 0, None), Selected(1, 2, 2)])
 def test_a_choice_may_be_kept_secret(reply):
-    assert what_is_wrong(Select(0, 0, None, 2), reply, CLASSES) is None
+    assert validate_reply(Select(0, 0, None, 2), reply, CLASSES) is None
 
 
 def test_what_refreshes_did_is_added_up_over_the_clients():
@@ -380,7 +380,7 @@ def test_what_refreshes_did_is_added_up_over_the_clients():
 
 def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
     config = config_of(rounds=3, labels={"refresh_every": 2})
-    _, reports = reports_of(config, LocalClients(clients(config)))
+    _, reports = reports_of(config, LocalTransport(clients(config)))
     first, between, second = (report.labelling for report in reports)
     assert (first.images, first.compared, between) == (36, 0, None)  # three clients of twelve images
     assert (second.compared, second.unchanged) == (36, 36)  # these clients do not change their minds
@@ -388,38 +388,38 @@ def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
 
 
 def test_a_good_reply_has_nothing_wrong():
-    assert what_is_wrong(Train(0, {"visual": GOOD}), Trained({"visual": GOOD}, 3, 0.1), CLASSES) is None
+    assert validate_reply(Train(0, {"visual": GOOD}), Trained({"visual": GOOD}, 3, 0.1), CLASSES) is None
 
 
 def test_all_rubbish_ends_the_run_with_the_reason():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=1))
     federation.spoiled = {("client-0", "Train", 0): RUBBISH["not finite"]}
-    with pytest.raises(NoClientAnswered, match="client-0: prompt visual is not finite"):
+    with pytest.raises(NoClientReplied, match="client-0: prompt visual is not finite"):
         run(config, federation, start(), ignore)
 
 
 def test_fresh_states_are_empty():
-    assert LocalClients(clients(config_of())).states["client-0"] == ClientState()
+    assert LocalTransport(clients(config_of())).states["client-0"] == ClientState()
 
 
 def test_everyone_trains_first_where_the_method_says_so():
     config = config_of(sharing={"participation": 0.34})
-    federation = LocalClients(clients(config))
-    first, report = play_round(config, federation, replace(start(), everyone_first=True))
+    federation = LocalTransport(clients(config))
+    first, report = run_round(config, federation, replace(start(), everyone_first=True))
     assert report.participants == ("client-0", "client-1", "client-2")
-    _, report = play_round(config, federation, first)
+    _, report = run_round(config, federation, first)
     assert len(report.participants) == 1
 
 
 def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
     config = config_of()
-    federation, sent = LocalClients(clients(config)), []
-    ask = federation.ask
-    monkeypatch.setattr(federation, "ask", lambda questions: (sent.append(dict(questions)), ask(questions))[1])
-    first, report = play_round(config, federation, replace(start(), neighbours=1))
+    federation, sent = LocalTransport(clients(config)), []
+    message = federation.request
+    monkeypatch.setattr(federation, "request", lambda questions: (sent.append(dict(questions)), message(questions))[1])
+    first, report = run_round(config, federation, replace(start(), neighbours=1))
     assert set(first.uploads) == {"client-0", "client-1", "client-2"}
-    play_round(config, federation, first)
+    run_round(config, federation, first)
     before, after = (asked for asked in sent if isinstance(next(iter(asked.values())), Train))
     assert all(question.experts == () for question in before.values())
     for client, question in after.items():
@@ -429,14 +429,14 @@ def test_neighbours_are_sent_once_a_client_has_sent_its_own(monkeypatch):
 
 def test_without_neighbours_no_upload_is_kept():
     config = config_of()
-    state, _ = play_round(config, LocalClients(clients(config)), start())
+    state, _ = run_round(config, LocalTransport(clients(config)), start())
     assert state.uploads == {}
 
 
 class Pulled(FakeLearner):
     """How sure it is of what it sees is in its visual prompt, to which training adds 1."""
 
-    def examine(self, prompts, index):
+    def log_probabilities_of(self, prompts, index):
         logits = self.log_probs[index] * (1 + prompts["visual"][0, 0])
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
@@ -444,16 +444,16 @@ class Pulled(FakeLearner):
 def test_an_average_that_harms_all_together_is_taken_back():
     # The clients' exams find +1 good; an average of -1 that a server made of rubbish they find harmful.
     config = config_of(rounds=4)
-    federation = LocalClients(clients(config, Pulled))
-    state, _ = play_round(config, federation, start())
+    federation = LocalTransport(clients(config, Pulled))
+    state, _ = run_round(config, federation, start())
     assert (state.shared["visual"] == 1).all()
     assert (state.good["visual"] == 0).all()
     spoilt = replace(state, shared={"visual": np.full((2, 3), -1, np.float32)}, good=state.shared)
-    after, report = play_round(config, federation, spoilt)
+    after, report = run_round(config, federation, spoilt)
     assert report.average_undone
     assert report.checks.average_harmed == 2  # the third has chosen none of its exam
     assert (after.shared["visual"] == 1).all()
     assert after.good is None
-    after, report = play_round(config, federation, after)
+    after, report = run_round(config, federation, after)
     assert not report.average_undone
     assert (after.shared["visual"] == 2).all()

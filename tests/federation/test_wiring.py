@@ -10,27 +10,27 @@ from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
-from fedcopl.messages import Ask, Estimate, Evaluate, Select, Train
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.messages import Estimate, Evaluate, Request, Select, Train
+from fedcopl.simulation.local_transport import LocalTransport
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 NO_FILTERS = {"confidence_filter": False, "entropy_filter": False}
 
 
 def config_of(**sections):
-    return RunConfig.from_mapping({"priors": NO_PRIORS, "train": {"held_out": 0}, **sections}, "test")
+    return RunConfig.from_mapping({"priors": NO_PRIORS, "train": {"holdout": 0}, **sections}, "test")
 
 
-class Overheard(LocalClients):
+class Overheard(LocalTransport):
     """Writes down every question."""
 
     def __init__(self, clients):
         super().__init__(clients)
-        self.questions: list[Ask] = []
+        self.questions: list[Request] = []
 
-    def ask(self, questions):
+    def request(self, questions):
         self.questions += questions.values()
-        return super().ask(questions)
+        return super().request(questions)
 
     def of(self, kind):
         return [question for question in self.questions if isinstance(question, kind)]
@@ -67,8 +67,8 @@ def test_a_class_nobody_is_sure_of_grows_with_the_refreshes_and_is_shared_by_all
 
 def test_k_is_how_many_are_in_the_sum_and_not_how_many_there_are():
     class OneIsAway(Overheard):
-        def ask(self, questions):
-            return {name: reply for name, reply in super().ask(questions).items() if name != "client-2"}
+        def request(self, questions):
+            return {name: reply for name, reply in super().request(questions).items() if name != "client-2"}
 
     config = config_of(rounds=1)
     federation = OneIsAway(clients(config))
@@ -96,7 +96,7 @@ CONTRARY = [[0.6, 0.2, 0.2], [0.45, 0.549999, 0.000001]]
 
 def counted(probs, **labels):
     client = Client(looking_like(probs), config_of(labels=labels))
-    return client.answer(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
+    return client.handle(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
 
 
 def test_tau_1_and_tau_2_are_the_levels_of_confidence_and_of_entropy():
@@ -114,7 +114,7 @@ def test_each_filter_can_be_switched_off_alone(off, counts):
 def last_quota(**labels):
     """At the third refresh of a client alone, with u = (1, 3, 0)."""
     config = config_of(rounds=3, labels={"refresh_every": 1, **NO_FILTERS, **labels})
-    federation = LocalClients(clients(config, lambda i: looking_like(ONE_AND_TWO, i), count=1))
+    federation = LocalTransport(clients(config, lambda i: looking_like(ONE_AND_TWO, i), count=1))
     played(config, federation)
     return federation.states["client-0"].quota.tolist()
 
@@ -132,8 +132,8 @@ def test_who_may_be_chosen_for_a_class_is_that_of_the_settings(candidates, chose
     # u = T = (3, 1, 0), S = 4, M = 4/3: quotas 2, 2 and, of the class nobody saw, ceil(4/3 / 2) = 1. No image is taken
     # for class 2; among all, image 3 is the likeliest with 0.2, and image 1, wanted by class 1 too, is likelier of 0.
     client = Client(looking_like(ORDERED), config_of(labels={"candidates": candidates, **NO_FILTERS}))
-    _, state = client.answer(Estimate(0, VISUAL), ClientState())
-    _, state = client.answer(Select(0, 0, np.array([3, 1, 0]), 1), state)
+    _, state = client.handle(Estimate(0, VISUAL), ClientState())
+    _, state = client.handle(Select(0, 0, np.array([3, 1, 0]), 1), state)
     assert state.quota.tolist() == [2, 2, 1]
     assert dict(zip(state.selection.index.tolist(), state.selection.label.tolist(), strict=True)) == chosen
 
@@ -156,56 +156,56 @@ class Spy:
 def trained_client(**sections):
     learner = looking_like(ORDERED, number=7)  # training adds 7 to the text prompt
     client = Client(learner, config_of(labels={"global_allocation": False}, **sections), Spy())
-    _, state = client.answer(Estimate(0, VISUAL), ClientState())
-    _, state = client.answer(Select(0, 0, None, 1), state)
-    _, state = client.answer(Train(0, VISUAL), state)
+    _, state = client.handle(Estimate(0, VISUAL), ClientState())
+    _, state = client.handle(Select(0, 0, None, 1), state)
+    _, state = client.handle(Train(0, VISUAL), state)
     return client, state
 
 
 def test_relabelling_evaluating_and_training_are_by_the_clients_own_text_prompt():
     client, state = trained_client()
     sent = {"visual": VISUAL["visual"] + 1}
-    client.answer(Estimate(5, sent), state)
-    client.answer(Evaluate(5, sent), state)
-    client.answer(Train(6, sent), state)
-    for used in (client.learner.asked_with[-1], client.exam.prompts[-1], client.learner.trained_with[-1]):
+    client.handle(Estimate(5, sent), state)
+    client.handle(Evaluate(5, sent), state)
+    client.handle(Train(6, sent), state)
+    for used in (client.learner.asked_with[-1], client.test_set.prompts[-1], client.learner.trained_with[-1]):
         assert (used["text"] == 7).all()
         assert used["visual"] is sent["visual"]
 
 
 def test_zero_shot_is_asked_for_without_any_prompt():
     client, state = trained_client()
-    client.answer(Evaluate(0, None), state)
-    assert client.exam.prompts == [None]
+    client.handle(Evaluate(0, None), state)
+    assert client.test_set.prompts == [None]
 
 
 def test_what_is_averaged_is_not_kept_at_home():
     client, state = trained_client()
     assert set(state.own) == {"text"}
-    _, state = client.answer(Train(1, {**VISUAL, "text": START["text"]}), replace(state, own={}))
+    _, state = client.handle(Train(1, {**VISUAL, "text": START["text"]}), replace(state, own={}))
     assert state.own == {}
 
 
 def test_the_learner_is_told_the_round_and_what_was_chosen():
     class Noting(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0, beside=None):
-            noted.append((round, selection.index.tolist(), selection.label.tolist(), caution))
+        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+            noted.append((round, selection.index.tolist(), selection.label.tolist(), lr_factor))
             return prompts, 0.5
 
     noted = []
     learner = Noting()
     learner.log_probs = np.log(np.array(ORDERED))
     client = Client(learner, config_of(labels={"global_allocation": False}))
-    _, state = client.answer(Estimate(0, VISUAL), ClientState())
-    _, state = client.answer(Select(0, 0, None, 1), state)
-    client.answer(Train(3, VISUAL), state)
+    _, state = client.handle(Estimate(0, VISUAL), ClientState())
+    _, state = client.handle(Select(0, 0, None, 1), state)
+    client.handle(Train(3, VISUAL), state)
     assert noted == [(3, [0, 2], [0, 1], 1.0)]
 
 
 def test_relabelling_changes_what_is_trained_on():
     client, state = trained_client()
     client.learner.log_probs = np.log(np.array(ORDERED))[:, ::-1]
-    _, state = client.answer(Estimate(5, VISUAL), state)
-    _, state = client.answer(Select(5, 1, None, 1), state)
+    _, state = client.handle(Estimate(5, VISUAL), state)
+    _, state = client.handle(Select(5, 1, None, 1), state)
     assert state.selection.label.tolist() == [1, 2]
     assert np.exp(state.confidence).tolist() == pytest.approx([0.8, 0.9])

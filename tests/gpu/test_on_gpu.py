@@ -17,7 +17,7 @@ from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.run.cost_model import RunSize, look_memory, step_memory
 from fedcopl.simulation.simulate import simulate
-from fedcopl_experiments.workers import devices
+from fedcopl_experiments.grid_workers import devices
 from methods.toolbox import CHOSEN, config_of, images, learner_of, trained
 from small_digits import SITE_ALONE, small_digits
 

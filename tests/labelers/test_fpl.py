@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.labelers.base import grown_capacity, sure_images
+from fedcopl.labelers.base import confident_images, grown_capacity
 from fedcopl.labelers.fpl import select_top
 
 # The worked numbers were made with the authors' program (BatsResearch/menghini-neurips23-code, commit b387624).
@@ -72,16 +72,16 @@ def test_argmax_by_hand(per_class, expected):
 
 def test_only_among_the_sure_ones():
     # Confidences .70 .90 .80 .60 .75 .55 .45 .85: the upper half are images 1, 2, 4 and 7.
-    sure = sure_images(np.log(WORKED), 0.5)
+    sure = confident_images(np.log(WORKED), 0.5)
     assert sure.tolist() == [1, 2, 4, 7]
     chosen = select_top(np.log(WORKED), 3, among=sure)
     assert (chosen.index.tolist(), chosen.label.tolist()) == ([1, 2, 7, 4], [0, 0, 1, 1])
 
 
 def test_some_are_always_sure():
-    assert sure_images(np.log(np.full((3, 2), 0.5)), 0.9).tolist() == [0, 1, 2]  # all alike
-    assert sure_images(np.log(WORKED), 1).tolist() == [1]
-    assert sure_images(np.zeros((0, 3)), 0.5).tolist() == []
+    assert confident_images(np.log(np.full((3, 2), 0.5)), 0.9).tolist() == [0, 1, 2]  # all alike
+    assert confident_images(np.log(WORKED), 1).tolist() == [1]
+    assert confident_images(np.zeros((0, 3)), 0.5).tolist() == []
 
 
 def test_column_by_hand():

@@ -9,7 +9,7 @@ from fedcopl.config import RunConfig
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import ImageFiles
 from fedcopl.rng import stream
-from fedcopl.run.believed_labels import write_images, write_labels
+from fedcopl.run.pseudo_labels import write_images, write_labels
 
 CLASSES = ("cat", "dog", "small dog", "horse")
 NASTY = [

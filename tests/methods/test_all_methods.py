@@ -140,7 +140,7 @@ def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
     learner = ClipLearner(PromptedModel(method, encoder()), images(), start, method.config, 0)
     for use in (
         lambda: learner.log_probabilities(start),
-        lambda: learner.examine(start, np.arange(2)),
+        lambda: learner.log_probabilities_of(start, np.arange(2)),
         lambda: learner.train(start, CHOSEN, 0),
     ):
         with pytest.raises(LookupError, match=says):
@@ -189,6 +189,6 @@ def test_arrays_that_are_no_prompts_start_in_their_own_shape():
             return {**super().shapes(clip, classes), "bias": (classes,)}
 
     model = encoder()
-    start = WithBias(config_of("fedcopl", "start=quiet")).start(model.clip, model.classes)
+    start = WithBias(config_of("fedcopl", "init=neutral")).start(model.clip, model.classes)
     assert start["bias"].shape == (model.classes,)
     assert abs(start["bias"]).max() < 0.2  # small, whatever kind of start: 0.02 is the standard deviation

@@ -17,7 +17,7 @@ from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method, prompted_model
-from fedcopl.methods.learner import ClipExam, ClipLearner, score_everywhere
+from fedcopl.methods.learner import ClipLearner, ClipTestSet, score_everywhere
 from fedcopl.methods.prompted_model import PromptedModel
 from fedcopl.methods.prompts import initial_prompts, visual_shape
 from fedcopl.methods.trainer import SGD, learning_rate
@@ -67,7 +67,7 @@ def learner_of(encoder, images, number=0, config=None):
 
 
 def exam_of(encoder, images, truth):
-    return ClipExam(PromptedModel(choose_method(config_of()), encoder), images, truth)
+    return ClipTestSet(PromptedModel(choose_method(config_of()), encoder), images, truth)
 
 
 CHOSEN = Selection(np.arange(40), np.arange(40) % 10)
@@ -236,34 +236,34 @@ def test_relative_steps_do_not_mind_how_long_a_prompt_is(encoder, images):
 def test_caution_is_a_factor_on_the_learning_rate(encoder, images):
     slow = learner_of(encoder, images, config=config_of(lr=0.1))
     fast = learner_of(encoder, images, config=config_of(lr=0.2))
-    one, other = slow.train(slow.initial(), CHOSEN, 0), fast.train(fast.initial(), CHOSEN, 0, caution=0.5)
+    one, other = slow.train(slow.initial(), CHOSEN, 0), fast.train(fast.initial(), CHOSEN, 0, lr_factor=0.5)
     assert all(np.array_equal(one[0][name], other[0][name]) for name in one[0])
 
 
 def test_examining_is_what_the_trained_model_says(encoder, images):
     learner = learner_of(encoder, images)
     index = np.array([3, 50, 7])
-    found = learner.examine(learner.initial(), index)
+    found = learner.log_probabilities_of(learner.initial(), index)
     np.testing.assert_allclose(found, learner.log_probabilities(learner.initial())[index], atol=1e-5)
 
 
 def test_an_exam_counts_what_is_right(encoder, images, digits):
-    exam = exam_of(encoder, images, digits.labels[:100])
+    test_set = exam_of(encoder, images, digits.labels[:100])
     predicted = learner_of(encoder, images).log_probabilities(None).argmax(1)
-    assert exam.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
+    assert test_set.score(None) == (int((predicted == digits.labels[:100]).sum()), 100)
     prompts = learner_of(encoder, images).initial()
     predicted = learner_of(encoder, images).log_probabilities(prompts).argmax(1)
-    assert exam.score(prompts) == (int((predicted == digits.labels[:100]).sum()), 100)
+    assert test_set.score(prompts) == (int((predicted == digits.labels[:100]).sum()), 100)
 
 
 def test_an_exam_sees_that_the_prompt_changed(encoder, images, digits):
-    exam = exam_of(encoder, images, digits.labels[:100])
+    test_set = exam_of(encoder, images, digits.labels[:100])
     start = learner_of(encoder, images).initial()
     loud = {name: value * 50 for name, value in start.items()}
     fresh = exam_of(encoder, images, digits.labels[:100]).predict(loud)
-    exam.predict(start)
-    assert torch.equal(exam.predict(loud), fresh)
-    assert not torch.equal(exam.predict(start), fresh)
+    test_set.predict(start)
+    assert torch.equal(test_set.predict(loud), fresh)
+    assert not torch.equal(test_set.predict(start), fresh)
 
 
 def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
@@ -271,12 +271,12 @@ def test_everywhere_is_the_sum_of_all_exams(encoder, images, digits):
     loud = {name: value * 50 for name, value in start.items()}
     model = PromptedModel(choose_method(config_of()), encoder)
     parts = np.arange(30), np.arange(30, 30), np.arange(30, 100)
-    exams = [ClipExam(model, ClientImages(images.store, part), digits.labels[part]) for part in parts]
+    test_sets = [ClipTestSet(model, ClientImages(images.store, part), digits.labels[part]) for part in parts]
     for prompts, (correct, examples) in zip(
-        (start, loud, start), score_everywhere(exams, [start, loud, start]), strict=True
+        (start, loud, start), score_everywhere(test_sets, [start, loud, start]), strict=True
     ):
         assert examples == 100
-        assert correct == sum(exam.score(prompts)[0] for exam in exams)
+        assert correct == sum(test_set.score(prompts)[0] for test_set in test_sets)
 
 
 def test_a_client_without_images(encoder, images):

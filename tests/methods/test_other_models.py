@@ -1,4 +1,4 @@
-"""Every method, the quiet start and ONNX on models that are no CLIP: a SigLIP, and a ViT beside a BERT."""
+"""Every method, the neutral initialisation and ONNX on models that are no CLIP: a SigLIP, and a ViT beside a BERT."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from fedcopl.clip.device import Arithmetic
 from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.image_tokens import ClientImages, TokenStore
-from fedcopl.clip.quiet_start import blank_image, words_over_and_over
+from fedcopl.clip.neutral_init import blank_image, words_over_and_over
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner

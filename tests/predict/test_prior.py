@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.class_mix import mix_of, read_shares
-from fedcopl.data.handed_over import SiteHolding, dataset_of_sites
+from fedcopl.data.class_prior_file import class_prior_of, read_class_prior
+from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
 from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
@@ -24,8 +24,8 @@ from fedcopl.predict.export import write_card
 from fedcopl.predict.loading import FinishedRun
 from fedcopl.predict.prior import Prior, prior_from, shares_for
 from fedcopl.priors.posterior import PosteriorModel, Prototypes
-from fedcopl.run.believed_labels import read_labels
-from fedcopl.run.folder import PRIORS, RunFolder, mix_file
+from fedcopl.run.folder import PRIORS, RunFolder, class_prior_path
+from fedcopl.run.pseudo_labels import read_labels
 from fedcopl.simulation.simulate import simulate
 from predict.small import QUICK, SITES, digits, pictures, small_run
 
@@ -73,7 +73,7 @@ def north(run):
 def plain(tmp_path_factory):
     """As version 0.1 leaves it: a run without priors."""
     folder = small_run(tmp_path_factory.mktemp("small") / "run", method="promptfl", priors=NO_PRIORS)
-    assert not (folder / PRIORS).exists() and not mix_file(folder, "north").exists()
+    assert not (folder / PRIORS).exists() and not class_prior_path(folder, "north").exists()
     return Classifier.load(folder, client="north", device="cpu")
 
 
@@ -81,7 +81,7 @@ def plain(tmp_path_factory):
 def test_an_image_that_says_nothing_is_answered_by_the_mix():
     prior = Prior(PosteriorModel(EVEN, np.zeros(2)), SKEWED)
     assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
-    assert np.exp(prior.everybodys().answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
+    assert np.exp(prior.pooled().answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
 
 
 # By hand: f = (1, 0) lies at the first mean. D^2 = (0 + 2 log 4/3, 2 * 5/6 + 2 log 6/5), with the determinants of the
@@ -96,7 +96,7 @@ def test_all_parts_by_hand():
 @pytest.mark.parametrize("model", [BALANCED, FULL])
 def test_a_posterior_model_comes_back_from_its_arrays(model):
     back = prior_from(Prior(model, SKEWED).to_arrays(), 2, 2)
-    assert back.mix.tolist() == SKEWED.tolist()
+    assert back.class_prior.tolist() == SKEWED.tolist()
     assert back.model.strength == model.strength
     assert (back.model.text_scale, back.model.feature_scale) == (model.text_scale, model.feature_scale)
     assert (back.model.prototypes is None) == (model.prototypes is None)
@@ -130,25 +130,27 @@ def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
     server = ServerState(1, {"visual": np.zeros(1, np.float32)}, 2, prior_model=FULL)
     RunFolder(tmp_path).write_prompts(server, {"a": knows, "../b": late, "c": ClientState()})
     assert set(load_file(tmp_path / PRIORS)) == set(FULL.to_arrays())
-    assert {name: mix.tolist() for name, mix in load_file(mix_file(tmp_path, "a")).items()} == {
+    assert {name: class_prior.tolist() for name, class_prior in load_file(class_prior_path(tmp_path, "a")).items()} == {
         "site_mix": [0.75, 0.25]
     }
-    own = load_file(mix_file(tmp_path, "../b"))  # it missed what the others learned last: its answers stay its own
+    own = load_file(
+        class_prior_path(tmp_path, "../b")
+    )  # it missed what the others learned last: its answers stay its own
     assert prior_from(own, 2, 2).model.text_scale == 1.0
-    assert not mix_file(tmp_path, "c").exists()
+    assert not class_prior_path(tmp_path, "c").exists()
 
 
 def test_a_run_answers_through_its_priors(run, north):
     images, _ = digits("test", 0, 20)
     pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
-    mix = load_file(mix_file(run, "north"))["site_mix"]
-    wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.seen(pixels), mix)
+    class_prior = load_file(class_prior_path(run, "north"))["site_mix"]
+    wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.seen(pixels), class_prior)
     assert north.predict_log_proba(images) == pytest.approx(wanted, abs=1e-9)
-    assert north.prior.mix.tolist() == mix.tolist()
-    assert mix[[1, 4, 7]].sum() > 0.8  # the classes it holds
+    assert north.prior.class_prior.tolist() == class_prior.tolist()
+    assert class_prior[[1, 4, 7]].sum() > 0.8  # the classes it holds
     other = Classifier.load(run, client=SITES[1], device="cpu")
-    assert other.prior.mix[[1, 4, 7]].sum() < 0.2
+    assert other.prior.class_prior[[1, 4, 7]].sum() < 0.2
     assert other.fingerprint != north.fingerprint
 
 
@@ -163,7 +165,7 @@ def test_the_results_say_what_each_site_believes(run):
     """After the only round of this run that is what its classifiers go by."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
     assert [list(row) for row in refresh.believed_mix] == [
-        load_file(mix_file(run, site.name))["site_mix"].tolist() for site in HOLDINGS
+        load_file(class_prior_path(run, site.name))["site_mix"].tolist() for site in HOLDINGS
     ]
 
 
@@ -185,7 +187,7 @@ def test_a_run_without_priors_answers_as_its_model(plain):
 
 def test_a_damaged_prior_is_one_clear_line(tmp_path):
     folder = small_run(tmp_path / "run", method="priors")
-    save_file({"site_mix": np.full(9, 1 / 9)}, mix_file(folder, "north"))
+    save_file({"site_mix": np.full(9, 1 / 9)}, class_prior_path(folder, "north"))
     with pytest.raises(ModelError, match=r"north\.safetensors: the array 'site_mix' of the priors has the shape"):
         Classifier.load(folder, client="north", device="cpu")
 
@@ -249,7 +251,7 @@ def test_the_card_states_the_mix_by_name(north):
 def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
     """p~ is proportional to the mix: what the mix multiplies can be read off two answers."""
     images, _ = digits("test", 0, 20)
-    doubled = north.prior.named_mix(CLASSES) | {"three": 2 * north.prior.mix[3]}
+    doubled = north.prior.named_class_prior(CLASSES) | {"three": 2 * north.prior.class_prior[3]}
     before, after = north.predict_log_proba(images), north.with_prior(doubled).predict_log_proba(images)
     gained = (after - before) - (after - before)[:, :1]
     wanted = np.where(np.arange(10) == 3, np.log(2), 0.0)
@@ -257,15 +259,15 @@ def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
 
 
 def test_everybodys_mix_is_the_one_learned_of_all(north):
-    assert north.with_prior("none").prior.mix.tolist() == north.prior.model.class_prior.tolist()
+    assert north.with_prior("none").prior.class_prior.tolist() == north.prior.model.class_prior.tolist()
 
 
 def test_the_mix_of_the_images_themselves(north, plain, tmp_path):
     images, truth = digits("test", 0, 300)
     ones = [image for image, label in zip(images, truth, strict=True) if label in (1, 4)]
     for classifier in (north, plain):
-        mix = classifier.with_prior("images", ones).prior.named_mix(CLASSES)
-        assert mix["one"] + mix["four"] > 0.6
+        class_prior = classifier.with_prior("images", ones).prior.named_class_prior(CLASSES)
+        assert class_prior["one"] + class_prior["four"] > 0.6
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
     ones[0].save(tmp_path / "one.png")
@@ -284,17 +286,17 @@ def test_words_that_are_no_prior(north):
 @given(st.lists(st.floats(0, 1e300), min_size=2, max_size=5).filter(any))
 def test_shares_of_any_size_are_a_mix(shares):
     classes = [str(number) for number in range(len(shares))]
-    mix = mix_of(dict(zip(classes, shares, strict=True)), classes, "test")
-    assert (mix > 0).all() and mix.sum() == pytest.approx(1)
-    assert np.argmax(shares) in np.flatnonzero(mix == mix.max())
+    class_prior = class_prior_of(dict(zip(classes, shares, strict=True)), classes, "test")
+    assert (class_prior > 0).all() and class_prior.sum() == pytest.approx(1)
+    assert np.argmax(shares) in np.flatnonzero(class_prior == class_prior.max())
 
 
 def test_shares_by_hand(tmp_path):
     (tmp_path / "mix.csv").write_text("class,share\nsea_lion,30\ncat,10\n")
     (tmp_path / "mix.json").write_text('{"cat": 0.1, "sea lion": 0.3}')
     for name in ("mix.csv", "mix.json"):
-        mix = mix_of(read_shares(tmp_path / name), ["cat", "sea lion"], name)
-        assert mix == pytest.approx([0.25, 0.75])
+        class_prior = class_prior_of(read_class_prior(tmp_path / name), ["cat", "sea lion"], name)
+        assert class_prior == pytest.approx([0.25, 0.75])
 
 
 WRONG_FILES = {
@@ -329,7 +331,7 @@ def test_a_wrong_file_is_one_clear_line(tmp_path, ending, text, message):
     file = tmp_path / f"mix.{ending}"
     file.write_text(text)
     with pytest.raises(DataError, match=message) as caught:
-        mix_of(read_shares(file), ["cat", "dog"], str(file))
+        class_prior_of(read_class_prior(file), ["cat", "dog"], str(file))
     assert str(caught.value).startswith(str(file)) and "\n" not in str(caught.value)
 
 
@@ -345,7 +347,7 @@ def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
     import onnxruntime
 
     model = replace(north.prior.model, prototypes=LOOKS if prototypes else None, text_scale=0.7, feature_scale=0.1)
-    predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(model, north.prior.mix))
+    predictor = Predictor(north.predictor.model, north.predictor.prompts, Prior(model, north.prior.class_prior))
     classifier = Classifier(predictor, north.recipe)
     file = classifier.export(tmp_path / "classifier", onnx=True) / "classifier.onnx"
     assert "`log_prior`" in (tmp_path / "classifier/README.md").read_text()
@@ -357,8 +359,8 @@ def test_the_prior_in_onnx_can_be_set(north, tmp_path, prototypes):
     logits, shares = session.run(["logits", "probabilities"], asked)
     assert shares == pytest.approx(classifier.predict_proba(images), abs=1e-5)
     assert logits == pytest.approx(classifier.predict_log_proba(images), abs=1e-3)
-    mix = np.arange(1.0, 11.0) / 55
-    log_prior = np.log(mix).astype(np.float32)
+    class_prior = np.arange(1.0, 11.0) / 55
+    log_prior = np.log(class_prior).astype(np.float32)
     _, shares = session.run(["logits", "probabilities"], asked | {"log_prior": log_prior})
-    other = classifier.with_prior(dict(zip(CLASSES, mix, strict=True)))
+    other = classifier.with_prior(dict(zip(CLASSES, class_prior, strict=True)))
     assert shares == pytest.approx(other.predict_proba(images), abs=1e-5)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fakes import CLASSES as FAKE_CLASSES
 from fakes import SkewedLearner
 from fedcopl.config import RunConfig
-from fedcopl.errors import CannotAnswer
+from fedcopl.errors import CannotReply
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors
@@ -111,8 +111,8 @@ def first_steps(count):
     members = [Client(SkewedLearner(number), config()) for number in range(2)]
     states, totals = [ClientState(), ClientState()], []
     for step in range(count):
-        ask = Adapt(0, step, tuple(totals[-1:]))
-        replies = [member.answer(ask, state) for member, state in zip(members, states, strict=True)]
+        message = Adapt(0, step, tuple(totals[-1:]))
+        replies = [member.handle(message, state) for member, state in zip(members, states, strict=True)]
         states = [state for _, state in replies]
         totals.append(sum(reply.sums for reply, _ in replies))
     return members[0], states[0], totals
@@ -122,9 +122,9 @@ def first_steps(count):
 def test_totals_without_the_clients_own_part_are_refused(after):
     client, state, totals = first_steps(after)
     own = state.prior.sent
-    with pytest.raises(CannotAnswer, match=f"totals of step {after} of the priors are impossible"):
-        client.answer(Adapt(0, after, (totals[-1] - 2 * own,)), state)
-    reply, _ = client.answer(Adapt(0, after, (totals[-1],)), state)
+    with pytest.raises(CannotReply, match=f"totals of step {after} of the priors are impossible"):
+        client.handle(Adapt(0, after, (totals[-1] - 2 * own,)), state)
+    reply, _ = client.handle(Adapt(0, after, (totals[-1],)), state)
     assert reply.sums is not None
 
 
@@ -139,15 +139,15 @@ def test_totals_without_the_clients_own_part_are_refused(after):
 )
 def test_totals_that_do_not_fit_are_refused(totals, message):
     client, state, known = first_steps(2)
-    with pytest.raises(CannotAnswer, match=message):
-        client.answer(Adapt(0, 2, totals(known[-1])), state)
+    with pytest.raises(CannotReply, match=message):
+        client.handle(Adapt(0, 2, totals(known[-1])), state)
 
 
 def test_a_client_that_missed_the_steps_computes_the_same_from_all_totals():
     client, _, totals = first_steps(19)
     late = Client(SkewedLearner(5), config())
-    _, told = client.answer(Adapt(0, 19, tuple(totals)), ClientState())
-    _, state = late.answer(Adapt(0, 19, tuple(totals)), ClientState())
+    _, told = client.handle(Adapt(0, 19, tuple(totals)), ClientState())
+    _, state = late.handle(Adapt(0, 19, tuple(totals)), ClientState())
     assert (state.prior.model.logit_bias == told.prior.model.logit_bias).all()
     assert state.prior.class_prior.shape == (FAKE_CLASSES,)
 
@@ -155,6 +155,6 @@ def test_a_client_that_missed_the_steps_computes_the_same_from_all_totals():
 @pytest.mark.parametrize("after", [6, 7])  # the class sums are sent, and the distances to the prototypes are known
 def test_the_state_between_two_steps_is_stored_and_read_back(after):
     client, state, totals = first_steps(after)
-    ask = Adapt(0, after, tuple(totals[-1:]))
-    one, other = (client.answer(ask, each)[0].sums for each in (state, state_from(state_tensors(state))))
+    message = Adapt(0, after, tuple(totals[-1:]))
+    one, other = (client.handle(message, each)[0].sums for each in (state, state_from(state_tensors(state))))
     assert one.tobytes() == other.tobytes()

@@ -15,10 +15,10 @@ from fedcopl.privacy.masking import (
     introduce,
     mask,
     own_name,
+    partition_dataset,
     public_keys,
     public_of,
     seal,
-    share_out,
     spending,
     thirds,
     unmask,
@@ -42,9 +42,9 @@ class Group:
         self.enough = needed(clients, share)
         self.sealed, self.masked = {}, {}
 
-    def share_out(self, clients=None):
+    def partition_dataset(self, clients=None):
         for client in clients or self.names:
-            out = share_out(self.sessions[client], self.roster, self.enough, self.random)
+            out = partition_dataset(self.sessions[client], self.roster, self.enough, self.random)
             self.sealed[client], self.sessions[client] = out
         return self
 
@@ -85,7 +85,7 @@ def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
     def some_of(clients):
         return data.draw(st.permutations(clients))[: data.draw(st.integers(group.enough, len(clients)))]
 
-    group.share_out(some_of(group.names))
+    group.partition_dataset(some_of(group.names))
     group.mask(numbers, some_of(list(group.sealed)))
     helpers = some_of(list(group.masked))
     bare = group.sum().unmasked({client: group.shares_of(client) for client in helpers})
@@ -95,7 +95,7 @@ def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
 def test_too_few_cannot_take_the_masks_off():
     group = Group()
     numbers = numbers_of(group.names)
-    group.share_out().mask(numbers, group.names[:4])
+    group.partition_dataset().mask(numbers, group.names[:4])
     helped = {client: group.shares_of(client) for client in group.names[:4]}
     two = {client: helped[client] for client in group.names[:2]}
     with pytest.raises(CannotUnmask, match="2 clients helped to take off the masks of site 0"):
@@ -108,7 +108,7 @@ def test_too_few_cannot_take_the_masks_off():
 def test_the_masks_of_the_lost_one_are_left_in_the_sum_without_help():
     group = Group()
     numbers = numbers_of(group.names)
-    group.share_out().mask(numbers, group.names[:4])
+    group.partition_dataset().mask(numbers, group.names[:4])
     whole = np.sum(list(group.masked.values()), axis=0, dtype=np.uint64)
     assert (whole != total(numbers, group.masked)).all()
 
@@ -117,7 +117,7 @@ def test_what_the_server_sees_of_one_client_looks_uniform():
     # All its numbers are 0: every byte of what is seen is the mask's. 64 k bytes over 256 values.
     group = Group()
     zeros = {name: np.zeros(8192, np.uint64) for name in group.names}
-    group.share_out().mask(zeros)
+    group.partition_dataset().mask(zeros)
     for masked in group.masked.values():
         seen = np.bincount(masked.view(np.uint8), minlength=256)
         assert chisquare(seen).pvalue > 1e-4
@@ -127,7 +127,7 @@ def test_what_the_server_sees_of_one_client_looks_uniform():
 
 def test_other_sum_other_keys_and_other_question_other_masks():
     group, zeros = Group(), {name: np.zeros(4, np.uint64) for name in Group().names}
-    group.share_out()
+    group.partition_dataset()
     first = mask(group.sessions["site 0"], zeros["site 0"], group.names, "one question", 3)[0]
     second = mask(group.sessions["site 0"], zeros["site 0"], group.names, "another", 3)[0]
     assert (first != second).all()
@@ -138,7 +138,7 @@ def test_other_sum_other_keys_and_other_question_other_masks():
 def test_a_wrong_share_is_left_out_and_its_sender_named():
     group = Group()
     numbers = numbers_of(group.names)
-    group.share_out().mask(numbers)
+    group.partition_dataset().mask(numbers)
     helped = {client: group.shares_of(client) for client in group.names}
     helped["site 1"] = {client: bytes(SHARE) for client in group.names}
     sum_ = group.sum()
@@ -148,7 +148,7 @@ def test_a_wrong_share_is_left_out_and_its_sender_named():
 
 def test_only_wrong_shares_cannot_give_a_wrong_sum():
     group = Group(clients=3, share=1.0)
-    group.share_out().mask(numbers_of(group.names))
+    group.partition_dataset().mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.names}
     helped["site 2"] = dict.fromkeys(group.names, b"\xff" * SHARE)
     with pytest.raises(CannotUnmask, match="the shares do not fit"):
@@ -159,7 +159,7 @@ def test_only_wrong_shares_cannot_give_a_wrong_sum():
 def test_whose_masks_do_not_come_off_is_known(lost):
     # Both have shared out rubbish; of site 1 the numbers came, of site 3 perhaps not.
     group = Group()
-    group.share_out()
+    group.partition_dataset()
     for client in ("site 1", "site 3"):
         group.sealed[client] = dict.fromkeys(group.names, bytes(SEALED))
     group.mask(numbers_of(group.names), [name for name in group.names if name not in lost])
@@ -173,7 +173,7 @@ def test_whose_masks_do_not_come_off_is_known(lost):
 
 def masked_group():
     group = Group()
-    return group.share_out().mask(numbers_of(group.names), group.names[:4])
+    return group.partition_dataset().mask(numbers_of(group.names), group.names[:4])
 
 
 def test_of_each_client_one_kind_of_share_and_never_both():
@@ -228,7 +228,7 @@ def test_a_tampered_share_is_not_given_out():
 
 
 def test_before_masks_are_made_there_is_nothing_to_take_off():
-    group = Group().share_out()
+    group = Group().partition_dataset()
     with pytest.raises(ValueError, match="asked to take off"):
         group.shares_of("site 0", group.names, [])
     with pytest.raises(ValueError, match="asked to take off"):
@@ -236,9 +236,9 @@ def test_before_masks_are_made_there_is_nothing_to_take_off():
 
 
 def test_keys_are_shared_out_and_used_once():
-    group = Group().share_out()
+    group = Group().partition_dataset()
     with pytest.raises(ValueError, match="share out the same keys twice"):
-        group.share_out(["site 0"])
+        group.partition_dataset(["site 0"])
     group.mask(numbers_of(group.names))
     with pytest.raises(ValueError, match="without new keys"):
         group.mask(numbers_of(group.names))
@@ -257,7 +257,7 @@ def test_keys_are_shared_out_and_used_once():
     ],
 )
 def test_masks_are_made_among_enough_of_those_who_shared_out(peers):
-    group = Group().share_out()
+    group = Group().partition_dataset()
     with pytest.raises(ValueError, match=f"among {len(peers)} clients; 3 different ones are needed"):
         mask(group.sessions["site 0"], np.zeros(1, np.uint64), peers, QUESTION, 3)
 
@@ -277,7 +277,7 @@ def test_a_list_of_keys_must_name_the_client_exactly_once():
 
 
 def test_sizes_are_those_the_server_checks():
-    group = Group().share_out()
+    group = Group().partition_dataset()
     assert {len(piece) for sealed in group.sealed.values() for piece in sealed.values()} == {SEALED}
     assert {len(keys) for keys in group.roster.values()} == {KEYS}
 

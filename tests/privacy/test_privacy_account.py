@@ -70,18 +70,18 @@ def release(noise, *clients):
 
 
 def test_the_statement_is_of_the_site_that_gave_most():
-    config = config_of(privacy={"noise": 1.0})
+    config = config_of(privacy={"noise_multiplier": 1.0})
     said = statement(config, [release(1.0, "a", "b"), release(1.0, "a")])
     assert said.epsilon == epsilon_of([1.0, 1.0], 1e-5)
     assert (said.releases, said.delta, said.unit) == (2, 1e-5, "one site")
 
 
 def test_lost_parts_of_the_noise_are_in_the_statement():
-    config = config_of(privacy={"noise": 2.0, "secure_sums": True})
+    config = config_of(privacy={"noise_multiplier": 2.0, "secure_aggregation": True})
     assert statement(config, [release(1.0, "a")]).epsilon == epsilon_of([1.0], 1e-5)
 
 
 def test_without_noise_there_is_no_epsilon():
     assert statement(config_of(), []) is None
-    assert statement(config_of(privacy={"secure_sums": True}), []) == PrivacyStatement(secure_sums=True)
-    assert statement(config_of(privacy={"noise": 1.0}), []).epsilon == 0
+    assert statement(config_of(privacy={"secure_aggregation": True}), []) == PrivacyStatement(secure_aggregation=True)
+    assert statement(config_of(privacy={"noise_multiplier": 1.0}), []).epsilon == 0

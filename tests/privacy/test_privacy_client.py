@@ -8,13 +8,13 @@ import pytest
 
 from fakes import START, FakeLearner
 from fedcopl.config import RunConfig
-from fedcopl.errors import CannotAnswer, ConfigError
+from fedcopl.errors import CannotReply, ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
 from fedcopl.messages import Estimate, Introduce, Select, ShareOut, Train, Unmask, digest
 from fedcopl.privacy import require_cryptography
-from fedcopl.privacy.disclosure import Secrets
+from fedcopl.privacy.private_replies import Secrets
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
 TOTALS = np.array([3, 3, 3])
@@ -27,32 +27,32 @@ def client_with(secret=SECRET, images=12, **privacy):
     return Client(FakeLearner(images=images), config, secret=secret)
 
 
-# Secure sums
+# Secure aggregation
 
 
 class Sum:
-    """Three clients of one secure sum, and the server's side of it by hand."""
+    """Three clients of one secure aggregation, and the server's side of it by hand."""
 
     def __init__(self, **privacy):
-        self.clients = {name: client_with(secure_sums=True, **privacy) for name in NAMES}
+        self.clients = {name: client_with(secure_aggregation=True, **privacy) for name in NAMES}
         self.states = dict.fromkeys(NAMES, ClientState())
         self.session = b"first"
 
-    def ask(self, name, question):
-        reply, self.states[name] = self.clients[name].answer(question, self.states[name])
+    def request(self, name, question):
+        reply, self.states[name] = self.clients[name].handle(question, self.states[name])
         return reply
 
     def introduce(self):
-        self.keys = {name: self.ask(name, Introduce(0, self.session)).keys for name in NAMES}
+        self.keys = {name: self.request(name, Introduce(0, self.session)).keys for name in NAMES}
         return self
 
-    def share_out(self):
-        self.sealed = {name: self.ask(name, ShareOut(0, self.session, self.keys)).sealed for name in NAMES}
+    def partition_dataset(self):
+        self.sealed = {name: self.request(name, ShareOut(0, self.session, self.keys)).sealed for name in NAMES}
         return self
 
     def estimate(self):
         for name in NAMES:
-            self.ask(name, Estimate(0, VISUAL, NAMES))
+            self.request(name, Estimate(0, VISUAL, NAMES))
         return self
 
     def unmask(self, name, survivors=NAMES, dropped=()):
@@ -60,97 +60,97 @@ class Sum:
 
 
 def ready():
-    return Sum().introduce().share_out().estimate()
+    return Sum().introduce().partition_dataset().estimate()
 
 
 def test_masks_are_taken_off_once():
     group = ready()
-    assert set(group.ask("a", group.unmask("a")).shares) == set(NAMES)
+    assert set(group.request("a", group.unmask("a")).shares) == set(NAMES)
     for again in (group.unmask("a"), group.unmask("a", ("a", "b"), ("c",))):
-        with pytest.raises(ValueError, match="a secure sum that is over"):
-            group.ask("a", again)
+        with pytest.raises(ValueError, match="a secure aggregation that is over"):
+            group.request("a", again)
 
 
 def test_not_even_by_a_process_that_was_started_again():
     # The other kind of share for c: with both, what c sent would be laid bare.
     group = ready()
     before = group.states["a"]
-    group.ask("a", group.unmask("a"))
+    group.request("a", group.unmask("a"))
     group.states["a"] = taken_back(before, group.states["a"])
-    with pytest.raises(ValueError, match="a secure sum that is over"):
-        group.ask("a", group.unmask("a", ("a", "b"), ("c",)))
+    with pytest.raises(ValueError, match="a secure aggregation that is over"):
+        group.request("a", group.unmask("a", ("a", "b"), ("c",)))
     # Even if its session were brought back, the keys themselves are known to be spent.
     kept = state_from(state_tensors(group.states["a"]))
     group.states["a"] = replace(kept, secrets=replace(kept.secrets, session=before.secrets.session))
     with pytest.raises(ValueError, match="a second time"):
-        group.ask("a", group.unmask("a", ("a", "b"), ("c",)))
+        group.request("a", group.unmask("a", ("a", "b"), ("c",)))
 
 
 def test_the_next_sum_has_new_keys():
     group = ready()
-    group.ask("a", group.unmask("a"))
+    group.request("a", group.unmask("a"))
     first, group.session = group.keys["a"], b"second"
-    group.introduce().share_out().estimate()
+    group.introduce().partition_dataset().estimate()
     assert group.keys["a"] != first
-    assert set(group.ask("a", group.unmask("a")).shares) == set(NAMES)
+    assert set(group.request("a", group.unmask("a")).shares) == set(NAMES)
     assert len(group.states["a"].secrets.spent) == 2
 
 
 def test_nothing_is_told_openly():
-    client = client_with(secure_sums=True)
-    with pytest.raises(ValueError, match=r"openly, but privacy\.secure_sums is switched on"):
-        client.answer(Estimate(0, VISUAL), ClientState())
+    client = client_with(secure_aggregation=True)
+    with pytest.raises(ValueError, match=r"openly, but privacy\.secure_aggregation is switched on"):
+        client.handle(Estimate(0, VISUAL), ClientState())
     group = ready()
-    group.ask("a", Select(0, 0, TOTALS, 3))
+    group.request("a", Select(0, 0, TOTALS, 3))
     with pytest.raises(ValueError, match="openly"):
-        group.ask("a", Train(0, VISUAL))
+        group.request("a", Train(0, VISUAL))
 
 
 def test_one_set_of_keys_masks_one_answer():
     group = ready()
-    group.ask("a", Select(0, 0, TOTALS, 3))
+    group.request("a", Select(0, 0, TOTALS, 3))
     with pytest.raises(ValueError, match="without new keys"):
-        group.ask("a", Train(0, VISUAL, (), NAMES))
+        group.request("a", Train(0, VISUAL, (), NAMES))
 
 
-@pytest.mark.parametrize("ask", [Introduce(0, b"x"), ShareOut(0, b"x", {}), Unmask(0, b"x", (), (), {})])
-def test_without_secure_sums_there_are_no_keys(ask):
-    with pytest.raises(ValueError, match=r"privacy\.secure_sums is not switched on"):
-        client_with().answer(ask, ClientState())
+@pytest.mark.parametrize("message", [Introduce(0, b"x"), ShareOut(0, b"x", {}), Unmask(0, b"x", (), (), {})])
+def test_without_secure_sums_there_are_no_keys(message):
+    with pytest.raises(ValueError, match=r"privacy\.secure_aggregation is not switched on"):
+        client_with().handle(message, ClientState())
 
 
 def test_an_unknown_sum_is_refused():
     group = Sum().introduce()
     group.session = b"another"
     with pytest.raises(ValueError, match="to which it was not introduced"):
-        group.share_out()
+        group.partition_dataset()
 
 
 def test_a_client_counts_for_itself_how_many_there_are():
     group = Sum(min_sites=4).introduce()
     with pytest.raises(ValueError, match=r"a sum of 3; privacy\.min_sites is 4"):
-        group.share_out()
-    group = Sum(threshold=1.0).introduce().share_out()
+        group.partition_dataset()
+    group = Sum(threshold=1.0).introduce().partition_dataset()
     with pytest.raises(ValueError, match="among 2 clients; 3 different ones are needed"):
-        group.ask("a", Estimate(0, VISUAL, ("a", "b")))
+        group.request("a", Estimate(0, VISUAL, ("a", "b")))
     group.estimate()
     with pytest.raises(ValueError, match="the masks of 2 clients; at least 3 are needed"):
-        group.ask("a", group.unmask("a", ("a", "b"), ("c",)))
+        group.request("a", group.unmask("a", ("a", "b"), ("c",)))
 
 
 def test_other_prompts_other_masks():
     # A server that sends one client something else gets a sum in which the masks do not cancel.
-    group, other = Sum().introduce().share_out(), {"visual": VISUAL["visual"] + 1}
-    same = group.clients["a"].answer(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
-    again = group.clients["a"].answer(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
-    changed = group.clients["a"].answer(Estimate(0, other, NAMES), group.states["a"])[0]
+    group, other = Sum().introduce().partition_dataset(), {"visual": VISUAL["visual"] + 1}
+    same = group.clients["a"].handle(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
+    again = group.clients["a"].handle(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
+    changed = group.clients["a"].handle(Estimate(0, other, NAMES), group.states["a"])[0]
     assert (same.masked == again.masked).all()
     assert (same.masked != changed.masked).all()
 
 
 def test_secrets_survive_being_written_down():
     group = ready()
-    group.ask("b", group.unmask("b"))
+    group.request("b", group.unmask("b"))
     for state in (group.states["a"], group.states["b"], ClientState(secrets=Secrets(history="ab" * 32))):
         assert state_from(state_tensors(state)).secrets == state.secrets
     assert not [name for name in state_tensors(ClientState()) if "secret" in name]
@@ -160,99 +160,105 @@ def test_secrets_survive_being_written_down():
 
 
 def test_the_same_questions_get_the_same_noise_and_others_do_not():
-    client = client_with(noise=1.0)
-    first, state = client.answer(Estimate(0, VISUAL), ClientState())
-    again, _ = client.answer(Estimate(0, VISUAL), ClientState())
-    later, _ = client.answer(Estimate(0, {"visual": VISUAL["visual"] + 1}), ClientState())
+    client = client_with(noise_multiplier=1.0)
+    first, state = client.handle(Estimate(0, VISUAL), ClientState())
+    again, _ = client.handle(Estimate(0, VISUAL), ClientState())
+    later, _ = client.handle(Estimate(0, {"visual": VISUAL["visual"] + 1}), ClientState())
     assert first.counts.tolist() == again.counts.tolist() != later.counts.tolist()
-    chosen, other = (client.answer(Select(0, 0, totals, 3), state)[1] for totals in (TOTALS, TOTALS + 1))
+    chosen, other = (client.handle(Select(0, 0, totals, 3), state)[1] for totals in (TOTALS, TOTALS + 1))
     # What was learnt in between differs: the same noise on both would lay bare the difference.
     one, two, three = (
-        client.answer(Train(0, VISUAL), before)[0].shared["visual"] for before in (chosen, other, chosen)
+        client.handle(Train(0, VISUAL), before)[0].shared["visual"] for before in (chosen, other, chosen)
     )
     assert (one == three).all()
     assert (one != two).any()
 
 
 def test_what_was_let_out_is_said_again_whatever_was_learnt_since():
-    client = client_with(noise=1.0)
-    estimated, state = client.answer(Estimate(0, VISUAL), ClientState())
+    client = client_with(noise_multiplier=1.0)
+    estimated, state = client.handle(Estimate(0, VISUAL), ClientState())
     client.learner.log_probs = client.learner.log_probs[::-1]
-    again, _ = client.answer(Estimate(0, VISUAL), state)
+    again, _ = client.handle(Estimate(0, VISUAL), state)
     assert again.counts.tolist() == estimated.counts.tolist()
     *_, trained, state = trained_by(client)
     state = state_from(state_tensors(state))
-    back, state = client.answer(Train(0, VISUAL), client.answer(Select(0, 0, TOTALS + 5, 3), again_from(state))[1])
+    back, state = client.handle(Train(0, VISUAL), client.handle(Select(0, 0, TOTALS + 5, 3), again_from(state))[1])
     assert back.shared["visual"].tobytes() == trained.shared["visual"].tobytes()
     assert (back.examples, math.isnan(back.loss), back.shared["visual"].dtype) == (1, True, np.float32)
 
 
 def again_from(state):
     """As if it had just estimated, but knowing what it let out since."""
-    return taken_back(client_with(noise=1.0).answer(Estimate(0, VISUAL), ClientState())[1], state)
+    return taken_back(client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1], state)
 
 
-@pytest.mark.parametrize("ask", [Estimate(5, VISUAL), Train(0, VISUAL), Train(5, VISUAL)])
-def test_another_question_of_a_round_is_refused(ask):
-    client = client_with(noise=1.0)
+@pytest.mark.parametrize("message", [Estimate(5, VISUAL), Train(0, VISUAL), Train(5, VISUAL)])
+def test_another_question_of_a_round_is_refused(message):
+    client = client_with(noise_multiplier=1.0)
     *_, state = trained_by(client)
-    _, state = client.answer(ask, state)
-    other = replace(ask, shared={"visual": VISUAL["visual"] + 1})
-    with pytest.raises(CannotAnswer, match=f"another such question in round {ask.round + 1}: with noise there is one"):
-        client.answer(other, state)
-    with pytest.raises(CannotAnswer):
-        client.answer(replace(other, round=0), state)  # nor one of a round that is over
+    _, state = client.handle(message, state)
+    other = replace(message, shared={"visual": VISUAL["visual"] + 1})
+    with pytest.raises(
+        CannotReply, match=f"another such question in round {message.round + 1}: with noise there is one"
+    ):
+        client.handle(other, state)
+    with pytest.raises(CannotReply):
+        client.handle(replace(other, round=0), state)  # nor one of a round that is over
 
 
 @pytest.mark.parametrize(
-    ("ask", "line"),
+    ("message", "line"),
     [
         (Estimate(20, VISUAL), "asked to Estimate in round 21, but the run has 20"),
         (Train(20, VISUAL), "asked to Train in round 21, but the run has 20"),
         (Estimate(3, VISUAL), "asked to Estimate in round 4, which has no refresh"),
     ],
 )
-def test_there_are_no_more_answers_than_the_account_knows_of(ask, line):
-    for privacy in ({}, {"secure_sums": True}):
-        with pytest.raises(CannotAnswer, match=line):
-            client_with(noise=1.0, **privacy).answer(ask, ClientState())
+def test_there_are_no_more_answers_than_the_account_knows_of(message, line):
+    for privacy in ({}, {"secure_aggregation": True}):
+        with pytest.raises(CannotReply, match=line):
+            client_with(noise_multiplier=1.0, **privacy).handle(message, ClientState())
 
 
 def test_without_noise_a_client_answers_whatever_is_asked():
     client, state = client_with(), ClientState()
-    for ask in (Estimate(3, VISUAL), Estimate(3, {"visual": VISUAL["visual"] + 1}), Estimate(3, VISUAL)):
-        reply, state = client.answer(ask, state)
+    for message in (Estimate(3, VISUAL), Estimate(3, {"visual": VISUAL["visual"] + 1}), Estimate(3, VISUAL)):
+        reply, state = client.handle(message, state)
         assert reply.counts is not None
     assert state.secrets == Secrets()
 
 
 def test_noise_is_the_clients_own_and_the_runs():
     def told(**how):
-        return client_with(**{"noise": 1.0, **how}).answer(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
+        return (
+            client_with(**{"noise_multiplier": 1.0, **how})
+            .handle(Estimate(0, VISUAL), ClientState())[0]
+            .counts.tolist()
+        )
 
     assert told() == told()
     assert told(secret=bytes(32)) != told()
     assert told(delta=1e-6) != told()  # any other setting: a server must not get two answers with one noise
 
 
-@pytest.mark.parametrize("ask", [Estimate(0, VISUAL), Train(0, VISUAL)])
-def test_without_a_secret_there_is_no_noise_and_no_answer(ask):
-    client = client_with(secret=b"", noise=1.0)
-    state = client_with(noise=1.0).answer(Estimate(0, VISUAL), ClientState())[1]
-    state = client.answer(Select(0, 0, TOTALS, 3), replace(state, secrets=Secrets()))[1]
+@pytest.mark.parametrize("message", [Estimate(0, VISUAL), Train(0, VISUAL)])
+def test_without_a_secret_there_is_no_noise_and_no_answer(message):
+    client = client_with(secret=b"", noise_multiplier=1.0)
+    state = client_with(noise_multiplier=1.0).handle(Estimate(0, VISUAL), ClientState())[1]
+    state = client.handle(Select(0, 0, TOTALS, 3), replace(state, secrets=Secrets()))[1]
     with pytest.raises(ValueError, match="no secret to draw it from"):
-        client.answer(ask, state)
+        client.handle(message, state)
 
 
 def trained_by(client):
-    _, state = client.answer(Estimate(0, VISUAL), ClientState())
-    selected, state = client.answer(Select(0, 0, TOTALS, 3), state)
-    return selected, *client.answer(Train(0, VISUAL), state)
+    _, state = client.handle(Estimate(0, VISUAL), ClientState())
+    selected, state = client.handle(Select(0, 0, TOTALS, 3), state)
+    return selected, *client.handle(Train(0, VISUAL), state)
 
 
 def test_a_client_with_nothing_to_train_on_looks_like_any_other():
     for images in (0, 12):
-        selected, reply, _ = trained_by(client_with(noise=1.0, images=images))
+        selected, reply, _ = trained_by(client_with(noise_multiplier=1.0, images=images))
         assert selected.examples is None
         assert reply.examples == 1
         assert math.isnan(reply.loss)
@@ -261,16 +267,18 @@ def test_a_client_with_nothing_to_train_on_looks_like_any_other():
 
 
 def test_what_stays_at_home_has_no_noise():
-    client = client_with(noise=1.0)
+    client = client_with(noise_multiplier=1.0)
     client.learner.number = 7
     assert (trained_by(client)[2].own["text"] == 7).all()
 
 
 def test_counts_are_clipped_and_noised_around_the_truth():
-    exact = client_with().answer(Estimate(0, VISUAL), ClientState())[0].counts
+    exact = client_with().handle(Estimate(0, VISUAL), ClientState())[0].counts
     clip = float(np.linalg.norm(exact)) / 2
     told = [
-        client_with(secret=bytes([n]) * 32, noise=1.0, count_clip=clip).answer(Estimate(0, VISUAL), ClientState())
+        client_with(secret=bytes([n]) * 32, noise_multiplier=1.0, count_clip=clip).handle(
+            Estimate(0, VISUAL), ClientState()
+        )
         for n in range(200)
     ]
     counts = np.array([reply.counts for reply, _ in told])
@@ -282,17 +290,17 @@ def test_counts_are_clipped_and_noised_around_the_truth():
 
 def test_diverged_prompts_are_not_sent():
     class Diverging(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             return prompts | {"visual": prompts["visual"] * np.float32(np.nan)}, math.nan
 
-    client = replace(client_with(noise=1.0), learner=Diverging())
+    client = replace(client_with(noise_multiplier=1.0), learner=Diverging())
     with pytest.raises(ValueError, match="training diverged"):
         trained_by(client)
 
 
 def test_noise_that_is_lost_on_the_grid_is_refused():
     with pytest.raises(ValueError, match="the noise is too small to be shared out"):
-        client_with(noise=1e-9).answer(Estimate(0, VISUAL), ClientState())
+        client_with(noise_multiplier=1e-9).handle(Estimate(0, VISUAL), ClientState())
 
 
 # Questions, and settings
@@ -301,30 +309,30 @@ def test_noise_that_is_lost_on_the_grid_is_refused():
 def test_what_is_refused_on_purpose_is_for_the_server_to_read():
     # Of each layer one: the client's own, the sums', the masks'. What goes wrong by accident is of another kind.
     group = ready()
-    with pytest.raises(CannotAnswer, match="asked to train before it was asked to select"):
-        client_with().answer(Train(0, VISUAL), ClientState())
-    with pytest.raises(CannotAnswer, match=r"privacy\.secure_sums is not switched on"):
-        client_with().answer(Introduce(0, b"x"), ClientState())
-    with pytest.raises(CannotAnswer, match="at least 2 are needed"):
-        group.ask("a", group.unmask("a", ("a",), ("b", "c")))
+    with pytest.raises(CannotReply, match="asked to train before it was asked to select"):
+        client_with().handle(Train(0, VISUAL), ClientState())
+    with pytest.raises(CannotReply, match=r"privacy\.secure_aggregation is not switched on"):
+        client_with().handle(Introduce(0, b"x"), ClientState())
+    with pytest.raises(CannotReply, match="at least 2 are needed"):
+        group.request("a", group.unmask("a", ("a",), ("b", "c")))
     large = Train(0, {"visual": np.full((2, 3), 1e9, np.float32)}, (), NAMES)
-    with pytest.raises(CannotAnswer, match="a prompt has a value beyond"):
-        group.clients["a"].answer(large, selected_by(Sum().introduce().share_out()))
+    with pytest.raises(CannotReply, match="a prompt has a value beyond"):
+        group.clients["a"].handle(large, selected_by(Sum().introduce().partition_dataset()))
     client = client_with()
     client.learner.train = lambda *_: np.zeros(3) + np.zeros(4)
     with pytest.raises(ValueError, match="broadcast") as accident:
         trained_by(client)
-    assert not isinstance(accident.value, CannotAnswer)
+    assert not isinstance(accident.value, CannotReply)
 
 
 def selected_by(group):
-    _, state = client_with().answer(Estimate(0, VISUAL), ClientState())
-    _, state = client_with().answer(Select(0, 0, TOTALS, 3), state)
+    _, state = client_with().handle(Estimate(0, VISUAL), ClientState())
+    _, state = client_with().handle(Select(0, 0, TOTALS, 3), state)
     return replace(state, secrets=group.states["a"].secrets)
 
 
 def test_a_digest_is_that_of_all_a_question_says():
-    asks = [
+    requests = [
         Train(0, VISUAL),
         Train(1, VISUAL),
         Train(0, {"text": VISUAL["visual"]}),
@@ -338,14 +346,14 @@ def test_a_digest_is_that_of_all_a_question_says():
         Select(0, 0, TOTALS, 1),
         Introduce(0, b"x"),
     ]
-    assert len({digest(ask) for ask in asks}) == len(asks)
+    assert len({digest(message) for message in requests}) == len(requests)
     both = {"visual": VISUAL["visual"], "text": START["text"]}
     assert digest(Train(0, both)) == digest(Train(0, dict(reversed(both.items()))))
     assert digest(Train(0, VISUAL)) == digest(Train(0, {"visual": VISUAL["visual"].copy()}))
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"threshold": 0.5}, {"min_sites": 1}, {"noise": -1.0}, {"delta": 0.0}, {"count_clip": 0.0}]
+    "wrong", [{"threshold": 0.5}, {"min_sites": 1}, {"noise_multiplier": -1.0}, {"delta": 0.0}, {"count_clip": 0.0}]
 )
 def test_settings_that_protect_nobody_are_refused(wrong):
     with pytest.raises(ConfigError, match=f"privacy.{next(iter(wrong))}: "):

@@ -1,4 +1,4 @@
-"""Whole rounds with secure sums and with noise, over clients that are small enough to follow by hand."""
+"""Whole rounds with secure aggregation and with noise, over clients that are small enough to follow by hand."""
 
 import math
 from dataclasses import replace
@@ -8,16 +8,16 @@ import pytest
 
 from fakes import CLASSES, NO_PRIORS, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, start
 from fedcopl.config import RunConfig
-from fedcopl.errors import ConfigError, NoClientAnswered
+from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.client import Client
-from fedcopl.federation.server import play_round, run
+from fedcopl.federation.server import run, run_round
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
-SECURE = {"secure_sums": True}
+SECURE = {"secure_aggregation": True}
 
 
 def config_of(privacy, rounds=4, **sections):
@@ -37,28 +37,28 @@ def played(config, federation, state=None):
     return last, reports
 
 
-class Lossy(LocalClients):
+class Lossy(LocalTransport):
     """Loses replies after the client has worked them out, and alters others; kind -> clients."""
 
     def __init__(self, clients):
         super().__init__(clients)
         self.lost, self.altered = {}, {}
 
-    def ask(self, questions):
+    def request(self, questions):
         kind = type(next(iter(questions.values()))).__name__ if questions else ""
-        replies = super().ask(questions)
+        replies = super().request(questions)
         altered = {
             client: self.altered.get((client, kind), lambda reply: reply)(reply) for client, reply in replies.items()
         }
         return {client: reply for client, reply in altered.items() if client not in self.lost.get(kind, ())}
 
 
-# Secure sums
+# Secure aggregation
 
 
 def test_a_secure_run_is_the_plain_run():
     plain, secure = (config_of(privacy, rounds=7, labels={"refresh_every": 3}) for privacy in ({}, SECURE))
-    federations = [LocalClients(clients_of(config)) for config in (plain, secure)]
+    federations = [LocalTransport(clients_of(config)) for config in (plain, secure)]
     one, other = (played(config, federation) for config, federation in zip((plain, secure), federations, strict=True))
     for before, after in zip(one[1], other[1], strict=True):
         assert (before.totals is None) == (after.totals is None)
@@ -75,9 +75,9 @@ def test_a_secure_run_is_the_plain_run():
 
 
 def test_nothing_but_masked_numbers_is_sent():
-    class Watched(LocalClients):
-        def ask(self, questions):
-            replies = super().ask(questions)
+    class Watched(LocalTransport):
+        def request(self, questions):
+            replies = super().request(questions)
             seen.extend(replies.values())
             return replies
 
@@ -96,7 +96,7 @@ def test_nothing_but_masked_numbers_is_sent():
 
 def test_bytes_are_those_of_the_messages():
     config = config_of(SECURE, rounds=2)
-    _, [first, second] = played(config, LocalClients(clients_of(config)))
+    _, [first, second] = played(config, LocalTransport(clients_of(config)))
     n, prompt, names, name = 5, START["visual"].size, 5 * len("client-0"), 16
     keys = n * KEYS + n * n * SEALED + n * n * SHARE
     assert second.bytes_up == keys + n * (8 * (10 + prompt) + 16) + n * 16  # examples and loss, empty; and the scores
@@ -114,7 +114,7 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {stage: lost}
-    state, report = play_round(config, federation, start())
+    state, report = run_round(config, federation, start())
     counted = [name for name in federation.states if name not in lost or stage == "Unmask"]
     counts = np.sum([federation.states[name].counts for name in counted], axis=0)
     assert (report.totals == counts).all()
@@ -124,14 +124,14 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
 @pytest.mark.parametrize("stage", ["Introduce", "ShareOut", "Train", "Unmask"])
 def test_training_goes_on_without_the_lost(stage):
     class Constant(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             return prompts | {"visual": np.full((2, 3), 2.0**self.number, np.float32)}, float(self.number)
 
-    config = config_of(SECURE, rounds=1, train={"held_out": 0})
+    config = config_of(SECURE, rounds=1, train={"holdout": 0})
     federation = Lossy(clients_of(config, Constant))
-    state, _ = play_round(config, federation, start())
+    state, _ = run_round(config, federation, start())
     federation.lost = {stage: ("client-2", "client-3")}
-    state, report = play_round(config, federation, state)
+    state, report = run_round(config, federation, state)
     there = [0, 1, 2, 3, 4] if stage == "Unmask" else [0, 1, 4]
     chosen = [len(federation.states[f"client-{i}"].selection.index) for i in there]
     assert report.participants == tuple(f"client-{i}" for i in there)
@@ -148,25 +148,25 @@ def test_too_few_end_the_round_with_the_reason(stage, enough):
     federation = Lossy(clients_of(config))
     federation.lost = {stage: [f"client-{i}" for i in range(5 - enough + 1)]}
     left = f"{enough - 1} client{'s' * (enough > 2)}"
-    message = f"round 1, step {stage}: {left} answered, but a secure sum takes {enough} "
-    with pytest.raises(NoClientAnswered, match=message):
-        play_round(config, federation, start())
+    message = f"round 1, step {stage}: {left} answered, but a secure aggregation takes {enough} "
+    with pytest.raises(NoClientReplied, match=message):
+        run_round(config, federation, start())
 
 
 def test_a_sum_of_one_is_no_secret():
     config = config_of(SECURE, rounds=1)
-    with pytest.raises(NoClientAnswered, match="step Introduce: 1 client answered, but a secure sum takes 2"):
-        play_round(config, LocalClients(clients_of(config, count=1)), start())
+    with pytest.raises(NoClientReplied, match="step Introduce: 1 client answered, but a secure aggregation takes 2"):
+        run_round(config, LocalTransport(clients_of(config, count=1)), start())
     config = config_of({**SECURE, "min_sites": 4}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {"Estimate": ["client-0", "client-1"]}
-    with pytest.raises(NoClientAnswered, match="step Estimate: 3 clients answered, but a secure sum takes 4"):
-        play_round(config, federation, start())
+    with pytest.raises(NoClientReplied, match="step Estimate: 3 clients answered, but a secure aggregation takes 4"):
+        run_round(config, federation, start())
 
 
 def test_two_clients_are_enough_where_nobody_gets_lost():
     config = config_of(SECURE, rounds=2)
-    federation = LocalClients(clients_of(config, count=2))
+    federation = LocalTransport(clients_of(config, count=2))
     _, reports = played(config, federation)
     counts = np.sum([state.counts for state in federation.states.values()], axis=0)
     assert (reports[0].totals == counts).all()
@@ -192,7 +192,7 @@ def test_rubbish_is_dropped_and_named(where, rubbish):
     config = config_of(SECURE, rounds=1)
     federation = FlakyFederation(clients_of(config))
     federation.spoiled = {("client-1", stage, 0): rubbish}
-    _, report = play_round(config, federation, start())
+    _, report = run_round(config, federation, start())
     assert list(report.dropped) == ["client-1"]
     assert why in report.dropped["client-1"]
 
@@ -204,16 +204,16 @@ def test_two_clients_with_one_key():
         ("client-1", "Introduce"): lambda reply: seen.append(reply) or reply,
         ("client-3", "Introduce"): lambda _: seen[-1],
     }
-    _, report = play_round(config, federation, start())
+    _, report = run_round(config, federation, start())
     assert report.dropped == {"client-3": "Introduce: sent the keys of another client"}
 
 
 def test_wrong_shares_of_others_masks_are_found_out():
     config = config_of(SECURE, rounds=1)
-    federation, honest = Lossy(clients_of(config)), LocalClients(clients_of(config))
+    federation, honest = Lossy(clients_of(config)), LocalTransport(clients_of(config))
     federation.altered = {("client-1", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
-    one, report = play_round(config, federation, start())
-    other, _ = play_round(config, honest, start())
+    one, report = run_round(config, federation, start())
+    other, _ = run_round(config, honest, start())
     assert report.dropped == {"client-1": "Unmask: gave wrong shares of other clients' masks (2 times)"}
     assert (one.shared["visual"] == other.shared["visual"]).all()
 
@@ -222,12 +222,12 @@ def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
     config = config_of({**SECURE, "threshold": 1.0}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
-    with pytest.raises(NoClientAnswered, match="step Unmask: 5 clients helped to take off the masks of client-0, but"):
-        play_round(config, federation, start())
+    with pytest.raises(NoClientReplied, match="step Unmask: 5 clients helped to take off the masks of client-0, but"):
+        run_round(config, federation, start())
 
 
 def spoiling(clients, spoilers, sums=None):
-    """A federation in which some share out rubbish, in all their secure sums or in those of these numbers."""
+    """A federation in which some share out rubbish, in all their secure aggregation or in those of these numbers."""
     federation = Lossy(clients)
     for spoiler in spoilers:
         shared_out = iter(range(1000))
@@ -246,7 +246,7 @@ def trainings(federation):
 
 
 WHY = "its masks did not come off: the shares of 0 clients do not fit"
-LEFT_OUT = f"secure sum: {WHY}"
+LEFT_OUT = f"secure aggregation: {WHY}"
 
 
 @pytest.mark.parametrize("spoilers", [["client-1"], ["client-1", "client-3"]])
@@ -254,7 +254,7 @@ def test_a_run_goes_on_without_those_whose_masks_do_not_come_off(spoilers):
     config = config_of(SECURE, rounds=4, labels={"refresh_every": 2})
     last, reports = played(config, spoiling(clients_of(config), spoilers))
     others = {name: client for name, client in clients_of(config).items() if name not in spoilers}
-    wanted, without = played(config, LocalClients(others))
+    wanted, without = played(config, LocalTransport(others))
     assert (last.shared["visual"] == wanted.shared["visual"]).all()
     assert [report.participants for report in reports] == [report.participants for report in without]
     assert [report.dropped for report in reports] == [dict.fromkeys(spoilers, LEFT_OUT)] * 4
@@ -265,7 +265,7 @@ def test_one_spoiler_after_another_is_found():
     config = config_of(SECURE, rounds=1)
     federation = spoiling(clients_of(config), ["client-1"])
     federation.altered |= spoiling({}, ["client-2"], sums={1}).altered  # it begins when the first is gone
-    _, report = play_round(config, federation, start())
+    _, report = run_round(config, federation, start())
     assert report.participants == ("client-0", "client-3", "client-4")
     assert report.dropped == dict.fromkeys(["client-1", "client-2"], LEFT_OUT)
 
@@ -298,13 +298,13 @@ def test_who_shares_out_rubbish_and_gets_lost_is_found_too():
     config = config_of(SECURE, rounds=1)
     federation = spoiling(clients_of(config), ["client-1"])
     federation.lost = {"Estimate": ["client-1"]}
-    _, report = play_round(config, federation, start())
+    _, report = run_round(config, federation, start())
     assert report.dropped == {"client-1": LEFT_OUT}
     assert report.participants == ("client-0", "client-2", "client-3", "client-4")
 
 
 def test_only_sums_that_were_unmasked_are_in_the_account():
-    config = config_of({**SECURE, "noise": 1.5}, rounds=2)
+    config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=2)
     federation = spoiling(clients_of(config), ["client-1"])
     federation.altered |= spoiling({}, ["client-2"], sums={2}).altered  # twice honest: in both sums of the counts
     _, reports = played(config, federation)
@@ -319,41 +319,45 @@ def test_only_sums_that_were_unmasked_are_in_the_account():
 def test_where_too_few_are_left_the_round_ends_and_names_who_spoilt_it(sums):
     config = config_of(SECURE, rounds=1)
     federation = spoiling(clients_of(config, count=2), ["client-1"], sums)
-    with pytest.raises(NoClientAnswered, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
-        play_round(config, federation, start())
+    with pytest.raises(NoClientReplied, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+        run_round(config, federation, start())
     federation = spoiling(clients_of(config, count=3), ["client-1"], sums)
     federation.least = 3
-    with pytest.raises(NoClientAnswered, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
-        play_round(config, federation, start())
+    with pytest.raises(NoClientReplied, match="step Unmask: 0 clients helped to take off the masks of client-1, but"):
+        run_round(config, federation, start())
 
 
 def test_a_later_lack_of_clients_says_who_was_left_out():
     config = config_of(SECURE, rounds=2)
     federation = spoiling(clients_of(config, count=3), ["client-1"])
-    state, _ = play_round(config, federation, start())
+    state, _ = run_round(config, federation, start())
     federation.lost = {"Introduce": ["client-0"]}
-    with pytest.raises(NoClientAnswered, match=rf"1 client answered, but .*; client-1 is left out: {WHY}"):
-        play_round(config, federation, state)
+    with pytest.raises(NoClientReplied, match=rf"1 client answered, but .*; client-1 is left out: {WHY}"):
+        run_round(config, federation, state)
 
 
 def test_rubbish_under_masks_cannot_be_traced_but_shows():
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Train"): lambda reply: replace(reply, masked=reply.masked[::-1])}
-    with pytest.raises(NoClientAnswered, match=r"step Train: .*a client sent rubbish, and secure sums hide which"):
-        play_round(config, federation, start())
+    with pytest.raises(
+        NoClientReplied, match=r"step Train: .*a client sent rubbish, and secure aggregation hide which"
+    ):
+        run_round(config, federation, start())
 
 
 def test_a_method_that_needs_single_prompts_is_refused():
     config = config_of(SECURE, rounds=1, method="pfedmoap")
-    with pytest.raises(ConfigError, match=r"privacy\.secure_sums: method=pfedmoap sends clients each other's prompts"):
-        play_round(config, LocalClients(clients_of(config)), replace(start(), neighbours=2))
+    with pytest.raises(
+        ConfigError, match=r"privacy\.secure_aggregation: method=pfedmoap sends clients each other's prompts"
+    ):
+        run_round(config, LocalTransport(clients_of(config)), replace(start(), neighbours=2))
 
 
 def test_where_no_counts_are_shared_only_training_is_masked():
     config = config_of(SECURE, rounds=1, labeler="fpl")
     federation = FlakyFederation(clients_of(config))
-    _, report = play_round(config, federation, start())
+    _, report = run_round(config, federation, start())
     assert report.totals is None
     assert [kind for client, kind, _ in federation.asked if client == "client-0"] == [
         *("Estimate", "Select", "Introduce", "ShareOut", "Train", "Unmask", "Evaluate")
@@ -362,15 +366,15 @@ def test_where_no_counts_are_shared_only_training_is_masked():
 
 def test_nothing_shared_still_tells_the_loss():
     config = config_of(SECURE, rounds=1, sharing={"aggregate": "none"})
-    state, report = play_round(config, LocalClients(clients_of(config)), start("none"))
+    state, report = run_round(config, LocalTransport(clients_of(config)), start("none"))
     assert state.shared == {}
     assert report.loss > 0
 
 
 def test_nobody_has_anything_to_train_on():
     config = config_of(SECURE, rounds=1, labels={"unseen": "none"})
-    federation = LocalClients(clients_of(config, lambda i: FakeLearner(i, images=0)))
-    state, report = play_round(config, federation, start())
+    federation = LocalTransport(clients_of(config, lambda i: FakeLearner(i, images=0)))
+    state, report = run_round(config, federation, start())
     assert report.kept_old_prompt
     assert state.shared["visual"] is START["visual"]
 
@@ -380,13 +384,13 @@ def test_nobody_has_anything_to_train_on():
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_stopped_run_goes_on_to_the_same_bits(secure):
-    config = config_of({"secure_sums": secure, "noise": 0.5}, rounds=5, labels={"refresh_every": 3})
-    whole, _ = played(config, LocalClients(clients_of(config)))
-    first, state = LocalClients(clients_of(config)), start()
+    config = config_of({"secure_aggregation": secure, "noise_multiplier": 0.5}, rounds=5, labels={"refresh_every": 3})
+    whole, _ = played(config, LocalTransport(clients_of(config)))
+    first, state = LocalTransport(clients_of(config)), start()
     for _ in range(2):
-        state, _ = play_round(config, first, state)
+        state, _ = run_round(config, first, state)
     kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
-    resumed, _ = played(config, LocalClients(clients_of(config), kept), state)
+    resumed, _ = played(config, LocalTransport(clients_of(config), kept), state)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
 
 
@@ -394,22 +398,22 @@ def test_a_stopped_run_goes_on_to_the_same_bits(secure):
 def test_a_real_round_that_is_played_again(secure, same):
     # Plainly, the same questions get the same answers. Two secure sums may differ in who got lost on the way, and
     # with the same noise in both, their difference would be that client's numbers with only its own part of it.
-    config = config_of({"secure_sums": secure, "noise": 0.5}, rounds=1)
+    config = config_of({"secure_aggregation": secure, "noise_multiplier": 0.5}, rounds=1)
     real = {name: replace(client, repeatable=False) for name, client in clients_of(config).items()}
-    one, other = (play_round(config, LocalClients(real), start())[0].shared["visual"] for _ in range(2))
+    one, other = (run_round(config, LocalTransport(real), start())[0].shared["visual"] for _ in range(2))
     assert (one == other).all() == same
 
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_noise_hides_is_not_told_beside_it(secure):
-    config = config_of({"secure_sums": secure, "noise": 1.0}, rounds=2)
-    _, reports = played(config, LocalClients(clients_of(config)))
+    config = config_of({"secure_aggregation": secure, "noise_multiplier": 1.0}, rounds=2)
+    _, reports = played(config, LocalTransport(clients_of(config)))
     assert all(math.isnan(report.loss) and report.examples == report.batches == 0 for report in reports)
 
 
 def test_each_release_is_in_the_account():
-    config = config_of({"noise": 1.5}, rounds=4, labels={"refresh_every": 2})
-    _, reports = played(config, LocalClients(clients_of(config)))
+    config = config_of({"noise_multiplier": 1.5}, rounds=4, labels={"refresh_every": 2})
+    _, reports = played(config, LocalTransport(clients_of(config)))
     assert [[release.of for release in report.releases] for report in reports] == [
         ["counts", "prompts"],
         ["prompts"],
@@ -419,10 +423,10 @@ def test_each_release_is_in_the_account():
 
 
 def test_the_account_knows_of_noise_that_got_lost():
-    config = config_of({**SECURE, "noise": 1.5}, rounds=1)
+    config = config_of({**SECURE, "noise_multiplier": 1.5}, rounds=1)
     federation = Lossy(clients_of(config))
     federation.lost = {"Estimate": ["client-2"]}
-    _, report = play_round(config, federation, start())
+    _, report = run_round(config, federation, start())
     counts, prompts = report.releases
     assert counts.noise == pytest.approx(1.5 * math.sqrt(4 / 5))  # each of five put in a fifth of the variance
     assert prompts.noise == 1.5
@@ -439,35 +443,35 @@ def test_the_account_knows_of_noise_that_got_lost():
 )
 @pytest.mark.parametrize("secure", [False, True])
 def test_what_is_not_let_out_is_not_in_the_account(sections, releases, secure):
-    config = config_of({"noise": 1.0, "secure_sums": secure}, rounds=1, **sections)
-    federation = LocalClients(clients_of(config))
+    config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=1, **sections)
+    federation = LocalTransport(clients_of(config))
     _, reports = played(config, federation, start(sections.get("sharing", {}).get("aggregate", "visual")))
     assert [[release.of for release in report.releases] for report in reports] == releases
 
 
 def test_without_noise_nothing_is_in_the_account():
     config = config_of(SECURE, rounds=1)
-    assert played(config, LocalClients(clients_of(config)))[1][0].releases == []
+    assert played(config, LocalTransport(clients_of(config)))[1][0].releases == []
 
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
     # 2,000 numbers that change by a length of 0.5 altogether: all that is seen of a single one is noise.
-    config = config_of({"secure_sums": secure, "noise": 2.0, "update_clip": 0.5}, rounds=1)
+    config = config_of({"secure_aggregation": secure, "noise_multiplier": 2.0, "update_clip": 0.5}, rounds=1)
     many = replace(start(), shared={"visual": np.zeros((50, 40), np.float32)})
-    state, _ = play_round(config, LocalClients(clients_of(config)), many)
+    state, _ = run_round(config, LocalTransport(clients_of(config)), many)
     together = 1 if secure else math.sqrt(5)  # plainly, each client adds all of the noise
     assert state.shared["visual"].std() == pytest.approx(2.0 * 0.5 * together / 5, rel=0.05)
 
 
 def test_all_weigh_the_same_and_changes_are_clipped():
     class Far(FakeLearner):
-        def train(self, prompts, selection, round, caution=1.0, beside=None):
+        def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             return prompts | {"visual": prompts["visual"] + np.float32(3 * (1 - 2 * (self.number == 0)))}, 0.5
 
     # 5, 25 and 45 images are less than 100, and the noise of their counts, 100 / 10,000, is nothing: all classes stay.
-    config = config_of({"noise": 1e-4, "update_clip": math.sqrt(6), "count_clip": 100.0}, rounds=1)
-    federation = LocalClients(clients_of(config, lambda i: Far(i, images=5 + 20 * i), count=3))
-    state, _ = play_round(config, federation, start())
+    config = config_of({"noise_multiplier": 1e-4, "update_clip": math.sqrt(6), "count_clip": 100.0}, rounds=1)
+    federation = LocalTransport(clients_of(config, lambda i: Far(i, images=5 + 20 * i), count=3))
+    state, _ = run_round(config, federation, start())
     # Each change has 6 numbers of 3, of length 3 sqrt(6): clipped to 1 each. One goes down, two up: 1/3 on average.
     assert state.shared["visual"] == pytest.approx(np.full((2, 3), 1 / 3), abs=0.01)

@@ -11,14 +11,14 @@ from fedcopl.cli.show import facts
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError
 from fedcopl.privacy.accountant import PrivacyStatement, epsilon_of, noise_for
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import to_plain
-from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
 QUICK = ["rounds=2", "clients=3", "refresh_every=2", "epochs=1", "threads=1", "everywhere=false"]
 QUICK += ["priors.logit_bias=false", "priors.label_shift=false", "priors.prototypes=false"]
-BOTH = ["secure_sums=true", "noise=0.5"]
+BOTH = ["secure_aggregation=true", "noise_multiplier=0.5"]
 
 
 def config_of(*pairs):
@@ -43,14 +43,14 @@ def noised(tmp_path_factory):
 
 def test_secure_sums_change_nothing_but_what_is_seen(plain, tmp_path):
     one, folder = plain
-    other = simulate(config_of("rounds=1", "secure_sums=true"), tmp_path / "run", dataset=small_digits())
+    other = simulate(config_of("rounds=1", "secure_aggregation=true"), tmp_path / "run", dataset=small_digits())
     assert other.refreshes == one.refreshes  # every count and every pseudo label
     assert prompts(tmp_path / "run")["visual"] == pytest.approx(prompts(folder)["visual"], rel=2**-22, abs=2**-33)
     [before], [after] = one.rounds, other.rounds
     assert after.loss == pytest.approx(before.loss, abs=2**-32)
     assert after.examples == before.examples > 0
     assert "visual" not in after.drift  # nobody sees how far single clients pull apart
-    assert (one.privacy, other.privacy) == (None, PrivacyStatement(secure_sums=True))
+    assert (one.privacy, other.privacy) == (None, PrivacyStatement(secure_aggregation=True))
 
 
 def test_the_outcome_states_what_was_given_away(noised):
@@ -65,7 +65,7 @@ def test_the_outcome_states_what_was_given_away(noised):
     assert all(record.loss is None for record in results.rounds)
 
 
-class StopAfterOne(SilentWatcher):
+class StopAfterOne(SilentReporter):
     def round_done(self, record):
         raise KeyboardInterrupt
 
@@ -83,8 +83,8 @@ def test_noise_is_the_same_after_a_stop(noised, tmp_path):
 @pytest.mark.parametrize(
     ("pairs", "why"),
     [
-        (["method=pfedmoap", "secure_sums=true"], "method=pfedmoap sends clients each other's prompts"),
-        (["method=central", "noise=1"], "all images are in one place"),
+        (["method=pfedmoap", "secure_aggregation=true"], "method=pfedmoap sends clients each other's prompts"),
+        (["method=central", "noise_multiplier=1"], "all images are in one place"),
     ],
 )
 def test_what_cannot_be_done_is_refused_at_once(pairs, why, tmp_path):
@@ -105,7 +105,7 @@ def test_the_command_finds_noise_and_epsilon():
     found = told_by("--epsilon", "8", "--rounds", "20", "--refresh-every", "5")
     noise = float(found.split()[1])
     assert noise_for(8, 1e-5, 27) <= noise <= noise_for(8, 1e-5, 27) + 1e-4
-    assert "27: prompts in 20 rounds, class counts at 4 refreshes, balance in 3 exchanges" in found
+    assert "27: prompts in 20 rounds, class counts at 4 refreshes, logit bias in 3 steps" in found
     back = told_by("--noise", str(noise))
     assert back == found
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from fedcopl.privacy.masked_layout import (
     HEAD,
     LARGEST_PROMPT,
-    Nonsense,
+    InvalidMaskedUpdate,
     Training,
     count_words,
     flat,
@@ -115,11 +115,11 @@ def test_counts_below_zero_are_noise_and_become_zero():
 
 def test_rubbish_in_a_sum_shows():
     rubbish = np.random.default_rng(1).integers(0, 2**64, training_size(SENT), np.uint64)
-    with pytest.raises(Nonsense):
+    with pytest.raises(InvalidMaskedUpdate):
         training_sum(rubbish, SENT, ("a",))
     far = training_words(training(np.zeros(8), 1), 64, 1)
     far[HEAD] = np.uint64(2**62)
-    with pytest.raises(Nonsense, match="beyond"):
+    with pytest.raises(InvalidMaskedUpdate, match="beyond"):
         training_sum(far, SENT, ("a",))
 
 

@@ -1,4 +1,4 @@
-"""The sums of the priors over secure sums and with noise."""
+"""The sums of the priors over secure aggregation and with noise."""
 
 import math
 from dataclasses import replace
@@ -8,21 +8,21 @@ import pytest
 
 from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, start
 from fedcopl.config import RunConfig
-from fedcopl.errors import CannotAnswer, NoClientAnswered
+from fedcopl.errors import CannotReply, NoClientReplied
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings, prior_steps
-from fedcopl.federation.seam import Asking, RoundReport
-from fedcopl.federation.server import choose_sums, play_round, run
+from fedcopl.federation.server import choose_aggregator, run, run_round
 from fedcopl.federation.state_arrays import state_from, state_tensors
+from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted
 from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import planned_releases
 from fedcopl.privacy.masked_layout import adapted_sums, adapted_words
 from fedcopl.rng import stream
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
-SECURE = {"secure_sums": True}
+SECURE = {"secure_aggregation": True}
 NO_PROTOTYPES = {"prototypes": False}
 FIRST = Adapt(0, 0)
 
@@ -31,7 +31,7 @@ def config_of(privacy, rounds=2, **sections):
     return RunConfig.from_mapping({"rounds": rounds, "privacy": privacy, **sections}, "test")
 
 
-class Overheard(LocalClients):
+class Overheard(LocalTransport):
     """Keeps all answers about priors, and loses those of some clients, or puts others in their stead."""
 
     def __init__(self, clients):
@@ -39,12 +39,14 @@ class Overheard(LocalClients):
         self.heard: list[tuple[Adapt, Adapted]] = []
         self.lost, self.instead = set(), {}
 
-    def ask(self, questions):
-        replies = super().ask(questions)
-        asks = {client: ask for client, ask in questions.items() if isinstance(ask, Adapt)}
-        replies |= {client: self.instead[client] for client in asks if client in self.instead}
-        replies = {client: reply for client, reply in replies.items() if not (client in asks and client in self.lost)}
-        self.heard += [(ask, replies[client]) for client, ask in asks.items() if client in replies]
+    def request(self, questions):
+        replies = super().request(questions)
+        requests = {client: message for client, message in questions.items() if isinstance(message, Adapt)}
+        replies |= {client: self.instead[client] for client in requests if client in self.instead}
+        replies = {
+            client: reply for client, reply in replies.items() if not (client in requests and client in self.lost)
+        }
+        self.heard += [(message, replies[client]) for client, message in requests.items() if client in replies]
         return replies
 
 
@@ -64,12 +66,12 @@ def played(config, federation, state=None):
 
 def summed(config, federation):
     """What the server makes of one question of the priors, and its account of it."""
-    server = Asking(federation, RoundReport(0), CLASSES, config)
+    server = RoundExchange(federation, RoundReport(0), CLASSES, config)
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
-    return choose_sums(config, start()).adaptation(server, federation.clients(), FIRST)[1], server.report
+    return choose_aggregator(config, start()).adaptation(server, federation.clients(), FIRST)[1], server.report
 
 
-# Secure sums
+# Secure aggregation
 
 
 def test_over_secure_sums_the_same_is_learnt():
@@ -91,19 +93,19 @@ def test_nothing_but_masked_numbers_is_sent():
     config = config_of(SECURE, rounds=1)
     federation = Overheard(clients_of(config))
     played(config, federation)
-    told = [(ask, reply) for ask, reply in federation.heard if ask.step < prior_steps(config)]
-    assert {ask.step for ask, _ in told} == set(range(19))
+    told = [(message, reply) for message, reply in federation.heard if message.step < prior_steps(config)]
+    assert {message.step for message, _ in told} == set(range(19))
     assert all(reply.sums is None and reply.masked.dtype == np.uint64 for _, reply in told)
-    assert all(len(ask.peers) == 5 for ask, _ in told)
+    assert all(len(message.peers) == 5 for message, _ in told)
     # A sum of sixty images in steps of 2^-32 is below 2^39; under its masks it is anywhere up to 2^64.
     assert np.median(np.concatenate([reply.masked for _, reply in told])) > 2**60
-    assert [reply for ask, reply in federation.heard if ask.step == 19] == [Adapted(None)] * 5
+    assert [reply for message, reply in federation.heard if message.step == 19] == [Adapted(None)] * 5
 
 
 def test_a_client_tells_no_sums_openly():
     client = clients_of(config_of(SECURE))["client-0"]
-    with pytest.raises(CannotAnswer, match=r"openly, but privacy\.secure_sums is switched on"):
-        client.answer(FIRST, ClientState())
+    with pytest.raises(CannotReply, match=r"openly, but privacy\.secure_aggregation is switched on"):
+        client.handle(FIRST, ClientState())
 
 
 def test_the_sum_goes_on_without_the_lost():
@@ -120,7 +122,9 @@ def test_too_few_for_a_secret_end_the_round():
     config = config_of(SECURE)
     federation = Overheard(clients_of(config))
     federation.lost = {f"client-{i}" for i in range(3)}
-    with pytest.raises(NoClientAnswered, match="round 1, step Adapt: 2 clients answered, but a secure sum takes 3"):
+    with pytest.raises(
+        NoClientReplied, match="round 1, step Adapt: 2 clients answered, but a secure aggregation takes 3"
+    ):
         summed(config, federation)
 
 
@@ -139,7 +143,7 @@ def test_sums_come_out_of_their_words_within_a_rounding():
     words = [adapted_words(part, 2) for part in parts]
     total = np.sum(words, axis=0, dtype=np.uint64)
     assert adapted_sums(total) == pytest.approx(parts[0] + parts[1], abs=2**-32)
-    with pytest.raises(CannotAnswer, match="too large to be summed over 2 clients"):
+    with pytest.raises(CannotReply, match="too large to be summed over 2 clients"):
         adapted_words(np.array([2.0**30]), 2)
 
 
@@ -147,7 +151,7 @@ def test_sums_come_out_of_their_words_within_a_rounding():
 
 
 def noisy(noise=1.0, **more):
-    return config_of({"noise": noise, **more})
+    return config_of({"noise_multiplier": noise, **more})
 
 
 def alone(config, secret=bytes(range(32))):
@@ -157,7 +161,7 @@ def alone(config, secret=bytes(range(32))):
 @pytest.mark.parametrize("secure", [False, True])
 def test_every_release_of_a_run_is_planned_for_and_in_the_account(secure):
     # Three rounds, a refresh each two: balance once in three exchanges, counts twice, prompts three times.
-    config = config_of({"noise": 1.0, "secure_sums": secure}, rounds=3, labels={"refresh_every": 2})
+    config = config_of({"noise_multiplier": 1.0, "secure_aggregation": secure}, rounds=3, labels={"refresh_every": 2})
     _, reports = played(config, Overheard(clients_of(config)))
     kinds = [[release.of for release in report.releases] for report in reports]
     assert kinds == [["sums"] * 3 + ["counts", "prompts"], ["prompts"], ["counts", "prompts"]]
@@ -166,7 +170,7 @@ def test_every_release_of_a_run_is_planned_for_and_in_the_account(secure):
 
 
 def test_the_account_knows_of_noise_that_got_lost():
-    config = config_of({**SECURE, "noise": 1.5})
+    config = config_of({**SECURE, "noise_multiplier": 1.5})
     federation = Overheard(clients_of(config))
     federation.lost = {"client-2"}
     [release] = summed(config, federation)[1].releases
@@ -177,8 +181,8 @@ def test_the_account_knows_of_noise_that_got_lost():
 def test_with_noise_only_the_logit_bias_is_estimated_in_three_steps():
     config = noisy()
     federation = Overheard(clients_of(config))
-    state, _ = play_round(config, federation, start())
-    assert [(ask.step, reply.sums is None) for ask, reply in federation.heard[::5]] == [
+    state, _ = run_round(config, federation, start())
+    assert [(message.step, reply.sums is None) for message, reply in federation.heard[::5]] == [
         (0, False),
         (1, False),
         (2, False),
@@ -189,11 +193,11 @@ def test_with_noise_only_the_logit_bias_is_estimated_in_three_steps():
 
 
 def test_sums_are_clipped_and_noised_around_the_truth():
-    exact = alone(config_of({}, priors=NO_PROTOTYPES)).answer(FIRST, ClientState())[0].sums
+    exact = alone(config_of({}, priors=NO_PROTOTYPES)).handle(FIRST, ClientState())[0].sums
     assert exact.sum() == pytest.approx(60)
     clip = float(np.linalg.norm(exact)) / 2
     config = noisy(count_clip=clip)
-    told = np.array([alone(config, bytes([n]) * 32).answer(FIRST, ClientState())[0].sums for n in range(200)])
+    told = np.array([alone(config, bytes([n]) * 32).handle(FIRST, ClientState())[0].sums for n in range(200)])
     assert told.mean(axis=0) == pytest.approx(exact / 2, abs=4 * clip / math.sqrt(200))
     assert told.std(axis=0) == pytest.approx(np.full(CLASSES, clip), rel=0.25)
 
@@ -202,7 +206,7 @@ def test_sums_are_clipped_and_noised_around_the_truth():
 def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
     # Sums of length 0.5 altogether: all that is seen is noise, of 2 * 0.5 in a secure sum, and of that from each of
     # five clients otherwise.
-    config = config_of({"secure_sums": secure, "noise": 2.0, "count_clip": 0.5})
+    config = config_of({"secure_aggregation": secure, "noise_multiplier": 2.0, "count_clip": 0.5})
     totals = [summed(config, Overheard(clients_of(config, seed=seed)))[0] for seed in range(25)]
     together = 1 if secure else math.sqrt(5)
     assert np.std(totals) == pytest.approx(2.0 * 0.5 * together, rel=0.25)
@@ -210,48 +214,48 @@ def test_the_noise_in_the_sum_is_as_wide_as_stated(secure):
 
 def test_the_same_question_gets_the_same_answer_and_another_of_that_step_none():
     client = alone(noisy())
-    first, state = client.answer(FIRST, ClientState())
+    first, state = client.handle(FIRST, ClientState())
     state = state_from(state_tensors(state))
     client.learner.log_probs = client.learner.log_probs[:, ::-1]  # whatever it has learnt since
-    again, state = client.answer(FIRST, state)
+    again, state = client.handle(FIRST, state)
     assert again.sums.tobytes() == first.sums.tobytes()
     other = replace(FIRST, class_prior=np.array([0.5, 0.3, 0.2]))
-    with pytest.raises(CannotAnswer, match="asked to Adapt 0 in round 1, but has answered another such question"):
-        client.answer(other, state)
-    assert client.answer(Adapt(0, 1, (first.sums,)), state)[0].sums is not None
+    with pytest.raises(CannotReply, match="asked to Adapt 0 in round 1, but has answered another such question"):
+        client.handle(other, state)
+    assert client.handle(Adapt(0, 1, (first.sums,)), state)[0].sums is not None
 
 
 def test_the_noise_is_another_one_for_every_question():
     client, config = alone(noisy()), noisy()
-    one, state = client.answer(FIRST, ClientState())
+    one, state = client.handle(FIRST, ClientState())
     even = np.full(CLASSES, 20.0)  # with these totals the next step has the same model
-    two, _ = client.answer(Adapt(0, 1, (even,)), state)
-    exact = alone(config_of({}, priors=NO_PROTOTYPES)).answer(FIRST, ClientState())[0].sums
+    two, _ = client.handle(Adapt(0, 1, (even,)), state)
+    exact = alone(config_of({}, priors=NO_PROTOTYPES)).handle(FIRST, ClientState())[0].sums
     clipped = exact * min(1, config.privacy.count_clip / np.linalg.norm(exact))
     assert one.sums - clipped != pytest.approx(two.sums - clipped)
 
 
 def test_a_question_of_a_round_that_the_run_has_not_is_refused():
-    with pytest.raises(CannotAnswer, match="asked to Adapt 0 in round 3, but the run has 2"):
-        alone(noisy()).answer(replace(FIRST, round=2), ClientState())
+    with pytest.raises(CannotReply, match="asked to Adapt 0 in round 3, but the run has 2"):
+        alone(noisy()).handle(replace(FIRST, round=2), ClientState())
 
 
 def test_what_was_learnt_is_kept_and_tells_nothing():
     client = alone(noisy())
-    reply, state = client.answer(FIRST, ClientState())
+    reply, state = client.handle(FIRST, ClientState())
     for step in range(1, 4):
-        reply, state = client.answer(Adapt(0, step, (reply.sums,)), state)
+        reply, state = client.handle(Adapt(0, step, (reply.sums,)), state)
     assert reply == Adapted(None)
     assert state.prior.model is not None
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits():
-    config = config_of({**SECURE, "noise": 0.5}, rounds=3, labels={"refresh_every": 2})
-    whole, _ = played(config, LocalClients(clients_of(config)))
-    first, state = LocalClients(clients_of(config)), start()
+    config = config_of({**SECURE, "noise_multiplier": 0.5}, rounds=3, labels={"refresh_every": 2})
+    whole, _ = played(config, LocalTransport(clients_of(config)))
+    first, state = LocalTransport(clients_of(config)), start()
     for _ in range(2):
-        state, _ = play_round(config, first, state)
+        state, _ = run_round(config, first, state)
     kept = {name: state_from(state_tensors(one)) for name, one in first.states.items()}
-    resumed, _ = played(config, LocalClients(clients_of(config), kept), state)
+    resumed, _ = played(config, LocalTransport(clients_of(config), kept), state)
     assert (resumed.shared["visual"] == whole.shared["visual"]).all()
     assert (resumed.prior_model.logit_bias == whole.prior_model.logit_bias).all()

@@ -8,7 +8,7 @@ from PIL import Image
 from fedcopl.data.reading import BadImage
 from fedcopl.review.images import beliefs_of
 from fedcopl.rng import stream
-from fedcopl.run.believed_labels import BelievedLabels
+from fedcopl.run.pseudo_labels import PseudoLabels
 
 
 class CountedNames(Sequence):
@@ -40,7 +40,7 @@ class FakeGallery:
         first = rng.integers(len(self.classes), size=images) if label is None else np.asarray(label)
         order = (first[:, None] + np.arange(len(self.classes))) % len(self.classes)
         shares = np.sort(rng.dirichlet(np.ones(len(self.classes)), size=images), axis=1)[:, ::-1]
-        return BelievedLabels(round, order.astype(np.int32), np.log(shares).astype(np.float32))
+        return PseudoLabels(round, order.astype(np.int32), np.log(shares).astype(np.float32))
 
     def image(self, number):
         self.opened.append(number)

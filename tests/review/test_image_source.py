@@ -12,9 +12,9 @@ from fedcopl.predict import Classifier
 from fedcopl.review.cards import history
 from fedcopl.review.final_labels import with_final_labels
 from fedcopl.review.images import NOT_TRAINED, open_gallery
-from fedcopl.run.believed_labels import read_images, read_labels, write_labels
-from fedcopl.run.build import share_out
+from fedcopl.run.build import partition_dataset
 from fedcopl.run.checkpoint import load_checkpoint
+from fedcopl.run.pseudo_labels import read_images, read_labels, write_labels
 from fedcopl.simulation.simulate import simulate
 from local_page.run_folder import CLASSES, log_probs, make_run
 
@@ -81,7 +81,9 @@ def test_a_simulation_writes_them_at_each_refresh(run):
     classes, clients = read_images(folder)
     digits = load_digits()
     assert classes == digits.classes
-    for part, (client, held) in zip(share_out(digits, config.data, config.seed).train, clients.items(), strict=True):
+    for part, (client, held) in zip(
+        partition_dataset(digits, config.data, config.seed).train, clients.items(), strict=True
+    ):
         assert held.names == [digits.train.names[place] for place in part]
         assert held.files is None
         assert [labels.round for labels in read_labels(folder, client)] == [0, 1]
@@ -100,7 +102,7 @@ def test_the_gallery_of_a_simulated_client(run):
     folder, config = run
     gallery = open_gallery(folder, "client-1")
     digits = load_digits()
-    part = share_out(digits, config.data, config.seed).train[1]
+    part = partition_dataset(digits, config.data, config.seed).train[1]
     assert gallery.image(3).tobytes() == digits.train.images[part[3]].tobytes()
     assert gallery.beliefs.rounds == (0, 1)
     assert gallery.file(3) is None

@@ -58,7 +58,7 @@ def test_passes_by_hand():
 
 
 def test_half_of_the_clients_and_a_guard_by_hand():
-    config = published("rounds=2", "epochs=1", "batch=50", "participation=0.5", "held_out=0.2")
+    config = published("rounds=2", "epochs=1", "batch=50", "participation=0.5", "holdout=0.2")
     passes = Passes.of(config, choose_method(config), SIZE)
     # two clients train on 125 images each, of which 25 are the exam's: looked at twice a round
     assert (passes.trained, passes.steps) == (2 * 200, 2 * 2 * 2)

@@ -16,8 +16,8 @@ from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import ServerState
 from fedcopl.files import make_private_folder, publish_text, write_text
 from fedcopl.review.expert_answers import Answers, Given
-from fedcopl.run.believed_labels import write_images, write_labels
 from fedcopl.run.folder import RunFolder
+from fedcopl.run.pseudo_labels import write_images, write_labels
 
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022], ids=["umask 000", "umask 022"])

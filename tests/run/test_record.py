@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.federation.seam import RoundReport
+from fedcopl.federation.transport import RoundReport
 from fedcopl.run.loop import round_record
 from fedcopl.run.record import ClientRecord, Outcome, measured, to_plain
 from fedcopl.run.record_reader import parse_json, read_outcome, read_rounds

@@ -8,10 +8,10 @@ from safetensors.numpy import load_file
 from data.pictures import encoded, noise, plant, put
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.catalog import load_digits
-from fedcopl.data.sharing_out import client_names
+from fedcopl.data.partitioning import client_names
 from fedcopl.errors import ConfigError, DataError
 from fedcopl.report.run_page import write_report
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
@@ -36,7 +36,7 @@ def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatc
     put(photos, "broken.png", b"not an image")
     put(photos, "empty.png", b"")
     notes: list[str] = []
-    monkeypatch.setattr(SilentWatcher, "noticed", lambda self, words: notes.append(words))
+    monkeypatch.setattr(SilentReporter, "noticed", lambda self, words: notes.append(words))
     results = run_on(photos, tmp_path / "run", partition="iid", clients=2)
     listing = tmp_path / "run" / "skipped.jsonl"
     assert any(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.seam import RoundReport
+from fedcopl.federation.transport import RoundReport
 from fedcopl.simulation.audit import drift
 
 START = {"visual": np.zeros(2), "text": np.array([1.0, 1.0])}

@@ -11,12 +11,12 @@ from fedcopl.data.dataset import Dataset
 from fedcopl.errors import ConfigError
 from fedcopl.predict import load
 from fedcopl.run.checkpoint import load_checkpoint
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.simulate import simulate
 from small_digits import small_digits
 
 pytestmark = pytest.mark.slow
-QUICK = ["rounds=2", "clients=2", "partition=iid", "epochs=1", "threads=1", "held_out=0"]
+QUICK = ["rounds=2", "clients=2", "partition=iid", "epochs=1", "threads=1", "holdout=0"]
 
 
 def config_of(*pairs):
@@ -77,12 +77,12 @@ def test_the_record_says_from_which_run_it_came_and_not_where_that_lies(nine_cla
     assert str(nine_classes.parent) not in (folder / "results.json").read_text()
 
 
-class StopAfterOne(SilentWatcher):
+class StopAfterOne(SilentReporter):
     def round_done(self, record):
         raise KeyboardInterrupt
 
 
-class StopAtOnce(SilentWatcher):
+class StopAtOnce(SilentReporter):
     def started(self, config, clients, done):
         raise KeyboardInterrupt
 

@@ -127,9 +127,9 @@ def test_recall_is_of_the_classes(finished):
 
 @pytest.mark.slow
 def test_a_method_with_a_memory_resumes_to_the_same_bits(tmp_path):
-    from fedcopl.run.watcher import SilentWatcher
+    from fedcopl.run.progress_reporter import SilentReporter
 
-    class Stop(SilentWatcher):
+    class Stop(SilentReporter):
         def round_done(self, record):
             raise KeyboardInterrupt
 

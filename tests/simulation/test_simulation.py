@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
-from fedcopl.data.sharing_out import share_out
+from fedcopl.data.partitioning import partition_dataset
 from fedcopl.errors import DataError, RunFolderError
 from fedcopl.methods.learner import ClipLearner
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import round_to_plain, to_plain
-from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation.simulate import simulate
 from ready_processes import ReadyProcess
 from small_digits import SITE_ALONE, small_digits
@@ -96,7 +96,7 @@ def test_pseudo_label_accuracy_is_of_the_images_chosen(finished):
     checkpoint = load_file(folder / "checkpoint.safetensors")
     config = config_of()
     digits = few()
-    parts = share_out(digits, config.data, config.seed)
+    parts = partition_dataset(digits, config.data, config.seed)
     right = chosen = 0
     for number, part in enumerate(parts.train):
         truth = digits.train.labels[part][checkpoint[f"client/{number}/index"]]
@@ -133,7 +133,7 @@ def test_same_seed_same_bits_other_seed_other_split(finished, tmp_path):
     assert [c.train for c in other.clients] != [c.train for c in results.clients]
 
 
-class StopAfter(SilentWatcher):
+class StopAfter(SilentReporter):
     """Breaks a run off as Ctrl-C would."""
 
     def __init__(self, rounds):
@@ -261,7 +261,7 @@ def test_a_data_set_without_labels_cannot_be_shared_out_by_class():
     digits = load_digits()
     unlabelled = type(digits.train)(digits.train.images, None)
     with pytest.raises(DataError, match=r"digits: has no labels.*data\.partition=iid"):
-        share_out(
+        partition_dataset(
             type(digits)("digits", digits.classes, digits.template, unlabelled, unlabelled),
             config_of().data,
             1,

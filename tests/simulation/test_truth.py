@@ -19,19 +19,19 @@ import torch
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
-from fedcopl.data.sharing_out import share_out
+from fedcopl.data.partitioning import partition_dataset
 from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, settled
-from fedcopl.methods.learner import ClipExam
+from fedcopl.methods.learner import ClipTestSet
 from fedcopl.published import AS_PUBLISHED
-from fedcopl.run.watcher import SilentWatcher
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation import assemble as assembly
-from fedcopl.simulation.assemble import PooledExam, Simulation, ToldTheTruth, assemble
+from fedcopl.simulation.assemble import GroundTruthLearner, PooledTestSet, Simulation, assemble
 from fedcopl.simulation.audit import Audit
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
 
 QUICK = ["rounds=2", "refresh_every=1", "epochs=1", "threads=1", "partition=natural"]
@@ -62,16 +62,16 @@ def config_of(*pairs):
     return settled(RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test"))
 
 
-class Overheard(LocalClients):
+class Overheard(LocalTransport):
     """Writes down every question and every answer but the exams'."""
 
     def __init__(self, clients):
         super().__init__(clients)
         self.said = []
 
-    def ask(self, questions):
-        replies = super().ask(questions)
-        self.said += [(client, digest(ask)) for client, ask in questions.items()]
+    def request(self, questions):
+        replies = super().request(questions)
+        self.said += [(client, digest(message)) for client, message in questions.items()]
         self.said += [(client, digest(reply)) for client, reply in replies.items() if not isinstance(reply, Evaluated)]
         return replies
 
@@ -79,7 +79,7 @@ class Overheard(LocalClients):
 def played(truth, *pairs):
     """All that a run is made of, and how many test images were found right."""
     config = config_of(*pairs)
-    simulation = assemble(config, SilentWatcher(), dataset_with(truth))
+    simulation = assemble(config, SilentReporter(), dataset_with(truth))
     federation, scores = Overheard(simulation.clients), []
     last = run(config, federation, simulation.server, lambda _, report: scores.append(report.scores))
     states = {name: bits(state_tensors(state)) for name, state in federation.states.items()}
@@ -112,7 +112,9 @@ def test_a_run_with_wrong_labels_is_the_same_run(method, labeler):
     assert right != wrong  # or else the truth was not changed at all
 
 
-@pytest.mark.parametrize("settings", [[], PUBLISHED, ["privacy.noise=0.5"]], ids=["usual", "published", "noise"])
+@pytest.mark.parametrize(
+    "settings", [[], PUBLISHED, ["privacy.noise_multiplier=0.5"]], ids=["usual", "published", "noise"]
+)
 def test_a_run_without_any_label_is_the_same_run(settings):
     with_labels, without = (played(truth, *settings) for truth in ("true", "none"))
     assert with_labels[0] == without[0]
@@ -137,26 +139,26 @@ def kept_in(folder):
 def test_labels_that_share_out_the_images_say_nothing_more(partition, monkeypatch):
     # Of wrong labels other parts would be made: so the parts are those of the true ones, whatever the data set says.
     def by_the_truth(_, data, seed):
-        return share_out(dataset_with("true"), data, seed)
+        return partition_dataset(dataset_with("true"), data, seed)
 
-    monkeypatch.setattr(assembly, "share_out", by_the_truth)
+    monkeypatch.setattr(assembly, "partition_dataset", by_the_truth)
     pairs = [f"partition={partition}", "clients=2", "beta=0.5"]
     (ours, right), (same, wrong) = (played(truth, *pairs) for truth in ("true", "wrong"))
     assert ours == same
     assert right != wrong
 
 
-class Exams:
+class TestSets:
     """Stands in for what exams find right: so many as it is told to say when one is asked for the nth time."""
 
     def __init__(self, monkeypatch, says):
         self._says, self.asked = says, Counter()
-        monkeypatch.setattr(ClipExam, "predict", lambda exam, prompts, prior=NO_PRIOR: self._predict(exam))
+        monkeypatch.setattr(ClipTestSet, "predict", lambda test_set, prompts, prior=NO_PRIOR: self._predict(test_set))
 
-    def _predict(self, exam):
-        right = self._says(self.asked[exam])
-        self.asked[exam] += 1
-        return torch.where(torch.arange(len(exam.truth)) < right, exam.truth, exam.truth + 1)
+    def _predict(self, test_set):
+        right = self._says(self.asked[test_set])
+        self.asked[test_set] += 1
+        return torch.where(torch.arange(len(test_set.truth)) < right, test_set.truth, test_set.truth + 1)
 
 
 SAID_BY_EXAMS = {
@@ -171,7 +173,7 @@ SAID_BY_EXAMS = {
 def test_whatever_exams_say_the_run_is_the_same(method, monkeypatch):
     pairs, runs = [f"method={method}", "rounds=3", *WITHOUT_ALL_PRIORS], []
     for says in SAID_BY_EXAMS.values():
-        Exams(monkeypatch, says)
+        TestSets(monkeypatch, says)
         runs.append(played("true", *pairs))
     assert all(made == runs[0][0] for made, _ in runs)
     assert len({str(scores) for _, scores in runs}) == len(runs)  # or else nobody heard the exams
@@ -180,34 +182,36 @@ def test_whatever_exams_say_the_run_is_the_same(method, monkeypatch):
 def test_whatever_exams_say_the_folder_is_the_same(tmp_path, monkeypatch):
     # Whoever plays and writes down the rounds has the scores too, and could keep those of the best.
     for name, says in SAID_BY_EXAMS.items():
-        Exams(monkeypatch, says)
+        TestSets(monkeypatch, says)
         simulate(config_of("rounds=3"), tmp_path / name, dataset=dataset_with("true"), workers=1)
     one, *others = (kept_in(tmp_path / name) for name in SAID_BY_EXAMS)
     assert all(other == one for other in others)
 
 
 def test_an_exam_is_asked_once_when_accuracy_is_asked_for_and_never_else(monkeypatch):
-    exams = Exams(monkeypatch, lambda asked: 0)
+    test_sets = TestSets(monkeypatch, lambda asked: 0)
 
-    class Counting(LocalClients):
-        def ask(self, questions):
-            before = exams.asked.total()
-            replies = super().ask(questions)
-            wanted = sum(isinstance(ask, Evaluate) for ask in questions.values())
-            assert exams.asked.total() - before == wanted, {type(ask).__name__ for ask in questions.values()}
+    class Counting(LocalTransport):
+        def request(self, questions):
+            before = test_sets.asked.total()
+            replies = super().request(questions)
+            wanted = sum(isinstance(message, Evaluate) for message in questions.values())
+            assert test_sets.asked.total() - before == wanted, {
+                type(message).__name__ for message in questions.values()
+            }
             return replies
 
     config = config_of("rounds=3")
-    simulation = assemble(config, SilentWatcher(), dataset_with("true"))
+    simulation = assemble(config, SilentReporter(), dataset_with("true"))
     run(config, Counting(simulation.clients), simulation.server, lambda *_: None)
-    assert exams.asked == dict.fromkeys(
-        simulation.audit.evaluator.exams.values(), 4
+    assert test_sets.asked == dict.fromkeys(
+        simulation.audit.evaluator.test_sets.values(), 4
     )  # three rounds, and the priors without training
 
 
 # And by types: from what labels, chooses and trains, no object that knows the truth can be reached.
 
-KNOW_THE_TRUTH = (Dataset, ImageSet, ClipExam, PooledExam, Audit, Simulation, ToldTheTruth)
+KNOW_THE_TRUTH = (Dataset, ImageSet, ClipTestSet, PooledTestSet, Audit, Simulation, GroundTruthLearner)
 NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType, str, bytes, int, float)
 
 
@@ -230,10 +234,10 @@ def says(array, truth):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_that_knows_the_truth_is_within_reach_of_a_learner(method):
-    simulation = assemble(config_of(f"method={method}"), SilentWatcher(), dataset_with("true"))
+    simulation = assemble(config_of(f"method={method}"), SilentReporter(), dataset_with("true"))
     labels = dataset_with("true").train.labels
     for client, part in zip(simulation.clients.values(), simulation.parts.train, strict=True):
-        found = reachable(*(getattr(client, one.name) for one in fields(client) if one.name != "exam"))
+        found = reachable(*(getattr(client, one.name) for one in fields(client) if one.name != "test_set"))
         assert any(one is client.learner.images for one in found)  # the walk does get somewhere
         assert [type(one).__name__ for one in found if isinstance(one, KNOW_THE_TRUTH)] == []
         arrays = [one for one in found if isinstance(one, np.ndarray | torch.Tensor)]
@@ -242,8 +246,8 @@ def test_nothing_that_knows_the_truth_is_within_reach_of_a_learner(method):
 
 def test_a_learner_that_is_told_the_truth_is_found_out():
     # What the walk above is worth: of the supervised bound, which no federation contains, it finds both.
-    simulation = assemble(config_of("method=central", "options.labels=truth"), SilentWatcher(), dataset_with("true"))
+    simulation = assemble(config_of("method=central", "options.labels=truth"), SilentReporter(), dataset_with("true"))
     found = reachable(simulation.clients["central"].learner)
-    assert any(isinstance(one, ToldTheTruth) for one in found)
+    assert any(isinstance(one, GroundTruthLearner) for one in found)
     labels = dataset_with("true").train.labels
     assert any(says(one, labels) for one in found if isinstance(one, np.ndarray))

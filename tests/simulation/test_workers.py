@@ -15,11 +15,11 @@ from fedcopl.federation.client import Client
 from fedcopl.messages import Evaluate, Evaluated
 from fedcopl.methods import settled
 from fedcopl.run.cost_model import RunSize, working_memory
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import to_plain
-from fedcopl.run.watcher import SilentWatcher
 from fedcopl.simulation import worker_pool, workers
 from fedcopl.simulation.assemble import assemble
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
 from fedcopl.simulation.workers import open_pool, workers_for
 from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
@@ -35,7 +35,7 @@ def played(folder, count, *pairs):
         (),
         ("method=local", "labeler=fpl"),
         ("method=pfedmoap", "labeler=cpl"),
-        ("privacy.secure_sums=true", "privacy.noise=0.5"),
+        ("privacy.secure_aggregation=true", "privacy.noise_multiplier=0.5"),
     ],
     ids=["fedcopl", "local", "pfedmoap", "private"],
 )
@@ -48,15 +48,15 @@ def test_the_same_bits_whatever_the_number(tmp_path, plainly, pairs):  # noqa: F
 
 def test_a_worker_that_is_killed_changes_no_bit(tmp_path, plainly, monkeypatch):  # noqa: F811
     _, whole = plainly()
-    answer, mark = Client.answer, tmp_path / "killed"
+    answer, mark = Client.handle, tmp_path / "killed"
 
-    def deadly(client, ask, state):
-        if type(ask).__name__ == "Train" and ask.round == 1 and not mark.exists():
+    def deadly(client, message, state):
+        if type(message).__name__ == "Train" and message.round == 1 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return answer(client, ask, state)
+        return answer(client, message, state)
 
-    monkeypatch.setattr(Client, "answer", deadly)
+    monkeypatch.setattr(Client, "handle", deadly)
     played(tmp_path / "killed-once", 2)
     assert mark.exists()
     assert bits(whole) == bits(tmp_path / "killed-once")
@@ -66,12 +66,12 @@ def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
     said = []
     for count, deed in ((1, "raise"), (2, "raise"), (2, "die")):
 
-        def broken(client, ask, state, deed=deed):
+        def broken(client, message, state, deed=deed):
             if deed == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ValueError("a fault")
 
-        monkeypatch.setattr(Client, "answer", broken)
+        monkeypatch.setattr(Client, "handle", broken)
         with pytest.raises(ClientFailed) as error:
             played(tmp_path / f"{count}-{deed}", count)
         said.append(re.sub("client (east|north|south)", "client X", str(error.value)))
@@ -80,12 +80,12 @@ def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
 
 
 def test_the_time_of_a_request_is_wall_time_although_clients_answer_at_once(monkeypatch):
-    monkeypatch.setattr(Client, "answer", lambda client, ask, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
-    simulation = assemble(settled(config_of()), SilentWatcher(), small())
+    monkeypatch.setattr(Client, "handle", lambda client, message, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
+    simulation = assemble(settled(config_of()), SilentReporter(), small())
     with open_pool(simulation, 3) as pool:
-        clients = LocalClients(simulation.clients, pool=pool)
+        clients = LocalTransport(simulation.clients, pool=pool)
         began = time.perf_counter()
-        clients.ask(dict.fromkeys(simulation.clients, Evaluate(0, None)))
+        clients.request(dict.fromkeys(simulation.clients, Evaluate(0, None)))
         wall = time.perf_counter() - began
         assert 0.3 <= clients.take_seconds()["Evaluate"] <= wall
         assert clients.take_seconds() == {}
@@ -96,7 +96,7 @@ def threads_of_numpy():
 
 
 def test_one_thread_each_also_where_one_works_alone():
-    simulation, before = assemble(settled(config_of()), SilentWatcher(), small()), torch.get_num_threads()
+    simulation, before = assemble(settled(config_of()), SilentReporter(), small()), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
         with threadpool_limits(2, "blas"):
@@ -108,7 +108,7 @@ def test_one_thread_each_also_where_one_works_alone():
 
 
 def test_on_a_gpu_there_is_one_process(monkeypatch):
-    simulation = assemble(settled(config_of()), SilentWatcher(), small())
+    simulation = assemble(settled(config_of()), SilentReporter(), small())
     monkeypatch.setattr(type(simulation), "device", "meta")
     with open_pool(simulation, "auto") as pool:
         assert pool is None

@@ -43,7 +43,7 @@ def runs(tmp_path):
         round_line(0, sites=[north], dropped={east: "Adapt: refused: this site wants noise"}, guard=GUARD),
         round_line(1, sites=[north, east], dropped={}, macro=0.75),
     ]
-    privacy = {"secure_sums": False, "epsilon": 1.5, "delta": 1e-5}
+    privacy = {"secure_aggregation": False, "epsilon": 1.5, "delta": 1e-5}
     clients = [{"name": name} for name in (north, south)]
     make(tmp_path / "runs/b", "may", may, when=1000, privacy=privacy, clients=clients, method="PromptFL + FPL + priors")
     clients = [{"name": name} for name in (north, east)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedcopl.algorithm.partition import counts_by_client
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
-from fedcopl.data.sharing_out import share_out
+from fedcopl.data.partitioning import partition_dataset
 from fedcopl.errors import FedCoPLError
 
 from .cells import ExperimentCell, seeded
@@ -85,7 +85,7 @@ def _heat_map(cell: ExperimentCell, seed: int) -> PartitionMap | None:
     config = seeded(cell.configs[0], seed)
     try:
         dataset = load_dataset(config.data)
-        parts = share_out(dataset, config.data, seed)
+        parts = partition_dataset(dataset, config.data, seed)
     except FedCoPLError:
         return None
     assert dataset.train.labels is not None  # or it could not have been shared out by class

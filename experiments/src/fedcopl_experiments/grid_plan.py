@@ -12,9 +12,9 @@ from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import ConfigError, FedCoPLError
 
+from .grid_workers import devices
 from .run_key import run_key
 from .store import ResultStore, StoredRun
-from .grid_workers import devices
 
 RunKind = tuple[str, str, str]  # backbone, data set, method
 

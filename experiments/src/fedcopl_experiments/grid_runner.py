@@ -20,11 +20,11 @@ from fedcopl.errors import ConfigError, Interrupted
 from fedcopl.plurals import counted
 from fedcopl.run.record import Outcome
 
+from .grid_workers import Messages, Worker, devices
 from .run_folders import drop_checkpoint, whole_outcome, write_missing_report
 from .run_key import code_version, run_key
 from .store import FILE_NAME, ResultStore, StoredRun
 from .worker_messages import Broken, Done, Ended, Failed, PlayedElsewhere, Progressed, RunTask, WorkerMessage
-from .grid_workers import Messages, Worker, devices
 
 RUNS = "runs"
 LOOK_AGAIN = 1.0  # seconds until a run that another grid is playing is asked for again

@@ -16,8 +16,8 @@ from threading import Thread
 from fedcopl.config import RunConfig, load
 from fedcopl.errors import FedCoPLError, RunFolderError
 from fedcopl.run.folder import SETTINGS
+from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import RoundRecord
-from fedcopl.run.watcher import SilentWatcher
 
 from .run_folders import whole_outcome, write_missing_report
 from .run_key import code_version, run_key
@@ -36,7 +36,7 @@ from .worker_messages import (
 SendMessage = Callable[[WorkerMessage], None]
 
 
-class ProgressReporter(SilentWatcher):
+class WorkerReporter(SilentReporter):
     """Says after each round how far the run is."""
 
     def __init__(self, send: SendMessage, rounds: int):
@@ -106,7 +106,7 @@ def _play(task: RunTask, send: SendMessage) -> WorkerMessage:
     if whole_outcome(folder) is not None:  # ended by another grid since this one looked
         return PlayedElsewhere()
     config = as_begun(RunConfig.from_mapping(task.settings, "grid"), folder)
-    outcome = simulate(config, folder, resume=True, watcher=ProgressReporter(send, config.rounds))
+    outcome = simulate(config, folder, resume=True, watcher=WorkerReporter(send, config.rounds))
     write_missing_report(folder)
     return Done(outcome)
 

@@ -55,16 +55,16 @@ def stream_changes(before: SeenImages, recent: SeenImages, random: np.random.Gen
     before, recent = (_at_most(seen, random) for seen in (before, recent))
     pooled = _together(before, recent)
     deals = [random.permutation(len(pooled)) for _ in range(DEALS)]
-    asked: dict[str, Callable[[SeenImages, SeenImages], float]] = {"mix": mixes_apart, "doubt": doubtful}
+    asked: dict[str, Callable[[SeenImages, SeenImages], float]] = {"mix": class_prior_shift, "doubt": doubtful}
     if pooled.distances is not None:
         asked["looks"] = distances_apart
     return [
-        StreamChange(what, size := ask(before, recent), _chance(ask, pooled, len(before), size, deals))
-        for what, ask in asked.items()
+        StreamChange(what, size := request(before, recent), _chance(request, pooled, len(before), size, deals))
+        for what, request in asked.items()
     ]
 
 
-def mixes_apart(before: SeenImages, recent: SeenImages) -> float:
+def class_prior_shift(before: SeenImages, recent: SeenImages) -> float:
     return float(np.abs(before.posteriors.mean(axis=0) - recent.posteriors.mean(axis=0)).sum() / 2)
 
 
@@ -90,13 +90,13 @@ def classes_moved(before: SeenImages, recent: SeenImages) -> FloatArray:
 
 
 def _chance(
-    ask: Callable[[SeenImages, SeenImages], float],
+    request: Callable[[SeenImages, SeenImages], float],
     pooled: SeenImages,
     first: int,
     size: float,
     deals: list[IntArray],
 ) -> float:
-    reached = sum(ask(pooled.rows(deal[:first]), pooled.rows(deal[first:])) >= size for deal in deals)
+    reached = sum(request(pooled.rows(deal[:first]), pooled.rows(deal[first:])) >= size for deal in deals)
     return (1 + reached) / (1 + len(deals))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config import RunConfig, override
 from ..data.dataset import Dataset, clean_all, read_classes, read_other_names
-from ..data.handed_over import (
+from ..data.in_memory import (
     SITES,
     Images,
     LabelsOfImages,
@@ -28,7 +28,7 @@ from ..errors import ConfigError, DataError, naming_arguments
 from ..plurals import counted
 from ..progress import watching
 from ..report.run_page import write_report
-from ..run.watcher import Watcher
+from ..run.progress_reporter import ProgressReporter
 from ..simulation.simulate import simulate as run_simulation
 from ..simulation.worker_pool import WorkerCount
 from .result import Result
@@ -138,7 +138,7 @@ class Federation:
         self,
         folder: str | Path | None = None,
         *,
-        progress: bool | Watcher = True,
+        progress: bool | ProgressReporter = True,
         resume: bool = False,
         earlier: str | Path | None = None,
         workers: WorkerCount = "auto",
@@ -164,7 +164,7 @@ def simulate(
     classes: Sequence[str] | str | Path | None = None,
     test: Images | tuple[Images, LabelsOfImages] | None = None,
     folder: str | Path | None = None,
-    progress: bool | Watcher = True,
+    progress: bool | ProgressReporter = True,
     resume: bool = False,
     workers: WorkerCount = "auto",
     config: RunConfig | None = None,
@@ -208,7 +208,7 @@ def _run(
     config: RunConfig,
     given: Dataset | None,
     folder: str | Path | None,
-    progress: bool | Watcher,
+    progress: bool | ProgressReporter,
     resume: bool,
     workers: WorkerCount,
     earlier: str | Path | None = None,

@@ -23,7 +23,7 @@ from .report import report
 from .run import run
 from .service import service
 from .study import doctor, new
-from .versions import what_is_here
+from .versions import installed_versions
 
 app = CommandLine("Unsupervised federated classification with CLIP.")
 app.command()(run)
@@ -61,7 +61,7 @@ def options(
 ) -> None:
     """Unsupervised federated classification with CLIP."""
     if version:
-        print(f"fedcopl {installed_version('fedcopl')}", *(what_is_here() if verbose else ()), sep="\n")
+        print(f"fedcopl {installed_version('fedcopl')}", *(installed_versions() if verbose else ()), sep="\n")
         raise typer.Exit
     if context.invoked_subcommand is None:
         raise ConfigError("name a command; see fedcopl --help")

@@ -16,7 +16,7 @@ LOOK = 0.5  # seconds between two looks whether the site is asked to stop
 def ask_at_terminal(folder: Path) -> "AskPeople":
     """Asks whoever sits there; None at once where nobody can."""
 
-    def ask(run: str, words: list[str]) -> bool | None:
+    def request(run: str, words: list[str]) -> bool | None:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return None
         typer.echo(f"\nThe server asks for answers in the run {run}:", err=True)
@@ -25,7 +25,7 @@ def ask_at_terminal(folder: Path) -> "AskPeople":
         typer.echo("Take part? Nothing has been answered yet. [y/N] ", err=True, nl=False)
         return _answer(folder).strip().lower() in {"y", "yes"}
 
-    return ask
+    return request
 
 
 def _answer(folder: Path) -> str:

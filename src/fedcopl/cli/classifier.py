@@ -102,10 +102,10 @@ def predict(
 
 def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
     """The classifier for the mix that --prior means: by a word, or by the shares of its file."""
-    from ..data.class_mix import mix_of
+    from ..data.class_prior_file import class_prior_of
 
     if shares is not None:
-        return loaded.with_mix(mix_of(shares, loaded.recipe.classes, prior))
+        return loaded.with_class_prior(class_prior_of(shares, loaded.recipe.classes, prior))
     return loaded.with_prior("none") if prior == "none" else loaded
 
 

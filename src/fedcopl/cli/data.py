@@ -25,7 +25,7 @@ from ..config import Data, RunConfig, load, with_typed
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import CLASSES_FILE, Dataset
 from ..data.overview import DatasetSurvey, survey
-from ..data.sharing_out import client_names, share_out
+from ..data.partitioning import client_names, partition_dataset
 from ..errors import ConfigError, DataError
 from ..files import check_output_folder
 from ..plurals import counted
@@ -105,7 +105,7 @@ def show(
     if dataset.train.labels is None:
         Console(stderr=True).print(f"{name} has no labels, so nobody knows who holds what", highlight=False)
         return
-    parts = share_out(dataset, config.data, config.seed)
+    parts = partition_dataset(dataset, config.data, config.seed)
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
     heat_map(counts, dataset.classes, client_names(dataset, config.data), heat)
     print(heat)

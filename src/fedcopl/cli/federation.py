@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import RunConfig, read_settings, with_typed
-from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientAnswered
+from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied
 from ..progress import watch
 from ..published import load_written
 from ..report.run_page import write_report
@@ -97,10 +97,10 @@ def server(
     classes = _classes(classes or (folder / "classes.txt" if package else None), out)
     port = port or (package.port if package else DEFAULT_PORT)
     with flower():
-        from ..deployment.server.grid_clients import Patience
+        from ..deployment.server.grid_transport import Timeouts
         from ..deployment.server.plan import PreparedServer, ServerPlan
         from ..deployment.server.server_process import ServerHome
-    plan = ServerPlan(config, classes, out, Patience(timeout, min_sites, start_with=start_with), resume, earlier)
+    plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
     prepared = PreparedServer.prepare(plan)
     made = _certificates(folder, address or [], certificates, host, package)
     home = ServerHome(folder, folder / "sites", made, host, port, metrics_port)
@@ -172,10 +172,8 @@ def _host(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
             outcome = run_server(home, prepared, watcher)
     except KeyboardInterrupt as error:
         raise Interrupted("stopped; go on with the same command and --resume") from error
-    except NoClientAnswered as error:
-        raise NoClientAnswered(
-            f"{error}. Finished rounds are kept: go on with the same command and --resume"
-        ) from error
+    except NoClientReplied as error:
+        raise NoClientReplied(f"{error}. Finished rounds are kept: go on with the same command and --resume") from error
     write_report(prepared.plan.out)
     return outcome
 

@@ -12,7 +12,7 @@ from ..deployment.wire.site_names import check_site_name
 from ..errors import ConfigError, Interrupted
 from ..plurals import counted
 from ..progress import watch_site
-from ..run.watcher import Watcher
+from ..run.progress_reporter import ProgressReporter
 from .agree import ask_at_terminal
 from .join_options import (
     AcceptOption,
@@ -53,10 +53,10 @@ def join(
     folder: FolderOption = Path("site"),
     corrections: CorrectionsOption = None,
     share: SharedNames = None,
-    least_sites: LeastSites = 0,
-    least_noise: LeastNoise = 0.0,
-    least_images: LeastImages = 5,
-    no_secure_sums: NoSecureSums = False,
+    min_sites: LeastSites = 0,
+    min_noise: LeastNoise = 0.0,
+    min_images: LeastImages = 5,
+    no_secure_aggregation: NoSecureSums = False,
     peers: PeersOption = None,
     accept: AcceptOption = "ask",
     limit: LimitOption = None,
@@ -81,7 +81,7 @@ def join(
         from ..deployment.site.consent import USUAL, Consent
         from ..deployment.site.limits import Limits
         from ..deployment.site.running_site import SiteHome
-    consent = Consent(tuple(share or USUAL), least_sites, least_noise, least_images, not no_secure_sums)
+    consent = Consent(tuple(share or USUAL), min_sites, min_noise, min_images, not no_secure_aggregation)
     files, model, limits = own.get("data", {}), own.get("model", {}), Limits.from_pairs(limit or ())
     home = SiteHome(called, images, str(classes), folder, model, str(corrections or ""), consent, files, limits, peers)
     with watch_site() as watcher:
@@ -106,7 +106,7 @@ def _own_settings(pairs: list[str]) -> dict[str, Any]:
     return settings
 
 
-def _ready(home: "SiteHome", watcher: Watcher, agreement: "Agreement") -> "RunningSite":
+def _ready(home: "SiteHome", watcher: ProgressReporter, agreement: "Agreement") -> "RunningSite":
     from ..deployment.certificates import site_key
     from ..deployment.site.running_site import RunningSite
 
@@ -117,13 +117,13 @@ def _ready(home: "SiteHome", watcher: Watcher, agreement: "Agreement") -> "Runni
 
 def _tell(site: "RunningSite", server: str) -> None:
     """What was found, and what will and what will never leave this machine."""
-    from ..deployment.site.consent import NEVER, what_leaves
+    from ..deployment.site.consent import NEVER, sent_fields
 
     dataset = site.prepared.dataset
     for title, value in (
         ("site", site.name),
         ("images", f"{len(dataset.train):,}, {_left_out(site)}"),
-        ("test images", f"{len(dataset.test):,} with labels" if site.has_exam else "none: accuracy stays unknown"),
+        ("test images", f"{len(dataset.test):,} with labels" if site.has_test_set else "none: accuracy stays unknown"),
         (
             "said by an expert",
             counted(len(site.corrections.index), "image") if len(site.corrections.index) else "nothing",
@@ -134,7 +134,7 @@ def _tell(site: "RunningSite", server: str) -> None:
     ):
         typer.echo(f"{title:<22}{value}")
     typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
-    for line in what_leaves(site.home.consent):
+    for line in sent_fields(site.home.consent):
         typer.echo(f"  - {line}")
     typer.echo(f"What never leaves it: {NEVER}.")
     typer.echo(f"Conditions of this site: {site.home.consent}.\n")
@@ -149,7 +149,7 @@ def _left_out(site: "RunningSite") -> str:
     return f"{many:,} left out" + (f": {listing} lists them" if many else "")
 
 
-def _serve(site: "RunningSite", server: str, ca: Path, watcher: Watcher, metrics_port: int) -> None:
+def _serve(site: "RunningSite", server: str, ca: Path, watcher: ProgressReporter, metrics_port: int) -> None:
     from ..deployment.site.server_probe import ServerAddress, check_server
     from ..deployment.site.site_process import run_site
 

@@ -32,18 +32,18 @@ SharedNames = Annotated[
     ),
 ]
 LeastSites = Annotated[
-    int, typer.Option(min=0, help="Answer only in secure sums, of at least so many sites; 0: also openly.")
+    int, typer.Option(min=0, help="Answer only in secure aggregation, of at least so many sites; 0: also openly.")
 ]
-LeastNoise = Annotated[float, typer.Option(min=0, help="Answer only with at least this privacy.noise.")]
+LeastNoise = Annotated[float, typer.Option(min=0, help="Answer only with at least this privacy.noise_multiplier.")]
 LeastImages = Annotated[
     int,
     typer.Option(min=0, help="Minimum number of images behind any update, sum for the priors or class feature sum."),
 ]
-NoSecureSums = Annotated[bool, typer.Option("--no-secure-sums", help="Take part in no secure sums.")]
+NoSecureSums = Annotated[bool, typer.Option("--no-secure-aggregation", help="Take part in no secure aggregation.")]
 PeersOption = Annotated[
     Path | None,
     typer.Option(
-        help="Secure sums only with these sites: a folder with each one's site.pub. Without: those of the first sum.",
+        help="Folder with the site.pub of each site allowed in secure aggregation (default: those of the first).",
         show_default=False,
     ),
 ]

@@ -32,7 +32,7 @@ LARGEST = 1e6
 def privacy(
     epsilon: Annotated[float | None, typer.Option(help="Find the noise for this epsilon.", show_default=False)] = None,
     noise: Annotated[
-        float | None, typer.Option(help="Find the epsilon of this `privacy.noise`.", show_default=False)
+        float | None, typer.Option(help="Find the epsilon of this `privacy.noise_multiplier`.", show_default=False)
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of the run.")] = 20,
     refresh_every: Annotated[int, typer.Option(help="Rounds between two refreshes of the pseudo labels.")] = 5,
@@ -49,11 +49,11 @@ def privacy(
     if noise is None:
         noise = _rounded_up(noise_for(_positive("--epsilon", epsilon), delta, releases))
     stated = epsilon_of([_positive("--noise", noise)] * releases, delta)
-    print(f"{'privacy.noise':<22}{noise:g}")
-    print(f"{'epsilon':<22}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
+    print(f"{'privacy.noise_multiplier':<26}{noise:g}")
+    print(f"{'epsilon':<26}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
     refreshes = -(-rounds // refresh_every)
     counts = f"class counts at {counted(refreshes, 'refresh')}"
-    print(f"{'releases':<22}{releases}: prompts in {counted(rounds, 'round')}, {counts}, balance in 3 exchanges")
+    print(f"{'releases':<26}{releases}: prompts in {counted(rounds, 'round')}, {counts}, logit bias in 3 steps")
 
 
 def _positive(option: str, value: float | None) -> float:

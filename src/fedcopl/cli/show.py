@@ -49,7 +49,7 @@ def print_expected(run: "ExpectedRun", *, as_json: bool) -> None:
     }
     shares = ", ".join(f"{percent(flop / cost.flop)} {name}" for name, flop in parts.items())
     beside = " and what the priors exchange" if run.config.adapts else ""
-    beside += " and the masks of secure sums" if run.config.privacy.secure_sums else ""
+    beside += " and the masks of secure aggregation" if run.config.privacy.secure_aggregation else ""
     console.print(f"{'takes':<22}{run}", soft_wrap=True)
     console.print(f"{'computes':<22}{cost.flop / 1e12:,.1f} TFLOP: {shares}", soft_wrap=True)
     console.print(f"{'sends to the server':<22}{size(cost.up)} (back: {size(cost.down)}){beside}", soft_wrap=True)
@@ -105,7 +105,7 @@ def points_lost(outcome: Outcome) -> float:
 
 def privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
     """What the server has seen, and the account where noise was added."""
-    seen = "sums over the clients only" if privacy.secure_sums else "each client's own numbers"
+    seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
     yield "the server saw", seen if privacy.epsilon is None else f"{seen}, with noise"
     if privacy.epsilon is not None:
         budget = f"epsilon {privacy.epsilon:.3g}, delta {privacy.delta:g}"

@@ -20,7 +20,7 @@ EXTRAS = {  # extra -> the packages that it brings
 }
 
 
-def what_is_here() -> Iterator[str]:
+def installed_versions() -> Iterator[str]:
     """Python, the packages, and each extra with its packages, or that it is not installed."""
     from ..data.cache import default_folder
 

@@ -36,7 +36,7 @@ def metrics_port(
         server.server_close()
 
 
-def answer(
+def respond_to(
     path: str, metrics: Callable[[], Sequence[Metric]], health: Callable[[], dict[str, object]]
 ) -> tuple[int, str, str]:
     """Status, kind of content and content for a path."""
@@ -62,7 +62,7 @@ def _handler(
 
         def do_GET(self) -> None:
             own = self.headers.get("Host", "").rpartition(":")[0] in (HOST, "localhost")
-            status, kind, text = answer(self.path, metrics, health) if own else (403, TEXT, "not from elsewhere\n")
+            status, kind, text = respond_to(self.path, metrics, health) if own else (403, TEXT, "not from elsewhere\n")
             content = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", kind)

@@ -10,7 +10,7 @@ from ..clip.tower_work import words_of
 from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..data.parallel import free_memory
-from ..data.sharing_out import client_names
+from ..data.partitioning import client_names
 from ..methods import choose_method, settled
 from ..plurals import counted
 from ..progress import in_time

@@ -17,7 +17,7 @@ from ..data.dataset import Dataset, Skipped
 from ..data.digests import UNREADABLE, digests
 from ..data.images import StoredImages
 from ..data.overview import survey
-from ..data.sharing_out import refuse_partition
+from ..data.partitioning import check_partition
 from ..errors import FedCoPLError
 from ..plurals import counted
 from .findings import Finding, note, ok, problem
@@ -65,7 +65,7 @@ def check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[F
     yield from check_folders(config.data)
     try:
         dataset = load_dataset(config.data)
-        refuse_partition(dataset, config.data)
+        check_partition(dataset, config.data)
         found = survey(dataset, progress)
     except FedCoPLError as error:
         yield problem("data", str(error), _what_to_do(config.data.path, file.parent))

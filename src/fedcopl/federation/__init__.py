@@ -1,6 +1,6 @@
 """A round, from both sides, and nothing of how messages travel.
 
-seam          clients that can be asked, the server that asks them, and the account of a round
+transport          clients that can be asked, the server that asks them, and the account of a round
 server        the rounds: refresh the labels, train, average, evaluate
 client        one client's answer to each question
 sums          sums and averages of what each client tells, or the same from masked answers

@@ -10,12 +10,12 @@ from ..algorithm.robust import FEWEST, bounded_counts, bounded_weights, overreac
 from ..messages import Shared, Trained
 from ..plurals import counted
 from ..privacy.masked_layout import Checks, Values
-from .seam import Asking
+from .transport import RoundExchange
 
 ClassCounts = NDArray[np.int64]
 
 
-def counts(server: Asking, sent: Mapping[str, ClassCounts]) -> list[ClassCounts]:
+def counts(server: RoundExchange, sent: Mapping[str, ClassCounts]) -> list[ClassCounts]:
     """Nobody is sure of many times as many images as the others."""
     rows = np.stack(list(sent.values()))
     allowed = bounded_counts(rows)
@@ -30,7 +30,7 @@ def counts(server: Asking, sent: Mapping[str, ClassCounts]) -> list[ClassCounts]
     return list(allowed)
 
 
-def sums(server: Asking, sent: Mapping[str, Values]) -> list[Values]:
+def sums(server: RoundExchange, sent: Mapping[str, Values]) -> list[Values]:
     """Nobody has many times as many images as the others, by what each has said of itself."""
     images = [server.claims[client].images or 0 for client in sent]
     allowed = bounded_weights(images)
@@ -43,7 +43,7 @@ def sums(server: Asking, sent: Mapping[str, Values]) -> list[Values]:
     ]
 
 
-def updates(server: Asking, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
+def updates(server: RoundExchange, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
     """Nobody trained on many times as many images as the others, or moved much further than they did."""
     worked = [client for client, reply in trained.items() if reply.examples]
     weights = bounded_weights([trained[client].examples for client in worked])
@@ -67,7 +67,7 @@ def guards(checks: Iterable[Checks]) -> tuple[Checks, ...]:
     return telling if len(telling) >= FEWEST else ()
 
 
-def _note(server: Asking, client: str, step: str, how: str) -> None:
+def _note(server: RoundExchange, client: str, step: str, how: str) -> None:
     server.report.bounds.add(client, step, how)
 
 

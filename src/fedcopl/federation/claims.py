@@ -8,16 +8,16 @@ priors ask for is one that so many images can have.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ..algorithm.guard import LARGEST_LOSS
+from ..algorithm.holdout import LARGEST_LOSS
 from ..config import RunConfig
 from ..labelers import choose_labeler
-from ..messages import Adapt, Adapted, Ask, Estimated, Evaluated, Reply, Selected, Trained
+from ..messages import Adapt, Adapted, Estimated, Evaluated, Reply, Request, Selected, Trained
 from ..plurals import counted
 from ..priors.estimation import Estimation
 from ..priors.validation import SLACK, images_of, invalid_sums
 from ..privacy.masked_layout import Checks
 
-Heard = tuple[Ask, Reply]
+Heard = tuple[Request, Reply]
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Claims:
 NO_CLAIMS = Claims()
 
 
-def with_reply(said: Claims, ask: Ask, reply: Reply, estimation: Estimation | None = None) -> Claims:
+def with_reply(said: Claims, request: Request, reply: Reply, estimation: Estimation | None = None) -> Claims:
     """What is known after a reply that was found good."""
-    match ask, reply:
+    match request, reply:
         case Adapt(step=0), Adapted(sums=sums) if sums is not None and said.images is None and estimation is not None:
             return replace(said, images=images_of(estimation.steps[0], sums, estimation.settings.classes))
         case _, Estimated(counts=counts) if counts is not None:
@@ -55,9 +55,9 @@ def contradictions(
     estimation: Estimation | None = None,
 ) -> dict[str, str]:
     """Client -> why its reply cannot be true if what it said before is."""
-    found = dict(_impossible(claims, heard, estimation)) if estimation and not config.privacy.noise else {}
-    for client, (ask, reply) in heard.items():
-        why = contradiction(claims.get(client, NO_CLAIMS), ask, reply, classes, config)
+    found = dict(_impossible(claims, heard, estimation)) if estimation and not config.privacy.noise_multiplier else {}
+    for client, (request, reply) in heard.items():
+        why = contradiction(claims.get(client, NO_CLAIMS), request, reply, classes, config)
         if why:
             found[client] = why
     return found
@@ -68,20 +68,20 @@ def _impossible(
 ) -> Iterator[tuple[str, str]]:
     """Clients whose sums for the priors no images have."""
     classes, width = estimation.settings.classes, estimation.settings.width
-    for client, (ask, reply) in heard.items():
-        if isinstance(ask, Adapt) and isinstance(reply, Adapted) and reply.sums is not None:
-            images, step = claims.get(client, NO_CLAIMS).images, estimation.steps[ask.step]
-            known = images_of(step, reply.sums, classes) if images is None and not ask.step else images
+    for client, (request, reply) in heard.items():
+        if isinstance(request, Adapt) and isinstance(reply, Adapted) and reply.sums is not None:
+            images, step = claims.get(client, NO_CLAIMS).images, estimation.steps[request.step]
+            known = images_of(step, reply.sums, classes) if images is None and not request.step else images
             reason = invalid_sums(step, reply.sums, classes, width, known)
             if reason:
                 yield client, reason
 
 
-def contradiction(said: Claims, ask: Ask, reply: Reply, classes: int, config: RunConfig) -> str | None:
+def contradiction(said: Claims, request: Request, reply: Reply, classes: int, config: RunConfig) -> str | None:
     """The same of one client's reply, unless it tells sums. Noise may say anything of one image."""
-    if config.privacy.noise:
+    if config.privacy.noise_multiplier:
         return _contradicted_weight(reply)
-    match ask, reply:
+    match request, reply:
         case _, Estimated(counts=counts) if counts is not None:
             return _more("is sure of {:,} images", int(counts.sum()), "has {:,}", said.images)
         case _, Selected():

@@ -7,21 +7,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.guard import GuardMemory
+from ..algorithm.holdout import HoldoutMemory
 from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
 from ..config import RunConfig
-from ..errors import CannotAnswer
+from ..errors import CannotReply
 from ..labelers import Labeler, choose_labeler
 from ..messages import (
     Adapt,
     Adapted,
-    Ask,
     Estimate,
     Estimated,
     Evaluate,
     Evaluated,
     Introduce,
     Reply,
+    Request,
     Select,
     Selected,
     Shared,
@@ -29,14 +29,14 @@ from ..messages import (
     Train,
     Unmask,
 )
-from ..privacy.disclosure import Teller
 from ..privacy.masked_layout import Checks, Training
+from ..privacy.private_replies import PrivateReplies
 from .client_state import ClientState, Labels, whole_model
 from .holdout_check import HoldoutCheck
-from .learner import NO_EXAM, Exam, Learner, Prompts
+from .learner import NO_TEST_SET, Learner, Prompts, TestSet
 from .prior_estimation import NO_PRIOR, is_worth_training, reply_to
 
-Answered = tuple[Reply, ClientState]
+ReplyAndState = tuple[Reply, ClientState]
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Client:
 
     learner: Learner
     config: RunConfig
-    exam: Exam = NO_EXAM
+    test_set: TestSet = NO_TEST_SET
     secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
     said: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
-    repeatable: bool = False  # only in a simulation: see `Teller`
-    least_images: int = 0  # minimum number of images behind an update, a sum, or a class feature sum
+    repeatable: bool = False  # only in a simulation: see `PrivateReplies`
+    min_images: int = 0  # minimum number of images behind an update, a sum, or a class feature sum
 
     @cached_property
-    def _teller(self) -> Teller:
-        return Teller(self.config, self.secret, self.repeatable)
+    def _teller(self) -> PrivateReplies:
+        return PrivateReplies(self.config, self.secret, self.repeatable)
 
     @cached_property
     def _labeler(self) -> Labeler:
@@ -63,47 +63,47 @@ class Client:
     def _check(self) -> HoldoutCheck:
         return HoldoutCheck(self.learner, self.config)
 
-    def answer(self, ask: Ask, state: ClientState) -> Answered:
+    def handle(self, request: Request, state: ClientState) -> ReplyAndState:
         """Return the reply to a request, and the state to keep for the next one."""
-        state = replace(state, secrets=self._teller.remember(ask, state.secrets))
-        match ask:
+        state = replace(state, secrets=self._teller.remember(request, state.secrets))
+        match request:
             case Adapt():
-                return self._adapt(ask, state)
+                return self._adapt(request, state)
             case Estimate():
-                return self._estimate(ask, state)
+                return self._estimate(request, state)
             case Select():
-                return self._select(ask, state)
+                return self._select(request, state)
             case Train():
-                return self._train(ask, state)
+                return self._train(request, state)
             case Evaluate():
-                return self._evaluate(ask, state)
+                return self._evaluate(request, state)
             case Introduce() | ShareOut() | Unmask():
-                reply, secrets = self._teller.keys(ask, state.secrets)
+                reply, secrets = self._teller.keys(request, state.secrets)
                 return reply, replace(state, secrets=secrets)
 
-    def _evaluate(self, ask: Evaluate, state: ClientState) -> Answered:
-        if ask.shared is not None:
-            state = self._check.receive_average(ask.shared, state)
-            if ask.round + 1 == self.config.rounds:
-                state = self._check.check_final(ask.shared, state)
-        prior = NO_PRIOR if ask.shared is None and ask.through != "priors" else state.prior
-        return Evaluated(*self.exam.score(self._prompts(ask.shared, state), prior)), state
+    def _evaluate(self, request: Evaluate, state: ClientState) -> ReplyAndState:
+        if request.shared is not None:
+            state = self._check.receive_average(request.shared, state)
+            if request.round + 1 == self.config.rounds:
+                state = self._check.check_final(request.shared, state)
+        prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
+        return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
 
-    def _adapt(self, ask: Adapt, state: ClientState) -> Answered:
+    def _adapt(self, request: Adapt, state: ClientState) -> ReplyAndState:
         learner = self.learner
         sums, prior = reply_to(
-            ask,
+            request,
             state.prior,
             self.config,
             lambda: self._look(None, state),
             learner.features,
             learner.class_features(),
-            self.least_images,
+            self.min_images,
         )
         state = replace(state, prior=prior)
         if sums is None:  # new priors: verdicts on the holdout through the old ones are obsolete
             return Adapted(None), replace(state, guard=replace(state.guard, standing=None))
-        reply, secrets = self._teller.adaptation(sums, ask, state.secrets)
+        reply, secrets = self._teller.adaptation(sums, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
     def _first_look(self, state: ClientState) -> NDArray[np.float64]:
@@ -124,25 +124,25 @@ class Client:
     def _by(self, prompts: Prompts | None) -> NDArray[np.float64]:
         log_probs = self.learner.log_probabilities(prompts)
         if np.isnan(log_probs).any():
-            raise CannotAnswer("its model gives no probabilities any more: training diverged, try a lower train.lr")
+            raise CannotReply("its model gives no probabilities any more: training diverged, try a lower train.lr")
         return log_probs
 
-    def _estimate(self, ask: Estimate, state: ClientState) -> Answered:
-        state = self._check.receive_average(ask.shared, state)
-        seen = self._first_look(state) if ask.round == 0 else self._look(ask.shared, state)
+    def _estimate(self, request: Estimate, state: ClientState) -> ReplyAndState:
+        state = self._check.receive_average(request.shared, state)
+        seen = self._first_look(state) if request.round == 0 else self._look(request.shared, state)
         log_probs, state = state.prior.own_log_posteriors(seen), replace(state, prior=replace(state.prior, scores=None))
         counts = self._labeler.count(log_probs)
         state = replace(state, log_probs=log_probs, counts=counts)
         if not self._labeler.cooperative:
             return Estimated(None), state
-        enough = len(log_probs) >= self.least_images
-        reply, secrets = self._teller.counts(counts if enough else np.zeros_like(counts), ask, state.secrets)
+        enough = len(log_probs) >= self.min_images
+        reply, secrets = self._teller.counts(counts if enough else np.zeros_like(counts), request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
-    def _select(self, ask: Select, state: ClientState) -> Answered:
+    def _select(self, request: Select, state: ClientState) -> ReplyAndState:
         if state.log_probs is None or state.counts is None:
-            raise CannotAnswer("asked to select before it was asked to estimate")
-        quota = self._labeler.quota(state.counts, len(state.log_probs), ask)
+            raise CannotReply("asked to select before it was asked to estimate")
+        quota = self._labeler.quota(state.counts, len(state.log_probs), request)
         selection = with_corrections(self._labeler.select(state.log_probs, quota), self.said)
         labels = state.log_probs.argmax(axis=1).astype(np.int32)
         chosen = replace(
@@ -165,43 +165,43 @@ class Client:
         chosen = len(np.unique(selection.index))  # some rules choose an image for more than one class
         return Selected(chosen, len(labels), unchanged)
 
-    def _train(self, ask: Train, state: ClientState) -> Answered:
+    def _train(self, request: Train, state: ClientState) -> ReplyAndState:
         if state.selection is None:
-            raise CannotAnswer("asked to train before it was asked to select")
-        selection, state = state.selection, self._check.receive_average(ask.shared, state)
-        training, state = self._fit(ask, selection, state)
-        reply, secrets = self._teller.training(training, ask, state.secrets)
+            raise CannotReply("asked to train before it was asked to select")
+        selection, state = state.selection, self._check.receive_average(request.shared, state)
+        training, state = self._fit(request, selection, state)
+        reply, secrets = self._teller.training(training, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
-    def _fit(self, ask: Train, selection: Selection, state: ClientState) -> tuple[Training, ClientState]:
+    def _fit(self, request: Train, selection: Selection, state: ClientState) -> tuple[Training, ClientState]:
         """Train on the selection, unless there is a reason not to; return what is sent of it and the new state."""
         state = replace(state, guard=replace(state.guard, training=None))
         selection = self._check.trainable(selection, state)
-        nothing = Training(ask.shared, 0, float("nan"), self._checks(state.guard))
+        nothing = Training(request.shared, 0, float("nan"), self._checks(state.guard))
         images = len(np.unique(selection.index))
-        if images < max(1, self.least_images) or set(ask.shared) & set(state.own):  # too few, or average rolled back
+        if images < max(1, self.min_images) or set(request.shared) & set(state.own):  # too few, or average rolled back
             return nothing, state
         if not self._is_worth_training(state):
             return replace(nothing, checks=nothing.checks._replace(too_doubtful=1.0)), state
-        prompts = {**(self._prompts(ask.shared, state) or {}), **stacked_experts(ask.experts)}
+        prompts = {**(self._prompts(request.shared, state) or {}), **stacked_experts(request.experts)}
         adjustment = state.prior.adjustment(selection.index)
-        trained, loss = self.learner.train(prompts, selection, ask.round, state.guard.caution, adjustment)
+        trained, loss = self.learner.train(prompts, selection, request.round, state.guard.lr_factor, adjustment)
         state = self._check.check_training(trained, state)
         if state.guard.training is not None and state.guard.training.harm:
             return replace(nothing, checks=self._checks(state.guard)), state
-        shared = {name: trained[name] for name in ask.shared}
-        own = {name: value for name, value in trained.items() if name not in ask.shared}
+        shared = {name: trained[name] for name in request.shared}
+        own = {name: value for name, value in trained.items() if name not in request.shared}
         return Training(shared, len(selection.index), loss, self._checks(state.guard)), replace(state, own=own)
 
     def _is_worth_training(self, state: ClientState) -> bool:
         """Whether enough labels are right, by the priors' own calibrated posteriors; without priors nobody can tell."""
         return state.prior.model is None or state.confidence is None or is_worth_training(state.confidence)
 
-    def _checks(self, guard: GuardMemory) -> Checks:
+    def _checks(self, guard: HoldoutMemory) -> Checks:
         """Summarise the hold-out check in numbers that can be summed over clients; losses only of enough images."""
         arrival, training = guard.arrival, guard.training
         harms = (float(verdict is not None and bool(verdict.harm)) for verdict in (arrival, training))
-        if arrival is None or arrival.before.images < self.least_images:
+        if arrival is None or arrival.before.images < self.min_images:
             return Checks(0.0, 0.0, 0.0, *harms)
         return Checks(arrival.before.images, arrival.before.loss, arrival.after.loss, *harms)
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.guard import GuardMemory
+from ..algorithm.holdout import HoldoutMemory
 from ..algorithm.select import Selection
 from ..messages import Shared
-from ..privacy.disclosure import Secrets
+from ..privacy.private_replies import Secrets
 from .learner import Prompts
 from .prior_estimation import NO_PRIOR, PriorState
 
@@ -29,7 +29,7 @@ class ClientState:
     confidence: NDArray[np.float64] | None = None  # log-probability of each selected image's label
     labels: Labels | None = None  # the most probable class of every image at the last selection
     first: Selection | None = None  # the holdout with its labels at the first refresh
-    guard: GuardMemory = field(default_factory=GuardMemory)
+    guard: HoldoutMemory = field(default_factory=HoldoutMemory)
     prior: PriorState = NO_PRIOR
     secrets: Secrets = field(default_factory=Secrets)  # keys and noise, for privacy
 

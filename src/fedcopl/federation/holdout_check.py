@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.guard import (
+from ..algorithm.holdout import (
     FEWEST_AGREE,
-    GuardVerdict,
-    at_even_distances,
+    HoldoutVerdict,
+    evenly_spaced,
     evidence,
-    held_out,
+    holdout,
     is_against_priors,
     judge,
     judge_training,
-    next_caution,
+    next_lr_factor,
 )
 from ..algorithm.select import Selection
 from ..config import RunConfig
@@ -32,7 +32,7 @@ MIN_UNSEEN, MAX_UNSEEN = 8, 64  # unseen images compared with the priors, twice 
 TRAINED_PER_UNSEEN = 4  # images times epochs trained on for each of these, so the check costs a quarter of training
 
 LogProbs = NDArray[np.float64]
-Judge = Callable[[LogProbs, LogProbs, NDArray[np.int64]], GuardVerdict]
+Judge = Callable[[LogProbs, LogProbs, NDArray[np.int64]], HoldoutVerdict]
 """Compares a model's log-probabilities of the holdout with those before, given the reference labels."""
 
 
@@ -85,8 +85,8 @@ class HoldoutCheck:
         if holdout is None or state.guard.standing is None:
             return state
         verdict, _ = self._judge(judge_training, state.guard.standing, trained, holdout, state)
-        lr_factor = next_caution(state.guard.caution, bool(verdict.harm))
-        return replace(state, guard=replace(state.guard, training=verdict, caution=lr_factor))
+        lr_factor = next_lr_factor(state.guard.lr_factor, bool(verdict.harm))
+        return replace(state, guard=replace(state.guard, training=verdict, lr_factor=lr_factor))
 
     def check_final(self, shared: Shared, state: ClientState) -> ClientState:
         """Return to the first arrays if the final model contradicts most of the first holdout's labels."""
@@ -101,7 +101,7 @@ class HoldoutCheck:
 
     def _judge(
         self, judge: Judge, before: LogProbs, model: Prompts, holdout: Selection, state: ClientState
-    ) -> tuple[GuardVerdict, LogProbs]:
+    ) -> tuple[HoldoutVerdict, LogProbs]:
         """Return the verdict on a model, and its log-probabilities of the holdout.
 
         A model also harms if it contradicts the calibrated priors on images that were not trained on, confident or
@@ -125,16 +125,16 @@ class HoldoutCheck:
         trained_on = np.unique(self.trainable(state.selection, state).index)
         unseen = np.setdiff1d(np.arange(len(state.labels)), trained_on)
         affordable = len(trained_on) * self.config.train.epochs // TRAINED_PER_UNSEEN
-        return unseen[at_even_distances(len(unseen), min(max(affordable, MIN_UNSEEN), MAX_UNSEEN))]
+        return unseen[evenly_spaced(len(unseen), min(max(affordable, MIN_UNSEEN), MAX_UNSEEN))]
 
     def _log_probs(self, model: Prompts, index: NDArray[np.int64], state: ClientState) -> LogProbs:
         """Prior-adjusted log-probabilities of some images: the reference labels were made the same way."""
-        log_probs = self.learner.examine(model, index)
+        log_probs = self.learner.log_probabilities_of(model, index)
         return state.prior.own_log_posteriors(log_probs, index) if np.isfinite(log_probs).all() else log_probs
 
     def _is_held_out(self, state: ClientState) -> NDArray[np.bool_]:
         images = 0 if state.labels is None else len(state.labels)
-        return held_out(images, self.config.train.held_out)
+        return holdout(images, self.config.train.holdout)
 
 
 def _are_equal(one: Prompts, other: Prompts) -> bool:

@@ -37,7 +37,7 @@ class Learner(Protocol):
         """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
         ...
 
-    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """log p_c(x) of some images, (m, C), as the model is trained: without what a client remembers of its images."""
         ...
 
@@ -46,7 +46,7 @@ class Learner(Protocol):
         prompts: Prompts,
         selection: Selection,
         round: int,
-        caution: float = 1.0,
+        lr_factor: float = 1.0,
         adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
         """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
@@ -57,7 +57,7 @@ class Learner(Protocol):
         ...
 
 
-class Exam(Protocol):
+class TestSet(Protocol):
     """The client's own labelled test images, where it has any: the only place that knows the truth."""
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
@@ -65,11 +65,11 @@ class Exam(Protocol):
         ...
 
 
-class NoExam:
+class NoTestSet:
     """A site without labels: it cannot say how many are right."""
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
         return 0, 0
 
 
-NO_EXAM = NoExam()
+NO_TEST_SET = NoTestSet()

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..algorithm import FloatArray, IntArray
 from ..config import RunConfig
-from ..errors import CannotAnswer
+from ..errors import CannotReply
 from ..messages import Adapt
 from ..plurals import counted
 from ..priors.estimation import CLEAR, Settings, estimation_after
@@ -65,8 +65,8 @@ def prior_settings(config: RunConfig, classes: int, width: int, class_prior: Flo
         class_prior,
         priors.logit_bias,
         priors.label_shift,
-        priors.prototypes and not config.privacy.noise,
-        NOISY_STEPS if config.privacy.noise else 0,
+        priors.prototypes and not config.privacy.noise_multiplier,
+        NOISY_STEPS if config.privacy.noise_multiplier else 0,
     )
 
 
@@ -76,7 +76,7 @@ def prior_steps(config: RunConfig) -> int:
 
 
 def reply_to(
-    ask: Adapt,
+    request: Adapt,
     prior: PriorState,
     config: RunConfig,
     log_probs: Callable[[], FloatArray],
@@ -98,26 +98,26 @@ def reply_to(
         min_images: No sum is over fewer images, and no class feature sum over fewer effective ones.
 
     Raises:
-        CannotAnswer: The totals are impossible, or do not continue what the client knows.
+        CannotReply: The totals are impossible, or do not continue what the client knows.
     """
-    settings = prior_settings(config, len(text), text.shape[1], ask.class_prior)
-    before = ask.step - len(ask.totals)
+    settings = prior_settings(config, len(text), text.shape[1], request.class_prior)
+    before = request.step - len(request.totals)
     if prior.scores is None or before != len(prior.totals) or prior.model is not None:
         if before:
-            raise CannotAnswer(f"asked for step {ask.step + 1} of the priors without the steps before it")
+            raise CannotReply(f"asked for step {request.step + 1} of the priors without the steps before it")
         prior = PriorState(ClientScores(log_probs()))
     scores = prior.scores
     assert scores is not None
-    totals = (*prior.totals, *ask.totals)
+    totals = (*prior.totals, *request.totals)
     if not settings.noisy_steps:
         _validate(settings, totals, prior, text)
     estimation = estimation_after(settings, totals, text)
     if estimation.outcome is not None and len(totals) == settings.max_steps:
         return None, _finished(replace(prior, totals=totals), estimation.outcome, settings, features)
     if len(scores.log_probs) < min_images:
-        raise CannotAnswer(f"has fewer than {counted(min_images, 'image')}, the minimum of this site for any sum")
+        raise CannotReply(f"has fewer than {counted(min_images, 'image')}, the minimum of this site for any sum")
     sums = []
-    for statistic in estimation.steps[ask.step]:
+    for statistic in estimation.steps[request.step]:
         part, scores = scores.compute(statistic, features, min_images)
         sums.append(part.ravel())
     sent = np.concatenate(sums)
@@ -129,12 +129,12 @@ def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorSt
     for step in range(len(prior.totals), len(totals)):
         estimation = estimation_after(settings, totals[:step], text)
         if step >= settings.max_steps or totals[step].shape != (estimation.size(step),):
-            raise CannotAnswer(f"the totals of step {step + 1} of the priors have the wrong size")
+            raise CannotReply(f"the totals of step {step + 1} of the priors have the wrong size")
         own = prior.sent if step == len(prior.totals) else None
         images = None if not step else float(estimation.images or 0)
         reason = invalid_sums(estimation.steps[step], totals[step], settings.classes, settings.width, images, own)
         if reason:
-            raise CannotAnswer(f"the totals of step {step + 1} of the priors are impossible: {reason}")
+            raise CannotReply(f"the totals of step {step + 1} of the priors are impossible: {reason}")
 
 
 def _finished(

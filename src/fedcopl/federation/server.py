@@ -9,24 +9,24 @@ from typing import Protocol
 
 from ..algorithm import FloatArray
 from ..algorithm.aggregate import nearest
-from ..algorithm.guard import Evidence, is_less_sure, rise
+from ..algorithm.holdout import Evidence, is_less_confident, rise
 from ..algorithm.metrics import Score
 from ..algorithm.robust import trimmed_total
 from ..config import RunConfig
-from ..errors import ConfigError, NoClientAnswered
+from ..errors import ConfigError, NoClientReplied
 from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Selected, Shared, Train
 from ..priors.estimation import Estimation
 from ..priors.posterior import PosteriorModel
 from ..privacy import require_cryptography
 from ..privacy.masked_layout import TrainingSum, Values
 from ..rng import stream
-from .checks import what_is_wrong as what_is_wrong
+from .aggregation import PlainAggregator, SecureAggregator, Totals
 from .claims import Claims
 from .prior_estimation import prior_settings
-from .seam import Asking, Labelling
-from .seam import Clients as Clients
-from .seam import RoundReport as RoundReport
-from .sums import PlainSums, SecureSums, Totals
+from .reply_validation import validate_reply as validate_reply
+from .transport import Clients as Clients
+from .transport import Labelling, RoundExchange
+from .transport import RoundReport as RoundReport
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class ServerState:
     everyone_first: bool = False  # the method wants all members to train in the first round, whatever the participation
     neighbours: int = 0  # how many other clients' prompts the method sends to each
     uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
-    left_out: Mapping[str, str] = field(default_factory=dict)  # who spoilt a secure sum, and how: in no later one
+    left_out: Mapping[str, str] = field(
+        default_factory=dict
+    )  # who spoilt a secure aggregation, and how: in no later one
     width: int = 0  # d, numbers of an image feature: for the priors
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
     prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
@@ -57,54 +59,58 @@ AfterRound = Callable[[ServerState, RoundReport], None]
 class Sums(Protocol):
     """All that the server makes of the clients' numbers."""
 
-    def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
+    def counts(
+        self, server: RoundExchange, clients: Iterable[str], request: Estimate
+    ) -> tuple[tuple[str, ...], Totals | None]:
         """Who is in the sum of the class counts, and that sum, T."""
         ...
 
-    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> tuple[tuple[str, ...], Values]:
+    def adaptation(
+        self, server: RoundExchange, clients: Iterable[str], request: Adapt
+    ) -> tuple[tuple[str, ...], Values]:
         """Who is in the sum of a step of the priors, and that sum."""
         ...
 
-    def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
+    def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
         """Who is in the average of the prompts, and that average."""
         ...
 
 
-def choose_sums(config: RunConfig, state: ServerState) -> Sums:
+def choose_aggregator(config: RunConfig, state: ServerState) -> Sums:
     """By the settings of `privacy`."""
     refuse_privacy(config, state.neighbours)
-    return SecureSums(config) if config.privacy.secure_sums else PlainSums(config)
+    return SecureAggregator(config) if config.privacy.secure_aggregation else PlainAggregator(config)
 
 
 def refuse_privacy(config: RunConfig, neighbours: int) -> None:
     """ConfigError where the settings of `privacy` cannot be done: say so before a run begins."""
     if config.is_private:
         require_cryptography()
-    if config.privacy.secure_sums and config.sharing.robust != "mean":
+    if config.privacy.secure_aggregation and config.sharing.robust != "mean":
         raise ConfigError(
-            f"sharing.robust: {config.sharing.robust} needs single sites' updates, and with privacy.secure_sums nobody "
+            f"sharing.robust: {config.sharing.robust} needs single updates, and with privacy.secure_aggregation nobody "
             "sees them; use one or the other"
         )
-    if config.privacy.secure_sums and neighbours:
+    if config.privacy.secure_aggregation and neighbours:
         raise ConfigError(
-            f"privacy.secure_sums: method={config.method} sends clients each other's prompts, "
-            "and with secure sums nobody sees a single client's; use one or the other"
+            f"privacy.secure_aggregation: method={config.method} sends clients each other's prompts, "
+            "and with secure aggregation nobody sees a single client's; use one or the other"
         )
 
 
 def run(config: RunConfig, federation: Clients, state: ServerState, after_round: AfterRound) -> ServerState:
     """Run the rounds that are left, and return the last state."""
     while state.round < config.rounds:
-        state, report = play_round(config, federation, state)
+        state, report = run_round(config, federation, state)
         after_round(state, report)
     return state
 
 
-def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
+def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
     """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
     report, left_out, claims = RoundReport(state.round), dict(state.left_out), dict(state.claims)
-    server = Asking(federation, report, state.classes, config, left_out, claims, state.seen)
-    sums = choose_sums(config, state)
+    server = RoundExchange(federation, report, state.classes, config, left_out, claims, state.seen)
+    sums = choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
         if config.adapts:
@@ -123,12 +129,12 @@ def play_round(config: RunConfig, federation: Clients, state: ServerState) -> tu
 def look_first(federation: Clients) -> RoundReport:
     """What plain CLIP gets right at each client, the number to be better than; and who could not tell."""
     report = RoundReport(0)
-    report.scores = evaluate(Asking(federation, report, classes=0), 0, None)
+    report.scores = evaluate(RoundExchange(federation, report, classes=0), 0, None)
     return report
 
 
 def estimate_priors(
-    config: RunConfig, server: Asking, sums: Sums, state: ServerState
+    config: RunConfig, server: RoundExchange, sums: Sums, state: ServerState
 ) -> tuple[PosteriorModel, tuple[FloatArray, ...]]:
     """Return the posterior model, and the totals of all steps from which every party computes it.
 
@@ -147,8 +153,8 @@ def estimate_priors(
         estimation = server.estimation = Estimation(settings)
         while estimation.outcome is None:
             step = len(estimation.totals)
-            ask = Adapt(state.round, step, tuple(estimation.totals[-1:]), state.class_prior)
-            replied, total = sums.adaptation(server, members, ask)
+            request = Adapt(state.round, step, tuple(estimation.totals[-1:]), state.class_prior)
+            replied, total = sums.adaptation(server, members, request)
             if step and set(replied) != set(members):
                 members = replied
                 break
@@ -157,34 +163,34 @@ def estimate_priors(
         else:
             break
     else:
-        raise NoClientAnswered(
+        raise NoClientReplied(
             f"round {state.round + 1}, step Adapt: clients were lost in {MAX_ESTIMATIONS} estimations"
         )
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     whole = replace(last, totals=totals)  # for clients that missed a step
-    server.ask(server.labelling_with(everyone), lambda client: last if client in members else whole, Adapted)
+    server.request(server.labelling_with(everyone), lambda client: last if client in members else whole, Adapted)
     if config.method != "priors":  # there it is the result
         server.report.untrained = evaluate(server, state.round, None, through="priors")
     return estimation.outcome, totals
 
 
-def _tell_newcomers(server: Asking, clients: Sequence[str], ask: Adapt) -> None:
+def _tell_newcomers(server: RoundExchange, clients: Sequence[str], request: Adapt) -> None:
     """Send the totals of all steps; the round goes on without a client that does not reply."""
     if clients:
         server.estimation = None
-        with suppress(NoClientAnswered):
-            server.ask(clients, lambda _: ask, Adapted)
+        with suppress(NoClientReplied):
+            server.request(clients, lambda _: request, Adapted)
 
 
-def refresh(config: RunConfig, server: Asking, sums: Sums, state: ServerState) -> tuple[str, ...]:
+def refresh(config: RunConfig, server: RoundExchange, sums: Sums, state: ServerState) -> tuple[str, ...]:
     """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
     server.report.refreshed = True
     everyone = server.labelling_with(server.everyone())
     estimated, totals = sums.counts(server, everyone, Estimate(state.round, state.shared))
     server.report.totals = totals
     index = state.round // config.labels.refresh_every
-    selected = server.ask(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)
+    selected = server.request(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)
     server.report.labelling = labelling(selected.values())
     return tuple(selected)
 
@@ -204,7 +210,7 @@ def labelling(replies: Iterable[Selected]) -> Labelling | None:
 
 
 def train(
-    config: RunConfig, server: Asking, sums: Sums, state: ServerState, members: tuple[str, ...]
+    config: RunConfig, server: RoundExchange, sums: Sums, state: ServerState, members: tuple[str, ...]
 ) -> tuple[Shared, Shared | None]:
     """Local training at the participants, and the average of what they share (Eq. 4); and the last good average.
 
@@ -235,7 +241,7 @@ def has_harmed(trained: TrainingSum) -> bool:
         )
     checks = trained.checks
     had, came = (Evidence(checks.images, loss) for loss in (checks.loss_had, checks.loss_came))
-    return is_less_sure(had, came)
+    return is_less_confident(had, came)
 
 
 def experts(state: ServerState, client: str) -> tuple[Shared, ...]:
@@ -256,11 +262,11 @@ def is_evaluated(config: RunConfig, round: int) -> bool:
     return (round + 1) % config.evaluation.every == 0 or round + 1 == config.rounds
 
 
-def evaluate(server: Asking, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
+def evaluate(server: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
     """What each client gets right, by a model or by plain CLIP.
 
     Measuring changes no model: whoever cannot be measured is named, and the run goes on.
     """
-    ask = Evaluate(round, shared, through)
-    scores = server.ask_about(server.everyone(), lambda _: ask, Evaluated)
+    request = Evaluate(round, shared, through)
+    scores = server.request_each(server.everyone(), lambda _: request, Evaluated)
     return {client: (score.correct, score.examples) for client, score in scores.items()}

@@ -6,12 +6,12 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.guard import Evidence, GuardMemory, GuardVerdict, Harm
+from ..algorithm.holdout import Evidence, Harm, HoldoutMemory, HoldoutVerdict
 from ..algorithm.select import Selection
 from ..priors.posterior import PosteriorModel
 from ..priors.statistics import ClientScores
-from ..privacy.disclosure import LetOut, Secrets
 from ..privacy.mask_session import Session
+from ..privacy.private_replies import NoisyQueries, Secrets
 from .client_state import ClientState
 from .prior_estimation import PriorState
 
@@ -34,7 +34,7 @@ def state_tensors(state: ClientState) -> Tensors:
             tensors["candidates"] = state.selection.candidates
     if state.first is not None:
         tensors |= {"first/index": state.first.index, "first/label": state.first.label}
-    return tensors | prior_tensors(state.prior) | guard_tensors(state.guard) | secret_tensors(state.secrets)
+    return tensors | prior_tensors(state.prior) | holdout_tensors(state.guard) | secret_tensors(state.secrets)
 
 
 def prior_tensors(prior: PriorState) -> Tensors:
@@ -69,32 +69,32 @@ def prior_from(stored: Tensors) -> PriorState:
     )
 
 
-def guard_tensors(guard: GuardMemory) -> Tensors:
+def holdout_tensors(guard: HoldoutMemory) -> Tensors:
     """Nothing of a guard that has not seen anything yet."""
     tensors: Tensors = {f"{TRUSTED}{name}": value for name, value in guard.trusted.items()}
     found = {"arrival": guard.arrival, "training": guard.training}
     tensors |= {f"guard/{name}": _verdict_row(verdict) for name, verdict in found.items() if verdict is not None}
     if guard.standing is not None:
         tensors["guard/standing"] = guard.standing
-    numbers = np.array([guard.caution, guard.gave_up])
+    numbers = np.array([guard.lr_factor, guard.gave_up])
     return tensors | ({} if numbers.tolist() == [1.0, 0.0] else {"guard/numbers": numbers})
 
 
-def guard_from(tensors: Tensors) -> GuardMemory:
-    """What `guard_tensors` was given."""
+def holdout_from(tensors: Tensors) -> HoldoutMemory:
+    """What `holdout_tensors` was given."""
     stored = below(tensors, "guard/")
-    caution, gave_up = stored.get("numbers", np.array([1.0, 0.0])).tolist()
+    lr_factor, gave_up = stored.get("numbers", np.array([1.0, 0.0])).tolist()
     found = {name: _verdict_from(stored[name]) for name in ("arrival", "training") if name in stored}
-    return GuardMemory(below(tensors, TRUSTED), stored.get("standing"), caution, gave_up=bool(gave_up), **found)
+    return HoldoutMemory(below(tensors, TRUSTED), stored.get("standing"), lr_factor, gave_up=bool(gave_up), **found)
 
 
-def _verdict_row(verdict: GuardVerdict) -> NDArray[np.float64]:
+def _verdict_row(verdict: HoldoutVerdict) -> NDArray[np.float64]:
     return np.array([HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
 
 
-def _verdict_from(row: NDArray[np.float64]) -> GuardVerdict:
+def _verdict_from(row: NDArray[np.float64]) -> HoldoutVerdict:
     harm, *numbers, shift = row.tolist()
-    return GuardVerdict(HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
+    return HoldoutVerdict(HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:
@@ -116,7 +116,7 @@ def state_from(tensors: Tensors) -> ClientState:
         begun=below(tensors, "begun/"),
         selection=selection,
         first=first,
-        guard=guard_from(tensors),
+        guard=holdout_from(tensors),
         prior=prior_from(below(tensors, "prior/")),
         secrets=secrets_from(tensors),
         **arrays,
@@ -131,14 +131,14 @@ def secrets_from(tensors: Tensors) -> Secrets:
         Session.from_bytes(session) if session else None,
         tuple(spent[start : start + SPENT] for start in range(0, len(spent), SPENT)),
         stored.get("history", b"").decode(),
-        {key.removeprefix(LET_OUT): LetOut.from_bytes(stored[key]) for key in stored if key.startswith(LET_OUT)},
+        {key.removeprefix(LET_OUT): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(LET_OUT)},
     )
 
 
 def taken_back(state: ClientState, latest: ClientState) -> ClientState:
     """An earlier state to begin from again; but what keys were used for, and what was let out, stays as at the latest.
 
-    Otherwise a client could be made to take off the masks of one secure sum in two ways, and lay bare what they hid;
+    Otherwise a client could be made to unmask one sum in two ways, which would reveal what the masks hid;
     or to answer again and again with new noise each time, which an average takes off.
     """
     return replace(state, secrets=replace(latest.secrets, history=state.secrets.history))

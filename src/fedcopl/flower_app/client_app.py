@@ -8,9 +8,9 @@ from typing import Any
 from flwr.app import Context
 
 from ..deployment.audit_log import AuditLog
-from ..deployment.site.consent import LEAST_IMAGES, USUAL, Consent
+from ..deployment.site.consent import MIN_IMAGES, USUAL, Consent
 from ..deployment.site.limits import Limits
-from ..deployment.site.replies import Answerer, make_client_app
+from ..deployment.site.replies import RequestHandler, make_client_app
 from ..deployment.site.running_site import RunningSite, SiteHome
 from ..errors import ConfigError
 from ..simulation.on_flower import PARTITION, SimulatedSite
@@ -19,7 +19,7 @@ from .run_settings import read_run_settings
 MODEL = "model."
 
 
-def site_of(context: Context) -> Answerer:
+def site_of(context: Context) -> RequestHandler:
     """A simulated site where Flower numbers its nodes, else the one that the node's own settings describe."""
     if PARTITION in context.node_config:
         plan = read_run_settings(context.run_config)
@@ -35,8 +35,8 @@ def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
 def home_of(node: Mapping[str, Any]) -> SiteHome:
     """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
-    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `least-sites`, `least-noise`,
-    `least-images`, `peers` and `limit` (pairs with commas). Whoever lets a server send code to run need not be asked
+    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `min-sites`, `min-noise`,
+    `min-images`, `peers` and `limit` (pairs with commas). Whoever lets a server send code to run need not be asked
     about runs.
     """
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
@@ -52,9 +52,9 @@ def home_of(node: Mapping[str, Any]) -> SiteHome:
         node.get("corrections", ""),
         Consent(
             tuple(str(node.get("share", ",".join(USUAL))).split(",")),
-            int(node.get("least-sites", 0)),
-            float(node.get("least-noise", 0)),
-            int(node.get("least-images", LEAST_IMAGES)),
+            int(node.get("min-sites", 0)),
+            float(node.get("min-noise", 0)),
+            int(node.get("min-images", MIN_IMAGES)),
         ),
         peers=Path(str(node["peers"])) if node.get("peers") else None,
         limits=Limits.from_pairs(filter(None, str(node.get("limit", "")).split(","))),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import RunConfig, override, read_settings
-from ..deployment.server.grid_clients import Patience
+from ..deployment.server.grid_transport import Timeouts
 from ..deployment.server.plan import ServerPlan
 from ..errors import ConfigError
 
@@ -24,7 +24,7 @@ def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
         RunConfig.from_mapping(settings, file or "settings"),
         Path(classes) if classes else None,
         Path(out),
-        Patience(
+        Timeouts(
             float(flat.get("timeout", 600)), int(flat.get("min-sites", 1)), start_with=int(flat.get("start-with", 0))
         ),
         bool(flat.get("resume", False)),

@@ -12,8 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 from ..deployment.server.plan import PreparedServer
 from ..deployment.server.rounds import serve
 from ..report.run_page import write_report
+from ..run.progress_reporter import SilentReporter
 from ..run.record import RoundRecord
-from ..run.watcher import SilentWatcher
 from ..simulation.on_flower import simulate_over
 from .run_settings import read_run_settings
 
@@ -21,7 +21,7 @@ app = ServerApp()
 log = logging.getLogger("flwr")
 
 
-class LogWatcher(SilentWatcher):
+class LogReporter(SilentReporter):
     """Tells Flower's log, which `flwr log` shows."""
 
     def preparing(self, what: str) -> None:
@@ -36,7 +36,7 @@ class LogWatcher(SilentWatcher):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    plan, watcher = read_run_settings(context.run_config), LogWatcher()
+    plan, watcher = read_run_settings(context.run_config), LogReporter()
     if plan.classes_file is None:
         over = threading.Event()
         simulate_over(grid, plan.config, plan.out, resume=plan.resume, watcher=watcher, over=over, earlier=plan.earlier)

@@ -63,7 +63,7 @@ class Labeler(ABC):
         return 1
 
 
-def sure_images(log_probs: FloatArray, level: float) -> IntArray:
+def confident_images(log_probs: FloatArray, level: float) -> IntArray:
     """The images whose highest probability reaches the quantile `level` of the client's, by index: never none of some.
 
     Where a client holds few classes, the few images that are predicted as any other class are wrong, and a rule that

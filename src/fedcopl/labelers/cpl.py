@@ -13,7 +13,7 @@ from ..algorithm import BoolArray, FloatArray, IntArray
 from ..algorithm.select import Selection, rank_in_group
 from ..config import RunConfig
 from ..messages import Select
-from .base import Labeler, equal_quota, exact_quantile, sure_images
+from .base import Labeler, confident_images, equal_quota, exact_quantile
 
 CPL_LEVELS: Mapping[str, tuple[float, float]] = {
     "dtd": (0.75, 0.95),
@@ -40,7 +40,7 @@ class CPL(Labeler):
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the matched images with their candidate sets, as 0/1 or as soft targets."""
         labels, capacity = self.config.labels, int(quota[0])
-        among = sure_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
+        among = confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
         alpha, beta = cpl_levels(self.config)
         sets = select_candidates(
             log_probs, alpha, beta, capacity, keep_likeliest=labels.cpl_keep_likeliest, among=among

@@ -10,7 +10,7 @@ import numpy as np
 from ..algorithm import FloatArray, IntArray
 from ..algorithm.select import Selection, select
 from ..messages import Select
-from .base import Labeler, equal_quota, sure_images
+from .base import Labeler, confident_images, equal_quota
 
 Rule = Literal["argmax", "column", "leaderboard"]
 Ranked = tuple[float, int]  # score, image: they sort by score, and on a tie by image
@@ -29,7 +29,7 @@ class FPL(Labeler):
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the most confident images of each class, by the rule of `labels.fpl_rule`."""
         labels = self.config.labels
-        among = sure_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
+        among = confident_images(log_probs, labels.confidence_quantile) if labels.among == "sure" else None
         return select_top(log_probs, int(quota[0]), labels.fpl_rule, among=among)
 
     def labels_per_image(self, classes: int) -> int:

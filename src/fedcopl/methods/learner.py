@@ -51,7 +51,7 @@ class ClipLearner:
             return {}
         return self.model.method.remember(self.side.all_frozen, selection, self.model.encoder.classes)
 
-    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+    def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
         """log p_c(x) of some images, (m, C), as the model is trained."""
         parts = [index[start : start + ENCODE_BATCH] for start in range(0, len(index), ENCODE_BATCH)]
         return np.concatenate([self._log_probs_of(part, prompts) for part in parts])
@@ -68,16 +68,16 @@ class ClipLearner:
         prompts: Prompts,
         selection: Selection,
         round: int,
-        caution: float = 1.0,
+        lr_factor: float = 1.0,
         adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
         """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        job = TrainJob(self.side.frozen, prompts, self.start, selection, round, shuffle, caution, adjustment)
+        job = TrainJob(self.side.frozen, prompts, self.start, selection, round, shuffle, lr_factor, adjustment)
         return Trainer(self.model, self.config, job).fit()
 
 
-class ClipExam:
+class ClipTestSet:
     """A client's labelled test images. The truth is here and nowhere else in the model."""
 
     def __init__(self, model: PromptedModel, images: ClientImages, truth: NDArray[np.int64]):
@@ -112,7 +112,7 @@ def adapted_answers(logits: Tensor, prior: PriorState, features: Callable[[], ND
 
 
 def score_everywhere(
-    exams: Sequence[ClipExam], models: Sequence[Prompts], prior: PriorState = NO_PRIOR
+    test_sets: Sequence[ClipTestSet], models: Sequence[Prompts], prior: PriorState = NO_PRIOR
 ) -> list[tuple[int, int]]:
     """How many of all clients' test images each of these models gets right, of how many.
 
@@ -120,9 +120,9 @@ def score_everywhere(
     images are there. The same model is asked once.
     """
     scores: dict[Key, tuple[int, int]] = {}
-    keys = [key_of(prompts, tuple(prompts)) for prompts in map(exams[0].model.method.at_home, models)]
+    keys = [key_of(prompts, tuple(prompts)) for prompts in map(test_sets[0].model.method.at_home, models)]
     for key, prompts in zip(keys, models, strict=True):
         if key not in scores:
-            right, examples = zip(*(exam.score(prompts, prior) for exam in exams), strict=True)
+            right, examples = zip(*(test_set.score(prompts, prior) for test_set in test_sets), strict=True)
             scores[key] = sum(right), sum(examples)
     return [scores[key] for key in keys]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..algorithm.guard import at_even_distances
+from ..algorithm.holdout import evenly_spaced
 from ..clip.image_tokens import Rows
 from .prompted_model import ImageSide, Prompts
 
@@ -42,7 +42,7 @@ def movement(side: ImageSide, prompts: Prompts) -> Movement | None:
     """
     if not len(side):
         return None
-    few = at_even_distances(len(side), ENOUGH)
+    few = evenly_spaced(len(side), ENOUGH)
     prompted, plain = side.part(few), side.zero_shot_logits()[torch.from_numpy(few)]
     same = prompted.logits(prompts).argmax(-1) == plain.argmax(-1)
     return Movement(len(few), _cosine(prompted, prompts, side, few), same.double().mean().item())

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..clip.frozen_clip import Clip
-from ..clip.quiet_start import blank_image, quietest, words_over_and_over
+from ..clip.neutral_init import blank_image, most_neutral, words_over_and_over
 from ..config import Model, RunConfig
 from ..errors import ConfigError
 from ..rng import stream
@@ -25,9 +25,9 @@ def text_shape(clip: Clip, model: Model) -> Shape:
 
 
 def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
-    """Where every client of a run begins, by the setting `model.start`. No image of anybody plays a part."""
-    loud = initial_prompts(shapes, config.model.init_std, config.seed)
-    if config.model.start == "random":
+    """Where every client of a run begins, by the setting `train.init`. No image of anybody plays a part."""
+    loud = initial_prompts(shapes, config.train.init_std, config.seed)
+    if config.train.init == "random":
         return loud
     return {name: _quiet(name, clip, config, prompt) for name, prompt in loud.items()}
 
@@ -36,15 +36,15 @@ def _quiet(name: str, clip: Clip, config: RunConfig, loud: NDArray[np.float32]) 
     """What kind of prompt it is says the last word of its name; what is none has small random values."""
     match name.split()[-1]:
         case "visual":
-            return quiet_visual(clip, loud)
+            return neutral_visual(clip, loud)
         case "text":
             return words_over_and_over(clip, config.model.template, loud.shape)
     return loud
 
 
-def quiet_visual(clip: Clip, loud: NDArray[np.float32]) -> NDArray[np.float32]:
+def neutral_visual(clip: Clip, loud: NDArray[np.float32]) -> NDArray[np.float32]:
     """A blank image's patches, or nearly their mean, or even random prompts, by what this tower minds least."""
-    return quietest(clip, (*blank_image(clip, loud.shape), loud)) if loud.size else loud
+    return most_neutral(clip, (*blank_image(clip, loud.shape), loud)) if loud.size else loud
 
 
 def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:

@@ -120,7 +120,7 @@ class TrainingUnit:
 
 def _training_unit(name: str, value: Tensor, start: Prompts, config: RunConfig) -> TrainingUnit:
     """Only prompts are trained in units of their length; what else a method trains is in absolute numbers."""
-    origin = torch.tensor(start[name], device=value.device) if config.train.decay_to == "start" else None
+    origin = torch.tensor(start[name], device=value.device) if config.train.decay_to == "init" else None
     if name.split()[-1] not in PROMPT_KINDS or config.train.step != "relative":
         return TrainingUnit(origin, None)
     length = value.norm(dim=-1, keepdim=True).mean(dim=-2, keepdim=True)  # mean length of the vectors of each level

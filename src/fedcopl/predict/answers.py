@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
 from ..data.cache import Cut
-from ..data.handed_over import GivenPicture, open_picture, pages_of
 from ..data.images import quiet
+from ..data.in_memory import GivenPicture, open_picture, pages_of
 from ..data.parallel import in_order
 from ..data.reading import BadImage, ImageReading
 
@@ -82,10 +82,10 @@ def _open(picture: GivenPicture, cut: Cut, reading: ImageReading) -> NDArray[np.
 
 
 def answers(
-    batch: AnswerBatch, ask: AskClassifier, classes: Sequence[str], top: int, threshold: float | None
+    batch: AnswerBatch, request: AskClassifier, classes: Sequence[str], top: int, threshold: float | None
 ) -> list[Answer]:
     """One answer for each image of a batch, in their order."""
-    rows = iter(np.exp(ask(batch.pixels)) if len(batch.pixels) else ())
+    rows = iter(np.exp(request(batch.pixels)) if len(batch.pixels) else ())
     return [
         _broken(name, batch.problems[index])
         if index in batch.problems

@@ -14,9 +14,9 @@ from torch import Tensor
 from ..clip.formats.hub import BUILT_IN
 from ..clip.image_tokens import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
-from ..data.class_mix import mix_of
+from ..data.class_prior_file import class_prior_of
 from ..data.dataset import Skipped
-from ..data.handed_over import Images, LabelsOfImages, class_numbers, files_below, gather
+from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below, gather
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
@@ -231,18 +231,18 @@ class Classifier:
         class, by its name. `threshold` stays what it was measured to be.
         """
         if isinstance(prior, Mapping):
-            return self.with_mix(mix_of(prior, self.recipe.classes, "prior"))
+            return self.with_class_prior(class_prior_of(prior, self.recipe.classes, "prior"))
         if prior == "none":
-            return self if self.prior is None else self._answering_by(self.prior.everybodys(), "of all sites together")
+            return self if self.prior is None else self._answering_by(self.prior.pooled(), "of all sites together")
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
             raise ConfigError('prior: "images" needs the images: with_prior("images", images)')
         return self.fitted_to(self._named(images))
 
-    def with_mix(self, mix: NDArray[np.float64]) -> "Classifier":
+    def with_class_prior(self, class_prior: NDArray[np.float64]) -> "Classifier":
         """For images in which the classes occur in this mix, (C,)."""
-        return self._answering_by(self._some_prior().with_mix(mix), "that somebody gave it")
+        return self._answering_by(self._some_prior().with_class_prior(class_prior), "that somebody gave it")
 
     def fitted_to(self, pictures: Iterable[NamedImages]) -> "Classifier":
         """For the mix of classes that these images show. Those that cannot be read are passed over."""
@@ -255,9 +255,9 @@ class Classifier:
     def _some_prior(self) -> Prior:
         return self.prior or Prior.of_nothing(len(self.recipe.classes))
 
-    def _answering_by(self, prior: Prior, mix: str) -> "Classifier":
+    def _answering_by(self, prior: Prior, class_prior: str) -> "Classifier":
         """With another mix; what was measured with the site's own is no longer said of it without a word."""
-        recipe = replace(self.recipe, about={**self.recipe.about, MIX: mix})
+        recipe = replace(self.recipe, about={**self.recipe.about, MIX: class_prior})
         return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), recipe)
 
     @naming_arguments()

@@ -19,7 +19,7 @@ from ..clip.formats.open_clip import OPEN_CLIP_WEIGHTS
 from ..errors import RunFolderError
 from ..files import check_output_folder, publish_bytes, publish_text
 from ..plurals import counted
-from ..run.folder import SITE_MIX
+from ..run.folder import SITE_PRIOR
 from .classifier import Classifier, Predictor
 from .onnx_export import Difference, export_onnx
 from .prior import PRIOR, Prior
@@ -132,7 +132,7 @@ def _beforehand(classes: Sequence[str], prior: Prior | None, whose: str | None) 
         120,
     )
     width = max(map(len, classes))
-    yield "\n".join(f"    {name:<{width}}  {share:7.2%}" for name, share in prior.named_mix(classes).items())
+    yield "\n".join(f"    {name:<{width}}  {share:7.2%}" for name, share in prior.named_class_prior(classes).items())
     yield fill(
         "Where images come in another mix, say so: `fedcopl predict --prior FILE` with a table `class,share`, "
         "`--prior images` to find it out from the images themselves, `--prior none` for the mix of all sites together; "
@@ -160,12 +160,12 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _privacy(arrays: Collection[str]) -> str:
-    memory, mix = "memory keys" in arrays, f"{PRIOR}{SITE_MIX}" in arrays
+    memory, class_prior = "memory keys" in arrays, f"{PRIOR}{SITE_PRIOR}" in arrays
     return (
         "Prompts: arrays that were trained on the site's images. They hold no image, but nobody has proved that they "
         "tell nothing about the images: hand this folder on as you would any model that was trained on them. What is "
         "personal to the site never left it while it was trained; with this folder it does."
-        + (" So do the mix of classes above and, summed over all sites, what the classes look like." * mix)
+        + (" So do the mix of classes above and, summed over all sites, what the classes look like." * class_prior)
         + (f" **Features of some of the site's own images are in `{ARRAYS}`**: the method remembers them." * memory)
     )
 

@@ -24,10 +24,10 @@ from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
 from ..published import load_written
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
-from ..run.folder import PRIORS, file_name, mix_file
+from ..run.folder import PRIORS, class_prior_path, file_name
+from ..run.progress_reporter import SilentReporter
 from ..run.reading import read_finished
 from ..run.record import ClientRecord
-from ..run.watcher import SilentWatcher
 from .classifier import Classifier, Predictor
 from .prior import NUMBERS, PRIOR, Prior, prior_from
 from .recipe import (
@@ -196,10 +196,10 @@ class FinishedRun:
 
     def _prior(self, client: str) -> Prior | None:
         """What it knows beforehand; folders of version 0.1 hold no such thing, nor do runs without priors."""
-        own, everybodys = mix_file(self.folder, client), self.folder / PRIORS
+        own, pooled = class_prior_path(self.folder, client), self.folder / PRIORS
         if not own.exists():
             return None
-        known = read_arrays(everybodys, np.float64) if everybodys.exists() else {}
+        known = read_arrays(pooled, np.float64) if pooled.exists() else {}
         mixed = read_arrays(own, np.float64)
         arrays = mixed if len(mixed) > 1 else known | mixed  # with more it missed what the others learned last
         try:
@@ -262,7 +262,7 @@ class OwnImages:
     def __init__(self, run: FinishedRun, dataset: Dataset | None = None):
         self.run = run
         transform = run.model.encoder.clip.preprocess
-        self._pixels, self._rows = images_of_clients(run.config, transform, SilentWatcher(), dataset)
+        self._pixels, self._rows = images_of_clients(run.config, transform, SilentReporter(), dataset)
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
         """A client's classifier that knows how sure it is of its own images; one without images knows nothing."""

@@ -74,7 +74,7 @@ class PriorHead(nn.Module):
         model, prototypes = prior.model, prior.model.prototypes
         self.text_scale, self.feature_scale = model.text_scale, model.feature_scale
         self.looks, self.bias = prototypes is not None, _single(model.logit_bias)
-        self.register_buffer(LOG_PRIOR, _single(np.log(prior.mix)))
+        self.register_buffer(LOG_PRIOR, _single(np.log(prior.class_prior)))
         if prototypes is not None:
             means = prototypes.totals / prototypes.counts[:, None]
             # Around their own mean: in numbers of 32 bits, distances between far points are lost in their lengths.
@@ -178,14 +178,14 @@ def _quiet() -> Iterator[None]:
 
 def _let_prior_be_given(proto: Any) -> None:
     """The mix under the name that the model card says, as what holds unless it is given beside the pixels."""
-    [mix] = [value for value in proto.graph.initializer if value.name.endswith(LOG_PRIOR)]
+    [class_prior] = [value for value in proto.graph.initializer if value.name.endswith(LOG_PRIOR)]
     for node in proto.graph.node:
-        node.input[:] = [LOG_PRIOR if name == mix.name else name for name in node.input]
-    mix.name = LOG_PRIOR
+        node.input[:] = [LOG_PRIOR if name == class_prior.name else name for name in node.input]
+    class_prior.name = LOG_PRIOR
     if all(value.name != LOG_PRIOR for value in proto.graph.input):
         kind = proto.graph.input.add(name=LOG_PRIOR).type.tensor_type
-        kind.elem_type = mix.data_type
-        kind.shape.dim.add(dim_value=mix.dims[0])
+        kind.elem_type = class_prior.data_type
+        kind.shape.dim.add(dim_value=class_prior.dims[0])
 
 
 def _with_names(onnx: Any, proto: Any, about: Mapping[str, str]) -> bytes:
@@ -209,7 +209,7 @@ def _about(predictor: Predictor, classes: Sequence[str]) -> dict[str, str]:
         "crop": str(transform.crop),
         "resample": transform.resample.name.lower(),
         "squash": json.dumps(transform.squash),
-        **({} if predictor.prior is None else {"prior": json.dumps(predictor.prior.named_mix(classes))}),
+        **({} if predictor.prior is None else {"prior": json.dumps(predictor.prior.named_class_prior(classes))}),
     }
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..algorithm import FloatArray
-from ..data.class_mix import read_shares
+from ..data.class_prior_file import read_class_prior
 from ..errors import ConfigError, ModelError
 from ..priors.label_shift import label_shift
 from ..priors.posterior import PosteriorModel, log_softmax, no_priors
-from ..run.folder import SITE_MIX
+from ..run.folder import SITE_PRIOR
 
 PRIOR = "prior/"  # before the names of its arrays, among a classifier's others
 NUMBERS = ("text_scale", "feature_scale")  # of `PosteriorModel`, in the order of their array
@@ -27,7 +27,7 @@ class Prior:
     """What all sites know, and the mix of classes that answers are given for: the site's own, unless it was changed."""
 
     model: PosteriorModel
-    mix: FloatArray  # (C,), positive, of sum 1
+    class_prior: FloatArray  # (C,), positive, of sum 1
 
     @classmethod
     def of_nothing(cls, classes: int) -> "Prior":
@@ -37,14 +37,14 @@ class Prior:
 
     def answers(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """log p~ of new images, (n, C), from log p and the features of plain CLIP."""
-        return self.model.log_posteriors(log_probs, features, self.mix)
+        return self.model.log_posteriors(log_probs, features, self.class_prior)
 
-    def everybodys(self) -> "Prior":
+    def pooled(self) -> "Prior":
         """For images of anywhere: the mix of all sites together."""
-        return self.with_mix(self.model.class_prior)
+        return self.with_class_prior(self.model.class_prior)
 
-    def with_mix(self, mix: FloatArray) -> "Prior":
-        return replace(self, mix=mix)
+    def with_class_prior(self, class_prior: FloatArray) -> "Prior":
+        return replace(self, class_prior=class_prior)
 
     def fitted_to(self, log_probs: FloatArray, features: FloatArray) -> "Prior":
         """For these images: in the mix that they themselves show."""
@@ -52,14 +52,14 @@ class Prior:
         distances = 0.0 if model.prototypes is None else model.prototypes.distances(features)
         posteriors = np.exp(log_softmax(model.scores(log_probs, distances) + np.log(model.class_prior)))
         strength = STRENGTH if math.isinf(model.strength) else model.strength
-        return self.with_mix(label_shift(posteriors / model.class_prior, model.class_prior, strength))
+        return self.with_class_prior(label_shift(posteriors / model.class_prior, model.class_prior, strength))
 
-    def named_mix(self, classes: Sequence[str]) -> dict[str, float]:
-        return dict(zip(classes, self.mix.tolist(), strict=True))
+    def named_class_prior(self, classes: Sequence[str]) -> dict[str, float]:
+        return dict(zip(classes, self.class_prior.tolist(), strict=True))
 
     def to_arrays(self) -> dict[str, FloatArray]:
         """All of it, to be stored."""
-        return {**self.model.to_arrays(), SITE_MIX: self.mix}
+        return {**self.model.to_arrays(), SITE_PRIOR: self.class_prior}
 
     def to_numbers(self) -> dict[str, float]:
         """What can be read without the arrays."""
@@ -72,7 +72,7 @@ def prior_from(arrays: Mapping[str, FloatArray], classes: int, width: int) -> Pr
         "logit_bias": (classes,),
         "class_prior": (classes,),
         "numbers": (len(NUMBERS),),
-        SITE_MIX: (classes,),
+        SITE_PRIOR: (classes,),
     }
     if "strength" in arrays:
         fitting["strength"] = (1,)
@@ -83,9 +83,12 @@ def prior_from(arrays: Mapping[str, FloatArray], classes: int, width: int) -> Pr
             raise ModelError(f"the priors lack the array {name!r}")
         if arrays[name].shape != shape:
             raise ModelError(f"the array {name!r} of the priors has the shape {arrays[name].shape}, not {shape}")
-    if any(not (mix > 0).all() or not math.isclose(mix.sum(), 1) for mix in (arrays["class_prior"], arrays[SITE_MIX])):
+    if any(
+        not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1)
+        for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR])
+    ):
         raise ModelError("a mix of classes in the priors is not positive shares that add up to 1")
-    return Prior(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_MIX])
+    return Prior(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_PRIOR])
 
 
 def shares_for(prior: str, words: Sequence[str] = WORDS) -> dict[str, Any] | None:
@@ -94,4 +97,4 @@ def shares_for(prior: str, words: Sequence[str] = WORDS) -> dict[str, Any] | Non
         return None
     if not Path(prior).is_file():
         raise ConfigError(f"--prior: {prior!r} is neither {', '.join(words)} nor a file of shares")
-    return read_shares(Path(prior))
+    return read_class_prior(Path(prior))

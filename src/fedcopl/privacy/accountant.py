@@ -65,7 +65,7 @@ def planned_releases(config: RunConfig) -> int:
 class PrivacyStatement:
     """What a run has given away so far; without noise there is no epsilon to state."""
 
-    secure_sums: bool  # the server saw sums only
+    secure_aggregation: bool  # the server saw sums only
     epsilon: float | None = None  # of the site that gave away most
     delta: float | None = None  # as set
     unit: str | None = None  # who is protected
@@ -78,25 +78,25 @@ def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatemen
     privacy = config.privacy
     if not config.is_private:
         return None
-    if not privacy.noise:
-        return PrivacyStatement(privacy.secure_sums)
+    if not privacy.noise_multiplier:
+        return PrivacyStatement(privacy.secure_aggregation)
     by_site: dict[str, list[float]] = {}
     for release in releases:
         for site in release.clients:
             by_site.setdefault(site, []).append(release.noise)
     return PrivacyStatement(
-        privacy.secure_sums,
+        privacy.secure_aggregation,
         epsilon=max((epsilon_of(noises, privacy.delta) for noises in by_site.values()), default=0.0),
         delta=privacy.delta,
         unit=UNIT,
         releases=max(map(len, by_site.values()), default=0),
-        against="whoever sees the sums" if privacy.secure_sums else "the server and everybody else",
+        against="whoever sees the sums" if privacy.secure_aggregation else "the server and everybody else",
     )
 
 
 def require_accounting(config: RunConfig) -> None:
     """Say before a run with noise what its account will need at the end."""
-    if config.privacy.noise:
+    if config.privacy.noise_multiplier:
         _library()
 
 
@@ -105,5 +105,5 @@ def _library() -> Any:
         import dp_accounting  # type: ignore[import-untyped]
         from dp_accounting import rdp  # noqa: F401, it becomes `dp_accounting.rdp`
     except ImportError as error:
-        raise ConfigError("privacy.noise needs more packages: pip install 'fedcopl[privacy]'") from error
+        raise ConfigError("privacy.noise_multiplier needs more packages: pip install 'fedcopl[privacy]'") from error
     return dp_accounting

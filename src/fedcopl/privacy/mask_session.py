@@ -1,4 +1,4 @@
-"""What a secure sum is made of before any key: secrets in shares, how many clients it takes, and what it keeps."""
+"""Sessions of secure aggregation: secret shares, thresholds and transcripts."""
 
 import json
 import math
@@ -46,7 +46,7 @@ SEALED = NONCE + 2 * SHARE + TAG
 
 @dataclass(frozen=True)
 class Session:
-    """One secure sum: its keys are made for it, and forgotten with it."""
+    """One secure aggregation: its keys are made for it, and forgotten with it."""
 
     name: bytes  # the server's, a new one for each sum
     private: bytes  # three private keys: of the sealed shares, of the masks by pair, of the own mask

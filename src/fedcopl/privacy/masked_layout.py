@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CannotAnswer
+from ..errors import CannotReply
 from ..messages import Shared
 from ..plurals import counted
 
@@ -68,7 +68,7 @@ class TrainingSum:
     guards: tuple[Checks, ...] = ()  # of each client, where single ones may not decide
 
 
-class Nonsense(Exception):
+class InvalidMaskedUpdate(Exception):
     """A sum that no honest clients can have."""
 
 
@@ -97,7 +97,7 @@ def training_words(training: Training, batch: int, clients: int) -> Words:
     """Weighted with the examples, so that the sum over all is that of Eq. 4."""
     prompts = flat(training.shared)
     if not np.abs(prompts).max(initial=0.0) <= LARGEST_PROMPT:  # also when not a number
-        raise CannotAnswer(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
+        raise CannotReply(f"a prompt has a value beyond {LARGEST_PROMPT:g}: training diverged, try a lower train.lr")
     with_loss = 0 if math.isnan(training.loss) else training.examples
     head = np.ldexp(
         [training.examples, with_loss, training.loss if with_loss else 0.0, batches_of(with_loss, batch)], PROMPT_BITS
@@ -112,10 +112,10 @@ def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> Traini
     values = _values(total, PROMPT_BITS)
     examples, with_loss, loss, batches = values[:COUNTED]
     if min(examples, with_loss, batches) < 0 or examples != round(examples):
-        raise Nonsense("the sum is not that of numbers of images")
+        raise InvalidMaskedUpdate("the sum is not that of numbers of images")
     mean = values[HEAD:] / max(examples, 1)
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
-        raise Nonsense(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
+        raise InvalidMaskedUpdate(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
     mean_loss = float(loss / with_loss) if with_loss else math.nan
     average, checks = shaped(mean, sent) if examples else None, Checks(*map(float, values[COUNTED:HEAD]))
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
@@ -147,7 +147,7 @@ def shaped(values: Values, like: Mapping[str, NDArray[Any]]) -> dict[str, NDArra
 def _words(steps: Values, clients: int) -> Words:
     largest = 2**62 // clients
     if not np.abs(steps).max(initial=0.0) <= largest:
-        raise CannotAnswer(
+        raise CannotReply(
             f"its numbers are too large to be summed over {counted(clients, 'client')}: the sum might overflow"
         )
     return np.rint(steps).astype(np.int64).view(np.uint64)

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from ..errors import CannotAnswer
+from ..errors import CannotReply
 from ..plurals import counted
 from .mask_session import KEY, KEYS, NONCE, SHARE, Random, Session, split
 from .masked_layout import Words
@@ -96,16 +96,16 @@ def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
     mine = public_keys(session)
     names = [client for client, keys in roster.items() if keys == mine]
     if len(names) != 1 or len(set(roster.values())) != len(roster):
-        raise CannotAnswer("the list of keys does not name it exactly once, or names one key twice")
+        raise CannotReply("the list of keys does not name it exactly once, or names one key twice")
     return names[0]
 
 
-def share_out(
+def partition_dataset(
     session: Session, roster: Mapping[str, bytes], needed: int, random: Random = os.urandom
 ) -> tuple[dict[str, bytes], Session]:
     """For each client a share of both secrets, sealed so that only that client can read it."""
     if session.roster:
-        raise CannotAnswer("asked to share out the same keys twice")
+        raise CannotReply("asked to share out the same keys twice")
     known = replace(session, roster=dict(roster))
     me = own_name(session, roster)
     sealing, *secrets = thirds(session.private)
@@ -122,10 +122,10 @@ def share_out(
 def mask(session: Session, numbers: Words, peers: Collection[str], question: str, needed: int) -> tuple[Words, Session]:
     """The numbers under all their masks. `question` is what all were asked: other question, other masks."""
     if not session.roster or session.peers:
-        raise CannotAnswer("asked for a masked answer without new keys for it")
+        raise CannotReply("asked for a masked answer without new keys for it")
     me = own_name(session, session.roster)
     if not {me} <= set(peers) <= set(session.roster) or not needed <= len(set(peers)) == len(peers):
-        raise CannotAnswer(
+        raise CannotReply(
             f"asked for a masked answer among {counted(len(peers), 'client')}; {needed} different ones are needed"
         )
     label = (session.transcript, question)
@@ -156,9 +156,9 @@ def unmask(
     """
     me = own_name(session, session.roster) if session.roster else ""
     if not session.peers or set(survivors) & set(dropped) or set(survivors) | set(dropped) != set(session.peers):
-        raise CannotAnswer("asked to take off masks of others than those its own were made with")
+        raise CannotReply("asked to take off masks of others than those its own were made with")
     if me not in survivors or len(set(survivors)) < needed:
-        raise CannotAnswer(
+        raise CannotReply(
             f"asked to take off the masks of {counted(len(survivors), 'client')}; at least {needed} are needed"
         )
     opened = {other: open_shares(session, other, me, sealed.get(other, b"")) for other in session.peers}

@@ -13,10 +13,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from ..data.records import printable
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
-from ..run.guard_words import guard_words
 from ..run.reading import read_so_far
 from ..run.record import Outcome, RoundRecord
-from ..run.site_words import site_words
+from ..run.rollback_text import rollback_text
+from ..run.site_text import site_text
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
@@ -79,8 +79,8 @@ def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> Non
 def render(outcome: Outcome, examples: Sequence[Example]) -> str:
     how, numbers = label_story(outcome), counted(outcome)
     clients, recall, drift = reported_clients(outcome, numbers), class_recall(outcome), curves.drift_charts(outcome)
-    mixes = mix_tables(outcome)
-    shown = {"classes": bool(recall.rows), "drift": bool(drift), "mix": bool(mixes)}
+    class_priors = mix_tables(outcome)
+    shown = {"classes": bool(recall.rows), "drift": bool(drift), "mix": bool(class_priors)}
     shown |= dict.fromkeys(OF_REFRESHES, numbers is not None)
     return template("report.html.jinja").render(
         outcome=outcome,
@@ -95,7 +95,7 @@ def render(outcome: Outcome, examples: Sequence[Example]) -> str:
         labelling=curves.labelling_chart(outcome),
         refreshes=refresh_rows(outcome),
         by_class=None if numbers is None else last_refresh(outcome, numbers, how, clients),
-        mixes=mixes,
+        class_priors=class_priors,
         overlaps=mix_overlaps(outcome),
         clients=clients,
         verdict=verdict(clients),
@@ -274,7 +274,7 @@ def troubles(outcome: Outcome) -> list[str]:
 
 def _troubles(record: RoundRecord) -> list[str]:
     lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
-    lines += [f"round {record.number}, {who}: {what}" for who, what in site_words(record)]
+    lines += [f"round {record.number}, {who}: {what}" for who, what in site_text(record)]
     if record.kept_old_prompt:
         lines.append(f"round {record.number}: there was nothing to average; the prompts stayed as they were")
-    return [*lines, *(f"round {record.number}: {said}" for said in guard_words(record))]
+    return [*lines, *(f"round {record.number}: {said}" for said in rollback_text(record))]

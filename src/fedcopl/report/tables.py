@@ -116,8 +116,8 @@ class Mixes:
         """Of all images of some clients, in per cent; every client counts alike where nobody knows how many it has."""
         known = [k for k in clients if self.present[k]]
         weights = images[known] if images[known].any() else np.ones(len(known))
-        mix = weights @ self.shares[known] / max(weights.sum(), 1)
-        return [int(share) for share in np.rint(100 * mix)]
+        class_prior = weights @ self.shares[known] / max(weights.sum(), 1)
+        return [int(share) for share in np.rint(100 * class_prior)]
 
 
 def _mixes(rows: Sequence[Sequence[float] | None], classes: int) -> Mixes:
@@ -142,14 +142,14 @@ def _true_mixes(outcome: Outcome) -> Mixes:
     return _mixes([client.true_counts for client in outcome.clients], len(outcome.classes))
 
 
-def _mix_table(outcome: Outcome, title: str, note: str, mixes: Mixes) -> HeatTable:
+def _mix_table(outcome: Outcome, title: str, note: str, class_priors: Mixes) -> HeatTable:
     """As a table of counts, but what several clients hold together is no sum of their shares."""
-    rounded = CountTable(np.rint(100 * mixes.shares).astype(np.int64), mixes.present)
+    rounded = CountTable(np.rint(100 * class_priors.shares).astype(np.int64), class_priors.present)
     table = _heat_table(outcome, title, note, rounded, 100)
     images = np.array([client.train or 0 for client in outcome.clients], np.int64)
     everybody, shown = range(len(outcome.clients)), set(largest_clients(outcome))
-    others = mixes.together([k for k in everybody if k not in shown], images) if table.others else None
-    return replace(table, others=others, totals=mixes.together(everybody, images), unit="per cent")
+    others = class_priors.together([k for k in everybody if k not in shown], images) if table.others else None
+    return replace(table, others=others, totals=class_priors.together(everybody, images), unit="per cent")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ ORDERS: Mapping[str, str] = {
     "doubtful": "Least sure first",
     "sure": "Surest first",
     "changed": "Changed most often",
-    ANSWERED: "Answered",
+    ANSWERED: "ReplyAndState",
 }
 KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
 

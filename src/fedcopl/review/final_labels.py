@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from ..data.cache import PixelCache, Progress
 from ..data.dataset import ImageSet
 from ..errors import DataError
-from ..run.believed_labels import BelievedLabels, read_final, write_final
 from ..run.folder import RESULTS
+from ..run.pseudo_labels import PseudoLabels, read_final, write_final
 from .images import Beliefs, StoredGallery
 
 
@@ -43,7 +43,7 @@ def _answers(gallery: StoredGallery, folder: Path, progress: Progress) -> NDArra
     return predictor.log_probabilities(cut.array)
 
 
-def _ending_in(beliefs: Beliefs, final: BelievedLabels) -> Beliefs:
+def _ending_in(beliefs: Beliefs, final: PseudoLabels) -> Beliefs:
     return replace(
         beliefs,
         rounds=(*beliefs.rounds, final.round),

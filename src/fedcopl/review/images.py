@@ -22,8 +22,8 @@ from ..data.records import printable
 from ..errors import DataError, RunFolderError
 from ..files import no_folder
 from ..plurals import counted
-from ..run.believed_labels import BelievedLabels, HeldImages, read_images, read_labels
 from ..run.checkpoint import load_checkpoint
+from ..run.pseudo_labels import HeldImages, PseudoLabels, read_images, read_labels
 
 NOT_TRAINED = -1
 
@@ -149,7 +149,7 @@ def choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> s
     return found[0]
 
 
-def beliefs_of(refreshes: Sequence[BelievedLabels], trained_as: NDArray[np.int64] | None = None) -> Beliefs:
+def beliefs_of(refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> Beliefs:
     last = refreshes[-1]
     return Beliefs(
         tuple(labels.round for labels in refreshes),

@@ -21,19 +21,19 @@ from ..clip.preprocess import ImageTransform
 from ..config import Model, RunConfig
 from ..data.cache import PixelCache
 from ..data.catalog import load_dataset
-from ..data.class_mix import mix_of, read_shares
+from ..data.class_prior_file import class_prior_of, read_class_prior
 from ..data.corrections import read_corrections
 from ..data.dataset import Dataset
+from ..data.partitioning import client_names, partition_dataset
 from ..data.prepare import Prepared, prepare
-from ..data.sharing_out import client_names, share_out
 from ..errors import ConfigError, DataError
 from ..federation.client import Client
-from ..federation.learner import NO_EXAM, Exam
+from ..federation.learner import NO_TEST_SET, TestSet
 from ..federation.server import ServerState
 from ..methods import choose_method
-from ..methods.learner import ClipExam, ClipLearner
+from ..methods.learner import ClipLearner, ClipTestSet
 from ..methods.prompted_model import PromptedModel, Prompts
-from .watcher import Watcher
+from .progress_reporter import ProgressReporter
 
 GIGABYTE = 10**9
 
@@ -78,18 +78,18 @@ class BuiltModel:
     def learner(self, images: ClientImages, number: int) -> ClipLearner:
         return ClipLearner(self.model, images, self.start, self.config, number)
 
-    def exam(self, images: ClientImages, truth: NDArray[np.int64]) -> ClipExam:
-        return ClipExam(self.model, images, truth)
+    def test_set(self, images: ClientImages, truth: NDArray[np.int64]) -> ClipTestSet:
+        return ClipTestSet(self.model, images, truth)
 
     def client(
         self,
         learner: ClipLearner,
-        exam: Exam = NO_EXAM,
+        test_set: TestSet = NO_TEST_SET,
         secret: bytes = b"",
         said: Corrections = NO_CORRECTIONS,
-        least_images: int = 0,
+        min_images: int = 0,
     ) -> Client:
-        return Client(learner, self.config, exam, secret, said, least_images=least_images)
+        return Client(learner, self.config, test_set, secret, said, min_images=min_images)
 
 
 def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template: str) -> BuiltModel:
@@ -115,10 +115,10 @@ def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray |
         return None
     if not config.priors.logit_bias:
         raise ConfigError("priors.class_prior: is for the logit bias, and priors.logit_bias is off")
-    return mix_of(read_shares(Path(config.priors.class_prior)), classes, config.priors.class_prior)
+    return class_prior_of(read_class_prior(Path(config.priors.class_prior)), classes, config.priors.class_prior)
 
 
-def build_images(dataset: Dataset, transform: ImageTransform, watcher: Watcher) -> Prepared:
+def build_images(dataset: Dataset, transform: ImageTransform, watcher: ProgressReporter) -> Prepared:
     """Every image decoded and cut to the model's size, once; what is broken is left out and named."""
     watcher.preparing("preparing the images")
     return prepare(dataset, transform.cut, transform.key, PixelCache(), watcher.prepared)
@@ -135,11 +135,11 @@ def expert_answers(file: str, dataset: Dataset) -> Mapping[int, int]:
 
 
 def images_of_clients(
-    config: RunConfig, transform: ImageTransform, watcher: Watcher, dataset: Dataset | None = None
+    config: RunConfig, transform: ImageTransform, watcher: ProgressReporter, dataset: Dataset | None = None
 ) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
     """Every client's own unlabelled images: the pixels of all, and each one's rows in them."""
     prepared = build_images(dataset or load_dataset(config.data), transform, watcher)
     if choose_method(config).pools:
         return prepared.train, {config.method: np.arange(len(prepared.train))}
-    parts = share_out(prepared.dataset, config.data, config.seed)
+    parts = partition_dataset(prepared.dataset, config.data, config.seed)
     return prepared.train, dict(zip(client_names(prepared.dataset, config.data), parts.train, strict=True))

@@ -25,12 +25,12 @@ from ..clip.tower_work import (
 from ..config import RunConfig
 from ..labelers import choose_labeler
 from ..messages import (
-    Ask,
     Estimate,
     Estimated,
     Evaluate,
     Evaluated,
     Reply,
+    Request,
     Select,
     Selected,
     Shared,
@@ -114,12 +114,12 @@ class Passes:
         who = 1 if method.pools else size.clients
         taking_part = max(math.floor(who * config.sharing.participation), 1)
         chosen = _chosen(config, size) * taking_part / who
-        exam = chosen * config.train.held_out
-        trained = config.rounds * config.train.epochs * (chosen - exam)
-        a_client = (chosen - exam) / taking_part
+        test_set = chosen * config.train.holdout
+        trained = config.rounds * config.train.epochs * (chosen - test_set)
+        a_client = (chosen - test_set) / taking_part
         steps = config.rounds * config.train.epochs * taking_part * math.ceil(a_client / config.train.batch)
         models = who if config.evaluation.everywhere and "visual" not in method.shared() else 1
-        looks = size.train * (refreshes - 1) + size.test * measured * models + GUARD_LOOKS * config.rounds * exam
+        looks = size.train * (refreshes - 1) + size.test * measured * models + GUARD_LOOKS * config.rounds * test_set
         return replace(plain, looks=looks, trained=trained, steps=steps, text_passes=1 + who * (refreshes + measured))
 
 
@@ -194,16 +194,16 @@ def look_memory(clip: Clip, images: int) -> float:
 
 
 def bytes_sent(config: RunConfig, method: Method, shapes: Mapping[str, Shape], size: RunSize) -> tuple[int, int]:
-    """Up and down, to the byte, of a run without priors and secure sums whose method sends nobody others' prompts."""
+    """Bytes up and down of a run without priors, secure aggregation or prompts of other clients."""
     shared: Shared = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
     who = 1 if method.pools else size.clients
     counts = np.zeros(size.classes, np.int64) if choose_labeler(config).cooperative else None
-    checks = (0.0,) * (GUARD_SUMS if config.train.held_out and not config.privacy.noise else 0)
+    checks = (0.0,) * (GUARD_SUMS if config.train.holdout and not config.privacy.noise_multiplier else 0)
     refreshes = math.ceil(config.rounds / config.labels.refresh_every)
     measured = sum((r + 1) % config.evaluation.every == 0 or r + 1 == config.rounds for r in range(config.rounds))
     taking_part = max(math.floor(who * config.sharing.participation), 1) * config.rounds
     first, again = Selected(0, 0, None), Selected(0, 0, 0)
-    exchanges: list[tuple[int, Ask, Reply]] = [
+    exchanges: list[tuple[int, Request, Reply]] = [
         (who * refreshes, Estimate(0, shared), Estimated(counts)),
         (who, Select(0, 0, counts, who), first),
         (who * (refreshes - 1), Select(0, 0, counts, who), again),
@@ -211,4 +211,4 @@ def bytes_sent(config: RunConfig, method: Method, shapes: Mapping[str, Shape], s
         (who * measured, Evaluate(0, shared), Evaluated(0, 0)),
     ]
     up = sum(times * payload_bytes(reply) for times, _, reply in exchanges)
-    return up, sum(times * payload_bytes(ask) for times, ask, _ in exchanges)
+    return up, sum(times * payload_bytes(request) for times, request, _ in exchanges)

@@ -45,7 +45,7 @@ SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress
 EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", "skipped.jsonl"
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # files that Windows cannot have
 SHARED_PROMPTS = "prompts/server.safetensors"
-PRIORS, SITE_MIX = "prompts/priors.safetensors", "site_mix"  # what all know; among the arrays: a client's own mix
+PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_mix"  # what all know; among the arrays: a client's own mix
 NAMELESS = "%"  # for no name at all; `quote` makes it of none
 
 
@@ -143,15 +143,15 @@ class RunFolder:
         own = {name: value for name, value in state.begun.items() if name not in server.shared} | dict(state.own)
         yield own_prompts_file(self.path, client), save(own)
         if state.prior.class_prior is not None:
-            yield mix_file(self.path, client), save(_own_prior(state.prior, server.prior_model))
+            yield class_prior_path(self.path, client), save(_own_prior(state.prior, server.prior_model))
 
 
-def _own_prior(prior: PriorState, everybodys: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
+def _own_prior(prior: PriorState, pooled: PosteriorModel | None) -> dict[str, NDArray[np.float64]]:
     """A client's own class prior; the model too only if it is not that of the server."""
     assert prior.model is not None and prior.class_prior is not None
-    arrays, known = prior.model.to_arrays(), {} if everybodys is None else everybodys.to_arrays()
+    arrays, known = prior.model.to_arrays(), {} if pooled is None else pooled.to_arrays()
     same = arrays.keys() == known.keys() and all(np.array_equal(arrays[name], known[name]) for name in arrays)
-    return {SITE_MIX: prior.class_prior} | ({} if same else arrays)
+    return {SITE_PRIOR: prior.class_prior} | ({} if same else arrays)
 
 
 def own_prompts_file(folder: Path, client: str) -> Path:
@@ -159,7 +159,7 @@ def own_prompts_file(folder: Path, client: str) -> Path:
     return folder / "prompts/clients" / f"{file_name(client)}.safetensors"
 
 
-def mix_file(folder: Path, client: str) -> Path:
+def class_prior_path(folder: Path, client: str) -> Path:
     """Where a client's mix of classes is kept."""
     return folder / "prompts/mixes" / f"{file_name(client)}.safetensors"
 

@@ -9,16 +9,16 @@ from typing import Protocol
 
 from ..config import RunConfig
 from ..federation.client_state import ClientState
-from ..federation.seam import Clients, RoundReport
 from ..federation.server import ServerState, look_first, run
+from ..federation.transport import Clients, RoundReport
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder
-from .record import GuardRecord, LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite, measured
-from .watcher import Watcher
+from .progress_reporter import ProgressReporter
+from .record import HoldoutRecord, LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite, measured
 
 
-class Bookkeeper(Protocol):
+class RunRecorder(Protocol):
     """Who writes a run down: a simulation, which knows the truth about every image, or a server, which does not."""
 
     def begin(self, first: RoundReport) -> Outcome:
@@ -45,8 +45,8 @@ class Play:
     config: RunConfig
     folder: RunFolder
     clients: Clients
-    books: Bookkeeper
-    watcher: Watcher
+    books: RunRecorder
+    watcher: ProgressReporter
     began: float  # when this start of the run began, on the clock of `time.monotonic`
 
     def play(self, server: ServerState, checkpoint: Checkpoint | None) -> Checkpoint:
@@ -97,7 +97,7 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         bounded=report.bounds.in_words(),
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
-        guard=GuardRecord(**report.checks._asdict(), average_undone=report.average_undone),
+        guard=HoldoutRecord(**report.checks._asdict(), average_undone=report.average_undone),
         macro=found.macro,
         weighted=found.weighted,
         everywhere=found.everywhere,

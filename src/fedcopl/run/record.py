@@ -75,7 +75,7 @@ class LabelCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GuardRecord:
+class HoldoutRecord:
     """What the clients' guards found in a round, added up; all 0 where there was nothing to check, or no guard."""
 
     images: Number = 0.0
@@ -146,7 +146,7 @@ class RoundRecord(Measured):
     """known clients that chose no images at the last refresh, and train nothing until the next"""
     drift: Mapping[Text, Drift] | None = None
     """of each trained array; simulation only"""
-    guard: GuardRecord | None = None
+    guard: HoldoutRecord | None = None
     """what was checked and undone without labels; None in folders of version 0.1"""
     releases: tuple[Release, ...] = ()
     """what was let out with noise on it"""

@@ -7,24 +7,24 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.guard import at_even_distances
+from ..algorithm.holdout import evenly_spaced
 from ..algorithm.partition import Partition, counts_by_client
 from ..algorithm.select import Corrections, Selection
 from ..config import RunConfig
 from ..data.catalog import load_dataset
 from ..data.corrections import corrections_of
 from ..data.dataset import Dataset, ImageSet
+from ..data.partitioning import check_partition, client_names, partition_dataset
 from ..data.prepare import Prepared
-from ..data.sharing_out import client_names, refuse_partition, share_out
 from ..errors import ConfigError, DataError
 from ..federation.client import Client
 from ..federation.client_state import ClientState
-from ..federation.learner import NO_EXAM, Exam, Learner, Prompts
+from ..federation.learner import NO_TEST_SET, Learner, Prompts, TestSet
 from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..federation.server import ServerState, refuse_privacy
 from ..methods import choose_method, run_title
 from ..methods.base import Method
-from ..methods.learner import ClipExam, ClipLearner
+from ..methods.learner import ClipLearner, ClipTestSet
 from ..methods.movement import CLIENTS, Movement, mean_movement, movement
 from ..plurals import counted
 from ..priors.posterior import LogitAdjustment
@@ -40,26 +40,26 @@ from ..run.build import (
 )
 from ..run.earlier import EarlierRun, begun_states, fitted
 from ..run.loop import versions
+from ..run.progress_reporter import ProgressReporter
 from ..run.record import ClientRecord, Outcome
-from ..run.watcher import Watcher
 from .audit import Audit
 from .evaluator import Evaluator
 from .worker_pool import WorkerPool
 
 
 @dataclass(frozen=True)
-class PooledExam:
+class PooledTestSet:
     """All clients' exams as one."""
 
-    exams: Mapping[str, Exam]
+    test_sets: Mapping[str, TestSet]
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
-        scores = [exam.score(prompts, prior) for exam in self.exams.values()]
+        scores = [test_set.score(prompts, prior) for test_set in self.test_sets.values()]
         return sum(correct for correct, _ in scores), sum(examples for _, examples in scores)
 
 
 @dataclass(frozen=True)
-class ToldTheTruth:
+class GroundTruthLearner:
     """A learner whose labels are the true ones: supervised learning, the upper bound. No federation contains this."""
 
     learner: Learner
@@ -83,24 +83,28 @@ class ToldTheTruth:
     def remember(self, selection: Selection) -> Prompts:
         return self.learner.remember(selection)
 
-    def examine(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.learner.examine(prompts, index)
+    def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self.learner.log_probabilities_of(prompts, index)
 
     def train(
         self,
         prompts: Prompts,
         selection: Selection,
         round: int,
-        caution: float = 1.0,
+        lr_factor: float = 1.0,
         adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
-        return self.learner.train(prompts, selection, round, caution, adjustment)
+        return self.learner.train(prompts, selection, round, lr_factor, adjustment)
 
 
-def supervised(learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, exam: Exam) -> Client:
+def supervised(
+    learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, test_set: TestSet
+) -> Client:
     """One client that trains on all its images with their true labels."""
     every_image = config.labels.model_copy(update={"global_allocation": False})
-    return Client(ToldTheTruth(learner, truth, classes), config.model_copy(update={"labels": every_image}), exam)
+    return Client(
+        GroundTruthLearner(learner, truth, classes), config.model_copy(update={"labels": every_image}), test_set
+    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Simulation:
         if self.config.earlier:
             return None
         learners = dict(zip(self.clients, self.learners, strict=True))
-        some = [list(learners)[number] for number in at_even_distances(len(learners), CLIENTS)]
+        some = [list(learners)[number] for number in evenly_spaced(len(learners), CLIENTS)]
         if pool is None:
             moved = [movement(learners[name].side, self.audit.start) for name in some]
         else:
@@ -191,7 +195,7 @@ def _movement(context: HasLearners, client: str, prompts: Prompts) -> Movement |
 
 
 def assemble(
-    config: RunConfig, watcher: Watcher, dataset: Dataset | None = None, earlier: EarlierRun | None = None
+    config: RunConfig, watcher: ProgressReporter, dataset: Dataset | None = None, earlier: EarlierRun | None = None
 ) -> Simulation:
     """Load the images, unless they are given, and the model, and give every client its part.
 
@@ -205,20 +209,20 @@ def assemble(
         )
     watcher.preparing("listing the images")
     dataset = dataset or load_dataset(config.data)
-    refuse_partition(dataset, config.data)
+    check_partition(dataset, config.data)
     _refuse_one_class(dataset)
     watcher.preparing("loading the model")
     template = dataset.wording(config.model.template)
     built = build_model(config, build_clip(config.model), dataset.classes, template)
     left = None if earlier is None else fitted(earlier, config, built.clip, dataset.classes, built.start)
     prepared = build_images(dataset, built.clip.preprocess, watcher)
-    parts = share_out(prepared.dataset, config.data, config.seed)
+    parts = partition_dataset(prepared.dataset, config.data, config.seed)
     if method.pools:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
-    clients, exams, learners = _clients(built, prepared, parts)
+    clients, test_sets, learners = _clients(built, prepared, parts)
     truth = _truth(prepared.dataset.train, parts, list(clients))
     everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
-    audit = Audit(truth, Evaluator(exams), built.start, everywhere, classes, method.pools)
+    audit = Audit(truth, Evaluator(test_sets), built.start, everywhere, classes, method.pools)
     notes = (*prepared.notes, *_notes(config, parts))
     server = replace(built.server(), class_prior=known_class_prior(config, dataset.classes))
     backbone = backbone_name(config.model.backbone, built.clip)
@@ -256,38 +260,38 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
 
 def _clients(
     built: BuiltModel, prepared: Prepared, parts: Partition
-) -> tuple[dict[str, Client], dict[str, ClipExam], list[ClipLearner]]:
+) -> tuple[dict[str, Client], dict[str, ClipTestSet], list[ClipLearner]]:
     config, dataset = built.config, prepared.dataset
     train, test = built.images(prepared.train), built.images(prepared.test)
     names, truth = client_names(dataset, config.data), dataset.test.labels
-    exams = {
-        name: built.exam(test.part(part), truth[part])
+    test_sets = {
+        name: built.test_set(test.part(part), truth[part])
         for name, part in zip(names, parts.test, strict=True)
         if truth is not None
     }
     learners = [built.learner(train.part(part), number) for number, part in enumerate(parts.train)]
     if built.model.method.pools:
-        return {config.method: _central(built, learners[0], PooledExam(exams), dataset)}, exams, learners
+        return {config.method: _central(built, learners[0], PooledTestSet(test_sets), dataset)}, test_sets, learners
     said = expert_answers(config.data.corrections, dataset)
     clients = {
-        name: _client(built, learner, exams.get(name), corrections_of(part, said))
+        name: _client(built, learner, test_sets.get(name), corrections_of(part, said))
         for name, learner, part in zip(names, learners, parts.train, strict=True)
     }
-    return clients, exams, learners
+    return clients, test_sets, learners
 
 
-def _client(built: BuiltModel, learner: ClipLearner, exam: ClipExam | None, said: Corrections) -> Client:
+def _client(built: BuiltModel, learner: ClipLearner, test_set: ClipTestSet | None, said: Corrections) -> Client:
     # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
     secret = stream(built.config.seed, "secret", learner.number).bytes(32)
-    return replace(built.client(learner, exam or NO_EXAM, secret, said), repeatable=True)
+    return replace(built.client(learner, test_set or NO_TEST_SET, secret, said), repeatable=True)
 
 
-def _central(built: BuiltModel, learner: ClipLearner, exam: PooledExam, dataset: Dataset) -> Client:
+def _central(built: BuiltModel, learner: ClipLearner, test_set: PooledTestSet, dataset: Dataset) -> Client:
     if learner.model.method.options.labels == "pseudo":
-        return built.client(learner, exam)
+        return built.client(learner, test_set)
     if dataset.train.labels is None:
         raise DataError(f"{dataset.name}: has no labels, so options.labels=truth cannot be done")
-    return supervised(learner, dataset.train.labels, len(dataset.classes), built.config, exam)
+    return supervised(learner, dataset.train.labels, len(dataset.classes), built.config, test_set)
 
 
 def _truth(train: ImageSet, parts: Partition, names: Sequence[str]) -> dict[str, NDArray[np.int64]] | None:

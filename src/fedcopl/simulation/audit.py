@@ -20,8 +20,8 @@ from ..algorithm.select import Selection
 from ..federation.client_state import ClientState, whole_model
 from ..federation.learner import Prompts
 from ..federation.prior_estimation import NO_PRIOR, PriorState
-from ..federation.seam import RoundReport
 from ..federation.server import ServerState
+from ..federation.transport import RoundReport
 from ..messages import Shared
 from ..priors.posterior import PosteriorModel
 from ..run.loop import round_record
@@ -43,7 +43,7 @@ class Audit:
     pools: bool = False  # one place holds everything, but is measured on every client's part
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
-        answers = self.evaluator.predict(dict.fromkeys(self.evaluator.exams, (None, NO_PRIOR)))
+        answers = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
         own = list(map(score, answers.values())) if self.pools else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
         return replace(measured(own, whole), recall=self._recall(answers))
@@ -61,19 +61,21 @@ class Audit:
         if untrained is None or untrained.macro is None or model is None or not self.everywhere:
             return untrained
         prior = PriorState(model=model, class_prior=model.class_prior)
-        scores = list(map(score, self.evaluator.predict(dict.fromkeys(self.evaluator.exams, (None, prior))).values()))
+        scores = list(
+            map(score, self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, prior))).values())
+        )
         whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
         return replace(untrained, everywhere=whole)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: States) -> Measured:
         """The three accuracies after this round, and the recall of each class."""
-        if not scores or not self.evaluator.exams:
+        if not scores or not self.evaluator.test_sets:
             return Measured()
         models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}
         whole = self._whole(models, server.prior_model) if self.everywhere else None
         sat = {name: (models[name], state.prior) for name, state in states.items()}
         if self.pools:
-            sat = dict.fromkeys(self.evaluator.exams, next(iter(sat.values())))
+            sat = dict.fromkeys(self.evaluator.test_sets, next(iter(sat.values())))
         answers = self.evaluator.predict(sat)
         # A client that did not answer keeps its row in the list, so that the others keep theirs.
         own = [score(answers[name]) if self.pools else scores.get(name, (0, 0)) for name in sat]
@@ -100,14 +102,14 @@ class Audit:
                 chosen[name] = state.selection
             own = _row(state.counts), _row(state.quota), _selected_row(state.selection, self.classes)
             rows.append((*own, () if state.prior.class_prior is None else tuple(state.prior.class_prior.tolist())))
-        estimated, allocated, selected, mixes = zip(*rows, strict=True)
+        estimated, allocated, selected, class_priors = zip(*rows, strict=True)
         record = RefreshRecord(
             round=round,
             images=sum(len(selection.index) for selection in chosen.values()),
             estimated=estimated,
             allocated=allocated,
             selected=selected,
-            believed_mix=mixes if any(mixes) else (),
+            believed_mix=class_priors if any(class_priors) else (),
         )
         return record if self.truth is None else self._with_truth(record, chosen, self.truth)
 

@@ -11,7 +11,7 @@ from ..algorithm.metrics import Score
 from ..errors import FedCoPLError
 from ..federation.learner import Prompts
 from ..federation.prior_estimation import PriorState
-from ..methods.learner import ClipExam, score_everywhere
+from ..methods.learner import ClipTestSet, score_everywhere
 from .worker_pool import Job, WorkerFailed, WorkerPool
 
 Predictions = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -24,7 +24,7 @@ ModelWithPriors = tuple[Prompts | None, PriorState]
 class Evaluator:
     """Evaluates models on the clients' test sets, in this process or in the workers that have them."""
 
-    exams: Mapping[str, ClipExam]
+    test_sets: Mapping[str, ClipTestSet]
     pool: WorkerPool | None = None
 
     def predict(self, models: Mapping[str, ModelWithPriors]) -> dict[str, Predictions]:
@@ -33,8 +33,8 @@ class Evaluator:
 
     def score_everywhere(self, models: Sequence[Prompts], prior: PriorState) -> list[Score]:
         """Return for each model how many of all clients' test images it gets right, and how many there are."""
-        groups = [[name for name in group if name in self.exams] for group in self.pool.groups] if self.pool else []
-        groups = [group for group in groups if group] or [[*self.exams]]
+        groups = [[name for name in group if name in self.test_sets] for group in self.pool.groups] if self.pool else []
+        groups = [group for group in groups if group] or [[*self.test_sets]]
         parts = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
         return [(sum(right for right, _ in one), sum(total for _, total in one)) for one in zip(*parts, strict=True)]
 
@@ -51,19 +51,19 @@ class HasTestSets(Protocol):
     """The part of a worker's context that evaluation needs."""
 
     @property
-    def exams(self) -> Mapping[str, ClipExam]:
+    def test_sets(self) -> Mapping[str, ClipTestSet]:
         """The clients' test sets."""
         ...
 
 
 def _predict(context: HasTestSets, client: str, prompts: Prompts | None, prior: PriorState) -> Predictions:
-    return context.exams[client].answers(prompts, prior)
+    return context.test_sets[client].answers(prompts, prior)
 
 
 def _score(
     context: HasTestSets, _: str, clients: Sequence[str], models: Sequence[Prompts], prior: PriorState
 ) -> list[Score]:
-    return score_everywhere([context.exams[client] for client in clients], models, prior)
+    return score_everywhere([context.test_sets[client] for client in clients], models, prior)
 
 
 def score(predictions: Predictions) -> Score:

@@ -20,8 +20,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from ..config import RunConfig
 from ..data.catalog import load_dataset
-from ..data.sharing_out import client_names
-from ..deployment.server.grid_clients import GridClients, Patience
+from ..data.partitioning import client_names
+from ..deployment.server.grid_transport import GridTransport, Timeouts
 from ..deployment.server.site_registry import KnownSites
 from ..deployment.site.replies import make_client_app
 from ..deployment.site.site_state import SiteState
@@ -29,14 +29,14 @@ from ..deployment.wire.terms import Terms
 from ..errors import FedCoPLError, FederationError
 from ..federation.client import Client
 from ..federation.client_state import ClientState
-from ..messages import Ask, Reply
+from ..messages import Reply, Request
 from ..methods import choose_method
 from ..plugins import load_plugins
 from ..run.folder import file_name
+from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.record import Outcome
-from ..run.watcher import SilentWatcher, Watcher
 from .assemble import Simulation, assemble
-from .local_clients import Engine, LocalClients
+from .local_transport import Engine, LocalTransport
 from .simulate import simulate
 
 PARTITION = "partition-id"  # Flower's word for the number of a simulated client
@@ -53,9 +53,9 @@ class SimulatedSite:
         self.name = list(clients)[number]
         self._client, self._folder = clients[self.name], folder
 
-    def answer(self, ask: Ask, terms: Terms) -> Reply:
+    def handle(self, request: Request, terms: Terms) -> Reply:
         states = simulated_state(self._folder, terms.run, self.name)
-        return states.answer(ask, terms.attempt, lambda step, state: self._client.answer(ask, state))
+        return states.handle(request, terms.attempt, lambda step, state: self._client.handle(request, state))
 
 
 def simulated_state(folder: Path, run: str, name: str) -> SiteState:
@@ -67,13 +67,13 @@ def simulated_state(folder: Path, run: str, name: str) -> SiteState:
 def _simulation(settings: str) -> Simulation:
     """Ray keeps its processes: images and model are loaded once in each."""
     load_plugins()
-    return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentWatcher())
+    return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentReporter())
 
 
 LONG = 24 * 3600.0  # seconds: a simulated site does not get lost
 
 
-class OverGrid(LocalClients):
+class OverGrid(LocalTransport):
     """Clients in Flower's processes; their states are read back from their folders, for audit and checkpoint."""
 
     def begin(self, grid: Grid, folder: Path, over: threading.Event) -> None:
@@ -83,12 +83,12 @@ class OverGrid(LocalClients):
             simulated_state(folder, self._run, name).seed(state)
         names = {name: number for number, name in enumerate(self._clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
-        patience = Patience(LONG, len(names), poll=0.05)
-        self._sites = GridClients(grid, terms, KnownSites(names), patience, self._watcher, over.is_set)
+        patience = Timeouts(LONG, len(names), poll=0.05)
+        self._sites = GridTransport(grid, terms, KnownSites(names), patience, self._watcher, over.is_set)
 
-    def _replies(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+    def _replies(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         self._sites.clients()  # all of them have to be there
-        replies = self._sites.ask(questions)
+        replies = self._sites.request(questions)
         for name in replies:
             self.states[name] = simulated_state(self._home, self._run, name).state()
         return replies
@@ -96,7 +96,7 @@ class OverGrid(LocalClients):
 
 def engine_over(grid: Grid, over: threading.Event) -> Engine:
     def engine(
-        folder: Path, clients: Mapping[str, Client], states: Mapping[str, ClientState] | None, watcher: Watcher
+        folder: Path, clients: Mapping[str, Client], states: Mapping[str, ClientState] | None, watcher: ProgressReporter
     ) -> OverGrid:
         federation = OverGrid(clients, states, watcher, folder)
         federation.begin(grid, folder, over)
@@ -111,7 +111,7 @@ def simulate_over(
     folder: Path,
     *,
     resume: bool,
-    watcher: Watcher,
+    watcher: ProgressReporter,
     over: threading.Event,
     earlier: Path | None = None,
 ) -> Outcome:
@@ -128,7 +128,7 @@ def simulate_on_ray(
     folder: Path,
     *,
     resume: bool = False,
-    watcher: Watcher | None = None,
+    watcher: ProgressReporter | None = None,
     earlier: Path | None = None,
 ) -> Outcome:
     """One simulated federation, its clients spread over this machine's cores."""
@@ -147,7 +147,7 @@ def simulate_on_ray(
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            listener = watcher or SilentWatcher()
+            listener = watcher or SilentReporter()
             outcome.append(
                 simulate_over(grid, config, folder, resume=resume, watcher=listener, over=over, earlier=earlier)
             )

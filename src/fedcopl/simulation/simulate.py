@@ -9,21 +9,21 @@ from pathlib import Path
 from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..federation.client_state import ClientState
-from ..federation.seam import RoundReport
 from ..federation.server import ServerState
+from ..federation.transport import RoundReport
 from ..methods import priors_note, settled
 from ..plurals import counted
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
-from ..run.believed_labels import write_images
 from ..run.earlier import noted, read_earlier, refuse_without
 from ..run.folder import EXAMPLES, SKIPPED, RunFolder
-from ..run.guard_words import final_words, movement_words
 from ..run.loop import Play
+from ..run.progress_reporter import ProgressReporter, SilentReporter
+from ..run.pseudo_labels import write_images
 from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
-from ..run.watcher import SilentWatcher, Watcher
+from ..run.rollback_text import final_text, movement_text
 from .assemble import Simulation, assemble
-from .local_clients import Engine, LocalClients
+from .local_transport import Engine, LocalTransport
 from .worker_pool import WorkerCount, WorkerPool
 from .workers import open_pool
 
@@ -33,7 +33,7 @@ def simulate(
     folder: Path,
     *,
     resume: bool = False,
-    watcher: Watcher | None = None,
+    watcher: ProgressReporter | None = None,
     dataset: Dataset | None = None,
     engine: Engine | None = None,
     earlier: Path | None = None,
@@ -46,7 +46,7 @@ def simulate(
     `earlier` is the folder of a finished run to go on from, which a run that is resumed after its first round needs
     no more.
     """
-    watcher, config = watcher or SilentWatcher(), settled(config)
+    watcher, config = watcher or SilentReporter(), settled(config)
     require_accounting(config)
     left = None if earlier is None else read_earlier(earlier)
     config = noted(config, left)
@@ -69,16 +69,16 @@ def simulate(
             if engine:
                 clients = engine(folder, simulation.clients, states, watcher)
             else:
-                clients = LocalClients(simulation.clients, states, watcher, folder, pool)
-            books = SimulationBooks(simulation, clients, first, watcher, pool)
+                clients = LocalTransport(simulation.clients, states, watcher, folder, pool)
+            books = SimulationRecorder(simulation, clients, first, watcher, pool)
             finished = Play(config, run_folder, clients, books, watcher, began).play(simulation.server, checkpoint)
-        for words in final_words(finished.clients):
+        for words in final_text(finished.clients):
             watcher.noticed(words)
         run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
         return finished.outcome
 
 
-def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: Watcher) -> None:
+def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: ProgressReporter) -> None:
     """Say what was left out and what is odd about the images; the whole lists go into the folder."""
     for note in simulation.notes:
         watcher.noticed(note)
@@ -92,15 +92,15 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: 
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
 
-class SimulationBooks:
+class SimulationRecorder:
     """Writes a simulation down: what a server knows, and what the audit knows beyond that."""
 
     def __init__(
         self,
         simulation: Simulation,
-        clients: LocalClients,
+        clients: LocalTransport,
         server: ServerState,
-        watcher: Watcher,
+        watcher: ProgressReporter,
         pool: WorkerPool | None = None,
     ):
         self._simulation, self._clients, self._watcher, self._pool = simulation, clients, watcher, pool
@@ -110,7 +110,7 @@ class SimulationBooks:
     def begin(self, first: RoundReport) -> Outcome:
         moved = self._simulation.first_movement(self._pool)
         prompts = None if moved is None else FirstPrompts(**asdict(moved))
-        for words in movement_words(prompts):
+        for words in movement_text(prompts):
             self._watcher.noticed(words)
         zero_shot = self._audit.zero_shot(first.scores)
         return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)

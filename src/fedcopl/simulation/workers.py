@@ -12,7 +12,7 @@ from ..data.parallel import free_memory
 from ..errors import ConfigError
 from ..federation.client import Client
 from ..methods import choose_method
-from ..methods.learner import ClipExam, ClipLearner
+from ..methods.learner import ClipLearner, ClipTestSet
 from ..run.cost_model import RunSize, working_memory
 from .assemble import Simulation
 from .worker_pool import WorkerCount, WorkerPool, can_fork, worker_count
@@ -23,7 +23,7 @@ class WorkerContext:
     """What every worker has in memory."""
 
     clients: Mapping[str, Client]
-    exams: Mapping[str, ClipExam]
+    test_sets: Mapping[str, ClipTestSet]
     learners: Mapping[str, ClipLearner]
 
 
@@ -52,7 +52,7 @@ def open_pool(simulation: Simulation, requested: WorkerCount) -> Iterator[Worker
             return
         sizes = dict(zip(clients, map(len, simulation.parts.train), strict=True))
         learners = dict(zip(clients, simulation.learners, strict=True))
-        context = WorkerContext(clients, simulation.audit.evaluator.exams, learners)
+        context = WorkerContext(clients, simulation.audit.evaluator.test_sets, learners)
         with WorkerPool(count, context, sizes) as pool:
             yield pool
 

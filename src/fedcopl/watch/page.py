@@ -17,9 +17,9 @@ from ..local_page.access import Guard, Keys
 from ..local_page.serving import environment, file_routes, page
 from ..report import curves
 from ..report.charts import BarChart, Bars, LineChart, Unit, bar_chart
-from ..run.guard_words import guard_words
 from ..run.record import Outcome, RoundRecord
-from ..run.site_words import site_words
+from ..run.rollback_text import rollback_text
+from ..run.site_text import site_text
 from .feed import RefreshTotals, Snapshot
 
 PARTS = ("head", "tiles", "curves", "counts", "clients", "log")
@@ -223,7 +223,7 @@ def log_lines(rounds: Sequence[RoundRecord]) -> Iterator[tuple[int, str, str]]:
     """What did not go as it should, the last first: round, who, what."""
     for record in reversed(rounds):
         yield from ((record.number, who, f"its answer was not used: {why}") for who, why in record.dropped.items())
-        yield from ((record.number, who, what) for who, what in site_words(record))
+        yield from ((record.number, who, what) for who, what in site_text(record))
         if record.kept_old_prompt:
             yield record.number, "server", "there was nothing to average: the old prompts stay"
-        yield from ((record.number, "guard", said) for said in guard_words(record))
+        yield from ((record.number, "guard", said) for said in rollback_text(record))

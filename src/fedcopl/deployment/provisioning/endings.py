@@ -53,15 +53,15 @@ def endings_of(folder: Path) -> Iterator[Ending]:
     """Of everything in the folder of a server or a site that ends."""
     notes = folder_notes(folder)
     is_site = notes.kind == "site" if notes else not (folder / CERTIFICATE).exists()
-    ask = "ask the operator for a new package"
-    do = ask if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
+    request = "ask the operator for a new package"
+    do = request if is_site else "fedcopl provision STUDY --renew authority, and new packages to all sites"
     if (folder / AUTHORITY).exists():
         yield Ending("authority", certificate_end(folder / AUTHORITY).date(), do)
     if (folder / CERTIFICATE).exists():
         renewed = "fedcopl provision STUDY --renew server" if notes else "nothing: a start of the server renews it"
         yield Ending("server's certificate", certificate_end(folder / CERTIFICATE).date(), renewed)
     if notes and notes.key_ends:
-        yield Ending("key of this site", _day(notes.key_ends, folder / NOTES), ask)
+        yield Ending("key of this site", _day(notes.key_ends, folder / NOTES), request)
     for name, day in key_ends(folder / "sites").items():
         yield Ending(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}")
 

@@ -8,10 +8,10 @@ from pydantic import Field, ValidationError
 
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig, Section, load, read_settings
+from ...config_errors import explained
 from ...data.dataset import clean_all, read_classes
 from ...errors import ConfigError
 from ...methods import settled
-from ...mistakes import explained
 from ...run.build import backbone_name, build_clip
 from ..certificates import check_addresses
 from ..wire.addresses import with_port

@@ -15,7 +15,7 @@ from ...privacy.accountant import require_accounting
 from ...run.build import build_clip, first_state, known_class_prior
 from ...run.earlier import EarlierRun, fitted, noted, read_earlier, refuse_without
 from ...run.folder import RunFolder
-from .grid_clients import Patience
+from .grid_transport import Timeouts
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ServerPlan:
     config: RunConfig
     classes_file: Path | None  # None in a simulation, where the data set knows its classes
     out: Path
-    patience: Patience
+    patience: Timeouts
     resume: bool = False
     earlier: Path | None = None  # folder of a finished run to go on from
 

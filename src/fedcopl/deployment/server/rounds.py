@@ -13,21 +13,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...config import RunConfig
-from ...errors import NoClientAnswered, RunFolderError
+from ...errors import NoClientReplied, RunFolderError
 from ...federation.client_state import ClientState
-from ...federation.seam import RoundReport
 from ...federation.server import ServerState
+from ...federation.transport import RoundReport
 from ...files import write_text
 from ...methods import choose_method, run_title
 from ...run.build import backbone_name
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import Play, round_record, versions
+from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
-from ...run.watcher import Watcher
 from ..audit_log import AuditLog
 from ..wire.terms import terms_of
-from .grid_clients import GridClients
 from .grid_threads import SiteGrid
+from .grid_transport import GridTransport
 from .plan import PreparedServer
 from .site_registry import KnownSites
 
@@ -67,7 +67,7 @@ class ServerFile:
 
 
 def serve(
-    grid: SiteGrid, prepared: PreparedServer, watcher: Watcher, should_stop: Callable[[], bool] = lambda: False
+    grid: SiteGrid, prepared: PreparedServer, watcher: ProgressReporter, should_stop: Callable[[], bool] = lambda: False
 ) -> Outcome:
     """Play the rounds that are left with the sites of this grid, and write everything into the plan's folder."""
     config, classes, plan = prepared.config, prepared.classes, prepared.plan
@@ -79,7 +79,7 @@ def serve(
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(file.run, file.attempt, config, classes, model)
         log_book = AuditLog(folder.path)
-        sites = GridClients(grid, terms, file.known, plan.patience, watcher, should_stop, log_book.write)
+        sites = GridTransport(grid, terms, file.known, plan.patience, watcher, should_stop, log_book.write)
         watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
         books = ServerBooks(config, classes, tuple(server.shared), sites, model)
         with _why_it_ends(folder):
@@ -92,7 +92,7 @@ def _why_it_ends(folder: RunFolder) -> Iterator[None]:
     (folder.path / ENDED).unlink(missing_ok=True)
     try:
         yield
-    except NoClientAnswered as error:
+    except NoClientReplied as error:
         folder.write_text(ENDED, f"{error}\n")
         raise
     except RunFolderError as error:  # most often a full disk, on which nothing can be written down
@@ -108,7 +108,7 @@ class ServerBooks:
     config: RunConfig
     classes: tuple[str, ...]
     shared: tuple[str, ...]
-    sites: GridClients
+    sites: GridTransport
     model: str  # name and fingerprint
 
     def begin(self, first: RoundReport) -> Outcome:

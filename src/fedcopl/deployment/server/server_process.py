@@ -12,17 +12,17 @@ import httpx
 
 from ...errors import FederationError, Interrupted
 from ...files import make_folders
+from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
-from ...run.watcher import Watcher
 from ..certificates import Certificates
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, acquire_task, server_task
 from ..metrics import health, server_metrics
 from ..metrics_port import metrics_port
 from ..processes import flower_child, fresh_secret, holding, should_stop
 from ..wire.addresses import own_address, with_port
-from .answer_size import largest_answer
 from .grid_threads import GridThreads
 from .plan import PreparedServer
+from .reply_size import largest_reply
 from .rounds import serve
 from .site_registry import admitting
 
@@ -50,7 +50,7 @@ class ServerHome:
         return self.folder / "flower" / "superlink.log"
 
 
-def run_server(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> Outcome:
+def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressReporter) -> Outcome:
     """Start a SuperLink, let the sites in, play the run, and take everything down again."""
     about = {
         "address": with_port(home.host, home.port),
@@ -60,7 +60,7 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: Watcher) -> 
     }
     with (
         holding(home.folder, "server", about),
-        superlink(home, largest_answer(prepared.first_state())) as (link, secret),
+        superlink(home, largest_reply(prepared.first_state())) as (link, secret),
         metrics_port(
             home.metrics_port,
             lambda: server_metrics(home.folder),

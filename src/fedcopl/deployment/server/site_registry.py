@@ -17,7 +17,7 @@ import httpx
 from flwr.app import Message, RecordDict
 
 from ...errors import FedCoPLError
-from ...run.watcher import Watcher
+from ...run.progress_reporter import ProgressReporter
 from ..certificates import SiteKey
 from ..flower_internals.connections import Control
 from ..provisioning.endings import admitted_keys, this_day
@@ -33,7 +33,7 @@ class AdmissionChange:
     left: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
 
-    def announce(self, watcher: Watcher) -> None:
+    def announce(self, watcher: ProgressReporter) -> None:
         for name in self.new:
             watcher.noticed(f"{name} may join from now on")
         for name in self.left:
@@ -58,7 +58,7 @@ def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
 
 
 @contextmanager
-def admitting(folder: Path, control: Control, watcher: Watcher) -> Iterator[None]:
+def admitting(folder: Path, control: Control, watcher: ProgressReporter) -> Iterator[None]:
     """Keep the registry in step with a folder of keys while the run goes on: a new file lets a new site in."""
     folder.mkdir(parents=True, exist_ok=True)
     known = admitted_keys(folder, this_day())

@@ -31,7 +31,7 @@ class Agreement(Protocol):
         ...
 
 
-class AgreedToAll:
+class AcceptAll:
     """To every run within the site's conditions and limits."""
 
     def objection(self, run: str, config: RunConfig) -> str | None:
@@ -39,7 +39,7 @@ class AgreedToAll:
 
 
 @dataclass(frozen=True)
-class AgreedInWriting:
+class FileAgreement:
     """To runs with the settings of a file, and to no other; their names, and what they go on from, may differ."""
 
     file: Path
@@ -64,11 +64,11 @@ def _compared(config: RunConfig) -> dict[str, object]:
 
 
 @dataclass
-class AskedPeople:
+class InteractiveAgreement:
     """To what somebody at the terminal says yes to. Who is away is told in one line what to do."""
 
     folder: Path  # of the site
-    ask: AskPeople
+    request: AskPeople
     watch: Callable[[str], None]  # tells people
     _declined: str = ""
 
@@ -78,7 +78,7 @@ class AskedPeople:
         make_private_folder(self.folder / ASKED)
         file = self.folder / ASKED / f"{file_name(run)}.toml"
         write_private(file, config.to_toml().encode())
-        said = self.ask(one_line(run), list(run_in_words(config)))
+        said = self.request(one_line(run), list(run_in_words(config)))
         if said is None:
             self.watch(f"run {one_line(run)} waits for your agreement: read {file}, then join with --accept {file}")
             return "the people at this site have not agreed to this run yet; once they have, go on with --resume"
@@ -89,33 +89,37 @@ class AskedPeople:
         return None
 
 
-def agreement_of(accept: str, folder: Path, ask: AskPeople, watch: Callable[[str], None]) -> Agreement:
+def agreement_of(accept: str, folder: Path, request: AskPeople, watch: Callable[[str], None]) -> Agreement:
     """As `--accept` says: `ask`, `always`, or a file of settings."""
     if accept == "ask":
-        return AskedPeople(folder, ask, watch)
+        return InteractiveAgreement(folder, request, watch)
     if accept == "always":
-        return AgreedToAll()
+        return AcceptAll()
     if not Path(accept).is_file():
         raise ConfigError(
             f"--accept {accept}: there is no such file; say ask, always, or name the settings that you agree to"
         )
-    return AgreedInWriting(Path(accept))
+    return FileAgreement(Path(accept))
 
 
 def run_in_words(config: RunConfig) -> Iterator[str]:
     """What a run with these settings is like, and what of the list of what leaves a site leaves in it."""
     method, privacy = choose_method(config), config.privacy
-    hidden = f"in secure sums of at least {counted(privacy.min_sites, 'site')}" if privacy.secure_sums else "openly"
-    noise = f", with noise of {privacy.noise:g}" if privacy.noise else ""
+    hidden = (
+        f"in secure aggregation of at least {counted(privacy.min_sites, 'site')}"
+        if privacy.secure_aggregation
+        else "openly"
+    )
+    noise = f", with noise of {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
     yield f"{counted(config.rounds, 'round')} of {run_title(config)}, {counted(config.train.epochs, 'epoch')} each"
     yield f"prompts that leave after each round: {', '.join(method.averaged()) or 'none'}, {hidden}{noise}"
     refreshes = -(-config.rounds // config.labels.refresh_every)
     counts = f"at {counted(refreshes, 'refresh')}, {hidden}{noise}" if choose_labeler(config).cooperative else "none"
     yield f"counts of sure images by class that leave: {counts}"
     if config.adapts and config.priors.logit_bias:
-        features = config.priors.prototypes and not privacy.noise
+        features = config.priors.prototypes and not privacy.noise_multiplier
         of = "posteriors, and image features by class" if features else "posteriors"
         yield f"sums over the images for the priors that leave: {of}, {hidden}{noise}"
-    if privacy.noise:
+    if privacy.noise_multiplier:
         yield f"answers with noise on them, in all: {planned_releases(config)} (`fedcopl privacy` tells the epsilon)"
     yield from (one_line(f"{name} = {value}") for name, value in flat_settings(config).items() if name != "name")

@@ -12,20 +12,20 @@ from functools import cache
 
 from ...config import RunConfig
 from ...errors import ConfigError
-from ...messages import REPLY_TO, Ask, Estimate, KeyAsk, Train
+from ...messages import REPLY_TO, Estimate, KeyRequest, Request, Train
 from ...methods import METHODS, choose_method
 from ...plurals import counted
 
 FEATURES = "features"  # beside prompts: sums of image features, in all and by class, for the priors
 USUAL = ("visual", FEATURES)  # what FedCoPL makes use of; all else is personal
-LEAST_IMAGES = 5  # fewer are somebody in particular
+MIN_IMAGES = 5  # fewer are somebody in particular
 NEVER = "images, file names, labels, predictions, what stays at home of the prompts, the private key, site.secret"
 WORDS = {
     ("Adapted", "sums"): "sums over its images for the priors: of posteriors, and of image features by class "
     "(`--share visual` alone refuses these)",
-    ("Adapted", "masked"): "such sums for the priors under masks, instead, where the run has secure sums",
+    ("Adapted", "masked"): "such sums for the priors under masks, instead, where the run has secure aggregation",
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
-    ("Estimated", "masked"): "its class counts under masks, instead, where the run has secure sums",
+    ("Estimated", "masked"): "its class counts under masks, instead, where the run has secure aggregation",
     ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
     ("Selected", "images"): "how many images it has; nothing where the run is private",
     ("Selected", "unchanged"): "how many it labels as at its last refresh; nothing where the run is private",
@@ -33,10 +33,10 @@ WORDS = {
     ("Trained", "examples"): "how many images it trained on",
     ("Trained", "loss"): "the training loss",
     ("Trained", "checks"): "whether training helps, on images it does not train on; nothing with noise",
-    ("Trained", "masked"): "its prompts, images and loss under masks, instead, where the run has secure sums",
+    ("Trained", "masked"): "its prompts, images and loss under masks, instead, where the run has secure aggregation",
     ("Evaluated", "correct"): "how many labelled test images are right; 0 of 0 if it has none, or wants masks or noise",
     ("Evaluated", "examples"): "how many labelled test images it has; 0 likewise",
-    ("Introduced", "keys"): "public keys made for one secure sum",
+    ("Introduced", "keys"): "public keys made for one secure aggregation",
     ("Introduced", "voucher"): "its public key, and its signature that they are its own, for the other sites",
     ("SharedOut", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
     ("Unmasked", "shares"): "shares that take the masks off a sum, never off one site's numbers",
@@ -46,7 +46,7 @@ ALSO = (
     "its name and its public key",
     "where it does not answer, why: its conditions, its version, the digests of its classes and of its model, or only "
     "the kind of error",
-    "how long each answer took, by when it comes, which hints at how many images it has, also in secure sums",
+    "how long each answer took, by when it comes, which hints at how many images it has, also in secure aggregation",
 )
 
 
@@ -55,20 +55,22 @@ class Consent:
     """What a site lets go, and what it asks for in return."""
 
     share: tuple[str, ...] = USUAL  # prompts that may leave, and `features`
-    least_sites: int = 0  # above 0: it answers only in secure sums, of at least so many sites
-    least_noise: float = 0.0  # in units of the clips, as `privacy.noise`
-    least_images: int = LEAST_IMAGES  # behind an update, a sum for the priors or a class feature sum
-    secure_sums: bool = True  # False: it takes part in none
+    min_sites: int = 0  # above 0: it answers only in secure aggregation, of at least so many sites
+    min_noise: float = 0.0  # in units of the clips, as `privacy.noise_multiplier`
+    min_images: int = MIN_IMAGES  # behind an update, a sum for the priors or a class feature sum
+    secure_aggregation: bool = True  # False: it takes part in none
 
     def __post_init__(self) -> None:
         if not self.prompts:
             raise ConfigError("share: name at least one kind of prompts, or there is nothing to take part with")
         for name in self.share:
             _refuse_unknown(name)
-        if min(self.least_sites, self.least_images) < 0 or not 0 <= self.least_noise < math.inf:  # nan would hold
-            raise ConfigError("least-sites, least-noise, least-images: must be numbers from 0 on")
-        if self.least_sites and not self.secure_sums:
-            raise ConfigError("least-sites: is about secure sums, and no-secure-sums refuses them; say one of both")
+        if min(self.min_sites, self.min_images) < 0 or not 0 <= self.min_noise < math.inf:  # nan would hold
+            raise ConfigError("min-sites, min-noise, min-images: must be numbers from 0 on")
+        if self.min_sites and not self.secure_aggregation:
+            raise ConfigError(
+                "min-sites: is about secure aggregation, and no-secure-aggregation refuses them; say one of both"
+            )
 
     @property
     def prompts(self) -> tuple[str, ...]:
@@ -77,44 +79,47 @@ class Consent:
     def __str__(self) -> str:
         features = "" if FEATURES in self.share else " but no sums of image features"
         sums = (
-            f"only in secure sums of at least {counted(self.least_sites, 'site')}"
-            if self.least_sites
+            f"only in secure aggregation of at least {counted(self.min_sites, 'site')}"
+            if self.min_sites
             else "openly or in sums"
         )
-        noise = f", with noise of at least {self.least_noise:g}" if self.least_noise else ""
-        images = f", in updates and sums of at least {counted(self.least_images, 'image')}"
+        noise = f", with noise of at least {self.min_noise:g}" if self.min_noise else ""
+        images = f", in updates and sums of at least {counted(self.min_images, 'image')}"
         accuracy = "" if self.tells_accuracy else ", and does not tell how many of its test images are right"
-        how = sums if self.secure_sums else "openly, never in secure sums"
+        how = sums if self.secure_aggregation else "openly, never in secure aggregation"
         return f"it shares {', '.join(self.prompts)} prompts{features}, {how}{noise}{images}{accuracy}"
 
     @property
     def tells_accuracy(self) -> bool:
         """A number about its test images has neither masks nor noise: a site that wants either keeps it to itself."""
-        return not self.least_sites and not self.least_noise
+        return not self.min_sites and not self.min_noise
 
-    def objections(self, ask: Ask, config: RunConfig) -> Iterator[str]:
+    def objections(self, request: Request, config: RunConfig) -> Iterator[str]:
         """Why this question is not answered in a run with these settings; none: it is."""
-        sent = ask.shared if isinstance(ask, Estimate | Train) else ()
+        sent = request.shared if isinstance(request, Estimate | Train) else ()
         foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
         if foreign:
             yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
         if FEATURES not in self.share and _wants_features(config):
             yield "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
         privacy = config.privacy
-        if not self.secure_sums and (privacy.secure_sums or isinstance(ask, KeyAsk)):
-            yield "this site takes part in no secure sums, and the run has them"
-        if self.least_sites and not privacy.secure_sums:
-            yield "this site answers only with privacy.secure_sums, and the run has none"
-        elif self.least_sites > privacy.min_sites:
-            least, there = self.least_sites, privacy.min_sites
+        if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
+            yield "this site takes part in no secure aggregation, and the run has them"
+        if self.min_sites and not privacy.secure_aggregation:
+            yield "this site answers only with privacy.secure_aggregation, and the run has none"
+        elif self.min_sites > privacy.min_sites:
+            least, there = self.min_sites, privacy.min_sites
             yield f"this site wants sums of at least {counted(least, 'site')}, and privacy.min_sites is {there}"
-        if self.least_noise > privacy.noise:
-            yield f"this site wants privacy.noise of at least {self.least_noise:g}, and the run has {privacy.noise:g}"
+        if self.min_noise > privacy.noise_multiplier:
+            there = privacy.noise_multiplier
+            yield f"this site wants privacy.noise_multiplier of at least {self.min_noise:g}, and the run has {there:g}"
 
 
 def _wants_features(config: RunConfig) -> bool:
     """Whether a run with these settings adds up image features."""
-    return config.adapts and config.priors.logit_bias and config.priors.prototypes and not config.privacy.noise
+    return (
+        config.adapts and config.priors.logit_bias and config.priors.prototypes and not config.privacy.noise_multiplier
+    )
 
 
 @cache
@@ -142,12 +147,12 @@ IN_SUMS = {("Introduced", "keys"), ("Introduced", "voucher"), ("SharedOut", "sea
 
 
 def _may_leave(kind: str, field: str, consent: Consent) -> bool:
-    if consent.least_sites and (kind, field) in OPENLY:
+    if consent.min_sites and (kind, field) in OPENLY:
         return False
-    return consent.secure_sums or not (field == "masked" or (kind, field) in IN_SUMS)
+    return consent.secure_aggregation or not (field == "masked" or (kind, field) in IN_SUMS)
 
 
-def what_leaves(consent: Consent | None = None) -> Iterator[str]:
+def sent_fields(consent: Consent | None = None) -> Iterator[str]:
     """One line for each field of each answer that the conditions allow; for one without words of its own, its name."""
     for kind in REPLY_TO.values():
         for field in fields(kind):

@@ -16,7 +16,7 @@ from ...errors import RunFolderError
 from ...federation.prior_estimation import prior_steps
 from ...files import make_private_folder, write_private
 from ...labelers import choose_labeler
-from ...messages import Adapt, Ask, Estimate, Train, digest
+from ...messages import Adapt, Estimate, Request, Train, digest
 from ...plurals import counted
 from ...privacy.accountant import epsilon_of
 from ...privacy.mask_session import needed
@@ -89,22 +89,26 @@ class SiteLedger:
         write_private(self.folder / LEDGER, json.dumps(asdict(entries), indent=1).encode())
 
 
-def release_of(run: str, ask: Ask, config: RunConfig, session: str) -> tuple[str, float] | None:
+def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:
     """The name of what an answer gives away, and the least noise that is on it; None: it has none, or tells nothing.
 
-    In a secure sum, named by `session`, every site adds its part of the noise, and some sites may get lost with
+    In a secure aggregation, named by `session`, every site adds its part of the noise, and some sites may get lost with
     theirs: counted is what is left if as many do as the sum bears.
     """
     privacy = config.privacy
-    if not privacy.noise or not isinstance(ask, Adapt | Estimate | Train) or _tells_nothing(ask, config):
+    if (
+        not privacy.noise_multiplier
+        or not isinstance(request, Adapt | Estimate | Train)
+        or _tells_nothing(request, config)
+    ):
         return None
-    peers = len(ask.peers)
+    peers = len(request.peers)
     stay = max(needed(peers, privacy.threshold), privacy.min_sites) if peers else 1
     share = min(stay / max(peers, 1), 1.0)
-    return f"{run} {digest(ask)} {session}".strip(), privacy.noise * math.sqrt(share)
+    return f"{run} {digest(request)} {session}".strip(), privacy.noise_multiplier * math.sqrt(share)
 
 
-def _tells_nothing(ask: Adapt | Estimate | Train, config: RunConfig) -> bool:
-    if isinstance(ask, Adapt):
-        return ask.step >= prior_steps(config)
-    return isinstance(ask, Estimate) and not choose_labeler(config).cooperative
+def _tells_nothing(request: Adapt | Estimate | Train, config: RunConfig) -> bool:
+    if isinstance(request, Adapt):
+        return request.step >= prior_steps(config)
+    return isinstance(request, Estimate) and not choose_labeler(config).cooperative

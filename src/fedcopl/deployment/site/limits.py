@@ -56,5 +56,5 @@ class Limits:
             if asked > getattr(self, name):
                 letters = " letters" * (name == "template")
                 yield f"{setting} is {asked:,}{letters}, and this site's limit is {getattr(self, name):,g}"
-        if math.isfinite(self.epsilon) and not config.privacy.noise:
-            yield "this site has a budget of epsilon, so it answers only with privacy.noise, and the run has none"
+        if math.isfinite(self.epsilon) and not config.privacy.noise_multiplier:
+            yield "this site has an epsilon budget: it answers only with privacy.noise_multiplier, and the run has none"

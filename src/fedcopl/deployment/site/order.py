@@ -12,7 +12,7 @@ In round r of a run the server asks, in this order, each of these at most once:
     evaluate    Evaluate                         in the rounds that are evaluated
 
 A site may have missed any of them. Whatever goes back in this list, comes twice with other words, or is not in it, is
-refused. Two things are allowed for honest servers. A secure sum whose masks did not come off is played again without
+refused. Two things are allowed for honest servers. Secure aggregation that could not be unmasked is repeated without
 those who spoilt it: so `Adapt` and `Estimate` may come again for fewer sites. And a server that was stopped plays its
 round again, when sites that were away then may answer: all but the prompts that the round began with may differ. Both
 would be ways to ask more than the protocol has, so each is allowed a few times only.
@@ -26,13 +26,13 @@ from ...config import RunConfig
 from ...federation.prior_estimation import prior_steps
 from ...federation.server import MAX_ESTIMATIONS, is_evaluated
 from ...labelers import choose_labeler
-from ...messages import Adapt, Ask, Estimate, Evaluate, Introduce, Select, Train, digest
+from ...messages import Adapt, Estimate, Evaluate, Introduce, Request, Select, Train, digest
 
 SPOILT = 2  # times that one sum may be played again because somebody spoilt it
 
 
 class RoundStage(IntEnum):
-    """Where in a round a question belongs; the keys of secure sums belong to the sum that follows."""
+    """Where in a round a question belongs; the keys of secure aggregation belong to the sum that follows."""
 
     keys = -1
     zero_shot = 0
@@ -65,67 +65,67 @@ class RoundSoFar(Protocol):
     def model(self) -> str: ...
 
 
-def turn_of(ask: Ask) -> Turn:
-    kind = type(ask).__name__
-    match ask:
+def turn_of(request: Request) -> Turn:
+    kind = type(request).__name__
+    match request:
         case Adapt():
-            return Turn(kind, RoundStage.adapt, ask.step, len(ask.peers))
+            return Turn(kind, RoundStage.adapt, request.step, len(request.peers))
         case Estimate():
-            return Turn(kind, RoundStage.estimate, peers=len(ask.peers))
+            return Turn(kind, RoundStage.estimate, peers=len(request.peers))
         case Train():
-            return Turn(kind, RoundStage.train, peers=len(ask.peers), last=True)
+            return Turn(kind, RoundStage.train, peers=len(request.peers), last=True)
         case Select():
             return Turn(kind, RoundStage.select, last=True)
         case Evaluate():
-            plain = RoundStage.untrained if ask.through else RoundStage.zero_shot
-            return Turn(kind, plain if ask.shared is None else RoundStage.evaluate, last=True)
+            plain = RoundStage.untrained if request.through else RoundStage.zero_shot
+            return Turn(kind, plain if request.shared is None else RoundStage.evaluate, last=True)
     return Turn(kind, RoundStage.keys)
 
 
-def model_of(ask: Ask) -> str:
+def model_of(request: Request) -> str:
     """Digest of the prompts that the round begins with, if the question is about them."""
-    return digest(Evaluate(0, ask.shared)) if isinstance(ask, Estimate | Train) else ""
+    return digest(Evaluate(0, request.shared)) if isinstance(request, Estimate | Train) else ""
 
 
-def out_of_order(ask: Ask, so_far: RoundSoFar, config: RunConfig, restarts: int) -> str | None:
+def out_of_order(request: Request, so_far: RoundSoFar, config: RunConfig, restarts: int) -> str | None:
     """Why a question that was not answered yet is none of the run's at this point; None: it is."""
     reasons = (
         why
         for check in (_not_in_round, _too_late, _another_model)
-        for why in check(ask, so_far, config)  # the first that finds anything
+        for why in check(request, so_far, config)  # the first that finds anything
     )
-    return next(reasons, None) or _too_often(ask, so_far, config, restarts)
+    return next(reasons, None) or _too_often(request, so_far, config, restarts)
 
 
-def _not_in_round(ask: Ask, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
+def _not_in_round(request: Request, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
     """What no round of this kind has."""
-    words = f"asked to {type(ask).__name__} in round {ask.round + 1}"
-    if not 0 <= ask.round < config.rounds:
+    words = f"asked to {type(request).__name__} in round {request.round + 1}"
+    if not 0 <= request.round < config.rounds:
         yield f"{words}, but the run has {config.rounds}"
-    has_refresh = ask.round % config.labels.refresh_every == 0
-    match ask:
+    has_refresh = request.round % config.labels.refresh_every == 0
+    match request:
         case Adapt() if not config.adapts:
             yield f"{words}, but the run has no priors"
         case Adapt() | Estimate() | Select() if not has_refresh:
             yield f"{words}, which has no refresh"
-        case Adapt(step=step) if ask.round and step != prior_steps(config):
+        case Adapt(step=step) if request.round and step != prior_steps(config):
             yield f"{words} for sums, which is for the first round"
         case Adapt(step=step) if not 0 <= step <= prior_steps(config):
             yield f"{words} at step {step + 1}, but the priors take {prior_steps(config) + 1} at most"
-        case Select(refresh=refresh) if refresh != ask.round // config.labels.refresh_every:
+        case Select(refresh=refresh) if refresh != request.round // config.labels.refresh_every:
             yield f"{words}, as refresh {refresh + 1}, which it is not"
-        case Evaluate(shared=None) if ask.round or (ask.through and not config.adapts):
+        case Evaluate(shared=None) if request.round or (request.through and not config.adapts):
             yield f"{words} without prompts, which no such round has"
-        case Evaluate(shared=shared) if shared is not None and not is_evaluated(config, ask.round):
+        case Evaluate(shared=shared) if shared is not None and not is_evaluated(config, request.round):
             yield f"{words}, which is not evaluated"
 
 
-def _too_late(ask: Ask, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
+def _too_late(request: Request, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
     """What comes after what it should come before, or a second time."""
-    turn, before = turn_of(ask), [one for one in so_far.asked if one.stage != RoundStage.keys]
+    turn, before = turn_of(request), [one for one in so_far.asked if one.stage != RoundStage.keys]
     if turn.stage == RoundStage.keys or not before:
         return
-    last, words = before[-1], f"asked to {turn.kind} in round {ask.round + 1}"
+    last, words = before[-1], f"asked to {turn.kind} in round {request.round + 1}"
     if turn.stage < last.stage:
         yield f"{words} after {last.kind}"
     elif turn.stage == last.stage:
@@ -135,28 +135,31 @@ def _too_late(ask: Ask, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
             yield f"{words} once more, with another question"
 
 
-def _another_model(ask: Ask, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
-    model = model_of(ask)
+def _another_model(request: Request, so_far: RoundSoFar, config: RunConfig) -> Iterator[str]:
+    model = model_of(request)
     if model and so_far.model and model != so_far.model:
-        yield f"asked to {type(ask).__name__} in round {ask.round + 1} with other prompts than the round began with"
+        kind = type(request).__name__
+        yield f"asked to {kind} in round {request.round + 1} with other prompts than the round began with"
 
 
-def _too_often(ask: Ask, so_far: RoundSoFar, config: RunConfig, restarts: int) -> str | None:
+def _too_often(request: Request, so_far: RoundSoFar, config: RunConfig, restarts: int) -> str | None:
     """More different answers than an honest server can need that was stopped so many times in this round."""
-    turn = turn_of(ask)
-    if turn.stage == RoundStage.keys and not isinstance(ask, Introduce):
-        return None  # one of each for each `Introduce`: the secure sum itself sees to that
+    turn = turn_of(request)
+    if turn.stage == RoundStage.keys and not isinstance(request, Introduce):
+        return None  # one of each for each `Introduce`: the secure aggregation itself sees to that
     like = sum((one.kind, one.stage, one.step) == (turn.kind, turn.stage, turn.step) for one in so_far.made)
-    once = sums_of_round(config, ask.round) if isinstance(ask, Introduce) else 1
-    once = MAX_ESTIMATIONS if isinstance(ask, Adapt) else once
-    spoilt = SPOILT if isinstance(ask, Introduce) or turn.peers else 0
+    once = sums_of_round(config, request.round) if isinstance(request, Introduce) else 1
+    once = MAX_ESTIMATIONS if isinstance(request, Adapt) else once
+    spoilt = SPOILT if isinstance(request, Introduce) or turn.peers else 0
     if like < (once + spoilt) * (1 + restarts):
         return None
-    return f"asked to {turn.kind} in round {ask.round + 1} for the {like + 1}th time, each time with another question"
+    return (
+        f"asked to {turn.kind} in round {request.round + 1} for the {like + 1}th time, each time with another question"
+    )
 
 
 def sums_of_round(config: RunConfig, round: int) -> int:
-    """How many secure sums a round has, at most."""
+    """How many secure aggregation a round has, at most."""
     has_refresh = round % config.labels.refresh_every == 0
     priors = MAX_ESTIMATIONS * prior_steps(config) if config.adapts and round == 0 else 0
     return 1 + (has_refresh and choose_labeler(config).cooperative) + priors

@@ -1,4 +1,4 @@
-"""With whom a site takes part in secure sums: only with sites whose keys it knows.
+"""With whom a site takes part in secure aggregation: only with sites whose keys it knows.
 
 The keys of a sum are new each time. So each site signs those it made with the key that it joins with, `site.key`, and
 the server passes the signatures on: a voucher. A site looks at all of them before it shares out anything. Whose keys it
@@ -31,7 +31,7 @@ from ..wire.message_format import one_line
 
 PINNED_PEERS = "peers.json"
 LENGTH = 2  # bytes that say how long a public key is
-SIGNED = b"fedcopl secure sum "
+SIGNED = b"fedcopl secure aggregation "
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,11 @@ class Peers:
     counts_sites: bool = False  # the site wants sums of so many sites: then nobody joins those of the first sum later
     watch: Callable[[str], None] = lambda what: None
 
-    def objection(self, ask: ShareOut) -> str | None:
+    def objection(self, request: ShareOut) -> str | None:
         """Why a sum among these is none to take part in; None: all of them are known."""
         who = {
-            name: vouched_by(ask.vouchers.get(name, b""), ask.session, keys) for name, keys in sorted(ask.keys.items())
+            name: vouched_by(request.vouchers.get(name, b""), request.session, keys)
+            for name, keys in sorted(request.keys.items())
         }
         nameless = [name for name, key in who.items() if key is None]
         if nameless:
@@ -102,15 +103,15 @@ class Peers:
         known = self.pinned()
         for name, key in others.items():
             if known.get(name, key.hex()) != key.hex():
-                return f"{one_line(name)} has another key than in the first secure sum"
+                return f"{one_line(name)} has another key than in the first secure aggregation"
         new = {name: key.hex() for name, key in others.items() if name not in known}
         if known and new and self.counts_sites:
-            return f"{one_line(min(new))} was not in the first secure sum; name all sites with --peers"
+            return f"{one_line(min(new))} was not in the first secure aggregation; name all sites with --peers"
         if new:
             write_private(self.folder / PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
             for name, key_text in new.items():
                 mark = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
-                self.watch(f"from now on in secure sums with {one_line(name)}, key {mark}")
+                self.watch(f"from now on in secure aggregation with {one_line(name)}, key {mark}")
         return None
 
     def pinned(self) -> dict[str, str]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...federation.client import Client
 from ...federation.client_state import ClientState
-from ...federation.question_checks import Expected, what_is_wrong_with
-from ...messages import Ask, Introduce, Introduced, Reply, ShareOut
+from ...federation.request_validation import Expected, validate_request
+from ...messages import Introduce, Introduced, Reply, Request, ShareOut
 from ...methods import choose_method
 from ...run.folder import file_name
 from ..certificates import site_key
@@ -35,7 +35,7 @@ class SiteRequest:
     """One request of the server, and the site that is to reply."""
 
     site: "RunningSite"
-    ask: Ask
+    request: Request
     terms: Terms
 
     @property
@@ -52,7 +52,7 @@ class SiteRequest:
     def peers(self) -> Peers:
         home = self.site.home
         own = Identity(site_key(home.folder, home.name)[0])
-        return Peers(home.folder, own, home.peers, home.consent.least_sites > 0, self.site.watch)
+        return Peers(home.folder, own, home.peers, home.consent.min_sites > 0, self.site.watch)
 
 
 def compatible(request: SiteRequest) -> Iterable[str]:
@@ -63,7 +63,7 @@ def compatible(request: SiteRequest) -> Iterable[str]:
 def conditions(request: SiteRequest) -> Iterator[str]:
     """The run meets the site's consent and limits."""
     home, config = request.site.home, request.terms.config()
-    yield from home.consent.objections(request.ask, config)
+    yield from home.consent.objections(request.request, config)
     yield from home.limits.objections(config)
 
 
@@ -90,7 +90,7 @@ def valid(request: SiteRequest) -> Iterator[str]:
     method, start = choose_method(client.config), client.learner.initial()
     prompts = {name: start[name] for name in method.shared()}
     expected = Expected(prompts, len(site.prepared.dataset.classes), site.clip.feature_size, method.neighbours())
-    wrong = what_is_wrong_with(request.ask, expected)
+    wrong = validate_request(request.request, expected)
     if wrong:
         yield wrong
 
@@ -103,15 +103,15 @@ def pinned(request: SiteRequest) -> Iterable[str]:
 
 def in_order(request: SiteRequest, step: SiteStep) -> Iterator[str]:
     """Each request of the protocol comes once, and in its order."""
-    why_not = out_of_order(request.ask, step, request.client.config, int(request.site.home.limits.restarts))
+    why_not = out_of_order(request.request, step, request.client.config, int(request.site.home.limits.restarts))
     if why_not:
         yield why_not
 
 
 def known_peers(request: SiteRequest, step: SiteStep) -> Iterator[str]:
-    """Secure sums are among sites whose keys this site knows."""
-    if isinstance(request.ask, ShareOut) and request.client.config.privacy.secure_sums:
-        why_not = request.peers.objection(request.ask)
+    """Secure aggregation are among sites whose keys this site knows."""
+    if isinstance(request.request, ShareOut) and request.client.config.privacy.secure_aggregation:
+        why_not = request.peers.objection(request.request)
         if why_not:
             yield why_not
 
@@ -119,16 +119,18 @@ def known_peers(request: SiteRequest, step: SiteStep) -> Iterator[str]:
 def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Enter a reply with noise on it into the ledger; `Refused` beyond the budget of all runs."""
     session = before.secrets.session
-    release = release_of(request.terms.run, request.ask, request.client.config, session.name.hex() if session else "")
+    release = release_of(
+        request.terms.run, request.request, request.client.config, session.name.hex() if session else ""
+    )
     if release is not None:
         request.site.ledger.charge(*release, request.site.home.limits.epsilon)
     return reply
 
 
 def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
-    """Sign the keys that this site has made for a secure sum."""
-    if isinstance(request.ask, Introduce) and isinstance(reply, Introduced):
-        return replace(reply, voucher=request.peers.own.vouch(request.ask.session, reply.keys))
+    """Sign the keys that this site has made for a secure aggregation."""
+    if isinstance(request.request, Introduce) and isinstance(reply, Introduced):
+        return replace(reply, voucher=request.peers.own.vouch(request.request.session, reply.keys))
     return reply
 
 
@@ -152,12 +154,12 @@ def respond(request: SiteRequest) -> tuple[Reply, ClientState]:
     def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:
         for policy in NEW_REQUEST:
             refuse(policy(request, step))
-        reply, state = request.client.answer(request.ask, before)
+        reply, state = request.client.handle(request.request, before)
         for finish in NEW_REPLY:
             reply = finish(request, before, reply)
         return reply, state
 
-    return states.answer(request.ask, request.terms.attempt, compute), states.state()
+    return states.handle(request.request, request.terms.attempt, compute), states.state()
 
 
 def refuse(reasons: Iterable[str]) -> None:

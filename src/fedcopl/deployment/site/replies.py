@@ -13,8 +13,8 @@ from typing import Protocol
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ...errors import CannotAnswer, DataError, FedCoPLError, ModelError, RunFolderError
-from ...messages import REPLY_TO, Ask, Reply, digest
+from ...errors import CannotReply, DataError, FedCoPLError, ModelError, RunFolderError
+from ...messages import REPLY_TO, Reply, Request, digest
 from ..audit_log import IN, OUT, AuditLog
 from ..wire.crossings import crossing
 from ..wire.message_format import (
@@ -32,7 +32,7 @@ from ..wire.message_format import (
 from ..wire.terms import Refused, Terms
 
 MOST = 10**8  # bytes of a question: the prompts and prototypes of large models are a few million
-OPEN = (Refused, Unreadable, CannotAnswer)  # they speak of questions, never of images
+OPEN = (Refused, Unreadable, CannotReply)  # they speak of questions, never of images
 EXPECTED = (FedCoPLError, *OPEN)
 KINDS: dict[type[Exception], str] = {  # what an operator may be told of an error, and no more
     RunFolderError: "its folder is full, in use or damaged",
@@ -42,7 +42,7 @@ KINDS: dict[type[Exception], str] = {  # what an operator may be told of an erro
 log = logging.getLogger("fedcopl.site")
 
 
-class Answerer(Protocol):
+class RequestHandler(Protocol):
     """Somebody who answers the server: a site, or one that is simulated."""
 
     @property
@@ -53,11 +53,11 @@ class Answerer(Protocol):
         """Tells its folder from any other, and says nothing about it."""
         ...
 
-    def answer(self, ask: Ask, terms: Terms) -> Reply: ...
+    def handle(self, request: Request, terms: Terms) -> Reply: ...
 
 
 def make_client_app(
-    answerer: Callable[[Context], Answerer], log_of: Callable[[Context], AuditLog | None] = lambda context: None
+    answerer: Callable[[Context], RequestHandler], log_of: Callable[[Context], AuditLog | None] = lambda context: None
 ) -> ClientApp:
     """An app that takes every request to the site that the context names, and to its audit log if it has one."""
     app = ClientApp()
@@ -72,7 +72,7 @@ def make_client_app(
 
 def reply_to(
     message: Message,
-    answerer: Callable[[], Answerer],
+    answerer: Callable[[], RequestHandler],
     audit: AuditLog | None = None,
     server: str = "",
     limit: AbstractContextManager[None] | None = None,
@@ -93,15 +93,15 @@ def reply_to(
         return Message(refusal_records(harmless_reason(error)), reply_to=message)
 
 
-def _reply(message: Message, answerer: Callable[[], Answerer], limit: AbstractContextManager[None]) -> Message:
+def _reply(message: Message, answerer: Callable[[], RequestHandler], limit: AbstractContextManager[None]) -> Message:
     try:
         site = answerer()
         if message.metadata.message_type == ASK_NAME:
             return Message(name_records(site.name), reply_to=message)
-        ask, terms = read_question(message.content, MOST)
+        request, terms = read_question(message.content, MOST)
         with limit:
-            reply = site.answer(ask, terms)
-        return Message(answer_records(reply, digest(ask), site.folder_name), reply_to=message)
+            reply = site.handle(request, terms)
+        return Message(answer_records(reply, digest(request), site.folder_name), reply_to=message)
     except Exception as error:
         whole_reason = "; ".join([str(error), *getattr(error, "__notes__", ())])
         step = message.metadata.message_type.removeprefix("query.")

@@ -19,21 +19,21 @@ from ...data.reading import ImageReading
 from ...errors import ConfigError, DataError
 from ...federation.client import Client
 from ...federation.client_state import ClientState
-from ...federation.learner import NO_EXAM
+from ...federation.learner import NO_TEST_SET
 from ...federation.server import ServerState
-from ...messages import Ask, Estimate, Evaluate, Evaluated, Reply
+from ...messages import Estimate, Evaluate, Evaluated, Reply, Request
 from ...methods import choose_method, run_title
-from ...run.believed_labels import write_images, write_labels
 from ...run.build import backbone_name, build_clip, build_images, build_model, expert_answers
 from ...run.earlier import begun_states, earlier_name, fitted, read_earlier
 from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
 from ...run.loop import versions
+from ...run.progress_reporter import ProgressReporter, SilentReporter
+from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
-from ...run.watcher import SilentWatcher, Watcher
 from ..certificates import site_secret
 from ..wire.message_format import one_line
 from ..wire.terms import LOCAL, Terms, classes_digest, config_from, images_digest
-from .agreement import AgreedToAll, Agreement
+from .agreement import AcceptAll, Agreement
 from .consent import Consent
 from .ledger import SiteLedger
 from .limits import Limits
@@ -56,7 +56,7 @@ class SiteHome:
     consent: Consent = field(default_factory=Consent)  # on what conditions it answers
     files: Mapping[str, Any] = field(default_factory=dict)  # `data` settings: how its files of images are read
     limits: Limits = field(default_factory=Limits)  # what a run may cost it
-    peers: Path | None = None  # public keys of the sites with which it takes part in secure sums
+    peers: Path | None = None  # public keys of the sites with which it takes part in secure aggregation
 
     def data(self) -> Data:
         foreign = sorted(set(self.files) - set(READING))
@@ -78,10 +78,10 @@ class SiteHome:
 class RunningSite:
     """Images and model loaded and checked. What it keeps between two questions is on disk."""
 
-    def __init__(self, home: SiteHome, watcher: Watcher | None = None, agreement: Agreement | None = None):
+    def __init__(self, home: SiteHome, watcher: ProgressReporter | None = None, agreement: Agreement | None = None):
         self.home, self.own = home, home.own_model()
-        self.agreement, self.ledger = agreement or AgreedToAll(), SiteLedger(home.folder)
-        watcher = watcher or SilentWatcher()
+        self.agreement, self.ledger = agreement or AcceptAll(), SiteLedger(home.folder)
+        watcher = watcher or SilentReporter()
         self.watch = watcher.noticed
         check_peers(home.peers)
         self.prepared, self.clip, self.images = _load(home, self.own, watcher)
@@ -104,18 +104,18 @@ class RunningSite:
         return sha256(b"folder" + self._secret).hexdigest()[:16]
 
     @property
-    def has_exam(self) -> bool:
+    def has_test_set(self) -> bool:
         """Whether there are labelled test images; what becomes of them is for its conditions to say."""
         return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
 
-    def answer(self, ask: Ask, terms: Terms) -> Reply:
+    def handle(self, request: Request, terms: Terms) -> Reply:
         """The reply to a request, computed once however often it comes; `Refused` if a policy of `pipeline` objects."""
         self.finished = None
-        request = SiteRequest(self, ask, terms)
-        reply, state = respond(request)
-        folder, config = request.folder, request.client.config
-        self._write_down(folder, config, ask, reply, state)
-        if isinstance(ask, Evaluate) and ask.shared is not None and ask.round + 1 == config.rounds:
+        own = SiteRequest(self, request, terms)
+        reply, state = respond(own)
+        folder, config = own.folder, own.client.config
+        self._write_down(folder, config, request, reply, state)
+        if isinstance(request, Evaluate) and request.shared is not None and request.round + 1 == config.rounds:
             self.finished = folder
         return reply
 
@@ -129,15 +129,15 @@ class RunningSite:
         left = fitted(read_earlier(folder), client.config, self.clip, self.prepared.dataset.classes, start)
         return next(iter(begun_states(left, start).values()), ClientState())
 
-    def _write_down(self, folder: Path, config: RunConfig, ask: Ask, reply: Reply, state: ClientState) -> None:
+    def _write_down(self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState) -> None:
         """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
-        if isinstance(ask, Estimate) and state.log_probs is not None:
-            write_labels(folder, ask.round, {self.name: state.log_probs})
-        if isinstance(ask, Evaluate) and isinstance(reply, Evaluated) and ask.shared is not None:
+        if isinstance(request, Estimate) and state.log_probs is not None:
+            write_labels(folder, request.round, {self.name: state.log_probs})
+        if isinstance(request, Evaluate) and isinstance(reply, Evaluated) and request.shared is not None:
             classes, model = len(self.prepared.dataset.classes), state.prior.model
-            server = ServerState(ask.round, ask.shared, classes, prior_model=model)
+            server = ServerState(request.round, request.shared, classes, prior_model=model)
             RunFolder(folder).write_prompts(server, {self.name: state})
-            RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, ask.round, reply)))
+            RunFolder(folder).write_json(RESULTS, to_plain(self._outcome(config, request.round, reply)))
         elif not (folder / SETTINGS).exists():
             train = self.prepared.dataset.train
             write_images(folder, self.prepared.dataset.classes, train, {self.name: np.arange(len(train))})
@@ -176,15 +176,17 @@ class RunningSite:
         config = config.model_copy(update=sections)
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
-        tells = labels is not None and self.has_exam and self.home.consent.tells_accuracy
-        exam = built.exam(built.images(self.prepared.test), labels) if tells and labels is not None else NO_EXAM
+        tells = labels is not None and self.has_test_set and self.home.consent.tells_accuracy
+        test_set = (
+            built.test_set(built.images(self.prepared.test), labels) if tells and labels is not None else NO_TEST_SET
+        )
         # Bound to the run: another run with the same questions must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
         learner = built.learner(built.images(self.prepared.train), number)
-        return built.client(learner, exam, secret, self.corrections, self.home.consent.least_images)
+        return built.client(learner, test_set, secret, self.corrections, self.home.consent.min_images)
 
 
-def _load(home: SiteHome, own: Model, watcher: Watcher) -> tuple[Prepared, Clip, str]:
+def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
     """Images and model, and a digest of the images to train on."""
     watcher.preparing("listing the images")
     dataset = load_dataset(home.data())

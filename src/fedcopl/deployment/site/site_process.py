@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from flwr.app import Message
 
-from ...run.watcher import Watcher
+from ...run.progress_reporter import ProgressReporter
 from ..audit_log import AuditLog
 from ..certificates import private_key, site_key
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
@@ -33,7 +33,7 @@ AGAIN = 2.0  # seconds between two tries to be let in
 log = logging.getLogger("fedcopl.site")
 
 
-def run_site(site: RunningSite, server: ServerAddress, watcher: Watcher, port: int = 0) -> None:
+def run_site(site: RunningSite, server: ServerAddress, watcher: ProgressReporter, port: int = 0) -> None:
     """Answer until stopped; with a port, say there how it goes."""
     folder, news = site.home.folder, SiteNews(watcher, server)
     about = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
@@ -63,7 +63,7 @@ def run_site(site: RunningSite, server: ServerAddress, watcher: Watcher, port: i
 class SiteNews:
     """Tells people, and those who count, how the connection is and what was answered."""
 
-    watcher: Watcher
+    watcher: ProgressReporter
     server: ServerAddress
     counts: AnswerCounts = field(default_factory=AnswerCounts)
     finished: str = ""  # what to say when the server leaves after a run, and nobody misses it

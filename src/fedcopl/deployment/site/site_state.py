@@ -2,7 +2,7 @@
 
     now.json                    which round, which questions were answered, in their order
     <steps>.safetensors         the state after those steps, and the last reply
-    <steps>.secrets             the keys of the secure sum under way, and what was let out; of the latest step only
+    <steps>.secrets             keys of secure aggregation, and noisy replies sent; of the latest step only
 
 A step is written before its reply is sent, under a name made of all questions of the round so far. A question asked
 again is answered with the reply on disk; a server that was restarted plays its round again and meets the same steps,
@@ -10,7 +10,7 @@ or, where others answered differently, leaves the old path at the first question
 writes leaves a step that nobody points to: it is made again, with the same bits.
 
 A server could use this to take a site back on purpose. What the site learnt may be taken back; what the keys of a
-secure sum were used for, and what was let out with noise, may not, and goes on from the latest step of all. So no
+secure aggregation were used for, and what was let out with noise, may not, and continues from the latest step. So no
 other step has any use for keys, and those of a sum that is over are gone from the disk. Nobody else may read here.
 """
 
@@ -37,8 +37,8 @@ from ...federation.state_arrays import (
     taken_back,
 )
 from ...files import TEMPORARY, make_private_folder, write_private
-from ...messages import Ask, Evaluated, Reply, digest
-from ...privacy.disclosure import Secrets
+from ...messages import Evaluated, Reply, Request, digest
+from ...privacy.private_replies import Secrets
 from ..wire.message_format import Packed, pack, unpack
 from ..wire.terms import Refused
 from .order import Turn, model_of, turn_of
@@ -76,14 +76,14 @@ class SiteStep:
             return SiteStep(attempt, round, base=self.last, latest=self.latest)
         return self if attempt == self.attempt else replace(self, attempt=attempt, path=(), asked=())
 
-    def made_step(self, step: str, ask: Ask) -> "SiteStep":
+    def made_step(self, step: str, request: Request) -> "SiteStep":
         """With one more step on disk."""
-        return replace(self, steps=(*self.steps, step), made=(*self.made, turn_of(ask)), latest=step)
+        return replace(self, steps=(*self.steps, step), made=(*self.made, turn_of(request)), latest=step)
 
-    def answered(self, question: str, ask: Ask) -> "SiteStep":
+    def answered(self, question: str, request: Request) -> "SiteStep":
         """With one more question behind it."""
-        model = self.model or model_of(ask)
-        return replace(self, path=(*self.path, question), asked=(*self.asked, turn_of(ask)), model=model)
+        model = self.model or model_of(request)
+        return replace(self, path=(*self.path, question), asked=(*self.asked, turn_of(request)), model=model)
 
 
 Compute = Callable[[SiteStep, ClientState], tuple[Reply, ClientState]]
@@ -109,9 +109,9 @@ class SiteState:
         self._write(SEED, state, Evaluated(0, 0))
         self._move_to(SiteStep(base=SEED, latest=SEED))
 
-    def answer(self, ask: Ask, attempt: int, compute: Compute) -> Reply:
+    def handle(self, request: Request, attempt: int, compute: Compute) -> Reply:
         """The reply to a request: from disk if it was answered before, else computed, and written to disk first."""
-        at, question = self.step().at(attempt, ask.round), digest(ask)
+        at, question = self.step().at(attempt, request.round), digest(request)
         if question in at.path:
             return self._read(_step_name(at.path[: at.path.index(question) + 1]))[1]
         step = _step_name((*at.path, question))
@@ -120,8 +120,8 @@ class SiteState:
         else:
             reply, state = compute(at, self.state(at))
             self._write(step, state, reply)
-            at = at.made_step(step, ask)
-        self._move_to(at.answered(question, ask))
+            at = at.made_step(step, request)
+        self._move_to(at.answered(question, request))
         return reply
 
     def step(self) -> SiteStep:

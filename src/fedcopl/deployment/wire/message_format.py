@@ -24,7 +24,7 @@ from flwr.app import ConfigRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ...messages import REPLY_TO, Ask, Reply
+from ...messages import REPLY_TO, Reply, Request
 from .terms import SETTING, Terms
 
 PackedArray = NDArray[Any]
@@ -49,7 +49,7 @@ class Packed(NamedTuple):
     arrays: tuple[PackedArray, ...]
 
 
-def pack(message: Ask | Reply) -> Packed:
+def pack(message: Request | Reply) -> Packed:
     arrays: list[PackedArray] = []
     tree = {field.name: _tree(getattr(message, field.name), arrays) for field in fields(message)}
     return Packed(type(message).__name__, json.dumps(tree), tuple(arrays))
@@ -72,7 +72,7 @@ def _tree(value: Any, arrays: list[PackedArray]) -> Any:
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
 
 
-def unpack(packed: Packed) -> Ask | Reply:
+def unpack(packed: Packed) -> Request | Reply:
     """The message, or `Unreadable` with the first thing that is wrong with it."""
     if packed.kind not in KINDS:
         raise Unreadable(f"there is no message {_shown(packed.kind)}")
@@ -88,7 +88,7 @@ def unpack(packed: Packed) -> Ask | Reply:
     for name, value in values.items():
         if not _fits(value, types[name]):
             raise Unreadable(f"{name} of the {packed.kind} is {_described(value)}")
-    message: Ask | Reply = kind(**values)
+    message: Request | Reply = kind(**values)
     return message
 
 
@@ -175,20 +175,20 @@ def route(kind: type) -> str:
     return f"query.{kind.__name__.lower()}"
 
 
-def question_records(ask: Ask, terms: Terms) -> RecordDict:
-    records = _records(pack(ask))
+def question_records(request: Request, terms: Terms) -> RecordDict:
+    records = _records(pack(request))
     flat = {key: value for key, value in asdict(terms).items() if key != "settings"}
     flat |= {f"{SETTING}{key}": value for key, value in terms.settings.items()}
     records[TERMS] = ConfigRecord(flat)
     return records
 
 
-def read_question(records: RecordDict, most: int) -> tuple[Ask, Terms]:
+def read_question(records: RecordDict, most: int) -> tuple[Request, Terms]:
     """A question, and on what terms it is asked; at most `most` bytes of arrays."""
-    ask = unpack(_packed(records, most))
-    if type(ask) not in REPLY_TO:
-        raise Unreadable(f"a {type(ask).__name__} is no question")
-    return cast(Ask, ask), _terms(records)
+    request = unpack(_packed(records, most))
+    if type(request) not in REPLY_TO:
+        raise Unreadable(f"a {type(request).__name__} is no question")
+    return cast(Request, request), _terms(records)
 
 
 def answer_records(reply: Reply, question: str, folder: str) -> RecordDict:

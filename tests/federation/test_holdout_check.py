@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.algorithm.guard import doubt
+from fedcopl.algorithm.holdout import doubt
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
@@ -27,15 +27,15 @@ class Driven(FakeLearner):
     def __init__(self, move=1.0):
         super().__init__(images=10)
         self.move, self.cautions, self.chosen = move, [], []
-        self.log_probs = self.examine(START, np.arange(10))
+        self.log_probs = self.log_probabilities_of(START, np.arange(10))
 
-    def examine(self, prompts, index):
+    def log_probabilities_of(self, prompts, index):
         logits = np.zeros((len(index), 3))
         logits[np.arange(len(index)), RIGHT[index]] = 1 + prompts["visual"][0, 0].astype(np.float64)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def train(self, prompts, selection, round, caution=1.0, beside=None):
-        self.cautions.append(caution)
+    def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
+        self.cautions.append(lr_factor)
         self.chosen.append(selection.index.tolist())
         moved = {"visual": prompts["visual"] + np.float32(self.move), "text": prompts["text"] + np.float32(1)}
         return {**prompts, **moved}, 0.5
@@ -47,8 +47,8 @@ def client_of(move=1.0, **train):
 
 
 def ready(client):
-    _, state = client.answer(Estimate(0, VISUAL), ClientState())
-    return client.answer(Select(0, 0, None, 1), state)[1]
+    _, state = client.handle(Estimate(0, VISUAL), ClientState())
+    return client.handle(Select(0, 0, None, 1), state)[1]
 
 
 def shared(value):
@@ -57,14 +57,14 @@ def shared(value):
 
 def test_the_exam_is_never_trained_on():
     client = client_of()
-    reply, _ = client.answer(Train(0, VISUAL), ready(client))
+    reply, _ = client.handle(Train(0, VISUAL), ready(client))
     assert sorted(client.learner.chosen[0]) == [0, 1, 2, 3, 5, 6, 7, 8]
     assert reply.examples == 8
 
 
 def test_without_a_guard_everything_is_trained_on_and_kept():
-    client = client_of(-3.0, held_out=0)
-    reply, state = client.answer(Train(0, VISUAL), ready(client))
+    client = client_of(-3.0, holdout=0)
+    reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert reply.examples == 10
     assert (reply.shared["visual"] == -3).all()
     assert reply.checks == ()
@@ -73,30 +73,30 @@ def test_without_a_guard_everything_is_trained_on_and_kept():
 
 def test_training_that_helps_is_kept():
     client = client_of(1.0)
-    reply, state = client.answer(Train(0, VISUAL), ready(client))
+    reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert (reply.shared["visual"] == 1).all()
     assert (state.own["text"] == 1).all()
     assert state.guard.training.harm == ""
-    assert state.guard.caution == 1
+    assert state.guard.lr_factor == 1
 
 
 @pytest.mark.parametrize(("move", "harm"), [(-0.5, "less sure"), (np.nan, "not finite")])
 def test_training_that_harms_is_undone_and_the_next_is_slower(move, harm):
     client = client_of(move)
-    reply, state = client.answer(Train(0, VISUAL), ready(client))
+    reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert reply.shared is VISUAL
     assert reply.examples == 0  # it has no part in the average
     assert Checks(*reply.checks).training_harmed == 1
     assert state.own == {}
     assert state.guard.training.harm == harm
-    client.answer(Train(1, VISUAL), state)
+    client.handle(Train(1, VISUAL), state)
     assert client.learner.cautions == [1.0, 0.5]
 
 
 def test_an_average_that_harms_is_not_taken_over():
     client = client_of(1.0)
-    _, state = client.answer(Train(0, VISUAL), ready(client))
-    reply, state = client.answer(Train(1, shared(-4)), state)
+    _, state = client.handle(Train(0, VISUAL), ready(client))
+    reply, state = client.handle(Train(1, shared(-4)), state)
     # The exam: two images at -log p = log(e + 2) - 1 with visual 0, at log(e^-3 + 2) + 3 with -4.
     assert reply.checks[0] == 2
     assert reply.checks[1] == pytest.approx(2 * (np.log(np.e + 2) - 1))
@@ -110,9 +110,9 @@ def test_an_average_that_harms_is_not_taken_over():
 
 def test_the_next_good_average_is_taken_over_again():
     client = client_of(1.0)
-    _, state = client.answer(Train(0, VISUAL), ready(client))
-    _, state = client.answer(Train(1, shared(-4)), state)
-    reply, state = client.answer(Train(2, shared(2)), state)
+    _, state = client.handle(Train(0, VISUAL), ready(client))
+    _, state = client.handle(Train(1, shared(-4)), state)
+    reply, state = client.handle(Train(2, shared(2)), state)
     assert (reply.shared["visual"] == 3).all()
     assert "visual" not in state.own
 
@@ -125,10 +125,10 @@ def test_the_exam_is_answered_with_what_the_site_keeps():
             seen.append(prompts)
             return 0, 0
 
-    client = replace(client_of(), exam=Spy())
-    _, state = client.answer(Train(0, VISUAL), ready(client))
-    client.answer(Evaluate(0, shared(-4)), state)
-    client.answer(Evaluate(0, shared(4)), state)
+    client = replace(client_of(), test_set=Spy())
+    _, state = client.handle(Train(0, VISUAL), ready(client))
+    client.handle(Evaluate(0, shared(-4)), state)
+    client.handle(Evaluate(0, shared(4)), state)
     assert [prompts["visual"][0, 0] for prompts in seen] == [0, 4]
 
 
@@ -138,19 +138,19 @@ def test_at_the_end_a_model_that_contradicts_its_first_answers_is_given_up():
     state = ready(client)
     spoilt = replace(state, own={"visual": np.full((2, 3), -4, np.float32), "text": np.ones((1, 3), np.float32)})
     spoilt = replace(spoilt, selection=None)  # nothing to compare with: the guard of the round is blind
-    _, after = client.answer(Evaluate(0, {}), spoilt)
+    _, after = client.handle(Evaluate(0, {}), spoilt)
     assert not after.guard.gave_up  # not the last round
-    _, after = client.answer(Evaluate(1, {}), spoilt)
+    _, after = client.handle(Evaluate(1, {}), spoilt)
     assert after.guard.gave_up
     assert (after.own["visual"] == START["visual"]).all()
 
 
 def test_a_guard_is_kept_with_the_state():
     client = client_of(-0.5)
-    _, state = client.answer(Train(0, VISUAL), ready(client))
-    _, state = client.answer(Evaluate(0, shared(-4)), state)
+    _, state = client.handle(Train(0, VISUAL), ready(client))
+    _, state = client.handle(Evaluate(0, shared(-4)), state)
     again = state_from(state_tensors(state))
-    assert again.guard.caution == state.guard.caution == 0.5
+    assert again.guard.lr_factor == state.guard.lr_factor == 0.5
     assert again.guard.arrival == state.guard.arrival
     assert again.guard.training == state.guard.training
     assert np.array_equal(again.guard.standing, state.guard.standing)
@@ -161,7 +161,7 @@ def test_a_guard_is_kept_with_the_state():
 def test_the_exam_is_judged_through_the_priors():
     # A model that says nothing, and a site that knows it holds class 0 only: through the prior the answer is class 0.
     class Undecided(Driven):
-        def examine(self, prompts, index):
+        def log_probabilities_of(self, prompts, index):
             return np.log(np.full((len(index), 2), 0.5))
 
     check = replace(client_of(0.0)._check, learner=Undecided())
@@ -173,8 +173,10 @@ def test_the_exam_is_judged_through_the_priors():
 class Straying(Driven):
     """Training makes it surer of the exam, and turns its answers about three images that nobody trains on."""
 
-    def examine(self, prompts, index):
-        said = super().examine({"visual": prompts["visual"] + 2}, index)  # or nobody would train on its labels
+    def log_probabilities_of(self, prompts, index):
+        said = super().log_probabilities_of(
+            {"visual": prompts["visual"] + 2}, index
+        )  # or nobody would train on its labels
         if prompts["visual"][0, 0] > 0:
             for row in np.flatnonzero(np.isin(index, [0, 1, 2])):
                 said[row] = np.log([0.05, 0.05, 0.9])
@@ -199,7 +201,7 @@ def doubtful_of_three(client, prior):
 def test_what_the_priors_hold_for_wrong_is_undone_though_the_exam_is_passed(prior, harm):
     client = client_of()
     client = replace(client, learner=Straying())
-    reply, state = client.answer(Train(0, VISUAL), doubtful_of_three(client, prior))
+    reply, state = client.handle(Train(0, VISUAL), doubtful_of_three(client, prior))
     # By priors p = e^3 / (e^3 + 2) for the answers it had, 1 / (e^3 + 2) for new ones: here three of ten.
     assert state.guard.training.harm == harm
     assert (reply.examples == 0) == bool(harm)
@@ -209,7 +211,7 @@ def test_what_the_priors_hold_for_wrong_is_undone_though_the_exam_is_passed(prio
 
 def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
     client = replace(client_of(), learner=Straying())
-    _, state = client.answer(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
+    _, state = client.handle(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
     assert state.guard.arrival.harm == "against the priors"
     assert (state.own["visual"] == 0).all()
 
@@ -222,7 +224,7 @@ def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
 def test_the_guard_looks_at_no_more_than_training_is_worth(trained, epochs, looked_at):
     # A look costs half of training on an image and there are two a round: with a look for four images trained on in all
     # epochs together the guard costs a quarter of the training. Of 200 images none is for the exam here.
-    client = client_of(epochs=epochs, held_out=0)
+    client = client_of(epochs=epochs, holdout=0)
     selection = Selection(np.arange(trained), np.zeros(trained, np.int64))
     state = ClientState(selection=selection, labels=np.zeros(200, np.int32), prior=even_priors())
     unseen = client._check._unseen(state)
@@ -233,8 +235,8 @@ def test_the_losses_of_an_exam_of_too_few_images_are_not_told():
     open_client = client_of()
     state = ready(open_client)
     told = [
-        Checks(*client.answer(Train(0, shared(-5)), state)[0].checks)
-        for client in (open_client, replace(open_client, least_images=3))  # the exam has two images
+        Checks(*client.handle(Train(0, shared(-5)), state)[0].checks)
+        for client in (open_client, replace(open_client, min_images=3))  # the exam has two images
     ]
     assert told[0].images == 2 and told[0].loss_came > told[0].loss_had > 0
     assert told[1] == told[0]._replace(images=0.0, loss_had=0.0, loss_came=0.0)

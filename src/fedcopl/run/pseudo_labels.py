@@ -23,7 +23,7 @@ SUREST = 5  # classes of each image that are written down
 CHUNK = 4096  # images looked at together, to need little memory
 
 
-class BelievedLabels(NamedTuple):
+class PseudoLabels(NamedTuple):
     """What one client believed about its images at one refresh, the surest class first."""
 
     round: int
@@ -74,7 +74,7 @@ def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: 
     _write(_final(folder, client), {"round": round, "made_of": made_of}, {client: log_probs})
 
 
-def read_final(folder: Path, client: str, made_of: str) -> BelievedLabels | None:
+def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
     """The same again; None where it was never written, or is of something else."""
     file = _final(folder, client)
     if not file.is_file():
@@ -117,13 +117,13 @@ def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
         raise RunFolderError(f"{file}: cannot be read: {error}") from error
 
 
-def read_labels(folder: Path, client: str) -> list[BelievedLabels]:
+def read_labels(folder: Path, client: str) -> list[PseudoLabels]:
     """What a client believed at each refresh so far, the first one first."""
     files = sorted((folder / LABELS).glob("round-*.safetensors"))
     return [labels for labels in (_labels_in(file, client) for file in files) if labels is not None]
 
 
-def _labels_in(file: Path, client: str) -> BelievedLabels | None:
+def _labels_in(file: Path, client: str) -> PseudoLabels | None:
     try:
         with safe_open(file, framework="numpy") as stored:
             about = json.loads(stored.metadata()["about"])
@@ -131,6 +131,6 @@ def _labels_in(file: Path, client: str) -> BelievedLabels | None:
                 return None
             prefix = f"client/{about['clients'].index(client)}"
             arrays = (stored.get_tensor(f"{prefix}/{name}") for name in ("classes", "log_probability"))
-            return BelievedLabels(about["round"], *arrays)
+            return PseudoLabels(about["round"], *arrays)
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error

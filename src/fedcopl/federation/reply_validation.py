@@ -10,12 +10,12 @@ from ..messages import (
     REPLY_TO,
     Adapt,
     Adapted,
-    Ask,
     Estimate,
     Estimated,
     Evaluated,
     Introduced,
     Reply,
+    Request,
     Selected,
     Shared,
     SharedOut,
@@ -35,29 +35,29 @@ LONGEST_VOUCHER = 1000  # bytes: a public key and a signature
 LONGEST = 300  # letters of a reason: names in it are somebody else's
 
 
-def what_is_wrong(
-    ask: Ask, reply: Reply, classes: int, *, has_noise: bool = False, estimation: Estimation | None = None
+def validate_reply(
+    request: Request, reply: Reply, classes: int, *, has_noise: bool = False, estimation: Estimation | None = None
 ) -> str | None:
     """The reason, or None. Where the clients add noise, their counts may be below 0."""
-    sums = _sums_of(ask, estimation)
-    wrong = _wrong(ask, reply, classes, has_noise, sums)
+    sums = _sums_of(request, estimation)
+    wrong = _wrong(request, reply, classes, has_noise, sums)
     return wrong and wrong[:LONGEST]
 
 
-def _sums_of(ask: Ask, estimation: Estimation | None) -> int:
+def _sums_of(request: Request, estimation: Estimation | None) -> int:
     """How many sums a request of the priors asks for."""
-    asks = isinstance(ask, Adapt) and estimation is not None and ask.step < len(estimation.steps)
-    return estimation.size(ask.step) if asks and estimation is not None and isinstance(ask, Adapt) else 0
+    requests = isinstance(request, Adapt) and estimation is not None and request.step < len(estimation.steps)
+    return estimation.size(request.step) if requests and estimation is not None and isinstance(request, Adapt) else 0
 
 
-def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool, sums_asked: int) -> str | None:
-    if type(reply) is not REPLY_TO[type(ask)]:
-        return f"answered {type(ask).__name__} with {type(reply).__name__}"
-    match ask, reply:
+def _wrong(request: Request, reply: Reply, classes: int, has_noise: bool, sums_asked: int) -> str | None:
+    if type(reply) is not REPLY_TO[type(request)]:
+        return f"answered {type(request).__name__} with {type(reply).__name__}"
+    match request, reply:
         case ((Adapt() | Estimate() | Train()), (Adapted() | Estimated() | Trained())) if (
-            ask.peers or reply.masked is not None
+            request.peers or reply.masked is not None
         ):
-            return _wrong_masked(ask, reply, classes, sums_asked)
+            return _wrong_masked(request, reply, classes, sums_asked)
         case Train(shared=sent), Trained(shared=back, examples=examples, loss=loss, checks=checks):
             return _wrong_prompts(sent, back) or _wrong_count(examples) or _wrong_loss(loss) or _wrong_checks(checks)
         case Adapt(), Adapted(sums=sums):
@@ -68,11 +68,11 @@ def _wrong(ask: Ask, reply: Reply, classes: int, has_noise: bool, sums_asked: in
             return _wrong_counted(examples, correct) or (None if correct <= examples else "more right than there are")
         case _, Selected():
             return _wrong_choice(reply)
-    return _wrong_keys(ask, reply)
+    return _wrong_keys(request, reply)
 
 
-def is_masked(ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained) -> bool:
-    return bool(ask.peers) or reply.masked is not None
+def is_masked(request: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained) -> bool:
+    return bool(request.peers) or reply.masked is not None
 
 
 def _wrong_sums(sums: NDArray[Any] | None, size: int) -> str | None:
@@ -83,30 +83,30 @@ def _wrong_sums(sums: NDArray[Any] | None, size: int) -> str | None:
     return None if sums @ sums < LARGEST_SUM**2 else "its sums are no numbers of images"
 
 
-def _masked_size(ask: Adapt | Estimate | Train, classes: int, sums_asked: int) -> int:
-    match ask:
+def _masked_size(request: Adapt | Estimate | Train, classes: int, sums_asked: int) -> int:
+    match request:
         case Adapt():
             return sums_asked
         case Estimate():
             return classes
         case Train():
-            return training_size(ask.shared)
+            return training_size(request.shared)
 
 
 def _wrong_masked(
-    ask: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained, classes: int, sums_asked: int
+    request: Adapt | Estimate | Train, reply: Adapted | Estimated | Trained, classes: int, sums_asked: int
 ) -> str | None:
-    size = _masked_size(ask, classes, sums_asked)
+    size = _masked_size(request, classes, sums_asked)
     masked = reply.masked
-    if not ask.peers:
+    if not request.peers:
         return "sent a masked answer that nobody asked for"
     if masked is None or masked.dtype != np.uint64 or masked.shape != (size,):
         return f"its masked answer is not {size} whole numbers"
     return None
 
 
-def _wrong_keys(ask: Ask, reply: Reply) -> str | None:
-    match ask, reply:
+def _wrong_keys(request: Request, reply: Reply) -> str | None:
+    match request, reply:
         case _, Introduced(keys=keys, voucher=voucher):
             return _wrong_public(keys) or ("its voucher is none" if len(voucher) > LONGEST_VOUCHER else None)
         case ShareOut(keys=asked), SharedOut(sealed=sealed):

@@ -11,10 +11,10 @@ WORD = 8  # bytes of a number under masks, and of a sum
 WRAPPING = 2_000_000  # names, headers, keys and shares of some ten thousand sites
 
 
-def largest_answer(state: ServerState) -> int:
+def largest_reply(state: ServerState) -> int:
     """Return bytes: prompts as they were sent, or each number under masks, or the largest sums of the priors.
 
-    >>> largest_answer(ServerState(0, {}, classes=10, width=64))
+    >>> largest_reply(ServerState(0, {}, classes=10, width=64))
     2017240
     """
     numbers = sum(prompt.size for prompt in state.shared.values())

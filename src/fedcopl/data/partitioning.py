@@ -22,9 +22,9 @@ def client_names(dataset: Dataset, data: Data) -> Sequence[str]:
     return [f"client-{number:0{digits}}" for number in range(data.clients)]
 
 
-def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
+def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
     """Who holds what. The truth is used to make the skew of the simulation, and by nobody else."""
-    refuse_partition(dataset, data)
+    check_partition(dataset, data)
     if data.partition == "natural":
         return natural_partition(dataset)
     labelled = dataset.train.labels is not None
@@ -38,7 +38,7 @@ def share_out(dataset: Dataset, data: Data, seed: int) -> Partition:
         ) from error
 
 
-def refuse_partition(dataset: Dataset, data: Data) -> None:
+def check_partition(dataset: Dataset, data: Data) -> None:
     """Say that the images cannot be shared out as asked, before the work of decoding them."""
     if data.partition == "natural":
         natural_partition(dataset)

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import ClientFailed
-from ..federation.client import Answered, Client
+from ..federation.client import Client, ReplyAndState
 from ..federation.client_state import ClientState
-from ..messages import Ask, Estimate, KeyAsk, Reply, Train
-from ..run.believed_labels import write_labels
-from ..run.watcher import SilentWatcher, Watcher
+from ..messages import Estimate, KeyRequest, Reply, Request, Train
+from ..run.progress_reporter import ProgressReporter, SilentReporter
+from ..run.pseudo_labels import write_labels
 from .worker_pool import WorkerFailed, WorkerPool
 
 
-class LocalClients:
+class LocalTransport:
     """Holds every client's state; a client trains the same whether it is served first or last.
 
     Args:
@@ -31,13 +31,13 @@ class LocalClients:
         self,
         clients: Mapping[str, Client],
         states: Mapping[str, ClientState] | None = None,
-        watcher: Watcher | None = None,
+        watcher: ProgressReporter | None = None,
         folder: Path | None = None,
         pool: WorkerPool | None = None,
     ):
         self._clients = dict(clients)
         self.states = {name: ClientState() for name in clients} | dict(states or {})
-        self._watcher = watcher or SilentWatcher()
+        self._watcher = watcher or SilentReporter()
         self._folder, self._pool = folder, pool
         self._seconds: dict[str, float] = {}
 
@@ -45,13 +45,17 @@ class LocalClients:
         """Return the names of all clients."""
         return tuple(self._clients)
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         """Send a request to each of some clients, and return their replies in the same order."""
         began = time.perf_counter()
         replies = self._replies(questions)
-        for kind in {type(ask).__name__ for ask in questions.values()}:  # one: all clients get the same kind of request
+        for kind in {
+            type(request).__name__ for request in questions.values()
+        }:  # one: all clients get the same kind of request
             self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
-        for round in {ask.round for ask in questions.values() if isinstance(ask, Estimate) and self._folder}:
+        for round in {
+            request.round for request in questions.values() if isinstance(request, Estimate) and self._folder
+        }:
             labelled = {client: self.states[client].log_probs for client in replies}
             known = {name: log_probs for name, log_probs in labelled.items() if log_probs is not None}
             write_labels(self._folder or Path(), round, known)
@@ -62,34 +66,34 @@ class LocalClients:
         taken, self._seconds = self._seconds, {}
         return taken
 
-    def _replies(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+    def _replies(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         answered = self._served_by_pool(questions, self._pool) if self._pool else self._served_here(questions)
         self.states |= {client: state for client, (_, state) in answered.items()}
         return {client: reply for client, (reply, _) in answered.items()}
 
-    def _served_here(self, questions: Mapping[str, Ask]) -> dict[str, Answered]:
-        answered: dict[str, Answered] = {}
-        for client, ask in questions.items():
+    def _served_here(self, questions: Mapping[str, Request]) -> dict[str, ReplyAndState]:
+        answered: dict[str, ReplyAndState] = {}
+        for client, request in questions.items():
             try:
-                answered[client] = self._clients[client].answer(ask, self.states[client])
+                answered[client] = self._clients[client].handle(request, self.states[client])
             except Exception as error:
-                raise ClientFailed(client, type(ask).__name__, ask.round, error) from error
-            self._notify(client, ask)
+                raise ClientFailed(client, type(request).__name__, request.round, error) from error
+            self._notify(client, request)
         return answered
 
-    def _served_by_pool(self, questions: Mapping[str, Ask], pool: WorkerPool) -> dict[str, Answered]:
-        jobs = {client: (_serve, ask, self.states[client]) for client, ask in questions.items()}
+    def _served_by_pool(self, questions: Mapping[str, Request], pool: WorkerPool) -> dict[str, ReplyAndState]:
+        jobs = {client: (_serve, request, self.states[client]) for client, request in questions.items()}
         # Only training is worth moving: another worker would have to encode the client's images again.
-        steal = all(isinstance(ask, Train) for ask in questions.values())
+        steal = all(isinstance(request, Train) for request in questions.values())
         try:
             return pool.run(jobs, lambda client: self._notify(client, questions[client]), steal=steal)
         except WorkerFailed as failed:
-            ask = questions[failed.name]
-            raise ClientFailed(failed.name, type(ask).__name__, ask.round, failed.cause) from failed.cause
+            request = questions[failed.name]
+            raise ClientFailed(failed.name, type(request).__name__, request.round, failed.cause) from failed.cause
 
-    def _notify(self, client: str, ask: Ask) -> None:
-        if not isinstance(ask, KeyAsk):
-            self._watcher.answered(client, ask)
+    def _notify(self, client: str, request: Request) -> None:
+        if not isinstance(request, KeyRequest):
+            self._watcher.answered(client, request)
 
 
 class HasClients(Protocol):
@@ -101,9 +105,9 @@ class HasClients(Protocol):
         ...
 
 
-def _serve(context: HasClients, client: str, ask: Ask, state: ClientState) -> Answered:
-    return context.clients[client].answer(ask, state)
+def _serve(context: HasClients, client: str, request: Request, state: ClientState) -> ReplyAndState:
+    return context.clients[client].handle(request, state)
 
 
-Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, Watcher], LocalClients]
+Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, ProgressReporter], LocalTransport]
 """Builds what carries a simulation's requests."""

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import RunConfig
-from ..errors import NoClientAnswered
+from ..errors import NoClientReplied
 from ..messages import (
     Adapt,
     Adapted,
-    Ask,
     Estimate,
     Estimated,
     Evaluated,
     Introduced,
     Reply,
+    Request,
     Selected,
     Shared,
     SharedOut,
@@ -31,8 +31,8 @@ from ..plurals import counted
 from ..priors.estimation import Estimation
 from ..privacy.accountant import Release
 from ..privacy.masked_layout import NO_CHECKS, Checks
-from .checks import what_is_wrong
 from .claims import NO_CLAIMS, Claims, contradictions, with_reply
+from .reply_validation import validate_reply
 
 NO_ANSWER = "gave no answer that can be read"
 REASONS = 3  # told of all that there are, where too few have answered
@@ -44,7 +44,7 @@ ReplyKind = TypeVar("ReplyKind", Adapted, Estimated, Selected, Trained, Evaluate
 class Clients(Protocol):
     """Clients that can be asked. Those missing from the answer did not reply in time.
 
-    This is the seam between a round and how messages travel: `federation.server.run` plays a run against anything that
+    `federation.server.run` runs against anything that
     has these three. Here two clients that live in a class; one of them is away:
 
     >>> from fedcopl.messages import Evaluate, Evaluated
@@ -54,10 +54,10 @@ class Clients(Protocol):
     ...     def clients(self):
     ...         return ("north", "south")
     ...
-    ...     def ask(self, questions):
+    ...     def request(self, questions):
     ...         return {client: Evaluated(correct=8, examples=10) for client in questions if client == "north"}
-    >>> server = Asking(InMemory(), RoundReport(round=0), classes=2)
-    >>> server.ask(server.federation.clients(), lambda client: Evaluate(0, None), Evaluated)
+    >>> server = RoundExchange(InMemory(), RoundReport(round=0), classes=2)
+    >>> server.request(server.federation.clients(), lambda client: Evaluate(0, None), Evaluated)
     {'north': Evaluated(correct=8, examples=10)}
     """
 
@@ -70,7 +70,7 @@ class Clients(Protocol):
         """Who can be asked now, in an order that stays the same."""
         ...
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         """Replies in the order asked, not in the order they came: sums of floats depend on it."""
         ...
 
@@ -136,10 +136,12 @@ class RoundReport:
     loss: float = float("nan")
     checks: Checks = NO_CHECKS  # what the clients' guards found
     average_undone: bool = False  # the average that this round began with harmed: the one before is back
-    kept_old_prompt: bool = False  # nobody had anything to train on, or the masks of a secure sum did not come off
+    kept_old_prompt: bool = (
+        False  # nobody had anything to train on, or the masks of a secure aggregation did not come off
+    )
     scores: dict[str, tuple[int, int]] = field(default_factory=dict)  # client -> (correct, of how many)
     untrained: dict[str, tuple[int, int]] = field(default_factory=dict)  # the same by priors alone, before training
-    updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure sums
+    updates: dict[str, Shared] = field(default_factory=dict)  # what each participant sent; none with secure aggregation
     bytes_down: int = 0
     bytes_up: int = 0
     drops: Reasons = field(default_factory=Reasons)  # what was wrong with whose replies
@@ -154,7 +156,7 @@ class RoundReport:
 
 
 @dataclass
-class Asking:
+class RoundExchange:
     """Asks clients within one round, and enters into its report what was sent and what was wrong.
 
     >>> from fedcopl.messages import Evaluate, Evaluated
@@ -164,10 +166,10 @@ class Asking:
     ...     def clients(self):
     ...         return ("north", "liar")
     ...
-    ...     def ask(self, questions):
+    ...     def request(self, questions):
     ...         return {"north": Evaluated(correct=8, examples=10), "liar": Evaluated(correct=11, examples=10)}
-    >>> server = Asking(Liar(), RoundReport(round=0), classes=2)
-    >>> list(server.ask(("north", "liar"), lambda client: Evaluate(0, None), Evaluated))
+    >>> server = RoundExchange(Liar(), RoundReport(round=0), classes=2)
+    >>> list(server.request(("north", "liar"), lambda client: Evaluate(0, None), Evaluated))
     ['north']
     >>> server.report.dropped
     {'liar': 'Evaluate: more right than there are'}
@@ -177,7 +179,9 @@ class Asking:
     report: RoundReport
     classes: int
     config: RunConfig = field(default_factory=RunConfig)
-    left_out: dict[str, str] = field(default_factory=dict)  # client -> why it is in no secure sum of this run any more
+    left_out: dict[str, str] = field(
+        default_factory=dict
+    )  # client -> why it is in no secure aggregation of this run any more
     claims: dict[str, Claims] = field(default_factory=dict)  # what each client has said of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     refused: set[str] = field(default_factory=set)  # whose labelling made no sense: in no more of this round's
@@ -186,27 +190,27 @@ class Asking:
     def __post_init__(self) -> None:
         self._note(self.left_out)
 
-    def ask(
-        self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
+    def request(
+        self, clients: Iterable[str], question: Callable[[str], Request], kind: type[ReplyKind]
     ) -> dict[str, ReplyKind]:
-        """The usable replies; NoClientAnswered if there are too few."""
+        """The usable replies; NoClientReplied if there are too few."""
         questions = {client: question(client) for client in clients}
         good, wrong = self._usable(questions, kind)
         needed = max(1, min(self.federation.least, len(questions)))
         if len(good) < needed:
-            raise NoClientAnswered(too_few(questions, len(good), needed, wrong))
+            raise NoClientReplied(too_few(questions, len(good), needed, wrong))
         return good
 
-    def ask_about(
-        self, clients: Iterable[str], question: Callable[[str], Ask], kind: type[ReplyKind]
+    def request_each(
+        self, clients: Iterable[str], question: Callable[[str], Request], kind: type[ReplyKind]
     ) -> dict[str, ReplyKind]:
         """The usable replies to what nothing depends on: there may be none."""
         questions = {client: question(client) for client in clients}
         return self._usable(questions, kind)[0] if questions else {}
 
-    def _usable(self, questions: Mapping[str, Ask], kind: type[ReplyKind]) -> tuple[dict[str, ReplyKind], WhyNot]:
+    def _usable(self, questions: Mapping[str, Request], kind: type[ReplyKind]) -> tuple[dict[str, ReplyKind], WhyNot]:
         """The usable replies, and what is wrong with the others."""
-        replies = self.federation.ask(questions)
+        replies = self.federation.request(questions)
         self.report.bytes_down += _payload_of_all(questions.values())
         wrong = dict.fromkeys(questions.keys() - replies.keys(), NO_ANSWER) | self._refused(questions, replies)
         good = {client: reply for client, reply in replies.items() if client not in wrong and isinstance(reply, kind)}
@@ -217,12 +221,12 @@ class Asking:
             )
         return good, wrong
 
-    def _refused(self, questions: Mapping[str, Ask], replies: Mapping[str, Reply]) -> WhyNot:
+    def _refused(self, questions: Mapping[str, Request], replies: Mapping[str, Reply]) -> WhyNot:
         """What is wrong with replies in themselves, or beside what their clients said before."""
-        has_noise = self.config.privacy.noise > 0
+        has_noise = self.config.privacy.noise_multiplier > 0
         heard = {client: (questions[client], reply) for client, reply in replies.items()}
         looked_at = {
-            client: what_is_wrong(*one, self.classes, has_noise=has_noise, estimation=self.estimation)
+            client: validate_reply(*one, self.classes, has_noise=has_noise, estimation=self.estimation)
             for client, one in heard.items()
         }
         sound = {client: one for client, one in heard.items() if not looked_at[client]}
@@ -240,7 +244,7 @@ class Asking:
 
     def _note(self, clients: Mapping[str, str]) -> None:
         for client, why in clients.items():
-            self.report.drops.add(client, "secure sum", why)
+            self.report.drops.add(client, "secure aggregation", why)
 
     def still_in(self, clients: Iterable[str]) -> tuple[str, ...]:
         return tuple(client for client in clients if client not in self.left_out)
@@ -257,23 +261,23 @@ class Asking:
 
     def let_out(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
         """Enter into the account what was learnt from these clients; `share` of the noise's variance was there."""
-        noise = self.config.privacy.noise
+        noise = self.config.privacy.noise_multiplier
         if noise:
             self.report.releases.append(Release(of, noise * math.sqrt(share), tuple(clients)))
 
 
-def _payload_of_all(questions: Iterable[Ask]) -> int:
+def _payload_of_all(questions: Iterable[Request]) -> int:
     """In bytes; what all are asked alike is looked at once."""
     times = Counter(map(id, questions))
-    return sum(times.pop(id(ask)) * payload_bytes(ask) for ask in questions if id(ask) in times)
+    return sum(times.pop(id(request)) * payload_bytes(request) for request in questions if id(request) in times)
 
 
-def too_few(questions: Mapping[str, Ask], usable: int, needed: int, wrong: Mapping[str, str]) -> str:
+def too_few(questions: Mapping[str, Request], usable: int, needed: int, wrong: Mapping[str, str]) -> str:
     """In which step how many answers are missing, and why: client by client, those with something to tell first."""
     if not questions:
         return "nobody is there to be asked; is anyone connected?"
-    ask = next(iter(questions.values()))
-    step = f"round {ask.round + 1}, step {type(ask).__name__}"
+    request = next(iter(questions.values()))
+    step = f"round {request.round + 1}, step {type(request).__name__}"
     if set(wrong.values()) <= {NO_ANSWER} and not usable:
         return f"{step}: none of {counted(len(questions), 'client')} answered; is anyone connected?"
     unusable = sorted(

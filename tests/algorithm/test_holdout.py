@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from fedcopl.algorithm.guard import (
+from fedcopl.algorithm.holdout import (
     LARGEST_LOSS,
     Evidence,
-    GuardVerdict,
+    HoldoutVerdict,
     evidence,
-    held_out,
-    is_less_sure,
+    holdout,
+    is_less_confident,
     judge,
     judge_training,
     mix_shift,
-    next_caution,
+    next_lr_factor,
 )
 
 KEY = np.array([0, 0, 1, 1])
@@ -30,15 +30,15 @@ SURE = says(0.8, 0.8, 0.2, 0.2)
 
 
 def test_the_exam_is_every_fifth_image():
-    assert np.flatnonzero(held_out(12, 0.2)).tolist() == [4, 9]
-    assert np.flatnonzero(held_out(10, 0.5)).tolist() == [1, 3, 5, 7, 9]
-    assert held_out(1000, 0.3).sum() == 300
+    assert np.flatnonzero(holdout(12, 0.2)).tolist() == [4, 9]
+    assert np.flatnonzero(holdout(10, 0.5)).tolist() == [1, 3, 5, 7, 9]
+    assert holdout(1000, 0.3).sum() == 300
 
 
 def test_no_share_is_no_exam():
-    assert not held_out(100, 0.0).any()
-    assert held_out(0, 0.2).shape == (0,)
-    assert not held_out(4, 0.2).any()  # too few to give one away
+    assert not holdout(100, 0.0).any()
+    assert holdout(0, 0.2).shape == (0,)
+    assert not holdout(4, 0.2).any()  # too few to give one away
 
 
 def test_evidence_is_a_sum_over_the_exam():
@@ -61,10 +61,10 @@ def test_a_model_that_is_less_sure_harms():
 
 def test_a_hundredth_of_a_nat_is_no_harm():
     four = Evidence(4.0, 1.0, 4.0)
-    assert not is_less_sure(four, Evidence(4.0, 1.039, 4.0))
-    assert is_less_sure(four, Evidence(4.0, 1.041, 4.0))
-    assert is_less_sure(four, Evidence(4.0, math.nan, 4.0))
-    assert not is_less_sure(Evidence(), Evidence())  # nobody tells of anything
+    assert not is_less_confident(four, Evidence(4.0, 1.039, 4.0))
+    assert is_less_confident(four, Evidence(4.0, 1.041, 4.0))
+    assert is_less_confident(four, Evidence(4.0, math.nan, 4.0))
+    assert not is_less_confident(Evidence(), Evidence())  # nobody tells of anything
 
 
 def test_two_answers_that_change_are_harm_even_if_the_rest_is_surer():
@@ -105,14 +105,14 @@ def test_labels_that_cannot_be_told_of_unseen_images_are_no_knowledge():
     assert judge(before, after, KEY).harm == ""
     verdict = judge_training(before, after, KEY)
     assert verdict.harm == "cannot be learnt"
-    assert isinstance(verdict, GuardVerdict)
+    assert isinstance(verdict, HoldoutVerdict)
     assert judge_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
 
 
 def test_caution_halves_and_comes_back_in_four_rounds():
-    once = next_caution(1.0, harmed=True)
+    once = next_lr_factor(1.0, harmed=True)
     assert once == 0.5
     for _ in range(4):
-        once = next_caution(once, harmed=False)
+        once = next_lr_factor(once, harmed=False)
     assert once == pytest.approx(1)
-    assert next_caution(1.0, harmed=False) == 1
+    assert next_lr_factor(1.0, harmed=False) == 1

@@ -1,4 +1,4 @@
-"""The quiet start: first prompts with which the model answers nearly as it does without any.
+"""The neutral initialisation: first prompts with which the model answers nearly as it does without any.
 
 A prompt passes through its block's norm, so one of any length acts like a full-sized token, and random ones may be
 noise as loud as the image. What a tower makes of a blank image it has learnt to pass over: most towers, at least. So
@@ -26,7 +26,7 @@ PICTURES = 6  # made up, to try the starts on
 CELLS = 6  # of such a picture, in each direction
 
 
-def quietest(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     """The start that leaves made-up pictures' features nearest to the plain ones; the first of those that do.
 
     Cosines are compared to two digits: what differs after them is neither here nor there, nor the same everywhere.

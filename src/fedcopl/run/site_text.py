@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from .record import RoundRecord
 
 
-def site_words(record: RoundRecord) -> Iterator[tuple[str, str]]:
+def site_text(record: RoundRecord) -> Iterator[tuple[str, str]]:
     """Who, and what.
 
     >>> record = RoundRecord(round=0, bounded={"north": "Train: 900 images count as 90"}, missed_refresh=("south",))
-    >>> for who, what in site_words(record):
+    >>> for who, what in site_text(record):
     ...     print(f"{who}: {what}")
     north: its say was cut: Train: 900 images count as 90
     south: missed the last refresh, and trains nothing until the next

@@ -5,17 +5,17 @@ from transformers import CLIPModel
 
 from clip.tiny_clip import save_folder, tiny_model
 from fedcopl.clip.frozen_clip import Clip, load_clip
-from fedcopl.clip.quiet_start import blank_image, quietest, spread, words_drawn_out, words_over_and_over
+from fedcopl.clip.neutral_init import blank_image, most_neutral, spread, words_drawn_out, words_over_and_over
 from fedcopl.clip.resnet import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.movement import movement
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
-from fedcopl.methods.prompts import initial_prompts, quiet_visual
+from fedcopl.methods.prompts import initial_prompts, neutral_visual
 from fedcopl.rng import stream
 from methods.toolbox import config_of, encoder, images
 
-RANDOM = "start=random"
+RANDOM = "init=random"
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def test_a_resnets_blank_is_its_last_grid():
 def test_the_tower_itself_says_what_is_quiet(tiny):
     nothing = np.zeros((2, 0, 64), np.float32)  # no prompt at all changes nothing: nothing can be quieter
     loud = stream(1, "loud").normal(0, 50, (2, 5, 64)).astype(np.float32)
-    assert quietest(tiny, (loud, nothing)) is nothing
-    assert quietest(tiny, (nothing, loud)) is nothing
+    assert most_neutral(tiny, (loud, nothing)) is nothing
+    assert most_neutral(tiny, (nothing, loud)) is nothing
 
 
 def test_words_are_repeated_and_end_before_the_class_name(tiny):
@@ -98,8 +98,8 @@ def test_words_are_repeated_and_end_before_the_class_name(tiny):
 def test_any_number_of_prompts(tiny, count):
     assert words_over_and_over(tiny, "", (count, 64)).shape == (count, 64)
     assert words_drawn_out(tiny, "", (count, 64)).shape == (count, 64)
-    assert quiet_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
-    assert quiet_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
+    assert neutral_visual(tiny, np.zeros((2, count, 64), np.float32)).shape == (2, count, 64)
+    assert neutral_visual(tiny, np.zeros((0, count, 64), np.float32)).shape == (0, count, 64)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -169,4 +169,4 @@ def test_features_of_another_kind_have_no_cosine():
 
 
 def test_the_setting_takes_two_words():
-    assert RunConfig().model.start == "quiet"
+    assert RunConfig().train.init == "neutral"

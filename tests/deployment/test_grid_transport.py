@@ -11,12 +11,12 @@ from numpy.lib import format as npy
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
 from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.grid_clients import GridClients, Patience
+from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.replies import harmless_reason
 from fedcopl.deployment.wire.message_format import answer_records, read_answer
 from fedcopl.deployment.wire.terms import Refused
-from fedcopl.errors import DataError, Interrupted, NoClientAnswered
+from fedcopl.errors import DataError, Interrupted, NoClientReplied
 from fedcopl.federation.server import look_first, run
 from fedcopl.messages import (
     Estimate,
@@ -31,11 +31,11 @@ from fedcopl.messages import (
     digest,
 )
 from fedcopl.privacy.mask_session import SEALED
-from fedcopl.simulation.local_clients import LocalClients
+from fedcopl.simulation.local_transport import LocalTransport
 
 CONFIG = RunConfig.from_mapping({"rounds": 4, "labels": {"refresh_every": 2}, "priors": NO_PRIORS}, "test")
 SHARED = {"visual": START["visual"]}
-A_MINUTE = Patience(timeout=60, min_sites=1, poll=0.5)
+A_MINUTE = Timeouts(timeout=60, min_sites=1, poll=0.5)
 
 
 class Clock:
@@ -60,7 +60,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     clock = Clock()
-    for module in ("grid_clients", "site_registry"):
+    for module in ("grid_transport", "site_registry"):
         monkeypatch.setattr(f"fedcopl.deployment.server.{module}.time", clock)
     return clock
 
@@ -70,7 +70,7 @@ def sites(tmp_path, config=CONFIG, count=3):
 
 
 def federation_of(grid, watcher=None, patience=A_MINUTE, **more):
-    return GridClients(grid, terms(CONFIG), KnownSites({}), patience, watcher or NotingWatcher(), **more)
+    return GridTransport(grid, terms(CONFIG), KnownSites({}), patience, watcher or NotingWatcher(), **more)
 
 
 def played(federation, config=CONFIG):
@@ -81,7 +81,7 @@ def played(federation, config=CONFIG):
 
 @pytest.fixture
 def local():
-    return played(LocalClients(clients(CONFIG, NoisyLearner)))
+    return played(LocalTransport(clients(CONFIG, NoisyLearner)))
 
 
 def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
@@ -97,7 +97,7 @@ def test_answers_come_in_the_order_asked_whatever_the_order_they_come_in(tmp_pat
     federation = federation_of(LoopGrid(sites(tmp_path)))
     assert federation.clients() == ("client-0", "client-1", "client-2")
     asked = {name: Evaluate(0, None) for name in ("client-2", "client-0", "client-1")}
-    assert list(federation.ask(asked)) == list(asked)
+    assert list(federation.request(asked)) == list(asked)
 
 
 def test_names_are_asked_for_where_the_registry_has_none(tmp_path, local):
@@ -116,7 +116,7 @@ def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
     grid.nameless, grid.since["twin"] = True, "2"
     federation = federation_of(grid)
     assert federation.clients() == ("client-0", "client-1", "client-2")
-    federation.ask({"client-1": Evaluate(0, None)})
+    federation.request({"client-1": Evaluate(0, None)})
     assert ("twin", "query.evaluate") not in grid.sent
     assert federation.take_drops().in_words() == {
         "client-1": "connect: two sites have this name; the one that came second is left out"
@@ -128,7 +128,7 @@ def test_numbers_are_given_once_in_the_order_of_names_and_kept(tmp_path):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-0"}
     known = KnownSites({"gone": 0}, keep=lambda known: kept.append(dict(known.numbers)))
-    federation = GridClients(grid, terms(CONFIG), known, A_MINUTE)
+    federation = GridTransport(grid, terms(CONFIG), known, A_MINUTE)
     assert federation.clients() == ("client-1", "client-2")
     grid.offline = set()
     assert federation.clients() == ("client-1", "client-2", "client-0")  # the late one comes last
@@ -191,8 +191,8 @@ def answering(records):
     return lambda message: Message(records, reply_to=message)
 
 
-def to(ask, reply):
-    return answering(answer_records(reply, digest(ask), "fake"))
+def to(message, reply):
+    return answering(answer_records(reply, digest(message), "fake"))
 
 
 def bent(shape, data=b""):
@@ -262,7 +262,7 @@ def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monk
             raise MemoryError
         return reply, folder
 
-    monkeypatch.setattr("fedcopl.deployment.server.grid_clients.read_answer", breaks)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_answer", breaks)
     nodes, watcher = sites(tmp_path), NotingWatcher()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
     _, reports = played(federation_of(LoopGrid(nodes), watcher))
@@ -293,17 +293,17 @@ def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
     grid = LoopGrid(nodes)
     watcher = NotingWatcher()
     federation = federation_of(grid, watcher)
-    federation.ask({name: Evaluate(0, None) for name in federation.clients()})
+    federation.request({name: Evaluate(0, None) for name in federation.clients()})
     twin = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     twin.folder_name = "another"
     grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
-    assert list(federation.ask({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
+    assert list(federation.request({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
     assert watcher.notes == [
         "round 2, Evaluate: client-1 is left out: answered from another folder than before: "
         "two sites use its key, or it has lost its own"
     ]
     grid.keys["client-1"] = b"new"  # the operator has let in a new key under the old name
-    assert list(federation.ask({"client-1": Evaluate(2, None)})) == ["client-1"]
+    assert list(federation.request({"client-1": Evaluate(2, None)})) == ["client-1"]
 
 
 def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local):
@@ -326,7 +326,7 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
 
 def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
     grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
-    federation = federation_of(grid, patience=Patience(90, 1), watcher=watcher)
+    federation = federation_of(grid, patience=Timeouts(90, 1), watcher=watcher)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
         federation._announce_who_left(("a", "b"), present)
     assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
@@ -354,7 +354,7 @@ def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, clock):
     grid.offline = {"client-1", "client-2"}
     watcher = NotingWatcher()
     clock.at(3600, grid.offline.clear)
-    assert len(federation_of(grid, watcher, Patience(60, 3)).clients()) == 3
+    assert len(federation_of(grid, watcher, Timeouts(60, 3)).clients()) == 3
     assert clock.now >= 3600
     assert watcher.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
 
@@ -365,8 +365,8 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
     nodes["client-1"] = lambda message: good(message) if clock.now > 300 else None
     nodes["client-2"] = lambda message: None
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, Patience(60, 2))
-    replies = federation.ask({name: Estimate(0, SHARED) for name in federation.clients()})
+    federation = federation_of(LoopGrid(nodes), watcher, Timeouts(60, 2))
+    replies = federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
     assert "waiting: 1 of at least 2 sites have answered" in watcher.notes
 
@@ -376,7 +376,7 @@ def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
     nodes["client-0"] = lambda message: None
     nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
     nodes["client-2"] = to(Evaluate(0, None), Evaluated(11, 10))
-    federation = federation_of(LoopGrid(nodes), patience=Patience(60, 2))
+    federation = federation_of(LoopGrid(nodes), patience=Timeouts(60, 2))
     report = look_first(federation)
     assert report.scores == {}
     assert report.dropped == {"client-2": "Evaluate: more right than there are"}
@@ -399,17 +399,17 @@ def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path)
     nodes = sites(tmp_path)
     altered(nodes, ["client-1", "client-2"], Trained({"visual": NAN}, 1, 0.5))
     with pytest.raises(
-        NoClientAnswered,
+        NoClientReplied,
         match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
         r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
     ):
-        played(federation_of(LoopGrid(nodes), patience=Patience(60, 2)))
+        played(federation_of(LoopGrid(nodes), patience=Timeouts(60, 2)))
 
 
 def test_enough_good_answers_are_enough(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
-    _, reports = played(federation_of(LoopGrid(nodes), patience=Patience(60, 2)))
+    _, reports = played(federation_of(LoopGrid(nodes), patience=Timeouts(60, 2)))
     assert reports[0].participants == ("client-0", "client-2")
 
 
@@ -417,21 +417,21 @@ def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
         nodes[name] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
-    federation = federation_of(LoopGrid(nodes), patience=Patience(60, 2))
+    federation = federation_of(LoopGrid(nodes), patience=Timeouts(60, 2))
     with pytest.raises(
-        NoClientAnswered, match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: answered"
+        NoClientReplied, match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: answered"
     ):
-        federation.ask({name: Estimate(0, SHARED) for name in federation.clients()})
+        federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
 
 
 def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path):
     nodes = sites(tmp_path)
     nodes["client-1"] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, patience=Patience(1, 1, 0.01))
+    federation = federation_of(LoopGrid(nodes), watcher, patience=Timeouts(1, 1, 0.01))
     federation.clients()
     for _ in range(3):
-        federation.ask({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
+        federation.request({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
     assert len(watcher.notes) == 1
     assert "(3 times)" in federation.take_drops().in_words()["client-1"]
 
@@ -458,36 +458,36 @@ def test_what_went_wrong_at_a_site_stays_there(tmp_path):
 
 def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Patience(60, 0))
-    assert federation.ask({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
+    federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Timeouts(60, 0))
+    assert federation.request({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
     assert watcher.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
 
 
 def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
-    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
-    answer = nodes["client-1"].answer
+    answer = nodes["client-1"].handle
 
-    def with_junk(ask, terms):
-        reply = answer(ask, terms)
-        return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(ask, ShareOut) else reply
+    def with_junk(message, terms):
+        reply = answer(message, terms)
+        return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareOut) else reply
 
-    nodes["client-1"].answer = with_junk
+    nodes["client-1"].handle = with_junk
     grid = LoopGrid(nodes)
-    bits, reports = played(GridClients(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher()), config)
+    bits, reports = played(GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher()), config)
     others = {name: client for name, client in clients(config, NoisyLearner, 4).items() if name != "client-1"}
-    assert bits == played(LocalClients(others), config)[0]
+    assert bits == played(LocalTransport(others), config)[0]
     assert all("its masks did not come off" in report.dropped["client-1"] for report in reports)
     assert [grid.sent.count((f"client-{i}", "query.estimate")) for i in range(4)] == [2, 1, 2, 2]
     assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
 
 
 def test_secure_sums_travel_too(tmp_path):
-    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_sums": True}, "priors": NO_PRIORS}, "test")
+    config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
-    federation = GridClients(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher())
+    federation = GridTransport(grid, terms(config), KnownSites({}), A_MINUTE, NotingWatcher())
     bits, _ = played(federation, config)
-    assert bits == played(LocalClients(clients(config, NoisyLearner, 4)), config)[0]
+    assert bits == played(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_drops().in_words() == {}
     assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}

@@ -8,7 +8,7 @@ from .record import FirstPrompts, RoundRecord
 LOUD = 0.2  # of the answers changed by first prompts that nobody has trained yet: worth a word
 
 
-def guard_words(record: RoundRecord) -> Iterator[str]:
+def rollback_text(record: RoundRecord) -> Iterator[str]:
     """What was undone in a round."""
     harmed = int(record.guard.training_harmed) if record.guard else 0
     if harmed:
@@ -21,7 +21,7 @@ def guard_words(record: RoundRecord) -> Iterator[str]:
         yield "the last average made the sites' answers worse; the one before is back"
 
 
-def final_words(states: Mapping[str, ClientState]) -> Iterator[str]:
+def final_text(states: Mapping[str, ClientState]) -> Iterator[str]:
     """Who gave up, and who goes on with another model than the average."""
     for name, state in states.items():
         if state.guard.gave_up:
@@ -30,7 +30,7 @@ def final_words(states: Mapping[str, ClientState]) -> Iterator[str]:
             yield f"{name}: keeps the model it had; the last average made its answers worse"
 
 
-def movement_words(moved: FirstPrompts | None) -> Iterator[str]:
+def movement_text(moved: FirstPrompts | None) -> Iterator[str]:
     """Said only of first prompts that are not quiet."""
     if moved is not None and moved.unchanged is not None and moved.unchanged < 1 - LOUD:
-        yield f"the first prompts, untrained, change {1 - moved.unchanged:.0%} of the answers; see model.start"
+        yield f"the first prompts, untrained, change {1 - moved.unchanged:.0%} of the answers; see train.init"

@@ -39,7 +39,7 @@ SITES = "sites"  # as the settings of a run call images that were handed over
 
 
 @dataclass(frozen=True)
-class GivenPictures:
+class InMemoryPictures:
     """Images that were handed over, and what to call each."""
 
     items: Sequence[GivenPicture]
@@ -55,12 +55,12 @@ class SiteHolding:
     """What one site brings along."""
 
     name: str
-    train: GivenPictures
-    test: GivenPictures = field(default_factory=lambda: GivenPictures((), ()))
+    train: InMemoryPictures
+    test: InMemoryPictures = field(default_factory=lambda: InMemoryPictures((), ()))
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
-class GivenImages(StoredImages):
+class InMemoryImages(StoredImages):
     """Files, arrays and Pillow images in one sequence."""
 
     def __init__(self, pictures: Sequence[GivenPicture]):
@@ -106,29 +106,29 @@ def pages_of(picture: GivenPicture, reading: ImageReading) -> Sequence[GivenPict
     return [picture] if many == 1 else [FilePage(picture, page) for page in range(many)]
 
 
-def gather(images: Images, what: str) -> GivenPictures:
+def gather(images: Images, what: str) -> InMemoryPictures:
     """All images of what was handed over; `what` names it in a message."""
     if isinstance(images, str | Path):
         return _at_path(Path(images).expanduser(), what)
     if isinstance(images, Image.Image):
-        return GivenPictures([images], ["0"])
+        return InMemoryPictures([images], ["0"])
     if isinstance(images, np.ndarray):
         _refuse_array(images, what)
-        return GivenPictures(list(images), [str(index) for index in range(len(images))])
+        return InMemoryPictures(list(images), [str(index) for index in range(len(images))])
     items = [_single(image, index, what) for index, image in enumerate(images)]
-    return GivenPictures(items, [_name(item, index) for index, item in enumerate(items)])
+    return InMemoryPictures(items, [_name(item, index) for index, item in enumerate(items)])
 
 
-def _at_path(path: Path, what: str) -> GivenPictures:
+def _at_path(path: Path, what: str) -> InMemoryPictures:
     if path.is_file():
-        return GivenPictures([path], [printable(path.name)])
+        return InMemoryPictures([path], [printable(path.name)])
     if not path.is_dir():
         raise DataError(f"{what}: {printable(str(path))}: there is no such folder or file")
     skipped: list[Skipped] = []
     root = path.resolve()
     files = list(files_below(root, skipped))
     names = [printable(file.relative_to(root).as_posix()) for file in files]
-    return GivenPictures(files, names, [(printable(name), why) for name, why in skipped])
+    return InMemoryPictures(files, names, [(printable(name), why) for name, why in skipped])
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
@@ -189,7 +189,7 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> 
 
 def gather_labelled(
     images: Images, labels: LabelsOfImages | None, classes: Sequence[str], what: str
-) -> tuple[GivenPictures, NDArray[np.int64]]:
+) -> tuple[InMemoryPictures, NDArray[np.int64]]:
     """Images with their truth. Without `labels` they lie in a folder with a sub-folder for each class."""
     if labels is None:
         images, labels = _by_class_folder(images, what)
@@ -224,9 +224,9 @@ def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) ->
 
 
 def dataset_of_images(
-    train: GivenPictures,
+    train: InMemoryPictures,
     labels: NDArray[np.int64] | None,
-    test: tuple[GivenPictures, NDArray[np.int64]] | None,
+    test: tuple[InMemoryPictures, NDArray[np.int64]] | None,
     classes: Sequence[str],
 ) -> Dataset:
     """One data set to be shared out. `labels` are the truth of the training images, where anybody knows it."""
@@ -241,15 +241,15 @@ def dataset_of_images(
     )
 
 
-def _image_set(parts: Sequence[GivenPictures], sites: Sequence[str]) -> ImageSet:
+def _image_set(parts: Sequence[InMemoryPictures], sites: Sequence[str]) -> ImageSet:
     items = [item for pictures in parts for item in pictures.items]
     files = [item for item in items if isinstance(item, Path)]
     # Of files alone there is an index of what was read before; mixed with others they are read anew by each run.
-    images: StoredImages = ImageFiles(files) if len(files) == len(items) else GivenImages(items)
+    images: StoredImages = ImageFiles(files) if len(files) == len(items) else InMemoryImages(items)
     named = zip(sites, parts, strict=True)
     names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
     return ImageSet(images, names=names)
 
 
-def _owners(parts: Sequence[GivenPictures]) -> NDArray[np.int64]:
+def _owners(parts: Sequence[InMemoryPictures]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])

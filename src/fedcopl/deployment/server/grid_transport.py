@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from ...errors import Interrupted, NoClientAnswered
-from ...federation.seam import Reasons, too_few
-from ...messages import Ask, Evaluate, KeyAsk, Reply, digest, payload_bytes
+from ...errors import Interrupted, NoClientReplied
+from ...federation.transport import Reasons, too_few
+from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_bytes
 from ...plurals import counted
-from ...run.watcher import SilentWatcher, Watcher
+from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ..audit_log import IN, OUT, Crossing
 from ..flower_internals.messages import is_lost
 from ..wire.crossings import crossing
@@ -24,7 +24,7 @@ LOOK = 1.0  # seconds between two looks at who is there
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long to wait, and for how many."""
 
     timeout: float = 600.0  # seconds for an answer; who takes longer is missing in this step
@@ -37,7 +37,7 @@ class Patience:
 class _Asked:
     """One question under way."""
 
-    ask: Ask
+    request: Request
     node: SiteNode | None = None  # where it was sent to
     message: str = ""  # Flower's id of it; none: it has to be sent, perhaps again
     sent: Message | None = None
@@ -45,18 +45,18 @@ class _Asked:
     @property
     def most(self) -> int:
         """How many bytes the answer may have: what is shared comes back in the size it was sent."""
-        return 2 * payload_bytes(self.ask) + SLACK
+        return 2 * payload_bytes(self.request) + SLACK
 
 
 @dataclass
-class GridClients:
-    """Implements `federation.seam.Clients`. A site gets its number when it first appears, and keeps it."""
+class GridTransport:
+    """Implements `federation.transport.Clients`. A site gets its number when it first appears, and keeps it."""
 
     grid: SiteGrid
     terms: Terms
     known: KnownSites
-    patience: Patience = field(default_factory=Patience)
-    watcher: Watcher = field(default_factory=SilentWatcher)
+    patience: Timeouts = field(default_factory=Timeouts)
+    watcher: ProgressReporter = field(default_factory=SilentReporter)
     should_stop: Callable[[], bool] = lambda: False
     audit: Callable[[Crossing], None] = lambda crossing: None
     connected: ConnectedSites = field(init=False)
@@ -89,19 +89,19 @@ class GridClients:
             self._say(f"waiting: {len(present)} of at least {counted(wanted, 'site is', 'sites are')} connected")
             self._pause(LOOK)
 
-    def ask(self, questions: Mapping[str, Ask]) -> dict[str, Reply]:
+    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         """Replies in the order asked. Who does not answer in time, or answers rubbish, is missing.
 
         For measuring nobody is waited for beyond that: no model depends on it.
         """
-        measures = all(isinstance(ask, Evaluate) for ask in questions.values())
+        measures = all(isinstance(request, Evaluate) for request in questions.values())
         needed = 0 if measures else min(self.least, len(questions))
         replies: dict[str, Reply] = {}
-        self._collect({site: _Asked(ask) for site, ask in questions.items()}, replies, needed)
+        self._collect({site: _Asked(request) for site, request in questions.items()}, replies, needed)
         if len(replies) < needed:
             known = self._drops.in_words()
             wrong = {site: known[site] for site in questions if site not in replies}
-            raise NoClientAnswered(too_few(questions, len(replies), needed, wrong))
+            raise NoClientReplied(too_few(questions, len(replies), needed, wrong))
         return {site: replies[site] for site in questions if site in replies}
 
     def take_drops(self) -> Reasons:
@@ -127,7 +127,7 @@ class GridClients:
             if asked:
                 self._pause(self.patience.poll)
         for site, missing in asked.items():
-            self._drop(site, missing.ask, f"gave no answer within {self.patience.timeout:.0f} s")
+            self._drop(site, missing.request, f"gave no answer within {self.patience.timeout:.0f} s")
 
     def _send(self, asked: Mapping[str, _Asked]) -> None:
         """Send what has to be sent to those who are there; a site that was away in between has lost its question."""
@@ -138,7 +138,7 @@ class GridClients:
             node = present.get(site)
             if node is not None and (not one.message or node != one.node):
                 one.node = node
-                messages[site] = self._message(node, one.ask, site)
+                messages[site] = self._message(node, one.request, site)
                 self.audit(crossing(messages[site], OUT, site, "sent"))
                 one.sent = messages[site]
         taken = set(self.grid.push_messages(list(messages.values()))) if messages else set()
@@ -154,9 +154,11 @@ class GridClients:
             self.watcher.noticed(f"{site} is back")
         self._away = away
 
-    def _message(self, node: SiteNode, ask: Ask, site: str) -> Message:
-        records = question_records(ask, self.terms.at(self.known.numbers[site]))
-        return Message(records, node.id, route(type(ask)), ttl=self.patience.timeout, group_id=str(ask.round + 1))
+    def _message(self, node: SiteNode, request: Request, site: str) -> Message:
+        records = question_records(request, self.terms.at(self.known.numbers[site]))
+        return Message(
+            records, node.id, route(type(request)), ttl=self.patience.timeout, group_id=str(request.round + 1)
+        )
 
     def _answers(self, asked: dict[str, _Asked]) -> Iterator[tuple[str, Reply]]:
         """Usable answers that have come; they and the unusable ones are no longer waited for."""
@@ -173,11 +175,11 @@ class GridClients:
                 reply = self._read(site, message, one)
             except Unreadable as error:
                 self.audit(crossing(message, IN, site, f"dropped: {error}", one.sent))
-                self._drop(site, one.ask, str(error))
+                self._drop(site, one.request, str(error))
                 continue
             self.audit(crossing(message, IN, site, "taken", one.sent))
-            if not isinstance(one.ask, KeyAsk):
-                self.watcher.answered(site, one.ask)
+            if not isinstance(one.request, KeyRequest):
+                self.watcher.answered(site, one.request)
             yield site, reply
 
     def _read(self, site: str, message: Message, one: _Asked) -> Reply:
@@ -190,10 +192,10 @@ class GridClients:
             raise Unreadable("answered from another folder than before: two sites use its key, or it has lost its own")
         return reply
 
-    def _drop(self, site: str, ask: Ask, why: str) -> None:
+    def _drop(self, site: str, request: Request, why: str) -> None:
         """Count it, and say it once: what is wrong with one of some dozen questions in a row is wrong with all."""
-        self._drops.add(site, type(ask).__name__, why)
-        what = f"round {ask.round + 1}, {type(ask).__name__}: {site} is left out: {why}"
+        self._drops.add(site, type(request).__name__, why)
+        what = f"round {request.round + 1}, {type(request).__name__}: {site} is left out: {why}"
         if self._last_drop.get(site) != what:
             self._last_drop[site] = what
             self.watcher.noticed(what)
@@ -213,7 +215,7 @@ class GridClients:
 def _answer_in(message: Message, one: _Asked) -> tuple[Reply, str]:
     """The answer and whence it came. Whatever reading it sets off is one site's trouble, not the server's end."""
     try:
-        return read_answer(message.content, digest(one.ask), one.most)
+        return read_answer(message.content, digest(one.request), one.most)
     except Unreadable:
         raise
     except Exception as error:

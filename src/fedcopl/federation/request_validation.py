@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..messages import Adapt, Ask, Estimate, Evaluate, Select, Shared, Train
+from ..messages import Adapt, Estimate, Evaluate, Request, Select, Shared, Train
 from ..plurals import counted
 from ..privacy.masked_layout import LARGEST_PROMPT
 
@@ -26,17 +26,17 @@ class Expected:
     experts: int = 0  # at most so many other clients' prompts come with a `Train`
 
 
-def what_is_wrong_with(ask: Ask, expected: Expected) -> str | None:
+def validate_request(request: Request, expected: Expected) -> str | None:
     """The first reason, or None."""
-    match ask:
+    match request:
         case Estimate(shared=shared) | Evaluate(shared=Mapping() as shared):
             wrong = _wrong_prompts(shared, expected.prompts)
         case Train():
-            wrong = _wrong_training(ask, expected)
+            wrong = _wrong_training(request, expected)
         case Select(totals=totals):
-            wrong = _wrong_totals(totals, ask.clients, expected.classes)
+            wrong = _wrong_totals(totals, request.clients, expected.classes)
         case Adapt():
-            wrong = _wrong_adaptation(ask, expected)
+            wrong = _wrong_adaptation(request, expected)
         case _:
             wrong = iter(())  # keys and shares are looked at where they are used
     return next(wrong, None)
@@ -55,12 +55,12 @@ def _wrong_prompts(shared: Shared, known: Shared) -> Iterator[str]:
             yield f"prompt {name} has a value beyond {LARGEST_PROMPT:g}"
 
 
-def _wrong_training(ask: Train, expected: Expected) -> Iterator[str]:
-    yield from _wrong_prompts(ask.shared, expected.prompts)
-    if len(ask.experts) > expected.experts:
-        others = counted(len(ask.experts), "other client")
+def _wrong_training(request: Train, expected: Expected) -> Iterator[str]:
+    yield from _wrong_prompts(request.shared, expected.prompts)
+    if len(request.experts) > expected.experts:
+        others = counted(len(request.experts), "other client")
         yield f"it comes with the prompts of {others}; in this run there are {expected.experts}"
-    for expert in ask.experts:
+    for expert in request.experts:
         yield from _wrong_prompts(expert, expected.prompts)
 
 
@@ -75,12 +75,14 @@ def _wrong_totals(totals: NDArray[np.int64] | None, clients: int, classes: int) 
         yield "its totals are no numbers of images"
 
 
-def _wrong_adaptation(ask: Adapt, expected: Expected) -> Iterator[str]:
+def _wrong_adaptation(request: Adapt, expected: Expected) -> Iterator[str]:
     """Sizes and contents of totals are checked where they are used, against the client's own part in them."""
-    prior = ask.class_prior
-    if len(ask.totals) > MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in ask.totals):
+    prior = request.class_prior
+    if len(request.totals) > MAX_TOTALS or any(
+        total.ndim != 1 or total.dtype != np.float64 for total in request.totals
+    ):
         yield "its totals are not those of steps of the priors"
-    if any(not np.abs(total).max(initial=0.0) <= LARGEST_NUMBER for total in ask.totals):  # also when not a number
+    if any(not np.abs(total).max(initial=0.0) <= LARGEST_NUMBER for total in request.totals):  # also when not a number
         yield f"its totals are not finite, or beyond {LARGEST_NUMBER:g}"
     if prior is not None and (prior.shape != (expected.classes,) or not _is_class_prior(prior)):
         yield "its class prior is not a positive share for each class"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.robust import robust_mean
 from ..config import RunConfig
-from ..errors import NoClientAnswered
+from ..errors import NoClientReplied
 from ..labelers import choose_labeler
 from ..messages import (
     Adapt,
@@ -33,7 +33,7 @@ from ..priors.validation import invalid_sums
 from ..privacy.mask_session import needed
 from ..privacy.masked_layout import (
     Checks,
-    Nonsense,
+    InvalidMaskedUpdate,
     TrainingSum,
     Values,
     Words,
@@ -44,20 +44,22 @@ from ..privacy.masked_layout import (
     training_sum,
 )
 from . import bounded
-from .seam import Asking
+from .transport import RoundExchange
 
 Totals = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PlainSums:
+class PlainAggregator:
     """The server sees every client's numbers, and uses no more than the sums."""
 
     config: RunConfig
 
-    def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
+    def counts(
+        self, server: RoundExchange, clients: Iterable[str], request: Estimate
+    ) -> tuple[tuple[str, ...], Totals | None]:
         """Who answered, and T: the sum of their counts; None if nobody tells."""
-        estimated = server.ask(clients, lambda _: ask, Estimated)
+        estimated = server.request(clients, lambda _: request, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not choose_labeler(self.config).cooperative:
             return tuple(estimated), None
@@ -65,23 +67,25 @@ class PlainSums:
         rows = bounded.counts(server, sent) if self.config.sharing.bounded else list(sent.values())
         return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
 
-    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> tuple[tuple[str, ...], Values]:
+    def adaptation(
+        self, server: RoundExchange, clients: Iterable[str], request: Adapt
+    ) -> tuple[tuple[str, ...], Values]:
         """Who replied to a step of the priors, and the sum over them."""
-        adapted = server.ask(clients, lambda _: ask, Adapted)
+        adapted = server.request(clients, lambda _: request, Adapted)
         server.let_out("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
         rows = bounded.sums(server, sums) if self.config.sharing.bounded else list(sums.values())
         return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
 
-    def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
+    def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
         """The average of what the clients share, weighted with the images they trained on (Eq. 4)."""
         chosen = tuple(clients)
-        trained = server.ask(chosen, ask, Trained)
+        trained = server.request(chosen, request, Trained)
         if any(reply.shared for reply in trained.values()):
             server.let_out("prompts", trained)
         checks = {client: Checks(*reply.checks) for client, reply in trained.items() if reply.checks}
         if self.config.sharing.bounded:
-            trained = bounded.updates(server, trained, ask(chosen[0]).shared)
+            trained = bounded.updates(server, trained, request(chosen[0]).shared)
         worked = [reply for reply in trained.values() if reply.examples]
         weights = [reply.examples for reply in worked]
         mean = robust_mean(self.config.sharing.robust, [r.shared for r in worked], weights) if worked else None
@@ -119,20 +123,22 @@ class Spoilt(Exception):
 
 
 @dataclass(frozen=True)
-class SecureSums:
+class SecureAggregator:
     """The server learns sums, and who is in them."""
 
     config: RunConfig
 
-    def counts(self, server: Asking, clients: Iterable[str], ask: Estimate) -> tuple[tuple[str, ...], Totals | None]:
+    def counts(
+        self, server: RoundExchange, clients: Iterable[str], request: Estimate
+    ) -> tuple[tuple[str, ...], Totals | None]:
         """Who is in the sum, and T; where no counts are shared, there is nothing to hide."""
         if not choose_labeler(self.config).cooperative:
-            return PlainSums(self.config).counts(server, clients, ask)
-        bare = self._counts(server, tuple(clients), lambda peers: Estimate(ask.round, ask.shared, peers))
+            return PlainAggregator(self.config).counts(server, clients, request)
+        bare = self._counts(server, tuple(clients), lambda peers: Estimate(request.round, request.shared, peers))
         server.let_out("counts", bare.clients, bare.share)
         return bare.clients, totals_of(bare.total)
 
-    def _counts(self, server: Asking, clients: tuple[str, ...], question: Question) -> Bare:
+    def _counts(self, server: RoundExchange, clients: tuple[str, ...], question: Question) -> Bare:
         """If masks do not come off, once more without whose they are: nothing was learnt, and counting changes nothing.
 
         Each time somebody is left out, so this ends.
@@ -143,32 +149,34 @@ class SecureSums:
             self._leave_out(server, clients, spoilt)
         return self._counts(server, server.still_in(clients), question)
 
-    def adaptation(self, server: Asking, clients: Iterable[str], ask: Adapt) -> tuple[tuple[str, ...], Values]:
+    def adaptation(
+        self, server: RoundExchange, clients: Iterable[str], request: Adapt
+    ) -> tuple[tuple[str, ...], Values]:
         """Who is in the sum of a step of the priors, and that sum."""
-        bare = self._counts(server, tuple(clients), lambda peers: replace(ask, peers=peers))
+        bare = self._counts(server, tuple(clients), lambda peers: replace(request, peers=peers))
         server.let_out("sums", bare.clients, bare.share)
         total, estimation = adapted_sums(bare.total), server.estimation
-        if estimation is not None and not self.config.privacy.noise:
-            step, settings = estimation.steps[ask.step], estimation.settings
-            images = estimation.images if bare.clients == ask.peers else None
+        if estimation is not None and not self.config.privacy.noise_multiplier:
+            step, settings = estimation.steps[request.step], estimation.settings
+            images = estimation.images if bare.clients == request.peers else None
             reason = invalid_sums(step, total, settings.classes, settings.width, images)
             if reason:
-                raise _hidden(ask.round, "Adapt", reason)
+                raise _hidden(request.round, "Adapt", reason)
         return bare.clients, total
 
-    def _leave_out(self, server: Asking, clients: tuple[str, ...], spoilt: Spoilt) -> None:
+    def _leave_out(self, server: RoundExchange, clients: tuple[str, ...], spoilt: Spoilt) -> None:
         server.leave_out(spoilt.reasons)
         enough = max(self.config.privacy.min_sites, min(server.federation.least, len(clients)))
         if len(server.still_in(clients)) < enough:
-            raise NoClientAnswered(f"round {server.report.round + 1}, step Unmask: {spoilt}") from spoilt
+            raise NoClientReplied(f"round {server.report.round + 1}, step Unmask: {spoilt}") from spoilt
 
-    def training(self, server: Asking, clients: Iterable[str], ask: Callable[[str], Train]) -> TrainingSum:
+    def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
         """The average over all who are in the sum (Eq. 4), and their mean loss.
 
         If masks do not come off there is no average: all have trained, and to train again would start from there.
         """
         chosen = tuple(clients)
-        round, shared = server.report.round, ask(chosen[0]).shared
+        round, shared = server.report.round, request(chosen[0]).shared
         try:
             bare = _Session(server, self.config).sum(chosen, lambda peers: Train(round, shared, peers=peers))
         except Spoilt as spoilt:
@@ -178,18 +186,20 @@ class SecureSums:
             server.let_out("prompts", bare.clients, bare.share)
         try:
             return training_sum(bare.total, shared, bare.clients)
-        except Nonsense as error:
+        except InvalidMaskedUpdate as error:
             raise _hidden(round, "Train", str(error)) from error
 
 
-def _hidden(round: int, step: str, why: str) -> NoClientAnswered:
-    return NoClientAnswered(f"round {round + 1}, step {step}: {why}; a client sent rubbish, and secure sums hide which")
+def _hidden(round: int, step: str, why: str) -> NoClientReplied:
+    return NoClientReplied(
+        f"round {round + 1}, step {step}: {why}; a client sent rubbish, and secure aggregation hide which"
+    )
 
 
 class _Session:
     """One sum. It has keys of its own, because those of clients that get lost are laid open."""
 
-    def __init__(self, server: Asking, config: RunConfig):
+    def __init__(self, server: RoundExchange, config: RunConfig):
         self.server, self.privacy = server, config.privacy
         self.round, self.name = server.report.round, os.urandom(NAME)
         self.vouchers: Mapping[str, bytes] = {}
@@ -199,13 +209,13 @@ class _Session:
         keys = self._keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._sealed(keys, enough)
-        ask = question(tuple(sealed))
-        masked = self._masked(ask, enough)
-        total = self._without_masks(keys, sealed, masked, digest(ask))
+        request = question(tuple(sealed))
+        masked = self._masked(request, enough)
+        total = self._without_masks(keys, sealed, masked, digest(request))
         return Bare(total, tuple(masked), len(masked) / len(sealed))
 
     def _keys(self, clients: Iterable[str]) -> dict[str, bytes]:
-        introduced = self.server.ask(clients, lambda _: Introduce(self.round, self.name), Introduced)
+        introduced = self.server.request(clients, lambda _: Introduce(self.round, self.name), Introduced)
         first = {reply.keys: client for client, reply in reversed(introduced.items())}
         again = [client for client, reply in introduced.items() if first[reply.keys] != client]
         for client in again:
@@ -217,20 +227,22 @@ class _Session:
 
     def _sealed(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
         """Each client's shares of its secrets, one for each."""
-        shared_out = self.server.ask(keys, lambda _: ShareOut(self.round, self.name, keys, self.vouchers), SharedOut)
+        shared_out = self.server.request(
+            keys, lambda _: ShareOut(self.round, self.name, keys, self.vouchers), SharedOut
+        )
         self._refuse_few(shared_out, enough, "ShareOut")
         return {client: reply.sealed for client, reply in shared_out.items()}
 
-    def _masked(self, ask: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
+    def _masked(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
         answers: Mapping[str, Adapted | Estimated | Trained]
-        if isinstance(ask, Estimate):
-            answers = self.server.ask(ask.peers, lambda _: ask, Estimated)
-        elif isinstance(ask, Adapt):
-            answers = self.server.ask(ask.peers, lambda _: ask, Adapted)
+        if isinstance(request, Estimate):
+            answers = self.server.request(request.peers, lambda _: request, Estimated)
+        elif isinstance(request, Adapt):
+            answers = self.server.request(request.peers, lambda _: request, Adapted)
         else:
-            answers = self.server.ask(ask.peers, lambda _: ask, Trained)
+            answers = self.server.request(request.peers, lambda _: request, Trained)
         masked = {client: reply.masked for client, reply in answers.items() if reply.masked is not None}
-        self._refuse_few(masked, enough, type(ask).__name__)
+        self._refuse_few(masked, enough, type(request).__name__)
         return masked
 
     def _without_masks(
@@ -244,7 +256,7 @@ class _Session:
 
         lost = tuple(client for client in sealed if client not in masked)
         enough = needed(len(keys), self.privacy.threshold)
-        helped = self.server.ask(masked, lambda client: self._unmask(client, tuple(masked), lost, sealed), Unmasked)
+        helped = self.server.request(masked, lambda client: self._unmask(client, tuple(masked), lost, sealed), Unmasked)
         self._refuse_few(helped, enough, "Unmask")
         total = MaskedSum(self.name, keys, masked, lost, question, enough)
         try:
@@ -263,9 +275,9 @@ class _Session:
 
     def _refuse_few(self, clients: Collection[str], enough: int, step: str) -> None:
         if len(clients) < enough:
-            raise NoClientAnswered(
+            raise NoClientReplied(
                 f"round {self.round + 1}, step {step}: {counted(len(clients), 'client')} answered, "
-                f"but a secure sum takes {enough} (privacy.min_sites, privacy.threshold){self._left_out()}"
+                f"but a secure aggregation takes {enough} (privacy.min_sites, privacy.threshold){self._left_out()}"
             )
 
     def _left_out(self) -> str:

@@ -15,7 +15,7 @@ from ..errors import DataError
 from .dataset import clean
 
 
-def read_shares(file: Path) -> dict[str, Any]:
+def read_class_prior(file: Path) -> dict[str, Any]:
     """Class -> share, of JSON {class: share} or of a table `class,share`; the numbers are not looked at yet."""
     if not file.is_file():
         raise DataError(f"{file}: there is no such file of shares")
@@ -49,7 +49,7 @@ def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return shares
 
 
-def mix_of(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
+def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
     """One share for each class, (C,), made to add up to 1; `origin` says in the message where they came from."""
     shares = {clean(str(name)): share for name, share in given.items()}
     for name in shares:
@@ -60,10 +60,10 @@ def mix_of(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> Flo
     missing = [name for name in classes if name not in shares]
     if missing:
         raise DataError(f"{origin}: has no share for {missing[0]!r}; every class needs one, 0 if it does not occur")
-    mix = np.array([_share(shares[name], name, origin) for name in classes])
-    if not mix.any():
+    class_prior = np.array([_share(shares[name], name, origin) for name in classes])
+    if not class_prior.any():
         raise DataError(f"{origin}: all shares are 0; at least one class must occur")
-    scaled = mix / mix.max()  # first, so that no sum is too large
+    scaled = class_prior / class_prior.max()  # first, so that no sum is too large
     shares_above_0 = np.maximum(scaled / scaled.sum(), np.finfo(np.float64).tiny)
     normed: FloatArray = shares_above_0 / shares_above_0.sum()
     return normed

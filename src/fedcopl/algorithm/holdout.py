@@ -36,7 +36,7 @@ class Evidence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GuardVerdict:
+class HoldoutVerdict:
     """What the guard found, and by which numbers."""
 
     harm: Harm
@@ -46,31 +46,31 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
-class GuardMemory:
+class HoldoutMemory:
     """What a site's guard remembers between rounds. Never sent."""
 
     trusted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: where all began
     standing: FloatArray | None = None  # what it says about the exam, (n, C), until the exam changes
-    caution: float = 1.0  # factor on the learning rate
-    arrival: GuardVerdict | None = None  # on the last average that came
-    training: GuardVerdict | None = None  # on the last round's own training
+    lr_factor: float = 1.0  # factor on the learning rate
+    arrival: HoldoutVerdict | None = None  # on the last average that came
+    training: HoldoutVerdict | None = None  # on the last round's own training
     gave_up: bool = False  # at the end the model contradicted most of the site's first sure answers
 
 
-def at_even_distances(count: int, most: int) -> IntArray:
+def evenly_spaced(count: int, most: int) -> IntArray:
     """Numbers from 0 to count - 1, all of them or so many.
 
-    >>> at_even_distances(3, 5).tolist(), at_even_distances(9, 5).tolist()
+    >>> evenly_spaced(3, 5).tolist(), evenly_spaced(9, 5).tolist()
     ([0, 1, 2], [0, 2, 4, 6, 8])
     """
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.int64))
 
 
-def held_out(images: int, share: float) -> BoolArray:
+def holdout(images: int, share: float) -> BoolArray:
     """Which images are for the exam, (n,): at even distances, so that images sorted by class are all represented."""
     passed = np.floor(np.arange(images + 1) * share + 1e-9)
-    exam: BoolArray = np.diff(passed) > 0
-    return exam
+    test_set: BoolArray = np.diff(passed) > 0
+    return test_set
 
 
 def evidence(log_probs: FloatArray, key: IntArray) -> Evidence:
@@ -79,20 +79,20 @@ def evidence(log_probs: FloatArray, key: IntArray) -> Evidence:
     return Evidence(float(len(key)), float(loss), float((log_probs.argmax(axis=1) == key).sum()))
 
 
-def judge(before: FloatArray, after: FloatArray, key: IntArray) -> GuardVerdict:
+def judge(before: FloatArray, after: FloatArray, key: IntArray) -> HoldoutVerdict:
     """Whether a model that says `after` is worse than the one that said `before`, both (n, C), n > 0."""
     old = evidence(before, key)
     if not np.isfinite(after).all():
-        return GuardVerdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
+        return HoldoutVerdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
     new, shift = evidence(after, key), mix_shift(before, after)
-    return GuardVerdict(_harm(old, new, shift), old, new, shift)
+    return HoldoutVerdict(_harm(old, new, shift), old, new, shift)
 
 
-def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> GuardVerdict:
+def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> HoldoutVerdict:
     """The same, and whether what was trained on can be learnt at all."""
     verdict = judge(before, after, key)
     if not verdict.harm and verdict.after.agreed < FEWEST_AGREE * verdict.after.images:
-        return GuardVerdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
+        return HoldoutVerdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
     return verdict
 
 
@@ -112,14 +112,14 @@ def is_against_priors(believed: FloatArray, answers: IntArray) -> bool:
 
 
 def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
-    if is_less_sure(old, new):
+    if is_less_confident(old, new):
         return "less sure"
     if new.agreed < old.agreed - max(1.0, MOST_CONTRADICTED * old.images):
         return "other answers"
     return "other mix" if shift > MOST_SHIFTED else ""
 
 
-def is_less_sure(old: Evidence, new: Evidence) -> bool:
+def is_less_confident(old: Evidence, new: Evidence) -> bool:
     """Of one site, or of all sites together."""
     return not new.loss <= old.loss + SLACK * old.images
 
@@ -132,10 +132,10 @@ def rise(old: Evidence, new: Evidence) -> float:
 def mix_shift(before: FloatArray, after: FloatArray) -> float:
     """Total variation between the shares of the classes answered: 0 the same mix, 1 nothing in common."""
     classes = before.shape[1]
-    mixes = [np.bincount(said.argmax(axis=1), minlength=classes) / len(said) for said in (before, after)]
-    return float(np.abs(mixes[0] - mixes[1]).sum() / 2)
+    class_priors = [np.bincount(said.argmax(axis=1), minlength=classes) / len(said) for said in (before, after)]
+    return float(np.abs(class_priors[0] - class_priors[1]).sum() / 2)
 
 
-def next_caution(caution: float, harmed: bool) -> float:
+def next_lr_factor(lr_factor: float, harmed: bool) -> float:
     """The factor on a site's learning rate: halved by a round that harmed, regained in four that did not."""
-    return caution * SLOWER if harmed else min(caution * RECOVERS, 1.0)
+    return lr_factor * SLOWER if harmed else min(lr_factor * RECOVERS, 1.0)

@@ -1,0 +1,271 @@
+"""The client's side: what it lets out of its numbers, with noise or under masks, and its part in secure aggregation."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import RunConfig
+from ..errors import CannotReply
+from ..messages import (
+    Adapt,
+    Adapted,
+    Estimate,
+    Estimated,
+    Evaluate,
+    Introduce,
+    Introduced,
+    KeyRequest,
+    Reply,
+    Request,
+    Select,
+    SharedOut,
+    ShareOut,
+    Train,
+    Trained,
+    Unmask,
+    Unmasked,
+    digest,
+)
+from .mask_session import Session, needed
+from .masked_layout import (
+    COUNT_BITS,
+    NO_CHECKS,
+    PROMPT_BITS,
+    Training,
+    Values,
+    Words,
+    adapted_words,
+    count_words,
+    flat,
+    shaped,
+    training_words,
+)
+from .noise import noised
+
+SummedAsk = Adapt | Estimate | Train
+"""A question whose answers are added up."""
+SHORTEST_SECRET = 16  # bytes
+FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
+
+
+@dataclass(frozen=True)
+class NoisyQueries:
+    """The answer with noise that a client gave in a round. Asked the same again, it says the same again."""
+
+    round: int
+    question: str  # its digest
+    values: bytes
+
+    def to_bytes(self) -> bytes:
+        return f"{self.round} {self.question}\n".encode() + self.values
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "NoisyQueries":
+        """What `to_bytes` was given."""
+        head, values = stored.split(b"\n", 1)
+        round, question = head.decode().split()
+        return cls(int(round), question, values)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What a client keeps for the sake of privacy. Never sent."""
+
+    session: Session | None = None  # the secure aggregation that is under way
+    spent: tuple[bytes, ...] = ()  # keys of sums whose masks it has helped to take off: never again
+    history: str = ""  # digest of all questions that its numbers depend on, where it adds noise
+    let_out: Mapping[str, NoisyQueries] = field(
+        default_factory=dict
+    )  # by kind of question, where it adds all of the noise
+
+
+@dataclass(frozen=True)
+class PrivateReplies:
+    """How a client tells its numbers, by the settings of the run and a secret of its own."""
+
+    config: RunConfig
+    secret: bytes = b""  # noise is drawn from it: whoever knows it can take the noise off
+    repeatable: bool = (
+        False  # a simulation: a round that is played again has the same noise, also in secure aggregation
+    )
+
+    def remember(self, request: Request, secrets: Secrets) -> Secrets:
+        """Take note of a question: the same ones get the same noise, so that asking again tells nothing new."""
+        if isinstance(request, Evaluate):  # whatever sum was under way is over, and went on without this client
+            secrets = replace(secrets, session=None)
+        if not self.config.privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Select | Train):
+            return secrets
+        if not isinstance(request, Select):
+            self._refuse_more(request, secrets)
+        before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
+        return replace(secrets, history=sha256(f"{before} {digest(request)}".encode()).hexdigest())
+
+    def _refuse_more(self, request: SummedAsk, secrets: Secrets) -> None:
+        """CannotReply where one more answer would tell more than the account of the run knows of."""
+        config, kind, number = self.config, kind_of(request), request.round + 1
+        if request.round >= config.rounds:
+            raise CannotReply(f"asked to {kind} in round {number}, but the run has {config.rounds}")
+        if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
+            raise CannotReply(f"asked to {kind} in round {number}, which has no refresh")
+        before = secrets.let_out.get(kind)
+        if before and before.round >= request.round and before.question != digest(request):
+            raise CannotReply(
+                f"asked to {kind} in round {number}, but has answered another such question in round "
+                f"{before.round + 1}: with noise there is one answer a round"
+            )
+
+    def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
+        """The class counts u_k, as the server gets them."""
+        privacy, values = self.config.privacy, counts.astype(np.float64)
+        again = said_before(request, secrets)
+        if again is not None:
+            return Estimated(np.frombuffer(again, np.int64)), secrets
+        if privacy.noise_multiplier:
+            values = self._noised(values, privacy.count_clip, COUNT_BITS, request, secrets)
+        if not privacy.secure_aggregation:
+            noised = np.rint(values).astype(np.int64)
+            return Estimated(noised), self._remember_saying(request, noised.tobytes(), secrets)
+        masked, secrets = self._masked(request, secrets, lambda clients: count_words(values, clients))
+        return Estimated(None, masked), secrets
+
+    def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
+        """The sums for the priors, as the server gets them; with noise the estimation asks for the logit bias only."""
+        privacy, again = self.config.privacy, said_before(request, secrets)
+        if again is not None:
+            return Adapted(np.frombuffer(again, np.float64)), secrets
+        values = (
+            self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets) if privacy.noise_multiplier else sums
+        )
+        if not privacy.secure_aggregation:
+            return Adapted(values), self._remember_saying(request, values.tobytes(), secrets)
+        masked, secrets = self._masked(request, secrets, lambda clients: adapted_words(values, clients))
+        return Adapted(None, masked), secrets
+
+    def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
+        """The prompts after training, as the server gets them."""
+        again = said_before(request, secrets)
+        if again is not None:
+            values = np.frombuffer(again, np.float32).astype(np.float64)
+            return Trained(shaped(values, request.shared), 1, math.nan), secrets
+        disclosed = (
+            self._training_noised(training, request, secrets) if self.config.privacy.noise_multiplier else training
+        )
+        if not self.config.privacy.secure_aggregation:
+            shared = disclosed.shared if disclosed is training else shaped(flat(disclosed.shared), request.shared)
+            values = flat(shared).astype(np.float32)
+            checked = disclosed is training and disclosed.checks != NO_CHECKS
+            checks = tuple(disclosed.checks) if checked else ()
+            trained = Trained(shared, disclosed.examples, disclosed.loss, checks=checks)
+            return trained, self._remember_saying(request, values.tobytes(), secrets)
+        batch = self.config.train.batch
+        masked, secrets = self._masked(request, secrets, lambda clients: training_words(disclosed, batch, clients))
+        return Trained({}, 0, math.nan, masked), secrets
+
+    def _remember_saying(self, request: SummedAsk, values: bytes, secrets: Secrets) -> Secrets:
+        """What has noise on it is said once a round; in a secure aggregation it is under other masks each time."""
+        if not self.config.privacy.noise_multiplier:
+            return secrets
+        said = NoisyQueries(request.round, digest(request), values)
+        return replace(secrets, let_out={**secrets.let_out, kind_of(request): said})
+
+    def _training_noised(self, training: Training, request: Train, secrets: Secrets) -> Training:
+        """What was sent, moved by the clipped change and by noise. All weigh the same: the weight would tell too."""
+        sent = flat(request.shared)
+        change = flat(training.shared) - sent
+        if not np.isfinite(change).all():
+            raise CannotReply("a prompt is not finite: training diverged, try a lower train.lr")
+        moved = self._noised(change, self.config.privacy.update_clip, PROMPT_BITS, request, secrets)
+        on_grid = np.ldexp(np.rint(np.ldexp(sent, PROMPT_BITS)), -PROMPT_BITS)
+        wide = {
+            name: prompt.astype(np.float64) for name, prompt in request.shared.items()
+        }  # float32 would round the noise
+        return Training(shaped(on_grid + moved, wide), 1, math.nan)
+
+    def _noised(self, values: Values, clip: float, bits: int, request: SummedAsk, secrets: Secrets) -> Values:
+        """Clipped values with noise; in a secure aggregation each of the clients adds its part of it."""
+        from .masking import WordStream, derived  # brings cryptography, which is an extra
+
+        if len(self.secret) < SHORTEST_SECRET:
+            raise CannotReply("noise is switched on, but this client has no secret to draw it from")
+        sigma = self.config.privacy.noise_multiplier * clip / math.sqrt(max(len(request.peers), 1))
+        if math.ldexp(sigma, bits) < FEWEST_STEPS:
+            raise CannotReply(
+                "the noise is too small to be shared out: set a larger privacy.noise_multiplier or a larger clip"
+            )
+        label = (secrets.history, self._sum_of(secrets))
+        return noised(values, clip, sigma, bits, WordStream(derived(self.secret, "noise", *label)))
+
+    def _sum_of(self, secrets: Secrets) -> str:
+        """Label of the noise stream; equal noise in two sums would reveal in their difference who dropped out."""
+        return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
+
+    def _masked(self, request: SummedAsk, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
+        from .masking import mask
+
+        if secrets.session is None or not request.peers:
+            raise CannotReply("asked for its numbers openly, but privacy.secure_aggregation is switched on")
+        enough = self._enough(secrets.session)
+        masked, session = mask(secrets.session, words(len(request.peers)), request.peers, digest(request), enough)
+        return masked, replace(secrets, session=session)
+
+    def _enough(self, session: Session) -> int:
+        privacy = self.config.privacy
+        return max(needed(len(session.roster), privacy.threshold), privacy.min_sites)
+
+    def keys(self, request: KeyRequest, secrets: Secrets) -> tuple[Reply, Secrets]:
+        """Reply to the key requests of secure aggregation: new keys, secret shares, shares for unmasking."""
+        if not self.config.privacy.secure_aggregation:
+            raise CannotReply(f"asked to {type(request).__name__}, but privacy.secure_aggregation is not switched on")
+        match request:
+            case Introduce():
+                return self._introduce(request, secrets)
+            case ShareOut():
+                return self._share_out(request, self._session(request, secrets), secrets)
+            case Unmask():
+                return self._unmask(request, self._session(request, secrets), secrets)
+
+    def _introduce(self, request: Introduce, secrets: Secrets) -> tuple[Introduced, Secrets]:
+        from .masking import introduce, public_keys
+
+        session = introduce(request.session)
+        return Introduced(public_keys(session)), replace(secrets, session=session)
+
+    def _share_out(self, request: ShareOut, session: Session, secrets: Secrets) -> tuple[SharedOut, Secrets]:
+        from .masking import partition_dataset
+
+        few = self.config.privacy.min_sites
+        if len(request.keys) < few:
+            raise CannotReply(f"asked to take part in a sum of {len(request.keys)}; privacy.min_sites is {few}")
+        sealed, session = partition_dataset(
+            session, request.keys, needed(len(request.keys), self.config.privacy.threshold)
+        )
+        return SharedOut(sealed), replace(secrets, session=session)
+
+    def _unmask(self, request: Unmask, session: Session, secrets: Secrets) -> tuple[Unmasked, Secrets]:
+        from .masking import spending, unmask
+
+        spent = spending(session)
+        if spent in secrets.spent:
+            raise CannotReply("asked to take off the masks of a secure aggregation a second time")
+        shares = unmask(session, request.survivors, request.dropped, request.sealed, self._enough(session))
+        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent))
+
+    def _session(self, request: ShareOut | Unmask, secrets: Secrets) -> Session:
+        if secrets.session is None or secrets.session.name != request.session:
+            raise CannotReply("asked about a secure aggregation that is over, or to which it was not introduced")
+        return secrets.session
+
+
+def kind_of(request: SummedAsk) -> str:
+    """Of which there is one answer a round, where there is noise: each step of the priors is one of its own."""
+    return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
+
+
+def said_before(request: SummedAsk, secrets: Secrets) -> bytes | None:
+    """What it let out when it was asked this very question, whatever it has learnt of it since."""
+    before = secrets.let_out.get(kind_of(request))
+    return before.values if before and before.question == digest(request) else None
