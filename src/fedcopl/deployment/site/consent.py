@@ -111,8 +111,8 @@ class Consent:
             least, there = self.min_sites, privacy.min_sites
             yield f"this site wants sums of at least {counted(least, 'site')}, and privacy.min_sites is {there}"
         if self.min_noise > privacy.noise_multiplier:
-            there = privacy.noise_multiplier
-            yield f"this site wants privacy.noise_multiplier of at least {self.min_noise:g}, and the run has {there:g}"
+            given = privacy.noise_multiplier
+            yield f"this site wants privacy.noise_multiplier of at least {self.min_noise:g}, and the run has {given:g}"
 
 
 def _wants_features(config: RunConfig) -> bool:
