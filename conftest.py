@@ -47,8 +47,8 @@ LONGEST = (
     "tests/test_docs_site.py",
     "tests/deployment/test_server_process.py",
     "tests/simulation/test_truth.py",
-    "tests/predict/test_prior.py",
-    "tests/predict/test_export.py",
+    "tests/classifier/test_prior.py",
+    "tests/classifier/test_export.py",
     "tests/methods/test_other_models.py",
     "tests/review/test_review_browser.py",
     "tests/simulation/test_workers.py",
@@ -67,7 +67,7 @@ LONGEST = (
     "tests/run/test_cost_model.py",
     "experiments/tests/test_grid.py",
     "tests/api/test_federation.py",
-    "tests/predict/test_classifier.py",
+    "tests/classifier/test_classifier.py",
     "tests/cli/test_predict_command.py",
     "tests/cli/test_export_command.py",
     "tests/clip/test_siglip.py",
@@ -94,8 +94,8 @@ ONE_BY_ONE = {
 # Files which share what one of them has made or loaded: one core does them all.
 TOGETHER = {
     # Who writes ONNX loads a compiler first, which takes longer than to write.
-    "tests/predict/test_prior.py": "ONNX",
-    "tests/predict/test_export.py": "ONNX",
+    "tests/classifier/test_prior.py": "ONNX",
+    "tests/classifier/test_export.py": "ONNX",
     "tests/methods/test_other_models.py": "ONNX",
     # The same plain runs, of tests/few_sites.py.
     "tests/simulation/test_workers.py": "few sites",

@@ -7,7 +7,7 @@ import pytest
 
 from layers import MODULES, SOURCE
 
-SLOW = {"api.federation", "api.result", "predict.classifier"}  # they train
+SLOW = {"api.federation", "api.result", "classifier.predict"}  # they train
 EXAMPLES = sorted(
     ".".join(path.relative_to(SOURCE).with_suffix("").parts)
     for path in MODULES
@@ -20,7 +20,7 @@ WANTED = {  # what others build on
     "errors",
     "federation.transport",
     "methods.base",
-    "predict.classifier",
+    "classifier.predict",
     "run.record",
     "run.record_reader",
 }

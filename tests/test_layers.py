@@ -9,21 +9,21 @@ import pytest
 from layers import LEVEL, MODULES, SOURCE, imports, part_of
 
 ONLY = {  # packages from outside that only these parts may use
-    "torch": {"clip", "methods", "predict"},
+    "torch": {"clip", "methods", "classifier"},
     "flwr": {"deployment", "flower_app", "simulation"},
     "tokenizers": {"clip"},
-    "sklearn": {"data", "predict"},
+    "sklearn": {"data", "classifier"},
     "jinja2": {"report", "local_page"},
     "starlette": {"local_page", "review", "watch", "deployment"},  # the last: what a SuperLink of Flower's is made of
     "uvicorn": {"local_page"},
     "sqlite3": {"review"},
-    "onnx": {"predict"},
-    "onnxruntime": {"predict"},
+    "onnx": {"classifier"},
+    "onnxruntime": {"classifier"},
     "typer": {"cli"},
     "rich": {"cli", "progress"},
     "pydantic": {"config", "methods", "run", "deployment"},
     "threadpoolctl": {"clip"},
-    "filelock": {"run", "data", "predict"},
+    "filelock": {"run", "data", "classifier"},
     "cryptography": {"privacy", "deployment"},
     "dp_accounting": {"privacy"},
     "matplotlib": set(),

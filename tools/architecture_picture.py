@@ -29,7 +29,7 @@ GROUND = (
 COLOURS = {  # what a part is for: fill and edge
     "the algorithm": ("#e8f1fb", "#3a74b0", ("algorithm", "messages", "privacy", "federation")),
     "images and model": ("#eaf6ea", "#3f8a48", ("clip", "data", "methods")),
-    "a run": ("#fdf3e0", "#b07818", ("run", "simulation", "deployment", "flower_app", "predict")),
+    "a run": ("#fdf3e0", "#b07818", ("run", "simulation", "deployment", "flower_app", "classifier")),
     "for people": (
         "#f5ecf8",
         "#8a4f9e",
@@ -41,7 +41,7 @@ COLUMN = {  # where a box stands in its row: chosen by eye, so that no arrow is 
     "review": 3.1, "watch": 4.04,
     "doctor": 0, "api": 1, "flower_app": 3.15, "local_page": 4.04,
     "simulation": 2.64,
-    "predict": 1.66, "deployment": 2.55,
+    "classifier": 1.66, "deployment": 2.55,
     "progress": 1.01, "report": 4.04,
     "run": 2.2, "plugins": 4.04,
     "methods": 2.4,

@@ -15,7 +15,7 @@ LAYERS = [  # lowest first: a part imports only from layers below its own
     {"methods"},
     {"run", "plugins"},
     {"progress", "report"},
-    {"deployment", "predict"},
+    {"deployment", "classifier"},
     {"simulation"},
     {"api", "doctor", "flower_app", "local_page"},
     {"review", "watch"},

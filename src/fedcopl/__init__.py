@@ -11,10 +11,10 @@ from .errors import FedCoPLError
 if TYPE_CHECKING:
     __version__: str
     from .api import Federation, Result, Site, simulate
+    from .classifier import Classifier
     from .config import RunConfig
     from .config import load as load_config
     from .plugins import load_plugin
-    from .predict import Classifier
 
 __all__ = [
     "Classifier",
@@ -28,7 +28,7 @@ __all__ = [
     "simulate",
 ]
 LATE = {  # name -> module and name in it
-    "Classifier": ("predict", "Classifier"),
+    "Classifier": ("classifier", "Classifier"),
     "Federation": ("api", "Federation"),
     "Result": ("api", "Result"),
     "RunConfig": ("config", "RunConfig"),

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from classifier.small import digits
 from fedcopl import Classifier, Federation, RunConfig, Site, simulate
 from fedcopl.api.result import Result
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, RunFolderError
 from fedcopl.simulation.simulate import simulate as run_simulation
-from predict.small import digits
 
 QUICK = {"rounds": 1, "epochs": 1, "threads": 1}
 

@@ -3,8 +3,8 @@
 import os
 import signal
 
+from fedcopl.classifier.prediction_file import AnswerFile
 from fedcopl.cli import main
-from fedcopl.predict.answer_file import AnswerFile
 
 append, batches = AnswerFile.append, []
 

@@ -10,6 +10,7 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
+from classifier.small import digits
 from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
 from fedcopl.deployment.certificates import issue_certificates
@@ -18,7 +19,6 @@ from fedcopl.doctor.new_study import start_study
 from fedcopl.doctor.study import shared_between
 from fedcopl.errors import ConfigError
 from free_ports import closed_port
-from predict.small import digits
 
 
 @pytest.fixture

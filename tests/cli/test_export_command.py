@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from classifier.small import SITES, small_run
+from fedcopl.classifier import Classifier
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, ModelError, RunFolderError
-from fedcopl.predict import Classifier
 from fedcopl.simulation.simulate import simulate
-from predict.small import SITES, small_run
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_everyone(run, tmp_path):
 
 
 def test_mistakes_are_found_before_the_model_is_loaded(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.predict.loading.build_clip", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("fedcopl.classifier.loading.build_clip", lambda *_: pytest.fail("loaded"))
     (tmp_path / "client-1").mkdir()
     (tmp_path / "client-1" / "classifier.safetensors").touch()
     with pytest.raises(RunFolderError, match=r"client-1: is there already and not empty"):

@@ -7,8 +7,8 @@ from fedcopl.cli import app
 from fedcopl.errors import RunFolderError
 
 WORK = {  # command: the first work that it would do
-    "predict run.png -c run --out {}": "fedcopl.predict.loading.load",
-    "export run --out {}": "fedcopl.predict.loading.FinishedRun",
+    "predict run.png -c run --out {}": "fedcopl.classifier.loading.load",
+    "export run --out {}": "fedcopl.classifier.loading.FinishedRun",
     "report run --out {}": "fedcopl.run.reading.find_runs",
     "review run --client a --export {}": "fedcopl.review.images.open_gallery",
     "review run --client a --manifest {}": "fedcopl.review.images.open_gallery",

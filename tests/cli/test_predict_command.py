@@ -13,12 +13,12 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from classifier.small import digits, small_run
+from fedcopl.classifier import Classifier
+from fedcopl.classifier.prediction_file import BATCH
 from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
-from fedcopl.predict import Classifier
-from fedcopl.predict.answer_file import BATCH
-from predict.small import digits, small_run
 from ready_processes import ReadyProcess, ready_run
 from waiting import PATIENCE
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
+from fedcopl.classifier.predictions import NamedImages, batches, every_page
+from fedcopl.classifier.recipe import Recipe, TrainedOn, read_recipe
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
 from fedcopl.data.eight_bits import eight_bits
@@ -27,8 +29,6 @@ from fedcopl.data.overview import survey
 from fedcopl.data.reading import BadImage, ImageReading, Span, Window
 from fedcopl.deployment.site.running_site import SiteHome
 from fedcopl.errors import ConfigError
-from fedcopl.predict.answers import NamedImages, batches, every_page
-from fedcopl.predict.recipe import Recipe, TrainedOn, read_recipe
 from fedcopl.review.images import open_gallery
 from fedcopl.run.pseudo_labels import write_images, write_labels
 

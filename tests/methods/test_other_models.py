@@ -7,6 +7,8 @@ import torch
 from clip.tiny_open_clip import save_biomed, tiny_biomed
 from clip.tiny_siglip import save_siglip, tiny_siglip
 from fedcopl.algorithm.select import Selection
+from fedcopl.classifier.onnx_export import export_onnx
+from fedcopl.classifier.predict import Predictor
 from fedcopl.clip.device import Arithmetic
 from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
@@ -17,8 +19,6 @@ from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.movement import movement
 from fedcopl.methods.prompted_model import ImageSide, PromptedModel
-from fedcopl.predict.classifier import Predictor
-from fedcopl.predict.onnx_export import export_onnx
 from methods.toolbox import config_of
 
 CLASSES = ("cat", "small dog", "photo")

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from fedcopl.classifier import Classifier
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.errors import DataError, RunFolderError
-from fedcopl.predict import Classifier
 from fedcopl.review.cards import history
 from fedcopl.review.final_labels import with_final_labels
 from fedcopl.review.images import NOT_TRAINED, open_gallery

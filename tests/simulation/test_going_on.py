@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedcopl.classifier import load
 from fedcopl.config import RunConfig, override
 from fedcopl.data.dataset import Dataset
 from fedcopl.errors import ConfigError
-from fedcopl.predict import load
 from fedcopl.run.checkpoint import load_checkpoint
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.simulate import simulate

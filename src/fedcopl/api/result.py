@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..classifier.loading import FinishedRun, OwnImages
+from ..classifier.predict import Classifier
 from ..data.dataset import Dataset
 from ..errors import FedCoPLError, naming_arguments
 from ..plurals import counted
-from ..predict.classifier import Classifier
-from ..predict.loading import FinishedRun, OwnImages
 from ..run.record import ClientRecord, Outcome, round_to_plain
 
 

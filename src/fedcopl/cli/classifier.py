@@ -16,10 +16,10 @@ from ..files import check_output_file, check_output_folder
 from ..plurals import counted
 
 if TYPE_CHECKING:
-    from ..predict.label_images import Tally
+    from ..classifier.label_images import Tally
 if TYPE_CHECKING:
-    from ..predict.classifier import Classifier
-    from ..predict.loading import FinishedRun
+    from ..classifier.loading import FinishedRun
+    from ..classifier.predict import Classifier
 
 
 EVERY = 10_000  # images between two lines, where nobody looks at a terminal
@@ -74,10 +74,10 @@ def predict(
     """Label images. A run that was stopped goes on when the same command is given again."""
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
-    from ..predict.answer_file import choose_rows
-    from ..predict.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
-    from ..predict.loading import load
-    from ..predict.prior import IMAGES, WORDS, shares_for
+    from ..classifier.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
+    from ..classifier.loading import load
+    from ..classifier.prediction_file import choose_rows
+    from ..classifier.prior import IMAGES, WORDS, shares_for
 
     rows = choose_rows(out, form, top)
     refuse_missing(images)  # before the model is loaded
@@ -110,7 +110,7 @@ def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | No
 
 
 def _threshold_of(share: float, confidence: object, threshold: float | None) -> float:
-    from ..predict.recipe import Confidence
+    from ..classifier.recipe import Confidence
 
     if threshold is not None:
         raise DataError("--abstain-share and --abstain-below say the same thing in two ways: give one of them")
@@ -180,10 +180,10 @@ def export(
     if everyone and client is not None:
         raise ConfigError("--all exports every client; leave out --client")
     check_output_folder(out, new=not everyone)
-    from ..predict.export import export as write
-    from ..predict.loading import FinishedRun
-    from ..predict.onnx_export import onnx_libraries
-    from ..predict.prior import shares_for
+    from ..classifier.export import export as write
+    from ..classifier.loading import FinishedRun
+    from ..classifier.onnx_export import onnx_libraries
+    from ..classifier.prior import shares_for
     from ..run.folder import file_name
 
     if onnx:
@@ -209,7 +209,7 @@ def export(
 
 def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
     """With each one's threshold, where the run's images can still be read."""
-    from ..predict.loading import OwnImages
+    from ..classifier.loading import OwnImages
 
     try:
         images = OwnImages(opened)

@@ -9,7 +9,7 @@ import typer
 from .classifier import BackboneOption, ClientOption, Device, Folder
 
 if TYPE_CHECKING:
-    from ..predict.drift import DriftReport
+    from ..classifier.drift import DriftReport
 
 WORDS = {
     "mix": "the mix of classes is apart by",
@@ -30,9 +30,9 @@ def drift(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Tell without labels whether recent images differ from those of before, and whether a new run is worth it."""
-    from ..predict.drift import compare_streams
-    from ..predict.label_images import pictures_at, refuse_missing
-    from ..predict.loading import load
+    from ..classifier.drift import compare_streams
+    from ..classifier.label_images import pictures_at, refuse_missing
+    from ..classifier.loading import load
 
     refuse_missing([*before, *recent])  # what is wrong is said before the model is loaded
     loaded = load(classifier, client=client, backbone=backbone, device=device)

@@ -33,7 +33,7 @@ def with_final_labels(
 
 def _answers(gallery: StoredGallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
     """log p (n, C) of all images."""
-    from ..predict.loading import load  # brings torch, only where nobody has done this before
+    from ..classifier.loading import load  # brings torch, only where nobody has done this before
 
     predictor = load(folder, client=gallery.client).predictor
     transform = predictor.transform

@@ -14,13 +14,13 @@ from sklearn.base import is_classifier, is_regressor
 from sklearn.metrics import ConfusionMatrixDisplay, get_scorer
 from sklearn.utils.validation import check_is_fitted
 
+from classifier.small import SITES, digits, holdings, small_dataset, small_run
+from fedcopl.classifier import Classifier
+from fedcopl.classifier.loading import FinishedRun, OwnImages
 from fedcopl.clip.formats.hub import BUILT_IN
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS
-from fedcopl.predict import Classifier
-from fedcopl.predict.loading import FinishedRun, OwnImages
-from predict.small import SITES, digits, holdings, small_dataset, small_run
 
 
 @pytest.fixture(scope="module")

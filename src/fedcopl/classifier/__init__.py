@@ -1,7 +1,7 @@
 """A trained classifier in use: loaded, asked, exported."""
 
-from .answers import Answer
-from .classifier import Classifier
 from .loading import load
+from .predict import Classifier
+from .predictions import Answer
 
 __all__ = ["Answer", "Classifier", "load"]

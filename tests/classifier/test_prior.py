@@ -10,6 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
+from classifier.small import QUICK, SITES, digits, pictures, small_run
+from fedcopl.classifier import Classifier
+from fedcopl.classifier.export import write_card
+from fedcopl.classifier.loading import FinishedRun
+from fedcopl.classifier.predict import Predictor
+from fedcopl.classifier.prior import Prior, prior_from, shares_for
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
 from fedcopl.data.class_prior_file import class_prior_of, read_class_prior
@@ -18,16 +24,10 @@ from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.server import ServerState
-from fedcopl.predict import Classifier
-from fedcopl.predict.classifier import Predictor
-from fedcopl.predict.export import write_card
-from fedcopl.predict.loading import FinishedRun
-from fedcopl.predict.prior import Prior, prior_from, shares_for
 from fedcopl.priors.posterior import PosteriorModel, Prototypes
 from fedcopl.run.folder import PRIORS, RunFolder, class_prior_path
 from fedcopl.run.pseudo_labels import read_labels
 from fedcopl.simulation.simulate import simulate
-from predict.small import QUICK, SITES, digits, pictures, small_run
 
 EVEN, SKEWED = np.array([0.5, 0.5]), np.array([0.75, 0.25])
 BALANCED = PosteriorModel(EVEN, np.array([0.2, -0.2]))

@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
 from ..errors import ConfigError, RunFolderError
 from ..files import check_output_file, write_text
-from .answers import Answer, NamedImages
+from .predictions import Answer, NamedImages
 
 DIGITS = 6  # of a probability; the last bits may differ between machines
 FORMULA = frozenset("=+-@＝＋－＠")  # what a spreadsheet may take for the beginning of a formula

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedcopl.classifier import prediction_file as output
+from fedcopl.classifier.prediction_file import FORMULA, AnswerFile, CsvRows, JsonRows, choose_rows
+from fedcopl.classifier.predictions import Answer, NamedImages
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl.predict import answer_file as output
-from fedcopl.predict.answer_file import FORMULA, AnswerFile, CsvRows, JsonRows, choose_rows
-from fedcopl.predict.answers import Answer, NamedImages
 
 BATCH = 4
 ASKED = {"classifier": "x", "top": 1}

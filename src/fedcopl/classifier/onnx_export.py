@@ -19,7 +19,7 @@ from ..clip.formats.files import first_sentence
 from ..errors import ModelError
 from ..files import publish_bytes
 from ..rng import stream
-from .classifier import Predictor
+from .predict import Predictor
 from .prior import Prior
 
 LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # differences beyond which the file is not believed

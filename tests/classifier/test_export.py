@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
+from classifier.small import digits, small_run
+from fedcopl.classifier import Classifier, onnx_export
+from fedcopl.classifier.export import export, write_card
+from fedcopl.classifier.onnx_export import export_onnx
 from fedcopl.errors import FedCoPLError, ModelError, RunFolderError
-from fedcopl.predict import Classifier, onnx_export
-from fedcopl.predict.export import export, write_card
-from fedcopl.predict.onnx_export import export_onnx
-from predict.small import digits, small_run
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_no_path_of_this_machine_is_in_it(run, exported):
 
 
 def test_a_failed_export_leaves_nothing(north, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedcopl.predict.export.write_card", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedcopl.classifier.export.write_card", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         north.export(tmp_path / "classifier")
     assert list(tmp_path.iterdir()) == []
@@ -190,7 +190,7 @@ def test_a_method_that_leaves_torch_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_file_that_disagrees_is_not_written(north, as_onnx, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_convert", lambda predictor: deepcopy(as_onnx[1]))
-    monkeypatch.setattr("fedcopl.predict.onnx_export.LARGEST_LOGIT", 0.0)
+    monkeypatch.setattr("fedcopl.classifier.onnx_export.LARGEST_LOGIT", 0.0)
     with pytest.raises(ModelError, match="is not written: its logits differ"):
         export_onnx(north.predictor, north.recipe.classes, tmp_path / "x.onnx")
     assert not (tmp_path / "x.onnx").exists()

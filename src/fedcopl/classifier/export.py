@@ -20,8 +20,8 @@ from ..errors import RunFolderError
 from ..files import check_output_folder, publish_bytes, publish_text
 from ..plurals import counted
 from ..run.folder import SITE_PRIOR
-from .classifier import Classifier, Predictor
 from .onnx_export import Difference, export_onnx
+from .predict import Classifier, Predictor
 from .prior import PRIOR, Prior
 from .recipe import ARRAYS, BACKBONE, CONFIG, MIX, Recipe
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedcopl.classifier.recipe import Confidence, read_confidence
 from fedcopl.errors import DataError
-from fedcopl.predict.recipe import Confidence, read_confidence
 
 
 def of(*highest):

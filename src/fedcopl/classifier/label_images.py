@@ -8,9 +8,9 @@ from typing import Any, TextIO
 from ..data.dataset import Skipped
 from ..data.reading import ImageReading
 from ..errors import DataError
-from .answer_file import AnswerFile, AnswerRows
-from .answers import Answer, NamedImages, every_page
-from .classifier import Classifier, named_below
+from .predict import Classifier, named_below
+from .prediction_file import AnswerFile, AnswerRows
+from .predictions import Answer, NamedImages, every_page
 
 TallyProgress = Callable[["Tally"], None]
 

@@ -20,7 +20,7 @@ from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below,
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
-from .answers import Answer, AnswerBatch, NamedImages, answers, batches, every_page
+from .predictions import Answer, AnswerBatch, NamedImages, answers, batches, every_page
 from .prior import Prior
 from .recipe import MIX, SHARE, Confidence, Recipe
 

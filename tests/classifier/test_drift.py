@@ -7,13 +7,13 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from classifier.small import small_run
 from fedcopl.algorithm.stream_change import StreamChange
+from fedcopl.classifier.drift import DriftReport, compare_streams
+from fedcopl.classifier.predict import Classifier
+from fedcopl.classifier.predictions import NamedImages
 from fedcopl.cli import app
 from fedcopl.errors import DataError
-from fedcopl.predict.answers import NamedImages
-from fedcopl.predict.classifier import Classifier
-from fedcopl.predict.drift import DriftReport, compare_streams
-from predict.small import small_run
 from small_digits import all_digits
 
 

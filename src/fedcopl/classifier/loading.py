@@ -28,7 +28,7 @@ from ..run.folder import PRIORS, class_prior_path, file_name
 from ..run.progress_reporter import SilentReporter
 from ..run.reading import read_finished
 from ..run.record import ClientRecord
-from .classifier import Classifier, Predictor
+from .predict import Classifier, Predictor
 from .prior import NUMBERS, PRIOR, Prior, prior_from
 from .recipe import (
     ARRAYS,

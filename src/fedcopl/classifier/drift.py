@@ -10,8 +10,8 @@ from ..algorithm.stream_change import SeenImages, StreamChange, classes_moved, s
 from ..errors import DataError
 from ..plurals import counted
 from ..rng import stream
-from .answers import NamedImages
-from .classifier import Classifier
+from .predict import Classifier
+from .predictions import NamedImages
 
 FEWEST = 30  # images on each side: with fewer nothing can be told from chance
 MOVED = 5  # classes to name
