@@ -42,7 +42,7 @@ dataset = replace(digits, train=train, test=test, clients=tuple(f"client-{number
 settings = {"rounds": 1, "train": {"epochs": 1}, "data": {"partition": "natural"}}
 with tempfile.TemporaryDirectory() as folder:
     config = RunConfig.from_mapping(settings, "benchmark")
-    [round] = simulate(config, Path(folder) / "run", dataset=dataset, workers=workers, watcher=clock).rounds
+    [round] = simulate(config, Path(folder) / "run", dataset=dataset, workers=workers, progress=clock).rounds
 peaks = [resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
 print(json.dumps({"seconds": sum(round.seconds_of.values()) / round.examples, "round": clock.took, "peak": peaks[0],
                   "peak of a worker": peaks[1]}))

@@ -77,7 +77,7 @@ def play(method: str, backbone: str, dataset: Dataset, folder: Path) -> Outcome:
     pairs = [*SETTINGS, f"model.backbone={backbone}", f"method={method}"]
     config = RunConfig.from_mapping(override({}, pairs), "demo-photos")
     with watch(config.rounds) as watcher:
-        outcome = simulate(config, folder, resume=folder.exists(), watcher=watcher, dataset=dataset)
+        outcome = simulate(config, folder, resume=folder.exists(), progress=watcher, dataset=dataset)
     write_report(folder)
     return outcome
 

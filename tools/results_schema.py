@@ -93,11 +93,11 @@ from pathlib import Path
 from fedcopl.run.record_reader import read_outcome
 
 reading = read_outcome(json.loads(Path("runs/demo/results.json").read_text()))
-print(reading.outcome.final.macro, reading.complaints)
+print(reading.outcome.final.macro, reading.errors)
 ```
 
-`read_outcome` reads every version and never fails: what is missing is unknown (None, or empty), what is damaged is
-left out and named in `complaints`, as in `rounds[3].loss is 'high'`. `fedcopl.run.reading.read_finished(folder)`
+`read_outcome` never fails: missing keys get their defaults (None or empty), invalid values are
+left out and named in `errors`, as in `rounds[3].loss is 'high'`. `fedcopl.run.reading.read_finished(folder)`
 takes a folder and refuses what is damaged in one line. In Python, `simulate(...).outcome` and
 `Federation(...).fit().outcome` are of the same [types](api.md).
 

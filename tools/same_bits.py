@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 SMALL = "data.clients=3 rounds=2 train.epochs=1 labels.refresh_every=1 model.threads=1".split()
 CHOSEN = {
     "fedcopl": "",
@@ -49,7 +51,22 @@ UNLIKE = {
     "settings",
     "schema",
     "called",
+    "run_id",
 }  # differ without any harm
+
+
+RENAMED = {  # keys, folders and arrays of the old run that have another name in the new one
+    "guard": "holdout",
+    "loss_had": "loss_before",
+    "loss_came": "loss_after",
+    "average_harmed": "average_rejected",
+    "training_harmed": "training_rolled_back",
+    "too_doubtful": "low_confidence",
+    "average_undone": "average_rolled_back",
+    "believed_mix": "class_priors",
+    "mixes": "class_priors",
+    "site_mix": "site_class_prior",
+}
 
 
 def runs() -> dict[str, str]:
@@ -125,22 +142,27 @@ def differences(old: Path, new: Path) -> Iterator[str]:
             yield f"{name}: was not played"
             continue
         for file in sorted((old / name).rglob("*.safetensors")):
-            other = new / file.relative_to(old)
-            if file.name != "checkpoint.safetensors" and _bytes(file) != _bytes(other):
+            other = new.joinpath(*(RENAMED.get(part, part) for part in file.relative_to(old).parts))
+            if file.name != "checkpoint.safetensors" and _arrays(file) != _arrays(other):
                 yield f"{file.relative_to(old)}: other bytes"
         before, after = (json.loads((folder / name / "results.json").read_text()) for folder in (old, new))
         yield from _unlike(before, after, name)
 
 
-def _bytes(file: Path) -> bytes | None:
-    return file.read_bytes() if file.exists() else None
+def _arrays(file: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]] | None:
+    if not file.exists():
+        return None
+    with safe_open(file, framework="numpy") as opened:
+        arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    return {RENAMED.get(name, name): (str(a.dtype), a.shape, a.tobytes()) for name, a in arrays.items()}
 
 
 def _unlike(old: Any, new: Any, where: str) -> Iterator[str]:
     """What the old one says otherwise; what only the new one says is no difference."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old.keys() - UNLIKE:
-            yield from _unlike(old[key], new.get(key), f"{where}.{key}")
+            there = RENAMED.get(key, key)
+            yield from _unlike(old[key], new.get(there, new.get(key)), f"{where}.{key}")
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for number, (a, b) in enumerate(zip(old, new, strict=True)):
             yield from _unlike(a, b, f"{where}[{number}]")

@@ -28,7 +28,7 @@ from fedcopl_experiments.worker_process import main; main()
 """
 
 
-def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: ProgressReporter):
+def simulate(config: RunConfig, folder: Path, *, resume: bool, progress: ProgressReporter):
     assert resume
     with RunFolder(folder) as held:
         held.open(config, resume=resume)
@@ -36,12 +36,12 @@ def simulate(config: RunConfig, folder: Path, *, resume: bool, watcher: Progress
         with (folder.parent / "plays.txt").open("a") as file:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("FEDCOPL_WORKERS")
             file.write(f"{folder.name} {os.getpid()} {seen[0]} {seen[1]}\n")
-        watcher.started(config, 2, 0)
+        progress.started(config, 2, 0)
         print("a library says hello")  # must not be taken for an answer
         act = config.options.get("act", "behave")
         if not is_mended(config):
             ACTS[act](config, folder.parent)
-        watcher.round_done(RoundRecord(round=0))
+        progress.round_done(RoundRecord(round=0))
         outcome = outcome_of(config)
         held.write_text("checkpoint.safetensors", "large")
         held.write_json("results.json", to_plain(outcome))

@@ -197,7 +197,7 @@ def test_a_folder_of_another_run_is_not_used(tmp_path):
         folder.begin(config_of(2))
     outcome, _ = play(tmp_path, config_of(1))
     [message] = outcome.failed.values()
-    assert "was begun with other settings: seed is 2, not 1" in message
+    assert "was started with other settings: seed is 2, not 1" in message
 
 
 def test_threads_and_workers_where_the_settings_leave_them_open(tmp_path, monkeypatch):

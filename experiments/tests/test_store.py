@@ -1,7 +1,6 @@
 """The results store: whole or not at all, readable by plain SQL, refused with one line when it cannot be."""
 
 import csv
-import json
 import os
 import re
 import signal
@@ -21,7 +20,6 @@ from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl_experiments.store import FILE_NAME, ResultStore
 from stored_runs import failed, stored
 
-OLD_STORE = Path(__file__).parent / "store_of_version_0.1.sql"
 PAGE = Path(__file__).parents[2] / "docs" / "results-store.md"
 
 
@@ -109,48 +107,6 @@ def test_a_run_without_labels_is_kept(store):
     assert store.find("k1").outcome == outcome
     assert message(store, "SELECT final_macro FROM runs") == [(None,)]
     assert message(store, "SELECT DISTINCT metric FROM clients ORDER BY 1") == [("test",), ("train",)]
-
-
-# Stores of version 0.1 ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def old_store(store):
-    """As version 0.1 wrote it: a grid of one run, of two rounds, at scale smoke."""
-    store.path.parent.mkdir()
-    with closing(sqlite3.connect(store.path)) as database:
-        database.executescript(OLD_STORE.read_text(encoding="utf-8"))
-    return store
-
-
-def test_a_store_of_version_0_1_is_read(old_store):
-    [run] = old_store.runs()
-    [columns] = message(old_store, "SELECT zero_shot_macro, final_macro, best_macro, seconds FROM runs")
-    outcome = run.outcome
-    assert columns == (outcome.zero_shot.macro, outcome.final.macro, outcome.best.macro, outcome.seconds)
-    assert (outcome.shared, len(outcome.rounds), len(outcome.clients)) == (("visual",), 2, 2)
-    assert outcome.settings == run.settings
-    stored = json.loads(message(old_store, "SELECT results_json FROM runs")[0][0])
-    assert outcome.pseudo_label_accuracy == tuple(stored["pseudo_label_accuracy"])
-    assert [outcome.images_used, outcome.bytes_up, outcome.bytes_down] == [
-        stored[key] for key in ("images_used", "bytes_up", "bytes_down")
-    ]
-
-
-@pytest.mark.parametrize("table", ["settings", "versions", "rounds", "clients", "classes"])
-def test_the_rows_are_those_of_version_0_1(old_store, tmp_path, table):
-    again = ResultStore(tmp_path / "again" / FILE_NAME)
-    again.record(old_store.runs()[0])
-    before, now = ({row[:-1]: row[-1] for row in message(one, f"SELECT * FROM {table}")} for one in (old_store, again))
-    assert before.items() <= now.items()
-    new = {row[-1] for row in now.keys() - before.keys()}
-    assert new <= {"bytes_down", "examples", "participants", "kept_old_prompt"}  # what 0.1 did not write of a round
-
-
-def test_old_and_new_runs_stand_in_one_store(old_store):
-    old_store.record(stored())
-    assert [run.outcome.schema for run in old_store.runs()] == [1, 1]
-    old_store.export(old_store.path.with_name("all.csv"))
 
 
 # What a user may find instead of a store ------------------------------------------------------------------------------

@@ -223,8 +223,8 @@ class RunConfig(Section):
     """of every random stream: the partition, the first prompts, the order of images, who takes part"""
     rounds: int = Field(20, ge=1)
     """communication rounds, T"""
-    earlier: str = ""
-    """name and digest of the finished run that this one goes on from; `--from` writes it, see `docs/living-study.md`"""
+    previous_run: str = ""
+    """name and digest of the finished run that this one continues; `--from` sets it, see `docs/living-study.md`"""
     method: str = "fedcopl"
     """what is trained, shared and kept, see `fedcopl methods`"""
     labeler: str = "copl"

@@ -21,7 +21,7 @@ ARGUMENTS = {  # option of the command line -> what a caller in Python writes
     r"fedcopl run --out (.+?) --resume": r"fit or simulate with folder='\1', resume=True",
     "--resume": "resume=True",
     "--out": "folder",
-    "--from": "earlier=...",
+    "--from": "previous_run=...",
     "--client": "client=...",
     "--backbone": "backbone=...",
     "--workers 1": "workers=1",

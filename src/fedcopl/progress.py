@@ -20,8 +20,6 @@ from .messages import Request
 from .plurals import counted
 from .run.progress_reporter import ProgressReporter, SilentReporter
 from .run.record import RoundRecord
-from .run.rollback_text import rollback_text
-from .run.site_text import site_text
 
 STEPS = {
     "Adapt": "learning the priors",
@@ -194,9 +192,9 @@ def round_line(record: RoundRecord, rounds: int) -> str:
         parts.append(", ".join(["new labels", *_about_labels(record)]))
     if record.kept_old_prompt:
         parts.append("nothing to average: the old prompts stay")
-    parts += rollback_text(record)
+    parts += record.rollbacks()
     parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
-    parts += [f"{who}: {what}" for who, what in site_text(record)]
+    parts += [f"{who}: {what}" for who, what in record.site_notes()]
     return ", ".join(parts)
 
 

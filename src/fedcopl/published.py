@@ -1,11 +1,10 @@
 """Where the defaults differ from the paper."""
 
 import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from .config import RunConfig, by_full_name, override, read_settings, with_typed
+from .config import RunConfig, by_full_name, override
 
 AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "train.init": "random",
@@ -21,31 +20,18 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "priors.label_shift": False,
     "priors.prototypes": False,
 }
-"""Where the defaults differ from the paper: a start and steps that hold on any tower, a guard, bounds, and priors.
+"""The published values of all settings whose default differs: initialisation, SGD steps, holdout, bounds, priors.
 
-docs/as-published.md has every setting, with the paper's words and the authors' code; a test holds the two together.
+docs/as-published.md lists every setting with the paper's words and the authors' code; a test compares the two.
 """
 
 
-def load_written(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Settings as a run wrote them into its folder: all of them, so that what is missing is of an older version.
-
-    Version 0.1 knew no other way than the published one.
-    """
-    written = read_settings(path)
-    older = {} if "priors" in written else as_published()
-    whole = {
-        key: {**older.get(key, {}), **value} if isinstance(value, dict) else value for key, value in written.items()
-    }
-    return with_typed({**older, **whole}, overrides, str(path))
-
-
 def is_as_published(config: RunConfig) -> bool:
-    """Whether nothing is added to the paper; settings that the paper leaves to the experiment may be any."""
+    """Return whether all settings of `AS_PUBLISHED` have their published values."""
     settings = by_full_name(config.model_dump())
     return all(settings[name] == value for name, value in AS_PUBLISHED.items())
 
 
 def as_published() -> dict[str, Any]:
-    """The settings in which the paper differs from the defaults, in their sections."""
+    """Return the published settings that differ from the defaults, by section."""
     return override({}, [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()])

@@ -118,7 +118,7 @@ def test_errors_name_arguments_of_python(result, photos, tmp_path):
     with pytest.raises(RunFolderError) as taken:
         federation.fit(result.folder, progress=False)
     assert str(taken.value) == (
-        f"{result.folder}: holds a run already; add resume=True to go on with it, or choose another folder"
+        f"{result.folder}: already has a run; add resume=True to resume it, or choose another folder"
     )
     with pytest.raises(RunFolderError) as strange:
         federation.fit(photos, progress=False)
@@ -126,7 +126,7 @@ def test_errors_name_arguments_of_python(result, photos, tmp_path):
     (tmp_path / "settings.toml").write_text((result.folder / "settings.toml").read_text())
     with pytest.raises(RunFolderError) as unfinished:
         Result.load(tmp_path)
-    assert str(unfinished.value).endswith(f"go on with: fit or simulate with folder='{tmp_path}', resume=True")
+    assert str(unfinished.value).endswith(f"resume it with: fit or simulate with folder='{tmp_path}', resume=True")
     with pytest.raises(RunFolderError, match=r"choose another folder"):
         simulate(folder=result.folder, progress=False, **QUICK)
     with pytest.raises(ConfigError, match=r"has no client 'nort' \(north, south\); did you mean north"):

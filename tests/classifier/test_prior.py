@@ -105,14 +105,14 @@ def test_a_posterior_model_comes_back_from_its_arrays(model):
 
 
 WRONG_ARRAYS = {
-    "no mix": ({"site_mix": None}, "lack the array 'site_mix'"),
+    "no mix": ({"site_class_prior": None}, "lack the array 'site_class_prior'"),
     "another number of classes": (
         {"logit_bias": np.zeros(3)},
         r"'logit_bias' of the priors has the shape \(3,\), not \(2,\)",
     ),
     "other features": ({"totals": np.zeros((2, 7))}, r"'totals' of the priors has the shape \(2, 7\), not \(2, 2\)"),
     "two strengths": ({"strength": np.ones(2)}, r"'strength' of the priors has the shape \(2,\), not \(1,\)"),
-    "no shares": ({"site_mix": np.array([1.5, -0.5])}, "not positive shares that add up to 1"),
+    "no shares": ({"site_class_prior": np.array([1.5, -0.5])}, "not positive shares that add up to 1"),
     "not all": ({"class_prior": np.array([0.5, 0.4])}, "not positive shares that add up to 1"),
 }
 
@@ -131,7 +131,7 @@ def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
     RunFolder(tmp_path).write_prompts(server, {"a": knows, "../b": late, "c": ClientState()})
     assert set(load_file(tmp_path / PRIORS)) == set(FULL.to_arrays())
     assert {name: class_prior.tolist() for name, class_prior in load_file(class_prior_path(tmp_path, "a")).items()} == {
-        "site_mix": [0.75, 0.25]
+        "site_class_prior": [0.75, 0.25]
     }
     own = load_file(
         class_prior_path(tmp_path, "../b")
@@ -144,7 +144,7 @@ def test_a_run_answers_through_its_priors(run, north):
     images, _ = digits("test", 0, 20)
     pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
-    class_prior = load_file(class_prior_path(run, "north"))["site_mix"]
+    class_prior = load_file(class_prior_path(run, "north"))["site_class_prior"]
     wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.seen(pixels), class_prior)
     assert north.predict_log_proba(images) == pytest.approx(wanted, abs=1e-9)
     assert north.prior.class_prior.tolist() == class_prior.tolist()
@@ -164,8 +164,8 @@ def test_sites_that_differ_score_as_in_their_exams(run):
 def test_the_results_say_what_each_site_believes(run):
     """After the only round of this run that is what its classifiers go by."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
-    assert [list(row) for row in refresh.believed_mix] == [
-        load_file(class_prior_path(run, site.name))["site_mix"].tolist() for site in HOLDINGS
+    assert [list(row) for row in refresh.class_priors] == [
+        load_file(class_prior_path(run, site.name))["site_class_prior"].tolist() for site in HOLDINGS
     ]
 
 
@@ -187,8 +187,10 @@ def test_a_run_without_priors_answers_as_its_model(plain):
 
 def test_a_damaged_prior_is_one_clear_line(tmp_path):
     folder = small_run(tmp_path / "run", method="priors")
-    save_file({"site_mix": np.full(9, 1 / 9)}, class_prior_path(folder, "north"))
-    with pytest.raises(ModelError, match=r"north\.safetensors: the array 'site_mix' of the priors has the shape"):
+    save_file({"site_class_prior": np.full(9, 1 / 9)}, class_prior_path(folder, "north"))
+    with pytest.raises(
+        ModelError, match=r"north\.safetensors: the array 'site_class_prior' of the priors has the shape"
+    ):
         Classifier.load(folder, client="north", device="cpu")
 
 
@@ -243,7 +245,7 @@ def test_damaged_numbers(north, tmp_path, changes, message):
 def test_the_card_states_the_mix_by_name(north):
     shares = dict.fromkeys(CLASSES, 0.0) | {"seven": 3, "two": 1}
     classifier = north.with_prior(shares)
-    card = write_card(classifier.recipe, ["prior/site_mix"], None, classifier.prior)
+    card = write_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
     assert "    seven   75.00%\n" in card and "    two     25.00%\n" in card and "    one      0.00%\n" in card
     assert "So do the mix of classes above" in card.replace("\n", " ")
 

@@ -52,7 +52,7 @@ MISTAKES = {
     "no such classes": (["server", "--classes", "no.txt"], 3, "no.txt: there is no such list of classes"),
     "a wrong setting": ([*SERVER, "round=3"], 2, "round: unknown setting"),
     "no such method": ([*SERVER, "method=fedcop"], 2, "method: unknown method 'fedcop'"),
-    "a folder that is taken": ([*SERVER, "--out", "data"], 7, "data: holds files that are not a run's"),
+    "a folder that is taken": ([*SERVER, "--out", "data"], 7, "data: has files that do not belong to a run"),
     "an address with a port": (
         [*SERVER, "--address", "server.example:9092"],
         2,

@@ -74,7 +74,7 @@ class Stop(SilentReporter):
 
 def test_a_run_that_was_stopped_has_a_page_too(fedcopl, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        simulate(CONFIG, tmp_path / "run", watcher=Stop(), dataset=small_digits())
+        simulate(CONFIG, tmp_path / "run", progress=Stop(), dataset=small_digits())
     assert fedcopl("report", "run") == (0, "run/report.html\n", "")
     page = (tmp_path / "run/report.html").read_text(encoding="utf-8")
     assert "<b>Not finished:</b> 1 of 2" in page

@@ -97,7 +97,7 @@ def test_export_and_manifest(typed, run, tmp_path):
 
 MISTAKES = {
     "no such folder": (["nowhere"], 7, "fedcopl: nowhere: there is no such folder"),
-    "a folder that is no run": (["."], 7, "holds no labels"),
+    "a folder that is no run": (["."], 7, "has no labels"),
     "no such client": (["run", "--client", "x"], 7, "has no client x; its clients are: site"),
     "nothing to write down": (["run", "--manifest", "m.csv"], 3, "no image of the random sample is answered"),
     "no such port": (["run", "--port", "70000"], 2, "65535"),

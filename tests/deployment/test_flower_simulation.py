@@ -44,12 +44,12 @@ def test_a_run_that_ray_goes_on_with_ends_with_the_bits_of_one_process(tmp_path)
     config = on_images_below(tmp_path / "data")
     simulate(config, tmp_path / "alone")
     with pytest.raises(KeyboardInterrupt):
-        simulate(config, tmp_path / "ray", watcher=StopAfterOne())
+        simulate(config, tmp_path / "ray", progress=StopAfterOne())
     # A new refresh, training and evaluation of the last two rounds are Ray's; the states come from the checkpoint.
     on_flower.simulate_on_ray(config, tmp_path / "ray", resume=True)
     assert outcome(tmp_path / "ray") == outcome(tmp_path / "alone")
     assert not (tmp_path / "ray" / ".flower").exists()
-    with pytest.raises(RunFolderError, match="holds a run already"):
+    with pytest.raises(RunFolderError, match="already has a run"):
         on_flower.simulate_on_ray(config, tmp_path / "ray")
 
 

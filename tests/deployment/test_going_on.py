@@ -60,16 +60,16 @@ def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
     grid = LoopGrid({name: answering(site) for name, site in sites.items()})
     first = run_of_sites(grid, data, tmp_path / "first")
     second = run_of_sites(grid, data, tmp_path / "second", tmp_path / "first")
-    assert second.settings["earlier"].split()[0] == first.called != second.called
+    assert second.settings["previous_run"].split()[0] == first.run_id != second.run_id
     where = {"source": "folder", "path": str(data), "partition": "natural"}
     config = RunConfig.from_mapping({**SETTINGS, "data": where}, "test")
     simulate(config, tmp_path / "may")
-    simulate(config, tmp_path / "june", earlier=tmp_path / "may")
+    simulate(config, tmp_path / "june", previous_run=tmp_path / "may")
     assert (tmp_path / "second/prompts/server.safetensors").read_bytes() == (
         tmp_path / "june/prompts/server.safetensors"
     ).read_bytes()
     for name in sites:
-        own = tmp_path / name / "runs" / second.called / "prompts/clients" / f"{name}.safetensors"
+        own = tmp_path / name / "runs" / second.run_id / "prompts/clients" / f"{name}.safetensors"
         assert own.read_bytes() == (tmp_path / "june/prompts/clients" / f"{name}.safetensors").read_bytes()
     assert not [note for note in watcher.notes if "begins anew" in note]
 
@@ -78,7 +78,7 @@ def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
     grid = LoopGrid({"site-a": answering(sites["site-a"]), "site-b": answering(newcomer)})
     third = run_of_sites(grid, data, tmp_path / "third", tmp_path / "second")
     assert third.rounds[0].sites == ("site-a", "site-b")
-    assert f"this site was not in the run {second.called}: it begins anew" in watcher.notes
+    assert f"this site was not in the run {second.run_id}: it begins anew" in watcher.notes
 
 
 def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let_in(data, tmp_path):
@@ -98,6 +98,6 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let
 
 def test_who_agreed_to_settings_has_agreed_to_runs_that_go_on(tmp_path):
     (tmp_path / "agreed.toml").write_text("rounds = 3")
-    agreed, config = FileAgreement(tmp_path / "agreed.toml"), RunConfig(rounds=3, earlier="may 00")
+    agreed, config = FileAgreement(tmp_path / "agreed.toml"), RunConfig(rounds=3, previous_run="may 00")
     assert agreed.objection("june", config) is None
-    assert "rounds" in (agreed.objection("june", RunConfig(rounds=4, earlier="may 00")) or "")
+    assert "rounds" in (agreed.objection("june", RunConfig(rounds=4, previous_run="may 00")) or "")

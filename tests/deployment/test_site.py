@@ -365,7 +365,7 @@ def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp
     chosen = SiteState(tmp_path / "home/runs/run-1/state").state().selection
     assert chosen.label[chosen.index.tolist().index(0)] == 7
     answers.write_text("file,label\nother.png,seven\n")
-    with pytest.raises(DataError, match="says nothing about any of these images"):
+    with pytest.raises(DataError, match="labels none of these images"):
         RunningSite(home)
 
 

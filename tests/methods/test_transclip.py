@@ -12,7 +12,7 @@ from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 def test_nothing_is_trained_or_shared():
     assert floats_of("transclip") == ({}, {})
     method = choose_method(config_of("transclip"))
-    assert (method.trains, method.plays_once, method.answers_alone) == (False, True, True)
+    assert (method.trains, method.single_round, method.personal_without_training) == (False, True, True)
 
 
 def test_it_is_plain_clip_until_it_has_seen_the_sites_images():

@@ -74,7 +74,7 @@ class StopAfterOne(SilentReporter):
 def test_noise_is_the_same_after_a_stop(noised, tmp_path):
     results, folder = noised
     with pytest.raises(KeyboardInterrupt):
-        simulate(config_of(*BOTH), tmp_path / "run", watcher=StopAfterOne(), dataset=small_digits())
+        simulate(config_of(*BOTH), tmp_path / "run", progress=StopAfterOne(), dataset=small_digits())
     resumed = simulate(config_of(*BOTH), tmp_path / "run", resume=True, dataset=small_digits())
     assert resumed.privacy == results.privacy
     assert (prompts(tmp_path / "run")["visual"] == prompts(folder)["visual"]).all()

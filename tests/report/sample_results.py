@@ -1,4 +1,4 @@
-"""Runs that never were, as version 0.1 wrote them to results.json: what can be altered and then read."""
+"""Made-up runs in the format of results.json, which tests change and then read."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ KINDS = ("macro", "weighted", "global")
 def outcome_of(results: dict[str, Any]) -> Outcome:
     """The same as types; nothing of it may be damaged."""
     reading = read_outcome(results)
-    assert not reading.complaints
+    assert not reading.errors
     return reading.outcome
 
 
@@ -65,6 +65,8 @@ def sample_results(
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records),
         "seconds": records[-1]["seconds"],
+        "trains": config.method != "zeroshot",
+        "pools": config.method == "central",
         "shared": ["visual"],
         "classes": list(classes),
         "images_left_out": 0,
@@ -188,7 +190,9 @@ def of_sites(results: dict[str, Any]) -> dict[str, Any]:
     last = {kind: rounds[-1][kind] for kind in ("macro", "weighted", "round")}
     kept = ("name", "seed", "classes", "bytes_up", "bytes_down", "seconds", "settings")
     sites = [client["name"] for client in results["clients"]]
-    return {key: results[key] for key in kept} | {"sites": sites, "zero_shot": scores, "final": last, "rounds": rounds}
+    clients = [{"name": name} for name in sites]
+    measured = {"zero_shot": scores, "final": last, "rounds": rounds}
+    return {key: results[key] for key in kept} | {"sites": sites, "clients": clients, **measured}
 
 
 def write_run(folder: Path, results: dict[str, Any], name: str = "results.json") -> Path:

@@ -87,7 +87,7 @@ def test_every_experiment_says_what_ran():
     tree = page(unnamed)  # runs of one name are called by what ran, once
     assert column(tree, "experiment") == ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
     assert "what ran" not in rows(tree.one("section", id="result").one("table"))[0]
-    assert "what ran" not in render_comparison(pair())  # of version 0.1, which does not say it
+    assert "what ran" not in render_comparison(pair())
 
 
 def test_only_settings_that_differ_are_named():

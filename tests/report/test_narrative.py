@@ -60,7 +60,7 @@ def test_answers_through_priors_are_not_called_plain():
     plain = replace(outcome_of(results), trains=False)
     assert sentence(plain).startswith("Nothing was trained: these are plain CLIP's answers for 2 classes")
     assert "priors" not in label_story(plain).labelled
-    results["refreshes"][0]["believed_mix"] = [[0.5, 0.5], []]
+    results["refreshes"][0]["class_priors"] = [[0.5, 0.5], []]
     through = replace(outcome_of(results), trains=False)
     assert "these are plain CLIP's answers through priors that need no label for 2" in sentence(through)
     assert label_story(through).labelled.endswith("Both are read through the priors.")

@@ -72,7 +72,7 @@ def tiles(tree):
 
 
 def test_a_run_that_goes_on_says_from_which():
-    page = render(sample_outcome(settings={"earlier": "may 00ff"}), [])
+    page = render(sample_outcome(settings={"previous_run": "may 00ff"}), [])
     assert "It goes on from the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
     assert "goes on from" not in render(sample_outcome(), [])
 
@@ -112,7 +112,7 @@ SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)
 def test_what_is_broken_is_shown_or_refused(path, value):
     reading = read_outcome(put(SMALL, path, value))
     outcome = reading.outcome
-    if reading.complaints or not (outcome.rounds and outcome.classes and outcome.settings):
+    if reading.errors or not (outcome.rounds and outcome.classes and outcome.settings):
         return  # refused by `read_so_far`
     assert "</html>" in render(outcome, [])
     pair = [ComparedRun(Path("a"), outcome_of(SMALL)), ComparedRun(Path("b"), outcome)]
@@ -296,8 +296,8 @@ def with_mixes(**options):
     results = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1, **options)
     for client, train, true in zip(results["clients"], (30, 20), ([24, 6], [2, 18]), strict=True):
         client |= {"train": train} | ({"true_counts": true} if client["true_counts"] else {})
-    results["refreshes"][0]["believed_mix"] = [[0.5, 0.5], []]
-    results["refreshes"][1]["believed_mix"] = [[0.7, 0.3], [0.2, 0.8]]
+    results["refreshes"][0]["class_priors"] = [[0.5, 0.5], []]
+    results["refreshes"][1]["class_priors"] = [[0.7, 0.3], [0.2, 0.8]]
     return results
 
 
@@ -324,7 +324,7 @@ def test_believed_and_true_mix_side_by_side():
 
 def test_a_client_without_a_mix_and_a_run_without_labels():
     results = with_mixes(labelled=False)
-    results["refreshes"][1]["believed_mix"][0] = []
+    results["refreshes"][1]["class_priors"][0] = []
     tree = page(results).one("section", id="mix")
     assert [figure.one("h3").text for figure in tree.all("figure")] == ["Believed mix"]
     assert rows(tree.one("table"))[1:] == [
@@ -536,8 +536,8 @@ def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
     first = results["rounds"][0]
     for record in results["rounds"][1:]:
         record |= dict.fromkeys(KINDS) | {"clients": [], "recall": None}
-    for client in results["clients"]:
-        client["final"] = None
+    for client, accuracy in zip(results["clients"], first["clients"], strict=True):
+        client["final"] = accuracy
     tree = page(results)
     assert f"{percent(first['macro'])} round (1)" in tiles(tree)["Accuracy, macro"]
     assert rows(tree.one("section", id="clients").one("table"))[1][4] == percent(first["clients"][0])

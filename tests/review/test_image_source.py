@@ -136,7 +136,7 @@ def test_mistakes_are_one_sentence(tmp_path):
     make_run(tmp_path / "run")
     cases = {
         "there is no such folder": (tmp_path / "nowhere", None),
-        "holds no labels": (tmp_path, None),
+        "has no labels": (tmp_path, None),
         "has no client other; its clients are: site": (tmp_path / "run", "other"),
     }
     for message, (folder, client) in cases.items():

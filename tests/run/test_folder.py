@@ -85,13 +85,13 @@ def test_a_new_folder_gets_its_settings(tmp_path):
 def test_a_taken_folder_is_not_overwritten(tmp_path):
     with RunFolder(tmp_path) as folder:
         folder.begin(RunConfig())
-        with pytest.raises(RunFolderError, match="holds a run already; add --resume"):
+        with pytest.raises(RunFolderError, match="already has a run; add --resume"):
             folder.open(RunConfig(), resume=False)
 
 
 def test_somebody_elses_folder_is_not_used(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"precious")
-    with RunFolder(tmp_path) as folder, pytest.raises(RunFolderError, match=r"not a run's \(holiday.jpg\)"):
+    with RunFolder(tmp_path) as folder, pytest.raises(RunFolderError, match=r"do not belong to a run \(holiday.jpg\)"):
         folder.open(RunConfig(), resume=True)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".lock") == ["holiday.jpg"]
 
@@ -99,7 +99,7 @@ def test_somebody_elses_folder_is_not_used(tmp_path):
 def test_resume_refuses_other_settings_and_names_them(tmp_path):
     with RunFolder(tmp_path) as folder:
         folder.begin(RunConfig(rounds=3))
-        with pytest.raises(RunFolderError, match="begun with other settings: rounds is 3, not 4"):
+        with pytest.raises(RunFolderError, match="started with other settings: rounds is 3, not 4"):
             folder.open(RunConfig(rounds=4), resume=True)
 
 
@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, keep):
 
 def test_a_checkpoint_that_tells_of_other_rounds_is_damaged(tmp_path):
     save_checkpoint(tmp_path, checkpoint_of(round=2))
-    with pytest.raises(RunFolderError, match="it tells of 3 rounds, and is after round 2"):
+    with pytest.raises(RunFolderError, match="it records 3 rounds after round 2"):
         load_checkpoint(tmp_path)
 
 

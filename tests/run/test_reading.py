@@ -48,7 +48,7 @@ def test_results_come_before_progress(tmp_path):
     assert read_finished(folder) == read_so_far(folder)
     (folder / "results.json").unlink()
     assert len(read_so_far(folder).rounds) == 1
-    with pytest.raises(RunFolderError, match="the run is not finished; go on with: fedcopl run --out"):
+    with pytest.raises(RunFolderError, match="the run is not finished; resume it with: fedcopl run --out"):
         read_finished(folder)
 
 
@@ -77,7 +77,7 @@ def test_a_damaged_file_is_named_with_a_way_out(tmp_path, text, why):
     assert message.startswith(f"{tmp_path / 'results.json'}: is damaged: ")
     assert why in message
     assert "\n" not in message
-    assert message.endswith(f"`fedcopl run --out {tmp_path} --resume` writes it anew")
+    assert message.endswith(f"`fedcopl run --out {tmp_path} --resume` writes it again")
 
 
 def test_what_is_no_number_was_not_measured(tmp_path):

@@ -68,15 +68,15 @@ def test_what_a_server_does_not_know_is_none_or_empty():
 @pytest.mark.parametrize("key", [key for key in SMALL["rounds"][0] if key != "round"])
 def test_what_an_old_round_lacks_is_unknown(key):
     reading = read_outcome(put(SMALL, ("rounds", 1, key), ...))
-    assert reading.complaints == ()
+    assert reading.errors == ()
     assert len(reading.outcome.rounds) == 2
 
 
 @given(st.sampled_from(list(paths(SMALL))), st.sampled_from(GARBAGE))
 def test_what_is_broken_is_left_out_and_named(path, value):
     reading = read_outcome(put(SMALL, path, value))
-    left_out = read_outcome(to_plain(reading.outcome)).complaints
-    assert set(left_out) <= set(reading.complaints)  # only lists that are not as long as they should be
+    left_out = read_outcome(to_plain(reading.outcome)).errors
+    assert set(left_out) <= set(reading.errors)  # only lists that are not as long as they should be
 
 
 @pytest.mark.parametrize(
@@ -104,20 +104,20 @@ def test_what_is_broken_is_left_out_and_named(path, value):
     ],
 )
 def test_the_complaint_says_where(path, value, why):
-    assert read_outcome(put(SMALL, path, value)).complaints[0] == why
+    assert read_outcome(put(SMALL, path, value)).errors[0] == why
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], [1]])
 def test_what_is_no_object_at_all(value):
     reading = read_outcome(value)
     assert reading.outcome == Outcome()
-    assert reading.complaints == (f"it is {value!r}",)
+    assert reading.errors == (f"it is {value!r}",)
 
 
 def test_what_is_damaged_does_not_take_its_neighbours_along():
     broken = put(put(SMALL, ("rounds", 0, "loss"), "high"), ("rounds", 1, "round"), "last")
     reading = read_outcome(broken)
-    assert {"rounds[0].loss is 'high'", "rounds[1].round is 'last'"} <= set(reading.complaints)
+    assert {"rounds[0].loss is 'high'", "rounds[1].round is 'last'"} <= set(reading.errors)
     [first] = reading.outcome.rounds
     assert (first.loss, first.macro) == (None, SMALL["rounds"][0]["macro"])
 

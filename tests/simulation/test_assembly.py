@@ -69,7 +69,7 @@ def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_p
 def test_one_class_is_nothing_to_tell_apart(tmp_path):
     photos = plant(tmp_path / "photos", "1.png", "2.png")
     put(photos, "classes.txt", "zero, one, two\n")
-    with pytest.raises(DataError, match=r"only one class, 'zero, one, two'; write one class name a line"):
+    with pytest.raises(DataError, match=r"only one class, 'zero, one, two'; write one class name per line"):
         run_on(photos, tmp_path / "run", partition="iid", clients=1)
 
 

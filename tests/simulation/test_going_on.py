@@ -1,4 +1,4 @@
-"""Runs that go on from an earlier one: with its prompts, its labels, more classes, more clients."""
+"""Runs that go on from a previous one: with its prompts, its labels, more classes, more clients."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def nine_classes(tmp_path_factory):
 def june(nine_classes, tmp_path_factory):
     """The class nine is added, and a third client comes: its images are of those of the first two."""
     folder = tmp_path_factory.mktemp("runs") / "june"
-    outcome = simulate(config_of("clients=3"), folder, dataset=DIGITS, earlier=nine_classes)
+    outcome = simulate(config_of("clients=3"), folder, dataset=DIGITS, previous_run=nine_classes)
     return outcome, folder
 
 
@@ -71,9 +71,9 @@ def test_a_class_that_was_added_is_answered(june):
 
 def test_the_record_says_from_which_run_it_came_and_not_where_that_lies(nine_classes, june):
     outcome, folder = june
-    name, digest = outcome.settings["earlier"].split()
+    name, digest = outcome.settings["previous_run"].split()
     assert name == "may" and len(digest) == 16
-    assert f'earlier = "may {digest}"' in (folder / "settings.toml").read_text()
+    assert f'previous_run = "may {digest}"' in (folder / "settings.toml").read_text()
     assert str(nine_classes.parent) not in (folder / "results.json").read_text()
 
 
@@ -91,26 +91,26 @@ def prompt_bytes(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "prompts").rglob("*.safetensors"))}
 
 
-def test_one_that_was_stopped_goes_on_to_the_same_bits_without_the_earlier_folder(nine_classes, june, tmp_path):
+def test_one_that_was_stopped_goes_on_to_the_same_bits_without_the_previous_folder(nine_classes, june, tmp_path):
     config, folder = config_of("clients=3"), tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        simulate(config, folder, dataset=DIGITS, earlier=nine_classes, watcher=StopAfterOne())
-    resumed = config.model_copy(update={"earlier": june[0].settings["earlier"]})
+        simulate(config, folder, dataset=DIGITS, previous_run=nine_classes, progress=StopAfterOne())
+    resumed = config.model_copy(update={"previous_run": june[0].settings["previous_run"]})
     simulate(resumed, folder, dataset=DIGITS, resume=True)
     assert prompt_bytes(folder) == prompt_bytes(june[1])
 
 
 def test_spread_over_workers_it_has_the_same_bits(nine_classes, june, tmp_path):
-    simulate(config_of("clients=3"), tmp_path / "spread", dataset=DIGITS, earlier=nine_classes, workers=2)
+    simulate(config_of("clients=3"), tmp_path / "spread", dataset=DIGITS, previous_run=nine_classes, workers=2)
     assert prompt_bytes(tmp_path / "spread") == prompt_bytes(june[1])
 
 
-def test_one_that_was_stopped_before_its_first_round_needs_the_earlier_folder_again(nine_classes, june, tmp_path):
+def test_one_that_was_stopped_before_its_first_round_needs_the_previous_folder_again(nine_classes, june, tmp_path):
     config, folder = config_of("clients=3"), tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
-        simulate(config, folder, dataset=DIGITS, earlier=nine_classes, watcher=StopAtOnce())
-    resumed = config.model_copy(update={"earlier": june[0].settings["earlier"]})
-    with pytest.raises(ConfigError, match="go on from the run may; name its folder with --from"):
+        simulate(config, folder, dataset=DIGITS, previous_run=nine_classes, progress=StopAtOnce())
+    resumed = config.model_copy(update={"previous_run": june[0].settings["previous_run"]})
+    with pytest.raises(ConfigError, match="continue the run may; name its folder with --from"):
         simulate(resumed, folder, dataset=DIGITS, resume=True)
 
 
@@ -125,7 +125,7 @@ def test_one_that_was_stopped_before_its_first_round_needs_the_earlier_folder_ag
 )
 def test_another_kind_of_run_is_refused(nine_classes, tmp_path, pairs, words):
     with pytest.raises(ConfigError, match=words):
-        simulate(config_of(*pairs), tmp_path / "no", dataset=DIGITS, earlier=nine_classes)
+        simulate(config_of(*pairs), tmp_path / "no", dataset=DIGITS, previous_run=nine_classes)
     assert not (tmp_path / "no").exists()
 
 
@@ -136,5 +136,5 @@ def test_another_model_is_refused(nine_classes, tmp_path):
     with pytest.raises(
         ConfigError, match=r"was made with the model glyph-clip 00[0-9a-f]*, and this run has glyph-clip"
     ):
-        simulate(config_of(), tmp_path / "no", dataset=DIGITS, earlier=nine_classes)
+        simulate(config_of(), tmp_path / "no", dataset=DIGITS, previous_run=nine_classes)
     results.write_text(as_it_was)

@@ -137,7 +137,7 @@ def test_a_method_with_a_memory_resumes_to_the_same_bits(tmp_path):
     whole = run(tmp_path / "whole", *pairs, dataset=few())
     config = RunConfig.from_mapping(override({}, [*QUICK, *pairs]), "test")
     with pytest.raises(KeyboardInterrupt):
-        simulate(config, tmp_path / "stopped", watcher=Stop(), dataset=few())
+        simulate(config, tmp_path / "stopped", progress=Stop(), dataset=few())
     resumed = simulate(config, tmp_path / "stopped", resume=True, dataset=few())
     assert resumed.final.macro == whole.final.macro
     for name, arrays in prompts_of(tmp_path / "whole").items():

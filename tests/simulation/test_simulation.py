@@ -149,7 +149,7 @@ class StopAfter(SilentReporter):
 def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
     results, folder = finished
     with pytest.raises(KeyboardInterrupt):
-        played(tmp_path / "run", watcher=StopAfter(rounds))
+        played(tmp_path / "run", progress=StopAfter(rounds))
     assert not (tmp_path / "run" / "results.json").exists()
     resumed = played(tmp_path / "run", resume=True)
     assert without_times(resumed) == without_times(results)
@@ -164,7 +164,7 @@ def test_resuming_a_finished_run_only_tells_again(finished, monkeypatch):
 
 def test_a_finished_run_is_not_overwritten(finished):
     _, folder = finished
-    with pytest.raises(RunFolderError, match="holds a run already"):
+    with pytest.raises(RunFolderError, match="already has a run"):
         played(folder)
 
 

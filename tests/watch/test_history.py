@@ -19,7 +19,7 @@ NASTY = "<img src=x onerror=alert(1)>"
 def make(folder, name, rounds, *, when, **more):
     """A finished run, written so many seconds after 1970."""
     folder.mkdir(parents=True)
-    config = RunConfig(name=name, rounds=len(rounds), earlier=more.pop("earlier", ""))
+    config = RunConfig(name=name, rounds=len(rounds), previous_run=more.pop("previous_run", ""))
     (folder / "settings.toml").write_text(config.to_toml())
     outcome = {"name": name, "classes": ["a", "b"], "rounds": rounds, "settings": config.model_dump(), **more}
     (folder / "results.json").write_text(json.dumps(outcome))
@@ -28,7 +28,7 @@ def make(folder, name, rounds, *, when, **more):
         os.utime(file, (when, when))
 
 
-GUARD = {"training_harmed": 2.0, "average_harmed": 1.0, "average_undone": True}
+GUARD = {"training_rolled_back": 2.0, "average_rejected": 1.0, "average_rolled_back": True}
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def runs(tmp_path):
         round_line(1, sites=[north], dropped={south: "Train: gave no answer within 30 s"}),
     ]
     june = [
-        round_line(0, sites=[north], dropped={east: "Adapt: refused: this site wants noise"}, guard=GUARD),
+        round_line(0, sites=[north], dropped={east: "Adapt: refused: this site wants noise"}, holdout=GUARD),
         round_line(1, sites=[north, east], dropped={}, macro=0.75),
     ]
     privacy = {"secure_aggregation": False, "epsilon": 1.5, "delta": 1e-5}
     clients = [{"name": name} for name in (north, south)]
     make(tmp_path / "runs/b", "may", may, when=1000, privacy=privacy, clients=clients, method="PromptFL + FPL + priors")
     clients = [{"name": name} for name in (north, east)]
-    make(tmp_path / "runs/a", "june", june, when=2000, earlier="may 00ff", privacy=privacy, clients=clients)
+    make(tmp_path / "runs/a", "june", june, when=2000, previous_run="may 00ff", privacy=privacy, clients=clients)
     return tmp_path / "runs"
 
 

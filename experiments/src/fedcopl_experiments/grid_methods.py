@@ -38,7 +38,7 @@ def _declared() -> list[GridMethod]:
     declared = [
         GridMethod(name, method.title, method.trains, bool(method.shared()), method.pools, _can_know_truth(name))
         for name, method in methods.items()
-        if method.trains or method.answers_alone
+        if method.trains or method.personal_without_training
     ]
     return sorted(declared, key=lambda method: (method.pools, not method.averages))
 

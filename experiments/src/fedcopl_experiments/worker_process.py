@@ -106,7 +106,7 @@ def _play(task: RunTask, send: SendMessage) -> WorkerMessage:
     if whole_outcome(folder) is not None:  # ended by another grid since this one looked
         return PlayedElsewhere()
     config = as_begun(RunConfig.from_mapping(task.settings, "grid"), folder)
-    outcome = simulate(config, folder, resume=True, watcher=WorkerReporter(send, config.rounds))
+    outcome = simulate(config, folder, resume=True, progress=WorkerReporter(send, config.rounds))
     write_missing_report(folder)
     return Done(outcome)
 

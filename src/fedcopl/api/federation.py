@@ -140,7 +140,7 @@ class Federation:
         *,
         progress: bool | ProgressReporter = True,
         resume: bool = False,
-        earlier: str | Path | None = None,
+        previous_run: str | Path | None = None,
         workers: WorkerCount = "auto",
     ) -> Result:
         """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`.
@@ -149,7 +149,7 @@ class Federation:
         processes that share the sites' work, one for each core, or so many: they change no bit.
         """
         dataset = dataset_of_sites([site.holding(self.classes) for site in self.sites], self.classes)
-        return _run(self.config, dataset, folder, progress, resume, workers, earlier)
+        return _run(self.config, dataset, folder, progress, resume, workers, previous_run)
 
     def __repr__(self) -> str:
         sites, classes = counted(len(self.sites), "site"), counted(len(self.classes), "class")
@@ -211,14 +211,15 @@ def _run(
     progress: bool | ProgressReporter,
     resume: bool,
     workers: WorkerCount,
-    earlier: str | Path | None = None,
+    previous_run: str | Path | None = None,
 ) -> Result:
     directory = TemporaryDirectory(prefix="fedcopl-") if folder is None else Path(folder)
     path = Path(directory.name) if isinstance(directory, TemporaryDirectory) else directory
     dataset = None if given is None else read_by_settings(given, config.data)
-    with watching(progress, config.rounds) as watcher:
-        before = None if earlier is None else Path(earlier)
-        run_simulation(config, path, resume=resume, watcher=watcher, dataset=dataset, earlier=before, workers=workers)
+    previous = None if previous_run is None else Path(previous_run)
+    options: dict[str, Any] = {"resume": resume, "dataset": dataset, "previous_run": previous, "workers": workers}
+    with watching(progress, config.rounds) as reporter:
+        run_simulation(config, path, progress=reporter, **options)
     write_report(path)
     return Result(directory, dataset)
 

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
+from ..config import load as load_config
 from ..data.dataset import Dataset
 from ..data.records import TEMPLATE
 from ..errors import ConfigError, ModelError
@@ -22,7 +23,6 @@ from ..federation.state_arrays import below
 from ..files import no_folder
 from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
-from ..published import load_written
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import PRIORS, class_prior_path, file_name
 from ..run.progress_reporter import SilentReporter
@@ -147,7 +147,7 @@ class FinishedRun:
         self, folder: Path, *, backbone: str | Path | None = None, device: str = "auto", precision: str = "fp32"
     ):
         self.folder = folder
-        self.config: RunConfig = load_written(folder / "settings.toml")
+        self.config: RunConfig = load_config(folder / "settings.toml")
         self.outcome = read_finished(folder)
         self.classes = self.outcome.classes
         self.template = self.outcome.template or self.config.model.template or TEMPLATE

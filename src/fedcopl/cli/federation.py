@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import RunConfig, read_settings, with_typed
+from ..config import RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied
 from ..progress import watch
-from ..published import load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .join_options import MetricsPort
@@ -133,7 +132,7 @@ def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunCon
     """Settings from the file named, else of the run that is resumed, else of the package, else the defaults."""
     file = Path(given.pop(0)) if given and "=" not in given[0] else None
     if file is None and resumed is not None and (resumed / "settings.toml").exists():
-        return load_written(resumed / "settings.toml", given)
+        return load(resumed / "settings.toml", given)
     file = file or packed
     return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..config import RunConfig, read_settings, with_typed
+from ..config import RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
 from ..progress import watch
-from ..published import AS_PUBLISHED, load_written
+from ..published import AS_PUBLISHED
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
 from .show import print_expected, print_results
@@ -118,7 +118,7 @@ def _read(file: Path | None, pairs: list[str], resumed: Path | None) -> RunConfi
     if file is None and resumed is not None:
         if not (resumed / "settings.toml").exists():
             raise RunFolderError(f"{resumed}: holds no run to resume; name one with --out")
-        return load_written(resumed / "settings.toml", pairs)
+        return load(resumed / "settings.toml", pairs)
     if file is not None and file.is_dir():
         raise ConfigError(f"{file}: is a folder; for images in it say data.source=folder data.path={file}")
     if file is not None:
@@ -132,7 +132,7 @@ def _simulate(
 ) -> Outcome:
     try:
         with watch(config.rounds) as watcher:
-            return simulate(config, folder, resume=resume, watcher=watcher, earlier=earlier)
+            return simulate(config, folder, resume=resume, progress=watcher, previous_run=earlier)
     except KeyboardInterrupt as error:
         raise Interrupted(f"stopped; go on with: fedcopl run --out {folder} --resume") from error
 

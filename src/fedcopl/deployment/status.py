@@ -13,7 +13,6 @@ from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
 from ..run.record import LabelCounts, RoundRecord
 from ..run.record_reader import parse_json, read_rounds
-from ..run.site_text import site_text
 from .certificates import read_site_keys
 from .processes import SECRET, FolderProcess, process_of
 from .provisioning.endings import Ending, endings_of, key_ends, this_day
@@ -86,7 +85,7 @@ def rounds_so_far(out: Path) -> tuple[RoundRecord, ...]:
 
 def _row(record: RoundRecord) -> list[str]:
     loss = "-" if record.loss is None else f"{record.loss:.3f}"
-    dropped = "; ".join(f"{site}: {why}" for site, why in (*record.dropped.items(), *site_text(record)))
+    dropped = "; ".join(f"{site}: {why}" for site, why in (*record.dropped.items(), *record.site_notes()))
     images = str(record.examples or "-")  # unknown where the run is private
     return [str(record.number), str(record.participants), images, loss, dropped]
 

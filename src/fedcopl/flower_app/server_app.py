@@ -39,7 +39,9 @@ def main(grid: Grid, context: Context) -> None:
     plan, watcher = read_run_settings(context.run_config), LogReporter()
     if plan.classes_file is None:
         over = threading.Event()
-        simulate_over(grid, plan.config, plan.out, resume=plan.resume, watcher=watcher, over=over, earlier=plan.earlier)
+        simulate_over(
+            grid, plan.config, plan.out, resume=plan.resume, progress=watcher, over=over, previous_run=plan.earlier
+        )
     else:
         serve(grid, PreparedServer.prepare(plan), watcher)
     write_report(plan.out)

@@ -95,7 +95,7 @@ def priors_note(config: RunConfig) -> str | None:
 
 def settled(config: RunConfig) -> RunConfig:
     """The settings as a run is played by them: a method that learns nothing from a second round has one."""
-    return config.model_copy(update={"rounds": 1}) if choose_method(config).plays_once else config
+    return config.model_copy(update={"rounds": 1}) if choose_method(config).single_round else config
 
 
 def _refuse_what_makes_no_sense(config: RunConfig) -> None:

@@ -1,4 +1,4 @@
-"""The shape of all methods: what is trained, what is shared, what stays, how logits are made, what the loss adds."""
+"""The base class of all methods: which arrays are trained and shared, how logits and the loss are computed."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -14,16 +14,18 @@ from ..config import NoOptions, RunConfig, Section, read_options
 from .prompts import Shape, first_prompts, text_shape, visual_shape
 
 Named = Mapping[str, Tensor]
+"""The arrays of a client's model by name, on the device."""
 Fit = Callable[[Tensor], Tensor]
-"""How well logits fit the pseudo labels of the images they are of."""
+"""The loss of a batch's logits on its pseudo labels."""
 
 
 class Method:
-    """FedAvg over prompts of a frozen CLIP. A method says what differs; see the other files here for examples.
+    """FedAvg over prompts of a frozen CLIP; a method overrides what differs.
 
-    `named` holds a client's model: trained arrays, and arrays it only remembers. `images` and `classes` get those that
-    `of_images` and `of_classes` name: both are kept until one of these changes. A method that averages a bias for each
-    class beside the text prompt is this, its test, one line in the table `METHODS`, one row in docs/methods.md:
+    `named` has the arrays of a client's model: trained ones, and others that the client keeps. `images` and `classes`
+    receive only the arrays that `of_images` and `of_classes` declare, because their results are cached until one of
+    these changes. A method that also averages a bias for each class is this class, its test, a line in `METHODS` and a
+    row in docs/methods.md:
 
     >>> class PromptWithBias(Method):
     ...     title, words = "Prompt + bias", {"text": "text prompts", "bias": "a bias for each class"}
@@ -42,102 +44,117 @@ class Method:
 
     title: ClassVar[str] = "Local"  # display name; `run_title` adds labeler and priors
     is_ours: ClassVar[bool] = False  # CoPL's labels and priors are expected of it; otherwise a method of the literature
-    words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # for what is averaged
-    plays_once: ClassVar[bool] = False  # one round is all there is to it
-    trains: ClassVar[bool] = True  # False: nothing is trained, so no round is played for it
-    answers_alone: ClassVar[bool] = False  # without training each site still answers in a way of its own, by itself
-    pools: ClassVar[bool] = False  # all images in one place: no federation, but what one is measured against
+    words: ClassVar[Mapping[str, str]] = {"visual": "visual prompts", "text": "text prompts"}  # names of shared arrays
+    single_round: ClassVar[bool] = False  # further rounds would change nothing
+    trains: ClassVar[bool] = True  # False: nothing is trained
+    personal_without_training: ClassVar[bool] = False  # each site's predictions are its own although nothing is trained
+    pools: ClassVar[bool] = False  # all images in one place: the centralised baseline
     Options: ClassVar[type[Section]] = NoOptions  # the method's own settings, from the section [options]
-    keeps_images: ClassVar[bool] = False  # `frozen` is worth computing once per run
-    of_images: ClassVar[tuple[str, ...]] = ("visual",)  # the arrays that `images` gets, and no others
-    of_classes: ClassVar[tuple[str, ...]] = ("text",)  # and `classes`
+    keeps_images: ClassVar[bool] = False  # `frozen` is computed once per run
+    of_images: ClassVar[tuple[str, ...]] = ("visual",)  # the arrays that `images` receives, and no others
+    of_classes: ClassVar[tuple[str, ...]] = ("text",)  # the arrays that `classes` receives, and no others
     everyone_first: ClassVar[bool] = False  # all clients train in the first round, whatever the participation
-
-    remembers_by_class: ClassVar[tuple[str, ...]] = ()  # what of a client's memory is of no use with other classes
+    remembers_by_class: ClassVar[tuple[str, ...]] = ()  # kept arrays that are of no use with other classes
 
     def __init__(self, config: RunConfig):
         self.config = config
         self.options: Any = read_options(config, self.Options)
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
-        """What is trained: names and shapes, all sizes from the backbone and the number of classes."""
+        """Return the names and shapes of the trained arrays."""
         return {"visual": visual_shape(clip, self.config.model), "text": text_shape(clip, self.config.model)}
 
     def shared(self) -> tuple[str, ...]:
-        """Which of these the server averages, none unless said otherwise. The others stay with their client."""
+        """Return the names of the trained arrays that the server averages; the others stay at their client."""
         return ()
 
     def averaged(self) -> tuple[str, ...]:
-        """The same in words, for people: arrays that belong together are named once."""
+        """Return descriptions of the shared arrays, for reports."""
         return tuple(dict.fromkeys(self.words.get(name, name) for name in self.shared()))
 
     def neighbours(self) -> int:
-        """How many other clients' shared prompts each client is sent, under the names "experts' NAME"."""
+        """Return how many other clients' shared arrays each client receives, under the names "experts' NAME"."""
         return 0
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """The values to begin with, the same at every client."""
+        """Return the initial values of the trained arrays, the same at every client."""
         return first_prompts(clip, self.config, self.shapes(clip, classes))
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
-        """What a client keeps of its newly chosen images, beside what it trains. Never sent."""
+        """Return arrays to keep of newly selected images, in addition to trained ones; they are never sent.
+
+        Args:
+            frozen: Computes `frozen` of all images of the client.
+            selection: The selected images with their pseudo labels.
+            classes: The number of classes, C.
+        """
         return {}
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
-        """What of an image no training changes."""
+        """Return the part of the image computation that training does not change, from embedded tokens."""
         return tokens
 
     def plain_images(self, frozen: Tensor) -> Tensor | None:
-        """Zero-shot CLIP's image side, where what is kept of the images tells it: then they are not encoded again."""
+        """Return zero-shot CLIP's image features from `frozen`; None if it does not contain them."""
         return None
 
     def images(self, encoder: Encoder, frozen: Tensor, named: Named) -> Tensor:
-        """The image side, f(x), of length one."""
+        """Return the normalised image features f(x), (B, d)."""
         return encoder.image_features(frozen, named["visual"])
 
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
-        """The class side, w_c, of length one: computed once per step or pass, not per image."""
+        """Return the normalised class features w_c, (C, d), computed once per step."""
         return encoder.class_features(named["text"])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        """z (B, C) as trained."""
+        """Return the logits z, (B, C), used in training."""
         return encoder.logits(images, classes)
 
     def at_home(self, prompts: Mapping[str, Array]) -> Mapping[str, Array]:
-        """A client's model as used for labelling and evaluation; training starts from what the server sent."""
+        """Return the arrays for labelling and evaluation; training starts from those the server sent."""
         return prompts
 
     def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        """z as used for labelling and evaluation, where a method adds what a client remembers."""
+        """Return the logits z, (B, C), for labelling and evaluation, which may use arrays the client keeps."""
         return self.logits(encoder, images, classes, named)
 
     def before_training(self, encoder: Encoder, constants: Named) -> Named:
-        """What training needs beside what it changes, computed once a round."""
+        """Return the arrays that training uses and does not change, computed once per round."""
         return constants
 
     def rate(self, name: str) -> float:
-        """The learning rate of one trained array, at its highest."""
+        """Return the maximum learning rate of one trained array."""
         return self.config.train.lr
 
     def loss(
         self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
     ) -> Tensor:
-        """What is minimised on a batch: how well the logits fit its pseudo labels."""
+        """Return the loss of a batch.
+
+        Args:
+            encoder: The frozen CLIP.
+            images: The image features of the batch, (B, d).
+            classes: The class features, (C, d).
+            named: All arrays of the client's model.
+            batch: The indices and pseudo labels of the batch.
+            fit: Computes the loss on the pseudo labels from logits, (B, C).
+        """
         return fit(self.logits(encoder, images, classes, named))
 
     def after_training(self, trained: Mapping[str, Array]) -> Mapping[str, Array]:
-        """What a client keeps of its own training beside what stays at home anyway. Never sent."""
+        """Return further arrays to keep after training; they are never sent."""
         return {}
 
     def penalty(self, named: Named, begin: Named) -> Tensor | float:
-        """What the loss adds, given where the round began."""
+        """Return a regularisation term, given the trained arrays now and at the beginning of the round."""
         return 0.0
 
 
 def as_numpy(tensor: Tensor) -> NDArray[np.float32]:
+    """Return a tensor as an array on the CPU."""
     return tensor.detach().cpu().numpy()
 
 
 def in_double(tensor: Tensor) -> NDArray[np.float64]:
-    """For the algorithm core, which computes in float64."""
+    """Return a tensor as a float64 array on the CPU, for `algorithm`."""
     return tensor.detach().cpu().double().numpy()

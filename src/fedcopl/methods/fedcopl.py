@@ -55,7 +55,7 @@ class ZeroShot(FrozenImages):
 
     title = "CLIP"
     trains = False
-    plays_once = True
+    single_round = True
     of_classes = ()
 
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:

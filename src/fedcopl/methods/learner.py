@@ -1,6 +1,6 @@
-"""One client's learning in torch: its probabilities, its local training, and its exam."""
+"""One client's model in torch: probabilities, local training, and evaluation on a test set."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,18 +19,26 @@ from .trainer import Trainer, TrainJob
 
 
 class ClipLearner:
-    """A method over one client's images. No label comes in but pseudo labels."""
+    """A method on one client's unlabelled images; it never receives labels other than pseudo labels.
+
+    Args:
+        model: The method on its frozen CLIP.
+        images: The client's images.
+        start: The initial arrays of the run.
+        config: The settings.
+        number: The number of this client, which selects its random streams.
+    """
 
     def __init__(self, model: PromptedModel, images: ClientImages, start: Prompts, config: RunConfig, number: int):
-        self.model, self.images, self.start, self.config = model, images, start, config
-        self.number = number  # of this client: names its random streams
+        self.model, self.images, self.start, self.config, self.number = model, images, start, config, number
         self.side = ImageSide(model, images)
 
     def initial(self) -> Prompts:
+        """Return the initial arrays of the run."""
         return self.start
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        """log p_c(x), (n_k, C), in float64 so that saturated images still rank."""
+        """Return log p_c(x), (n_k, C), in float64 so that saturated images still rank; None: zero-shot CLIP."""
         if prompts is None:
             logits = self.side.zero_shot_logits()
         else:
@@ -39,7 +47,7 @@ class ClipLearner:
         return logits.double().log_softmax(-1).numpy()
 
     def features(self) -> NDArray[np.float64]:
-        """f(x) by plain CLIP, (n_k, d)."""
+        """Return the image features of zero-shot CLIP, (n_k, d)."""
         return self.side.plain_rows()
 
     def class_features(self) -> NDArray[np.float64]:
@@ -47,12 +55,13 @@ class ClipLearner:
         return in_double(self.model.encoder.class_features(None))
 
     def remember(self, selection: Selection) -> Prompts:
+        """Return the arrays that the method keeps of a new selection."""
         if not len(self.images):
             return {}
         return self.model.method.remember(self.side.all_frozen, selection, self.model.encoder.classes)
 
     def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log p_c(x) of some images, (m, C), as the model is trained."""
+        """Return log p_c(x) of some images, (m, C), by the logits used in training."""
         parts = [index[start : start + ENCODE_BATCH] for start in range(0, len(index), ENCODE_BATCH)]
         return np.concatenate([self._log_probs_of(part, prompts) for part in parts])
 
@@ -71,14 +80,25 @@ class ClipLearner:
         lr_factor: float = 1.0,
         adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
-        """Step 4 of the algorithm: the method's loss on the pseudo labels, SGD with an optimiser of its own."""
+        """Train on pseudo labels for the epochs of one round (step 4 of the algorithm).
+
+        Args:
+            prompts: All arrays of the client's model.
+            selection: The images to train on, with their pseudo labels.
+            round: The number of the round, from 0.
+            lr_factor: Multiplies the learning rate; below 1 after a rollback.
+            adjustment: Logit adjustment by the priors, a row for each selected image.
+
+        Returns:
+            The arrays after training, and the mean loss of the last epoch.
+        """
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
         job = TrainJob(self.side.frozen, prompts, self.start, selection, round, shuffle, lr_factor, adjustment)
         return Trainer(self.model, self.config, job).fit()
 
 
 class ClipTestSet:
-    """A client's labelled test images. The truth is here and nowhere else in the model."""
+    """A client's labelled test images; no other object of a model has labels."""
 
     def __init__(self, model: PromptedModel, images: ClientImages, truth: NDArray[np.int64]):
         self.model, self.side = model, ImageSide(model, images)
@@ -86,38 +106,34 @@ class ClipTestSet:
         self._zero_shot: Tensor | None = None
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
+        """Return the numbers of correct predictions and of test images."""
         return int((self.predict(prompts, prior) == self.truth).sum()), len(self.truth)
 
-    def answers(
+    def predictions(
         self, prompts: Prompts | None, prior: PriorState = NO_PRIOR
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What was predicted, and what is true, image by image."""
+        """Return the predicted and the true class of each image, (n,)."""
         return self.predict(prompts, prior).numpy(), self.truth.numpy()
 
     def predict(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> Tensor:
-        """The most probable class of each test image."""
-        if prompts is not None:
-            return adapted_answers(self.side.logits(prompts), prior, self.side.plain_rows)
-        if self._zero_shot is None:
+        """Return the most probable class of each test image, (n,); without prompts by zero-shot CLIP."""
+        if prompts is None and self._zero_shot is None:
             self._zero_shot = self.side.zero_shot_logits()
-        return adapted_answers(self._zero_shot, prior, self.side.plain_rows)
-
-
-def adapted_answers(logits: Tensor, prior: PriorState, features: Callable[[], NDArray[np.float64]]) -> Tensor:
-    """The most probable class of each image, (n,), through what is known beforehand."""
-    if prior.model is None:
-        return logits.argmax(-1)
-    log_probs = logits.double().log_softmax(-1).numpy()
-    return torch.from_numpy(prior.log_posteriors(log_probs, features()).argmax(axis=1))
+        logits = self._zero_shot if prompts is None else self.side.logits(prompts)
+        assert logits is not None
+        if prior.model is None:
+            return logits.argmax(-1)
+        log_probs = logits.double().log_softmax(-1).numpy()
+        return torch.from_numpy(prior.log_posteriors(log_probs, self.side.plain_rows()).argmax(axis=1))
 
 
 def score_everywhere(
     test_sets: Sequence[ClipTestSet], models: Sequence[Prompts], prior: PriorState = NO_PRIOR
 ) -> list[tuple[int, int]]:
-    """How many of all clients' test images each of these models gets right, of how many.
+    """Return for each model the numbers of correct predictions and of images over all test sets.
 
-    Model by model, so that each one's class side is computed once; exam by exam, so that it does not matter who else's
-    images are there. The same model is asked once.
+    Models are evaluated one after the other, so that each one's class features are computed once, and equal models only
+    once. Each test set is encoded by itself, so that the result does not depend on the others.
     """
     scores: dict[Key, tuple[int, int]] = {}
     keys = [key_of(prompts, tuple(prompts)) for prompts in map(test_sets[0].model.method.at_home, models)]

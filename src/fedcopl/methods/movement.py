@@ -1,4 +1,4 @@
-"""How far prompts take a model from plain CLIP, on images whose labels nobody knows."""
+"""How far prompts change the predictions of zero-shot CLIP, measured on unlabelled images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,47 +8,43 @@ import torch
 import torch.nn.functional as F
 
 from ..algorithm.holdout import evenly_spaced
-from ..clip.image_tokens import Rows
 from .prompted_model import ImageSide, Prompts
 
-ENOUGH = 64  # images of a client to look at: a share of them is then known to a few per cent
-CLIENTS = 50  # at even distances among all, to look at: with more the mean would not be known better
+IMAGES = 64  # images compared per client: a share is then known to a few per cent
+CLIENTS = 50  # clients compared, evenly spaced: more would not improve the mean
 
 
 @dataclass(frozen=True)
 class Movement:
-    """What prompts change, against plain zero-shot CLIP."""
+    """The difference that prompts make to zero-shot CLIP."""
 
     images: int
-    cosine: float | None  # mean over the images, of their features with and without; None where a method has others
-    unchanged: float  # share of the images that get the same answer
+    cosine: float | None  # mean cosine of the features with and without; None where a method has other features
+    unchanged: float  # share of the images with the same prediction
 
 
-def mean_movement(found: Sequence[Movement]) -> Movement | None:
-    """Over several clients, each image counting alike; None where nobody has any."""
-    if not found:
+def mean_movement(movements: Sequence[Movement]) -> Movement | None:
+    """Return the mean over several clients, weighted by images; None without any."""
+    if not movements:
         return None
-    weights = [one.images for one in found]
-    cosines = [one.cosine for one in found if one.cosine is not None]
-    cosine = float(np.average(cosines, weights=weights)) if len(cosines) == len(found) else None
-    return Movement(sum(weights), cosine, float(np.average([one.unchanged for one in found], weights=weights)))
+    weights = [one.images for one in movements]
+    cosines = [one.cosine for one in movements if one.cosine is not None]
+    cosine = float(np.average(cosines, weights=weights)) if len(cosines) == len(movements) else None
+    return Movement(sum(weights), cosine, float(np.average([one.unchanged for one in movements], weights=weights)))
 
 
 @torch.inference_mode()
 def movement(side: ImageSide, prompts: Prompts) -> Movement | None:
-    """On some of a client's own images, at even distances; None for a client that has none.
+    """Compare prompts with zero-shot CLIP on some evenly spaced images of a client; None for a client without images.
 
-    What plain CLIP sees is wanted of all of them soon: so it is looked at once, here.
+    Zero-shot features of all images are computed and kept, because the first labels need them.
     """
     if not len(side):
         return None
-    few = evenly_spaced(len(side), ENOUGH)
-    prompted, plain = side.part(few), side.zero_shot_logits()[torch.from_numpy(few)]
-    same = prompted.logits(prompts).argmax(-1) == plain.argmax(-1)
-    return Movement(len(few), _cosine(prompted, prompts, side, few), same.double().mean().item())
-
-
-def _cosine(some: ImageSide, prompts: Prompts, side: ImageSide, few: Rows) -> float | None:
+    few = evenly_spaced(len(side), IMAGES)
+    some, rows = side.part(few), torch.from_numpy(few)
+    same = some.logits(prompts).argmax(-1) == side.zero_shot_logits()[rows].argmax(-1)
     prompted = torch.cat(some.features(some.at_home(prompts)))
-    plain = torch.cat(side.plain_features())[torch.from_numpy(few).to(prompted.device)]
-    return F.cosine_similarity(prompted, plain).double().mean().item() if prompted.shape == plain.shape else None
+    plain = torch.cat(side.plain_features())[rows.to(prompted.device)]
+    alike = F.cosine_similarity(prompted, plain).double().mean().item() if prompted.shape == plain.shape else None
+    return Movement(len(few), alike, same.double().mean().item())

@@ -41,8 +41,8 @@ class TransCLIP(ZeroShot):
     """A site remembers its images' features, and answers through the mixture that they and the texts make."""
 
     title = "TransCLIP"
-    plays_once = True
-    answers_alone = True
+    single_round = True
+    personal_without_training = True
     Options = TransCLIPOptions
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:

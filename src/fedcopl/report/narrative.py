@@ -117,7 +117,7 @@ def lead(outcome: Outcome) -> str:
 
 def has_priors(outcome: Outcome) -> bool:
     """Whether the clients labelled and answered through priors, by what they believed of their mix."""
-    return any(any(refresh.believed_mix) for refresh in outcome.refreshes)
+    return any(any(refresh.class_priors) for refresh in outcome.refreshes)
 
 
 def _pooled(images: str, classes: str, how: LabelStory) -> str:

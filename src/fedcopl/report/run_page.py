@@ -15,8 +15,6 @@ from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
 from ..run.reading import read_so_far
 from ..run.record import Outcome, RoundRecord
-from ..run.rollback_text import rollback_text
-from ..run.site_text import site_text
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
@@ -274,7 +272,7 @@ def troubles(outcome: Outcome) -> list[str]:
 
 def _troubles(record: RoundRecord) -> list[str]:
     lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
-    lines += [f"round {record.number}, {who}: {what}" for who, what in site_text(record)]
+    lines += [f"round {record.number}, {who}: {what}" for who, what in record.site_notes()]
     if record.kept_old_prompt:
         lines.append(f"round {record.number}: there was nothing to average; the prompts stayed as they were")
-    return [*lines, *(f"round {record.number}: {said}" for said in rollback_text(record))]
+    return [*lines, *(f"round {record.number}: {said}" for said in record.rollbacks())]

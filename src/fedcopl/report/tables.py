@@ -128,9 +128,9 @@ def _mixes(rows: Sequence[Sequence[float] | None], classes: int) -> Mixes:
 
 def mix_tables(outcome: Outcome) -> list[HeatTable]:
     """In what mix each client believes to hold the classes, and in what mix it does; nothing without priors."""
-    if not outcome.refreshes or not any(outcome.refreshes[-1].believed_mix):
+    if not outcome.refreshes or not any(outcome.refreshes[-1].class_priors):
         return []
-    believed = _mixes(outcome.refreshes[-1].believed_mix, len(outcome.classes))
+    believed = _mixes(outcome.refreshes[-1].class_priors, len(outcome.classes))
     tables = [_mix_table(outcome, "Believed mix", "Found by each client without a label, and never sent.", believed)]
     true = _true_mixes(outcome)
     if true.present.any():
@@ -165,7 +165,7 @@ def mix_overlaps(outcome: Outcome) -> list[MixOverlap]:
     true = _true_mixes(outcome)
     found = []
     for refresh in outcome.refreshes:
-        believed = _mixes(refresh.believed_mix or [None] * len(outcome.clients), len(outcome.classes))
+        believed = _mixes(refresh.class_priors or [None] * len(outcome.clients), len(outcome.classes))
         both = true.present & believed.present
         if both.any():
             common = np.minimum(true.shares, believed.shares)[both].sum(axis=1)

@@ -1,10 +1,11 @@
-"""One run: built from settings, played round by round, recorded.
+"""One run: built from settings, run round by round, recorded.
 
-build         settings -> model, images, clients, the server's first state
-loop          the rounds, with a checkpoint after each; the outcome at the end
-record        the outcome of a run, typed, and its one writer; record_reader reads it, of any version
-folder        the files of a run, while it writes; reading finds them again
-checkpoint    all that a stopped run needs to go on
-pseudo_labels  which images each client holds, and what it believes of them
-watcher       being told how a run gets on
+build              settings -> model, images, clients, initial state of the server
+loop               the rounds, with a checkpoint after each, and the outcome at the end
+record             the typed outcome of a run and its writer; record_reader reads it
+folder             the files of a run; reading finds and reads them again
+checkpoint         everything that a stopped run needs to resume
+earlier            a finished run that another one continues
+pseudo_labels      the images of each client and their pseudo labels
+progress_reporter  the protocol of progress reports
 """

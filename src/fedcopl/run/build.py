@@ -1,6 +1,6 @@
-"""From settings to what a run is made of: the model, the images, a client, the server's first state.
+"""Building the parts of a run from its settings: model, images, clients, the initial state of the server.
 
-A simulation, a server, a site and a finished classifier are all built here, each from the parts that it needs.
+Simulation, server, site and classifier are all built from these functions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,20 +39,20 @@ GIGABYTE = 10**9
 
 
 def build_clip(model: Model) -> Clip:
-    """The frozen CLIP that the settings name, and torch set as they say."""
+    """Load the frozen CLIP of the settings, and set the number of threads of torch."""
     use_threads(threads_for(model))
     keep_freed_memory()
     return load_clip(model.backbone, activation=None if model.activation == "auto" else model.activation)
 
 
 def backbone_name(backbone: str, clip: Clip) -> str:
-    """The last part of its name for people, and its fingerprint for certainty."""
+    """Return the last part of the backbone's name and the fingerprint of its weights."""
     return f"{Path(backbone).name} {fingerprint(clip)}"
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """The method of a run on its frozen CLIP, over its list of classes."""
+    """A method on its frozen CLIP, for a list of classes."""
 
     config: RunConfig
     model: PromptedModel
@@ -63,17 +63,13 @@ class BuiltModel:
 
     @cached_property
     def start(self) -> dict[str, NDArray[np.float32]]:
-        """The prompts to begin with, the same for everybody."""
+        """The initial arrays, the same for all clients."""
         return self.model.method.start(self.clip, self.model.encoder.classes)
 
-    def server(self) -> ServerState:
-        """Where the server begins: the prompts that are averaged, and what else the method asks of it."""
-        return first_state(self.config, self.start, self.model.encoder.classes, self.clip.feature_size)
-
-    def images(self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None) -> ClientImages:
-        """All of these images, embedded once if there is memory for it, or some rows of them."""
+    def images(self, pixels: NDArray[np.uint8]) -> ClientImages:
+        """Return the images with their embedded tokens, kept in memory where `model.memory` allows it."""
         store = TokenStore.of(self.clip, pixels, self.config.model.memory * GIGABYTE)
-        return ClientImages(store, np.arange(len(pixels)) if rows is None else rows)
+        return ClientImages(store, np.arange(len(pixels)))
 
     def learner(self, images: ClientImages, number: int) -> ClipLearner:
         return ClipLearner(self.model, images, self.start, self.config, number)
@@ -86,14 +82,18 @@ class BuiltModel:
         learner: ClipLearner,
         test_set: TestSet = NO_TEST_SET,
         secret: bytes = b"",
-        said: Corrections = NO_CORRECTIONS,
+        corrections: Corrections = NO_CORRECTIONS,
         min_images: int = 0,
     ) -> Client:
-        return Client(learner, self.config, test_set, secret, said, min_images=min_images)
+        return Client(learner, self.config, test_set, secret, corrections, min_images=min_images)
 
 
 def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template: str) -> BuiltModel:
-    """The method of the settings on a frozen CLIP; ConfigError if a class name leaves no room for the prompts."""
+    """Build the method of the settings on a frozen CLIP.
+
+    Raises:
+        ConfigError: A class name leaves no room for the text prompts.
+    """
     arithmetic = choose_arithmetic(config.model.device, config.model.precision)
     encoder = Encoder(clip, classes, template, arithmetic)
     encoder.refuse_long_names(config.model.text_prompts)
@@ -101,7 +101,7 @@ def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template:
 
 
 def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> ServerState:
-    """The server's state before the first round; it needs no image and no sentence."""
+    """Return the server's state before the first round; `width` is the number of image features."""
     method = choose_method(config)
     shared = {name: start[name] for name in method.shared()}
     return ServerState(
@@ -110,35 +110,39 @@ def first_state(config: RunConfig, start: Prompts, classes: int, width: int) -> 
 
 
 def known_class_prior(config: RunConfig, classes: Sequence[str]) -> FloatArray | None:
-    """Return the class prior over all clients, (C,), where the settings name a file with it."""
+    """Return the class prior over all clients, (C,), if the settings name a file with it."""
     if not config.priors.class_prior:
         return None
     if not config.priors.logit_bias:
-        raise ConfigError("priors.class_prior: is for the logit bias, and priors.logit_bias is off")
+        raise ConfigError("priors.class_prior: is used by the logit bias, and priors.logit_bias is off")
     return class_prior_of(read_class_prior(Path(config.priors.class_prior)), classes, config.priors.class_prior)
 
 
-def build_images(dataset: Dataset, transform: ImageTransform, watcher: ProgressReporter) -> Prepared:
-    """Every image decoded and cut to the model's size, once; what is broken is left out and named."""
-    watcher.preparing("preparing the images")
-    return prepare(dataset, transform.cut, transform.key, PixelCache(), watcher.prepared)
+def build_images(dataset: Dataset, transform: ImageTransform, progress: ProgressReporter) -> Prepared:
+    """Decode and resize every image once; unreadable images are left out and listed."""
+    progress.preparing("preparing the images")
+    return prepare(dataset, transform.cut, transform.key, PixelCache(), progress.prepared)
 
 
-def expert_answers(file: str, dataset: Dataset) -> Mapping[int, int]:
-    """What an expert said about some training images, where that is to be used: place -> class."""
+def expert_labels(file: str, dataset: Dataset) -> Mapping[int, int]:
+    """Return an expert's labels of some training images, index -> class; empty without a file.
+
+    Raises:
+        DataError: The file labels none of these images.
+    """
     if not file:
         return {}
-    said = read_corrections(Path(file), dataset.train, dataset.classes)
-    if not said:
-        raise DataError(f"{file}: says nothing about any of these images")
-    return said
+    labels = read_corrections(Path(file), dataset.train, dataset.classes)
+    if not labels:
+        raise DataError(f"{file}: labels none of these images")
+    return labels
 
 
 def images_of_clients(
-    config: RunConfig, transform: ImageTransform, watcher: ProgressReporter, dataset: Dataset | None = None
+    config: RunConfig, transform: ImageTransform, progress: ProgressReporter, dataset: Dataset | None = None
 ) -> tuple[NDArray[np.uint8], Mapping[str, NDArray[np.int64]]]:
-    """Every client's own unlabelled images: the pixels of all, and each one's rows in them."""
-    prepared = build_images(dataset or load_dataset(config.data), transform, watcher)
+    """Return the pixels of all training images, and each client's rows in them."""
+    prepared = build_images(dataset or load_dataset(config.data), transform, progress)
     if choose_method(config).pools:
         return prepared.train, {config.method: np.arange(len(prepared.train))}
     parts = partition_dataset(prepared.dataset, config.data, config.seed)

@@ -1,4 +1,4 @@
-"""A run between two rounds, in one file: all that `--resume` needs, replaced as a whole after each round."""
+"""The checkpoint of a run after a round: everything that `--resume` needs, in one file."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The states of both sides, and the outcome so far. A real server has no states of its sites."""
+    """The states of server and clients, and the outcome so far; a deployed server has no states of its sites."""
 
     server: ServerState
     clients: Mapping[str, ClientState]
@@ -34,6 +34,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the checkpoint, replacing the previous one as a whole."""
     server, clients = checkpoint.server, checkpoint.clients
     tensors: Tensors = {f"server/{name}": value for name, value in server.shared.items()}
     tensors |= {f"prior_totals/{step}": total for step, total in enumerate(server.prior_totals)}
@@ -57,7 +58,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "width": server.width,
         "uploads": tuple(server.uploads),
         "left_out": dict(server.left_out),
-        "claims": {client: asdict(said) for client, said in server.claims.items()},
+        "claims": {client: asdict(claims) for client, claims in server.claims.items()},
         "seen": server.seen,
         "prior_steps": len(server.prior_totals),
         "clients": tuple(clients),
@@ -68,10 +69,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
-    """What all clients were told is kept under the first one's name; and what else has that name.
+    """Return the tensors without repetitions of the same object, and for each repetition the name that is kept.
 
-    >>> told = np.zeros(2)
-    >>> _each_once({"a": told, "b": told, "c": np.zeros(2)})[1]
+    >>> same = np.zeros(2)
+    >>> _each_once({"a": same, "b": same, "c": np.zeros(2)})[1]
     {'b': 'a'}
     """
     first: dict[int, str] = {}
@@ -81,23 +82,24 @@ def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
-    """None if no round is finished. Those of version 0.1 are read too: they say less about the run."""
-    file = folder / CHECKPOINT
-    if not file.exists():
+    """Return the checkpoint in a run's folder; None if no round is finished.
+
+    Raises:
+        RunFolderError: The file is damaged.
+    """
+    path = folder / CHECKPOINT
+    if not path.exists():
         return None
     try:
-        return _checkpoint(*_read(file))
+        with safe_open(path, framework="numpy") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            return _checkpoint(tensors, json.loads(file.metadata()["about"]))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise RunFolderError(f"{file}: is damaged and cannot be resumed from: {error}") from error
-
-
-def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    with safe_open(path, framework="numpy") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["about"])  # noqa: SIM118
+        raise RunFolderError(f"{path}: is damaged, so the run cannot be resumed: {error}") from error
 
 
 def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
-    tensors = tensors | {name: tensors[other] for name, other in about.get("again", {}).items()}
+    tensors = tensors | {name: tensors[other] for name, other in about["again"].items()}
     model = below(tensors, "prior_model/")
     server = ServerState(
         about["round"],
@@ -107,25 +109,25 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         about["everyone_first"],
         about["neighbours"],
         _by_client(tensors, "upload/", about["uploads"]),
-        about.get("left_out", {}),
-        about.get("width", 0),
+        about["left_out"],
+        about["width"],
         PosteriorModel.from_arrays(model) if model else None,
         tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
         below(tensors, "good/") or None,
-        known_claims(about.get("claims", {})),
-        tuple(about.get("seen", ())),
+        known_claims(about["claims"]),
+        tuple(about["seen"]),
         tensors.get("class_prior"),
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}
     outcome = read_outcome(json.loads(tensors["records"].tobytes())).outcome
     if len(outcome.rounds) != server.round:
-        raise ValueError(f"it tells of {counted(len(outcome.rounds), 'round')}, and is after round {server.round}")
+        raise ValueError(f"it records {counted(len(outcome.rounds), 'round')} after round {server.round}")
     return Checkpoint(server, states, outcome)
 
 
 def _by_client(tensors: Tensors, prefix: str, clients: list[str]) -> dict[str, Tensors]:
-    """What is filed under each client's number; names may hold anything, so they are not part of the keys."""
+    """Group tensors by client; keys have the client's number, because its name may be any text."""
     by_number: list[Tensors] = [{} for _ in clients]
     for key, value in below(tensors, prefix).items():
         number, name = key.split("/", 1)

@@ -1,16 +1,17 @@
-"""The rounds of a run, whoever carries the questions: a checkpoint after each, the outcome at the end."""
+"""The rounds of a run over any transport: a checkpoint after each round, the outcome at the end."""
 
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..config import RunConfig
 from ..federation.client_state import ClientState
 from ..federation.server import ServerState, look_first, run
 from ..federation.transport import Clients, RoundReport
+from ..methods import choose_method, run_title
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
 from .folder import RunFolder
@@ -19,67 +20,100 @@ from .record import HoldoutRecord, LabelCounts, Measured, Outcome, RefreshRecord
 
 
 class RunRecorder(Protocol):
-    """Who writes a run down: a simulation, which knows the truth about every image, or a server, which does not."""
+    """Records a run: a simulation, which has the labels of every image, or a server, which has none."""
 
     def begin(self, first: RoundReport) -> Outcome:
-        """What is known before the first round, given what plain CLIP got right."""
+        """Return the outcome before the first round, given the evaluation of zero-shot CLIP."""
         ...
 
     def round(self, server: ServerState, report: RoundReport) -> tuple[RoundRecord, RefreshRecord | None]:
-        """What is known of a round that is over."""
+        """Return the records of a finished round and of its refresh, if there was one."""
         ...
 
     def complete(self, outcome: Outcome) -> Outcome:
-        """What follows for the clients from the rounds so far."""
+        """Return the outcome with everything that is not a round: settings, clients, versions."""
         ...
 
     def states(self) -> Mapping[str, ClientState]:
-        """What the clients keep, where that is known: for the checkpoint."""
+        """Return the states of the clients for the checkpoint, where they are known."""
         ...
 
 
-@dataclass
-class Play:
-    """One run in one folder."""
+def run_rounds(
+    config: RunConfig,
+    folder: RunFolder,
+    clients: Clients,
+    recorder: RunRecorder,
+    progress: ProgressReporter,
+    began: float,
+    server: ServerState,
+    checkpoint: Checkpoint | None,
+) -> Checkpoint:
+    """Run all rounds that are left, and write a checkpoint after each.
 
-    config: RunConfig
-    folder: RunFolder
-    clients: Clients
-    books: RunRecorder
-    watcher: ProgressReporter
-    began: float  # when this start of the run began, on the clock of `time.monotonic`
+    Args:
+        config: The settings of the run.
+        folder: The run's folder, already opened.
+        clients: The transport to the clients.
+        recorder: Records the rounds.
+        progress: Notified of every round.
+        began: When this process started the run, on the clock of `time.monotonic`.
+        server: The server's state before the first round.
+        checkpoint: Where to resume; None: at the first round.
 
-    def play(self, server: ServerState, checkpoint: Checkpoint | None) -> Checkpoint:
-        """All rounds that are left, from the checkpoint or from where the server begins. Everything is written down."""
-        begin = checkpoint or self._first(server)
-        spent, outcome = begin.outcome.seconds, begin.outcome
+    Returns:
+        The state after the last round, with the whole outcome.
+    """
+    first = checkpoint or Checkpoint(server, recorder.states(), recorder.begin(look_first(clients)))
+    spent, outcome = first.outcome.seconds, first.outcome
 
-        def after_round(server: ServerState, report: RoundReport) -> None:
-            nonlocal outcome
-            outcome = self._with_round(outcome, server, report, spent + time.monotonic() - self.began)
-            self.folder.keep(Checkpoint(server, self.books.states(), outcome))
-            self.watcher.round_done(outcome.rounds[-1])
-
-        last = run(self.config, self.clients, begin.server, after_round)
-        finished = Checkpoint(last, self.books.states(), self.books.complete(outcome))
-        self.folder.finish(finished)
-        return finished
-
-    def _first(self, server: ServerState) -> Checkpoint:
-        outcome = self.books.begin(look_first(self.clients))
-        return Checkpoint(server, self.books.states(), outcome)
-
-    def _with_round(self, outcome: Outcome, server: ServerState, report: RoundReport, seconds: float) -> Outcome:
-        record, refresh = self.books.round(server, report)
+    def after_round(server: ServerState, report: RoundReport) -> None:
+        nonlocal outcome
+        record, refresh = recorder.round(server, report)
+        seconds = spent + time.monotonic() - began
         rounds = (*outcome.rounds, replace(record, seconds=seconds))
         refreshes = outcome.refreshes if refresh is None else (*outcome.refreshes, refresh)
-        releases = (release for one in rounds for release in one.releases)
-        so_far = replace(outcome, rounds=rounds, refreshes=refreshes, seconds=seconds)
-        return self.books.complete(replace(so_far, privacy=statement(self.config, releases)))
+        privacy = statement(config, (release for one in rounds for release in one.releases))
+        outcome = recorder.complete(
+            replace(outcome, rounds=rounds, refreshes=refreshes, seconds=seconds, privacy=privacy)
+        )
+        folder.keep(Checkpoint(server, recorder.states(), outcome))
+        progress.round_done(outcome.rounds[-1])
+
+    last = run(config, clients, first.server, after_round)
+    finished = Checkpoint(last, recorder.states(), recorder.complete(outcome))
+    folder.finish(finished)
+    return finished
+
+
+def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outcome:
+    """Return an outcome with the settings, the method's description and the versions of a run.
+
+    Args:
+        outcome: The rounds so far.
+        config: The settings of the run.
+        known: Further fields of `Outcome` that the caller knows: classes, template, backbone, clients, ...
+    """
+    method = choose_method(config)
+    packages = ("fedcopl", "torch", "numpy", "tokenizers", "safetensors", "pillow")
+    return replace(
+        outcome,
+        name=config.name,
+        seed=config.seed,
+        method=run_title(config),
+        trains=method.trains,
+        pools=method.pools,
+        shared=method.shared(),
+        averaged=method.averaged(),
+        settings=config.model_dump(),
+        versions={"python": platform.python_version()} | {package: version(package) for package in packages},
+        **known,
+    )
 
 
 def round_record(report: RoundReport, found: Measured) -> RoundRecord:
-    """What every server knows of a round, and what was measured after it."""
+    """Return the record of a round from the server's report and the accuracies measured after it."""
+    images, loss_before, loss_after, rejected, rolled_back, low_confidence = report.checks
     return RoundRecord(
         round=report.round,
         untrained=measured(list(report.untrained.values())) if report.untrained else None,
@@ -97,15 +131,18 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         bounded=report.bounds.in_words(),
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
-        guard=HoldoutRecord(**report.checks._asdict(), average_undone=report.average_undone),
+        holdout=HoldoutRecord(
+            images=images,
+            loss_before=loss_before,
+            loss_after=loss_after,
+            average_rejected=rejected,
+            training_rolled_back=rolled_back,
+            low_confidence=low_confidence,
+            average_rolled_back=report.average_undone,
+        ),
         macro=found.macro,
         weighted=found.weighted,
         everywhere=found.everywhere,
         clients=found.clients,
         recall=found.recall,
     )
-
-
-def versions() -> dict[str, str]:
-    packages = ("fedcopl", "torch", "numpy", "tokenizers", "safetensors", "pillow")
-    return {"python": platform.python_version()} | {package: version(package) for package in packages}

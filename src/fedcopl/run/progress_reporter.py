@@ -1,4 +1,4 @@
-"""Being told how a run gets on. Apart from the loop, so that watching does not need torch."""
+"""The protocol of progress reports, in a module that does not import torch."""
 
 from typing import Protocol
 
@@ -8,29 +8,29 @@ from .record import RoundRecord
 
 
 class ProgressReporter(Protocol):
-    """Told of each thing that is done."""
+    """Receives the progress of a run."""
 
-    def preparing(self, what: str) -> None: ...
+    def preparing(self, what: str) -> None:
+        """A step before the first round begins."""
 
     def prepared(self, done: int, total: int) -> None:
-        """So many images of all are decoded."""
-        ...
+        """Some of all images are decoded."""
 
     def noticed(self, what: str) -> None:
-        """Something the user should know, which stops nothing."""
-        ...
+        """The user should know something that does not stop the run."""
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        """The rounds begin; `done` of them were played before a stop."""
-        ...
+        """The rounds begin; `done` of them were finished before an interruption."""
 
-    def answered(self, client: str, request: Request) -> None: ...
+    def answered(self, client: str, request: Request) -> None:
+        """A client has replied to a request."""
 
-    def round_done(self, record: RoundRecord) -> None: ...
+    def round_done(self, record: RoundRecord) -> None:
+        """A round is finished."""
 
 
 class SilentReporter:
-    """Nobody watches."""
+    """Ignores all progress."""
 
     def preparing(self, what: str) -> None: ...
     def prepared(self, done: int, total: int) -> None: ...

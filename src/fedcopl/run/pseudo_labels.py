@@ -1,4 +1,4 @@
-"""What each client believed about its images at each refresh, for `fedcopl review`: at home only, never sent."""
+"""The pseudo labels of each client's images at each refresh, for `fedcopl review`; they never leave the client."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,35 +19,35 @@ from ..files import write_bytes, write_text
 from .folder import file_name
 
 LABELS = "labels"
-SUREST = 5  # classes of each image that are written down
-CHUNK = 4096  # images looked at together, to need little memory
+TOP_CLASSES = 5  # classes of each image that are stored
+CHUNK = 4096  # images ranked together, to limit memory
 
 
 class PseudoLabels(NamedTuple):
-    """What one client believed about its images at one refresh, the surest class first."""
+    """The most probable classes of one client's images at one refresh, most probable first."""
 
     round: int
-    classes: NDArray[np.int32]  # (n, at most SUREST)
+    classes: NDArray[np.int32]  # (n, at most TOP_CLASSES)
     log_probability: NDArray[np.float32]  # of each of them
 
 
 class HeldImages(NamedTuple):
-    """The images of one client, in its order. At home only."""
+    """The images of one client, in its order."""
 
     names: list[str]
-    files: list[str] | None  # where they lie, if they are files
-    pages: list[int | None] | None = None  # which page of its file each is, where some are
-    reading: Mapping[str, str] = MappingProxyType({})  # settings of `data` by which files are read, where not as usual
+    files: list[str] | None  # their paths; None for images that are not files
+    pages: list[int | None] | None = None  # page numbers within the files, if there are any
+    reading: Mapping[str, str] = MappingProxyType({})  # non-default settings of `data` for reading files
 
 
 def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
-    """The names of the classes, and which images each client holds: `parts` are their rows among all."""
+    """Write the class names and the images of each client; `parts` are the clients' rows in `images`."""
     held = {client: _held(images, part) for client, part in parts.items()}
     write_text(folder / LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
 
 
 def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
-    """As HeldImages; what is as usual is not written."""
+    """Return the fields of `HeldImages` that differ from the defaults."""
     stored, names = images.images, [images.names[index] for index in part]
     if not isinstance(stored, ImageFiles):
         return {"names": names, "files": None}
@@ -58,24 +58,24 @@ def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
 
 
 def write_labels(folder: Path, round: int, log_probs: Mapping[str, NDArray[np.float64]]) -> None:
-    """What each client believes at this refresh, log p_c(x) of all its images (n, C), in a file of its own."""
+    """Write the pseudo labels of a refresh from log p_c(x), (n, C), of each client's images."""
     _write(folder / LABELS / f"round-{round:06}.safetensors", {"round": round}, log_probs)
 
 
 def _write(path: Path, about: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
     tensors: Tensors = {}
-    for number, belief in enumerate(log_probs.values()):
-        tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _surest(belief)
+    for number, own in enumerate(log_probs.values()):
+        tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _top_classes(own)
     write_bytes(path, save(tensors, {"about": json.dumps({**about, "clients": list(log_probs)})}))
 
 
 def write_final(folder: Path, client: str, made_of: str, round: int, log_probs: NDArray[np.float64]) -> None:
-    """What a client's finished classifier says about its images; `made_of` names all that it was made of."""
+    """Write the labels by a client's final classifier; `made_of` identifies the files it was made from."""
     _write(_final(folder, client), {"round": round, "made_of": made_of}, {client: log_probs})
 
 
 def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
-    """The same again; None where it was never written, or is of something else."""
+    """Return the labels by a client's final classifier; None if there are none, or of other files."""
     file = _final(folder, client)
     if not file.is_file():
         return None
@@ -91,9 +91,9 @@ def _final(folder: Path, client: str) -> Path:
     return folder / LABELS / "final" / f"{file_name(client)}.safetensors"
 
 
-def _surest(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The likeliest classes of each image, of equals the lower one; -inf where there is no further one."""
-    many = min(SUREST, log_probs.shape[1])
+def _top_classes(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the most probable classes of each image and their log-probabilities; ties go to the lower class."""
+    many = min(TOP_CLASSES, log_probs.shape[1])
     classes, values = np.zeros((len(log_probs), many), np.int32), np.zeros((len(log_probs), many), np.float32)
     for start in range(0, len(log_probs), CHUNK):
         left = np.array(log_probs[start : start + CHUNK])
@@ -106,19 +106,23 @@ def _surest(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[
 
 
 def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
-    """The names of the classes, and what each client holds."""
+    """Return the class names and the images of each client.
+
+    Raises:
+        RunFolderError: The folder has no such file, or it is damaged.
+    """
     file = folder / LABELS / "images.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         return tuple(stored["classes"]), {client: HeldImages(**held) for client, held in stored["clients"].items()}
     except FileNotFoundError as error:
-        raise RunFolderError(f"{folder}: holds no labels; a run writes them into {LABELS}/ as it starts") from error
+        raise RunFolderError(f"{folder}: has no labels; a run writes them to {LABELS}/ when it starts") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{file}: cannot be read: {error}") from error
 
 
 def read_labels(folder: Path, client: str) -> list[PseudoLabels]:
-    """What a client believed at each refresh so far, the first one first."""
+    """Return the pseudo labels of a client at each refresh so far, in order."""
     files = sorted((folder / LABELS).glob("round-*.safetensors"))
     return [labels for labels in (_labels_in(file, client) for file in files) if labels is not None]
 

@@ -1,6 +1,7 @@
-"""Runs as they lie on the disk: which folders hold one, and what is in it."""
+"""Finding the folders of runs, and reading their outcomes."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import RunFolderError
@@ -12,11 +13,15 @@ DEPTH = 3  # levels of folders that are searched for runs
 
 
 class NothingYet(RunFolderError):
-    """A run that was begun and has no finished round."""
+    """A run has started and has no finished round."""
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The folder itself if it is a run's, else all runs in it, by name."""
+    """Return the folder itself if it is a run's, else all runs below it, sorted by name.
+
+    Raises:
+        RunFolderError: There is no run.
+    """
     if not folder.exists():
         raise RunFolderError(f"{folder}: there is no such folder")
     if not folder.is_dir():
@@ -31,52 +36,50 @@ def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
     if any((folder / name).is_file() for name in (RESULTS, PROGRESS, SETTINGS)):
         yield folder
     elif depth:
-        for below in _folders_in(folder):
-            yield from _runs_in(below, depth - 1)
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    """Without hidden ones, and without what may not be read."""
-    try:
-        return [below for below in folder.iterdir() if not below.name.startswith(".") and below.is_dir()]
-    except OSError:
-        return []
+        below: list[Path] = []
+        with suppress(OSError):  # folders without read permission
+            below = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()]
+        for inner in below:
+            yield from _runs_in(inner, depth - 1)
 
 
 def read_finished(folder: Path) -> Outcome:
-    """The outcome of a run that is over."""
+    """Return the outcome of a finished run.
+
+    Raises:
+        RunFolderError: The run is not finished, or its outcome is damaged.
+    """
     if not (folder / RESULTS).exists():
-        raise RunFolderError(f"{folder}: the run is not finished; go on with: fedcopl run --out {folder} --resume")
-    return read_file(folder / RESULTS)
+        raise RunFolderError(f"{folder}: the run is not finished; resume it with: fedcopl run --out {folder} --resume")
+    return _read_file(folder / RESULTS)
 
 
 def read_so_far(folder: Path) -> Outcome:
-    """The outcome of a run, or of one that goes on or was stopped: the rounds so far."""
+    """Return the outcome of a run with the rounds that are finished.
+
+    Raises:
+        NothingYet: No round is finished.
+        RunFolderError: The outcome is damaged.
+    """
     found = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
     if found is None:
         raise NothingYet(f"{folder}: no round of this run is finished, so there is nothing to report yet")
-    return read_file(found)
+    return _read_file(found)
 
 
-def read_file(file: Path) -> Outcome:
-    """An outcome that is whole; RunFolderError says what is wrong with it."""
+def _read_file(file: Path) -> Outcome:
     try:
         plain = parse_json(file.read_text(encoding="utf-8"))
         reading = read_outcome(plain)
-        complaints = [*(_gaps(reading.outcome) if isinstance(plain, dict) else ()), *reading.complaints]
+        required = ("name", "classes", "rounds", "settings") if isinstance(plain, dict) else ()
+        missing = [f"{key} is missing or empty" for key in required if not getattr(reading.outcome, key)]
+        errors = [*missing, *reading.errors]
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        complaints = [str(error)]
-    if complaints:
+        errors = [str(error)]
+    if errors:
         raise RunFolderError(
-            f"{file}: is damaged: {complaints[0]}; `fedcopl run --out {file.parent} --resume` writes it anew"
+            f"{file}: is damaged: {errors[0]}; `fedcopl run --out {file.parent} --resume` writes it again"
         )
     return reading.outcome
-
-
-def _gaps(outcome: Outcome) -> Iterator[str]:
-    """What no run can be without."""
-    for key in ("name", "classes", "rounds", "settings"):
-        if not getattr(outcome, key):
-            yield f"{key} is missing or empty"

@@ -1,11 +1,11 @@
-"""The outcome of a run, as types: one writer, one reader. `docs/results.schema.json` is made from this file.
+"""The outcome of a run, as types, and its writer. `docs/results.schema.json` is generated from this file.
 
-Who knows more writes more: a simulation knows the truth about every image, a server of real sites neither labels nor
-how many images there are. What is not known is None, or empty.
+A simulation has the labels of every image; a server of real sites has neither labels nor numbers of images. Whatever is
+unknown is None or empty.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any
@@ -13,97 +13,105 @@ from typing import Annotated, Any
 from pydantic import Field, Strict, TypeAdapter
 
 from ..algorithm.metrics import Score, accuracy
+from ..plurals import counted
 from ..privacy.accountant import PrivacyStatement, Release
 
 SCHEMA = 1
-"""Of results.json and rounds.jsonl. A new key does not change it; a key that means something else does."""
+"""Version of results.json and rounds.jsonl. New keys do not change it; a changed meaning of a key does."""
 
-LARGEST = 10**15  # counts, bytes and seconds beyond this are none
+LARGEST = 10**15  # larger counts, bytes and seconds are invalid
+NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts from which users are told
 Count = Annotated[int, Strict(), Field(ge=0, lt=LARGEST)]
 Number = Annotated[float, Strict(), Field(gt=-LARGEST, lt=LARGEST)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Text = Annotated[str, Strict()]
 Flag = Annotated[bool, Strict()]
 Counts = tuple[Count, ...]
-"""One for each class; none at all of a client that did not answer."""
+"""One count per class; empty for a client that did not reply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracies:
-    """The three accuracies, never to be mixed, as shares between 0 and 1; None where nothing was measured."""
+    """Three kinds of accuracy, as shares between 0 and 1; None where nothing was measured."""
 
     macro: Share | None = None
-    """mean over the clients of their accuracy on their own test images: the paper's number"""
+    """mean over the clients of the accuracy on their own test images: the paper's number"""
     weighted: Share | None = None
-    """the same, weighted by test images"""
+    """mean over the clients, weighted by test images"""
     everywhere: Annotated[Share | None, Field(alias="global")] = None
     """every client's model on all clients' test images, mean over the clients"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured(Accuracies):
-    """What was measured of all clients at one moment: by plain CLIP, or after a round."""
+    """Accuracies of all clients at one moment: of zero-shot CLIP, or after a round."""
 
     clients: tuple[Share | None, ...] = ()
-    """each client's own accuracy; None for one that did not answer or has no labels"""
+    """each client's own accuracy; None for one that did not reply or has no labels"""
     recall: tuple[Share | None, ...] | None = None
-    """of each class, the share that its holders' own models find; simulation only"""
+    """recall of each class by the clients' own models on their own test images; simulation only"""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the participants of a round pull apart in one array (supplement of the paper)."""
+    """Client drift in one array during a round (supplement of the paper)."""
 
     diversity: Annotated[float, Strict()] | None = None
-    """xi: how much the participants' moves cancel each other; None where it is infinite"""
+    """xi: how much the participants' updates cancel each other; None where it is infinite"""
     cosine: Annotated[float, Strict()] | None = None
-    """cosine distance of the moves, mean over all pairs"""
+    """cosine distance of the updates, mean over all pairs"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelCounts:
-    """What a refresh did at all clients together: what can be watched where nobody knows the truth."""
+    """Counts of a refresh over all clients, known without any ground truth."""
 
     images: Count
-    """training images of all clients that answered"""
+    """training images of all clients that replied"""
     chosen: Count
-    """of these images, to train on"""
+    """images selected for training"""
     compared: Count = 0
-    """images of clients that had labelled before"""
+    """images of clients that had pseudo labels before"""
     unchanged: Count = 0
-    """of these, labelled as before"""
+    """compared images whose pseudo label did not change"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HoldoutRecord:
-    """What the clients' guards found in a round, added up; all 0 where there was nothing to check, or no guard."""
+    """Sums of the clients' hold-out checks in a round; all 0 without a holdout."""
 
     images: Number = 0.0
-    """on which the average that came was held against what the clients had"""
-    loss_had: Number = 0.0
-    """sum over them, by what the clients had"""
-    loss_came: Number = 0.0
-    """and by the average"""
-    average_harmed: Number = 0.0
-    """clients that keep the model they had"""
-    training_harmed: Number = 0.0
-    """clients that took their own training back"""
-    too_doubtful: Number = 0.0
-    """clients that trained nothing, because too few of their labels are likely to be right"""
-    average_undone: Flag = False
-    """the server went back to the average before"""
+    """held-out images on which the new average was compared with the clients' last model"""
+    loss_before: Number = 0.0
+    """sum of the losses of the last model"""
+    loss_after: Number = 0.0
+    """sum of the losses of the new average"""
+    average_rejected: Number = 0.0
+    """clients that keep their last model instead of the new average"""
+    training_rolled_back: Number = 0.0
+    """clients that rolled their own training back"""
+    low_confidence: Number = 0.0
+    """clients that did not train, because too few of their pseudo labels are likely to be right"""
+    average_rolled_back: Flag = False
+    """the server restored the average of the round before"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FirstPrompts:
-    """How far the first prompts, untrained, take the clients' models from plain CLIP; on their own images."""
+    """How far the initial prompts change zero-shot CLIP on the clients' own images."""
 
     images: Count = 0
-    """looked at"""
+    """number of images compared"""
     cosine: Annotated[float, Strict()] | None = None
-    """mean, of the features with and without; None where a method has features of its own"""
+    """mean cosine of the features with and without prompts; None where a method has features of its own"""
     unchanged: Share | None = None
-    """share of the answers that stay the same"""
+    """share of predictions that do not change"""
+
+    def notes(self) -> Iterator[str]:
+        """Yield a warning if untrained prompts change many predictions."""
+        if self.unchanged is not None and self.unchanged < 1 - NOTED_MOVEMENT:
+            changed = f"{1 - self.unchanged:.0%} of the predictions"
+            yield f"the initial prompts change {changed} before training; see train.init"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,103 +125,128 @@ class RoundRecord(Measured):
     round: Count
     """counted from 0"""
     untrained: Measured | None = None
-    """before the first round: plain CLIP, answered through the priors; None where there are none"""
+    """zero-shot CLIP with the priors, before the first round; None without priors"""
     refreshed: Flag = False
-    """whether all clients labelled their images anew"""
+    """whether all clients refreshed their pseudo labels"""
     participants: Count = 0
-    """how many trained"""
+    """number of clients that trained"""
     sites: tuple[Text, ...] | None = None
-    """who took part"""
+    """names of the participants"""
     totals: Counts | None = None
-    """T_c, sure images of each class over all clients, at a refresh"""
+    """T_c, confident images of each class over all clients, at a refresh"""
     labelling: LabelCounts | None = None
-    """what can be watched of a refresh without labels"""
+    """counts of the refresh"""
     examples: Count = 0
-    """images trained on; 0 where the clients do not tell"""
+    """images trained on; 0 where clients do not report it"""
     loss: Number | None = None
-    """mean of the last epoch over the participants, weighted by their images"""
+    """mean loss of the last epoch over the participants, weighted by their images"""
     bytes_up: Count = 0
-    """from the clients to the server, what the messages say"""
+    """payload bytes from the clients to the server"""
     bytes_down: Count = 0
-    """from the server to the clients"""
+    """payload bytes from the server to the clients"""
     kept_old_prompt: Flag = False
-    """nothing could be averaged, so the shared prompts are those of the round before"""
+    """no update could be averaged, so the shared prompts are those of the round before"""
     dropped: Mapping[Text, Text] = field(default_factory=dict)
-    """whose answers could not be used, and every reason, with its step"""
+    """clients whose replies could not be used, with the step and every reason"""
     bounded: Mapping[Text, Text] = field(default_factory=dict)
-    """whose say in the sums was cut to what the others' allow, and how"""
+    """clients whose weight or update was clipped by `sharing.bounded`, and how"""
     missed_refresh: tuple[Text, ...] = ()
-    """known clients that chose no images at the last refresh, and train nothing until the next"""
+    """clients that selected no images at the last refresh, and do not train until the next"""
     drift: Mapping[Text, Drift] | None = None
-    """of each trained array; simulation only"""
-    guard: HoldoutRecord | None = None
-    """what was checked and undone without labels; None in folders of version 0.1"""
+    """client drift of each trained array; simulation only"""
+    holdout: HoldoutRecord | None = None
+    """hold-out checks and rollbacks; None at a site, which records only itself"""
     releases: tuple[Release, ...] = ()
-    """what was let out with noise on it"""
+    """differentially private releases of this round"""
     pseudo_label_accuracy: Share | None = None
-    """of this round's refresh; simulation only"""
+    """accuracy of this round's refresh; simulation only"""
     seconds_of: Mapping[Text, Number] = field(default_factory=dict)
     """wall time of each kind of request to the clients; simulation only"""
     seconds_per_step: Number | None = None
     """wall time of training, divided by its steps on one batch; simulation only"""
     seconds: Number = 0.0
-    """since the run began, stops not counted"""
+    """since the run began, interruptions not counted"""
 
     @property
     def number(self) -> int:
-        """As people count."""
+        """The number of the round, counted from 1."""
         return self.round + 1
 
     @property
     def is_measured(self) -> bool:
         return self.macro is not None
 
+    def rollbacks(self) -> Iterator[str]:
+        """Yield one line for each kind of rollback in this round."""
+        if self.holdout is None:
+            return
+        if trained := int(self.holdout.training_rolled_back):
+            yield f"{counted(trained, 'site')} rolled training back: it made predictions on held-out images worse"
+        if skipped := int(self.holdout.low_confidence):
+            yield f"{counted(skipped, 'site')} did not train: too few pseudo labels are likely to be right"
+        if self.holdout.average_rolled_back:
+            yield "the last average made predictions worse; the average before it was restored"
+
+    def site_notes(self) -> Iterator[tuple[str, str]]:
+        """Yield the clients that were clipped or missed a refresh, each with one line.
+
+        >>> record = RoundRecord(round=0, bounded={"north": "Train: 900 images count as 90"}, missed_refresh=("south",))
+        >>> for name, note in record.site_notes():
+        ...     print(f"{name}: {note}")
+        north: weight clipped: Train: 900 images count as 90
+        south: missed the last refresh, and does not train until the next
+        """
+        yield from ((name, f"weight clipped: {how}") for name, how in self.bounded.items())
+        yield from (
+            (name, "missed the last refresh, and does not train until the next") for name in self.missed_refresh
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshRecord:
-    """One refresh of the pseudo labels, in rows of clients and columns of classes; simulation only."""
+    """One refresh of the pseudo labels, with rows of clients and columns of classes; simulation only."""
 
     round: Count
     """counted from 0"""
     images: Count = 0
-    """chosen by all clients together"""
+    """images selected by all clients together"""
     estimated: tuple[Counts, ...] = ()
-    """u: images of each class that each client was sure of"""
+    """u: confident images of each class at each client"""
     allocated: tuple[Counts, ...] = ()
-    """how many of each class each client was allowed"""
+    """quota of each class at each client"""
     selected: tuple[Counts, ...] = ()
-    """how many of each class each client chose"""
-    believed_mix: tuple[tuple[Share, ...], ...] = ()
-    """in what mix each client believes to hold the classes, found without a label; empty without priors"""
+    """images of each class that each client selected"""
+    class_priors: tuple[tuple[Share, ...], ...] = ()
+    """each client's class prior, estimated without labels; empty without priors"""
     pseudo_label_accuracy: Share | None = None
-    """share of the chosen images whose label is true"""
+    """share of the selected images whose pseudo label is true"""
     distribution_similarity: Number | None = None
-    """of chosen and true label counts: mean cosine over the clients"""
+    """cosine of selected and true label counts, mean over the clients"""
     coverage: Share | None = None
-    """of candidate sets: the share that holds the true label"""
+    """share of the candidate sets that contain the true label"""
     mean_set_size: Number | None = None
-    """of candidate sets: classes in one"""
+    """mean number of classes in a candidate set"""
 
     @property
     def number(self) -> int:
-        """As people count."""
+        """The number of the round, counted from 1."""
         return self.round + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRecord:
-    """One client, and its own accuracy before and after."""
+    """One client with its accuracy before and after training."""
 
     name: Text
-    """of the client or site; it may be anything printable"""
+    """of the client or site; any printable text"""
     train: Count | None = None
-    """images without labels, to learn from"""
+    """number of unlabelled training images"""
     test: Count | None = None
-    """images with labels, to measure"""
+    """number of labelled test images"""
     zero_shot: Share | None = None
-    """accuracy of plain CLIP on its own test images"""
+    """accuracy of zero-shot CLIP on its own test images"""
     final: Share | None = None
-    """the same of its own model after the last measured round"""
+    """accuracy of its own model on its own test images after the last measured round"""
     true_counts: Counts | None = None
     """training images of each class; simulation only"""
 
@@ -231,7 +264,7 @@ class Outcome:
     """
 
     schema: Count = SCHEMA
-    """version of this form; absent in folders of version 0.1"""
+    """version of this format"""
     name: Text = ""
     """of the run, from the settings"""
     seed: Annotated[int, Strict(), Field(ge=0)] = 0
@@ -239,62 +272,62 @@ class Outcome:
     classes: tuple[Text, ...] = ()
     """names, in the order of their numbers"""
     template: Text = ""
-    """the sentence around a class name"""
+    """the zero-shot sentence around a class name"""
     method: Text = ""
-    """what ran, as tables call it: method, labeler, and priors or [as published](as-published.md)"""
+    """title of the run: method, labeler, and priors or [as published](as-published.md)"""
     trains: Flag = True
-    """False: plain CLIP, and whatever is made of its answers"""
+    """False: nothing is trained; predictions of zero-shot CLIP, with or without priors"""
     pools: Flag = False
-    """all images were in one place: no federation, but what one is measured against"""
+    """all images in one place: the centralised baseline of a federation"""
     shared: tuple[Text, ...] | None = None
-    """the arrays that the server averages; None where an old folder does not say"""
+    """names of the arrays that the server averages"""
     averaged: tuple[Text, ...] | None = None
-    """the same in words; None in folders of version 0.1"""
+    """descriptions of the arrays that the server averages"""
     backbone: Text = ""
-    """name and fingerprint of the frozen model; empty in older folders"""
+    """name and fingerprint of the frozen model"""
     clients: tuple[ClientRecord, ...] = ()
-    """all of them, in the order of their numbers"""
+    """all clients, in the order of their numbers"""
     sites: tuple[Text, ...] | None = None
-    """only in a real federation: everybody who ever joined"""
-    called: Text = ""
-    """only in a real federation: by which name its sites know the run; no other has it"""
+    """all sites that ever joined; deployment only"""
+    run_id: Text = ""
+    """unique name of the run at its sites; deployment only"""
     zero_shot: Measured = Measured()
-    """plain CLIP, before anything was learnt"""
+    """zero-shot CLIP, before training"""
     dropped_before: Mapping[Text, Text] = field(default_factory=dict)
-    """whose answers could not be used before the first round, and why"""
+    """clients whose replies could not be used before the first round, and why"""
     first_prompts: FirstPrompts | None = None
-    """how far they move the model before any training"""
+    """effect of the initial prompts before training"""
     rounds: tuple[RoundRecord, ...] = ()
-    """one for each round so far"""
+    """all finished rounds"""
     refreshes: tuple[RefreshRecord, ...] = ()
-    """one for each refresh of the pseudo labels; simulation only"""
+    """all refreshes of the pseudo labels; simulation only"""
     images_left_out: Count = 0
-    """files that could not be used; `skipped.jsonl` names them"""
+    """number of files that could not be read; `skipped.jsonl` lists them"""
     privacy: PrivacyStatement | None = None
-    """what was given away; None where all settings of `privacy` are off"""
+    """privacy account; None where all settings of `privacy` are off"""
     seconds: Number = 0.0
-    """of the whole run, stops not counted"""
+    """wall time of the whole run, interruptions not counted"""
     traffic: Mapping[Text, Count] | None = None
-    """bytes that Flower counted; only in a real federation"""
+    """bytes counted by Flower; deployment only"""
     settings: Mapping[Text, Any] = field(default_factory=dict)
-    """all of them, by section"""
+    """all settings, by section"""
     versions: Mapping[Text, Text] = field(default_factory=dict)
-    """of Python and of the packages that decide about bits"""
+    """versions of Python and of the packages that affect results"""
 
     @property
     def final(self) -> RoundRecord:
-        """The last round that was measured, or the last."""
+        """The last round with an evaluation; the last round if none was evaluated."""
         return (self._measured or self.rounds)[-1]
 
     @property
     def best(self) -> RoundRecord:
-        """The round of the highest `macro`, the first of equals; the last where nothing was measured."""
+        """The first round of the highest `macro`; the last round if none was evaluated."""
         measured = self._measured
         return max(measured, key=lambda record: record.macro or 0.0) if measured else self.rounds[-1]
 
     @property
     def untrained(self) -> Measured | None:
-        """What priors gave without any training; None where they were not used, or are all there is."""
+        """Accuracy of the priors without training; None if they are off, or nothing is trained."""
         return self.rounds[0].untrained if self.rounds else None
 
     @property
@@ -311,24 +344,24 @@ class Outcome:
 
     @property
     def pseudo_label_accuracy(self) -> tuple[float | None, ...]:
-        """Of each refresh."""
+        """The accuracy of the pseudo labels at each refresh."""
         return tuple(refresh.pseudo_label_accuracy for refresh in self.refreshes)
 
     @property
     def images_used(self) -> int:
-        """Chosen at the last refresh; of a real federation those of the last round."""
+        """The number of images selected at the last refresh, or in a deployment trained on in the last round."""
         if self.refreshes:
             return self.refreshes[-1].images
         return self.rounds[-1].examples if self.rounds else 0
 
     @property
     def images_held(self) -> int | None:
-        """All training images; None where that is not told."""
+        """The number of training images of all clients; None if some do not report it."""
         held = [client.train for client in self.clients]
         return None if None in held else sum(filter(None, held))
 
     def setting(self, *keys: str) -> Any:
-        """A setting, or None where this run knows no such setting."""
+        """Return a setting of the run; None if it has no such setting."""
         value: Any = self.settings
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -336,31 +369,23 @@ class Outcome:
 
 
 def to_plain(outcome: Outcome) -> dict[str, Any]:
-    """What results.json holds: all of it, and what follows from it for those who only look."""
+    """Return the content of results.json: the whole outcome, and a summary derived from it."""
     plain: dict[str, Any] = adapter(Outcome).dump_python(outcome, mode="json", by_alias=True)
-    if outcome.rounds:
-        plain |= {key: _headline(record) for key, record in (("final", outcome.final), ("best", outcome.best))}
+    for key, record in (("final", outcome.final), ("best", outcome.best)) if outcome.rounds else ():
+        accuracies = {"macro": record.macro, "weighted": record.weighted, "global": record.everywhere}
+        plain[key] = {**accuracies, "round": record.round}
     plain |= {"bytes_up": outcome.bytes_up, "bytes_down": outcome.bytes_down, "images_used": outcome.images_used}
     return plain | {"pseudo_label_accuracy": list(outcome.pseudo_label_accuracy)}
 
 
 def round_to_plain(record: RoundRecord) -> dict[str, Any]:
-    """One line of rounds.jsonl."""
+    """Return the content of one line of rounds.jsonl."""
     plain: dict[str, Any] = adapter(RoundRecord).dump_python(record, mode="json", by_alias=True)
     return plain
 
 
-def _headline(record: RoundRecord) -> dict[str, Any]:
-    return {
-        "macro": record.macro,
-        "weighted": record.weighted,
-        "global": record.everywhere,
-        "round": record.round,
-    }
-
-
 def json_schema() -> dict[str, Any]:
-    """The documented form of results.json."""
+    """Return the JSON schema of results.json."""
     schema = adapter(Outcome).json_schema(by_alias=True)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema | {"title": "results.json of fedcopl"}
 
@@ -371,12 +396,17 @@ def adapter(kind: type) -> TypeAdapter[Any]:
 
 
 def finite(number: float) -> float | None:
-    """None for what JSON has no number for."""
+    """Return the number, or None for infinity and NaN, which JSON does not have."""
     return number if math.isfinite(number) else None
 
 
 def measured(own: Sequence[Score], whole: Sequence[Score] | None = None) -> Measured:
-    """The three accuracies, and each client's own; nothing where nobody has a labelled test image."""
+    """Return the accuracies of all clients; empty if no client has a labelled test image.
+
+    Args:
+        own: Correct predictions and number of each client's own test images.
+        whole: Correct predictions and number of all clients' test images, for each client's model.
+    """
     if not any(examples for _, examples in own):
         return Measured()
     mean = accuracy(own, whole)

@@ -1,4 +1,4 @@
-"""A simulated federation put together: clients with their images, the audit that knows the truth, central bounds."""
+"""Assembling a simulation: clients with their images, the audit with the ground truth, centralised baselines."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..algorithm.holdout import evenly_spaced
 from ..algorithm.partition import Partition, counts_by_client
-from ..algorithm.select import Corrections, Selection
+from ..algorithm.select import Corrections
 from ..config import RunConfig
 from ..data.catalog import load_dataset
 from ..data.corrections import corrections_of
@@ -19,15 +19,13 @@ from ..data.prepare import Prepared
 from ..errors import ConfigError, DataError
 from ..federation.client import Client
 from ..federation.client_state import ClientState
-from ..federation.learner import NO_TEST_SET, Learner, Prompts, TestSet
+from ..federation.learner import NO_TEST_SET, Prompts, TestSet
 from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..federation.server import ServerState, refuse_privacy
-from ..methods import choose_method, run_title
-from ..methods.base import Method
+from ..methods import choose_method
 from ..methods.learner import ClipLearner, ClipTestSet
 from ..methods.movement import CLIENTS, Movement, mean_movement, movement
 from ..plurals import counted
-from ..priors.posterior import LogitAdjustment
 from ..rng import stream
 from ..run.build import (
     BuiltModel,
@@ -35,11 +33,12 @@ from ..run.build import (
     build_clip,
     build_images,
     build_model,
-    expert_answers,
+    expert_labels,
+    first_state,
     known_class_prior,
 )
-from ..run.earlier import EarlierRun, begun_states, fitted
-from ..run.loop import versions
+from ..run.loop import complete_outcome
+from ..run.previous_run import PreviousRun, adapt_previous_run, initial_states
 from ..run.progress_reporter import ProgressReporter
 from ..run.record import ClientRecord, Outcome
 from .audit import Audit
@@ -49,7 +48,7 @@ from .worker_pool import WorkerPool
 
 @dataclass(frozen=True)
 class PooledTestSet:
-    """All clients' exams as one."""
+    """The test sets of all clients as one."""
 
     test_sets: Mapping[str, TestSet]
 
@@ -58,73 +57,38 @@ class PooledTestSet:
         return sum(correct for correct, _ in scores), sum(examples for _, examples in scores)
 
 
-@dataclass(frozen=True)
-class GroundTruthLearner:
-    """A learner whose labels are the true ones: supervised learning, the upper bound. No federation contains this."""
+class GroundTruthLearner(ClipLearner):
+    """A learner that trains on the true labels: the supervised upper bound, never part of a federation."""
 
-    learner: Learner
-    truth: NDArray[np.int64]
-    classes: int
-
-    def initial(self) -> Prompts:
-        return self.learner.initial()
+    def __init__(self, learner: ClipLearner, truth: NDArray[np.int64]):
+        super().__init__(learner.model, learner.images, learner.start, learner.config, learner.number)
+        self.side, self.truth = learner.side, truth
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        certain = np.full((len(self.truth), self.classes), -np.inf)
+        """Return log p, (n, C), with certainty for the true class."""
+        certain = np.full((len(self.truth), self.model.encoder.classes), -np.inf)
         certain[np.arange(len(self.truth)), self.truth] = 0.0
         return certain
-
-    def features(self) -> NDArray[np.float64]:
-        return self.learner.features()
-
-    def class_features(self) -> NDArray[np.float64]:
-        return self.learner.class_features()
-
-    def remember(self, selection: Selection) -> Prompts:
-        return self.learner.remember(selection)
-
-    def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.learner.log_probabilities_of(prompts, index)
-
-    def train(
-        self,
-        prompts: Prompts,
-        selection: Selection,
-        round: int,
-        lr_factor: float = 1.0,
-        adjustment: LogitAdjustment | None = None,
-    ) -> tuple[Prompts, float]:
-        return self.learner.train(prompts, selection, round, lr_factor, adjustment)
-
-
-def supervised(
-    learner: Learner, truth: NDArray[np.int64], classes: int, config: RunConfig, test_set: TestSet
-) -> Client:
-    """One client that trains on all its images with their true labels."""
-    every_image = config.labels.model_copy(update={"global_allocation": False})
-    return Client(
-        GroundTruthLearner(learner, truth, classes), config.model_copy(update={"labels": every_image}), test_set
-    )
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """Everything that stays the same during a run."""
+    """The parts of a simulation that do not change during a run."""
 
     config: RunConfig
     dataset: Dataset
-    notes: tuple[str, ...]  # what the user should know about the images
+    notes: tuple[str, ...]  # for the user, about the images
     parts: Partition
     clients: Mapping[str, Client]
     audit: Audit
-    server: ServerState  # where the server begins
+    server: ServerState  # before the first round
     learners: Sequence[ClipLearner]
     backbone: str  # name and fingerprint
-    states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that go on from an earlier run
+    states: Mapping[str, ClientState] = field(default_factory=dict)  # of clients that continue a previous run
 
     def first_movement(self, pool: WorkerPool | None = None) -> Movement | None:
-        """Return how far the first prompts change zero-shot CLIP's predictions; None if they were trained before."""
-        if self.config.earlier:
+        """Return how far the initial prompts change zero-shot CLIP's predictions; None if they were trained before."""
+        if self.config.previous_run:
             return None
         learners = dict(zip(self.clients, self.learners, strict=True))
         some = [list(learners)[number] for number in evenly_spaced(len(learners), CLIENTS)]
@@ -139,28 +103,16 @@ class Simulation:
         """The kind of device that computes: cpu, cuda, ..."""
         return self.learners[0].model.encoder.device.type
 
-    @property
-    def method(self) -> Method:
-        return choose_method(self.config)
-
-    def about(self, outcome: Outcome) -> Outcome:
-        """The outcome with what a simulation knows of the run besides its rounds."""
-        return replace(
+    def complete(self, outcome: Outcome) -> Outcome:
+        """Return the outcome with the settings, the images and the clients of the run."""
+        return complete_outcome(
             outcome,
-            name=self.config.name,
-            seed=self.config.seed,
-            method=run_title(self.config),
-            trains=self.method.trains,
-            pools=self.method.pools,
-            shared=tuple(self.server.shared),
-            averaged=self.method.averaged(),
+            self.config,
             classes=self.dataset.classes,
             template=self.dataset.wording(self.config.model.template),
             backbone=self.backbone,
             images_left_out=len(self.dataset.skipped),
             clients=tuple(self._client_records(outcome)) if outcome.rounds else (),
-            settings=self.config.model_dump(),
-            versions=versions(),
         )
 
     def _client_records(self, outcome: Outcome) -> Iterator[ClientRecord]:
@@ -182,11 +134,11 @@ class Simulation:
 
 
 class HasLearners(Protocol):
-    """The part of a worker's context that has the clients' models."""
+    """The part of a worker's context that has the clients' learners."""
 
     @property
     def learners(self) -> Mapping[str, ClipLearner]:
-        """The clients' models by name."""
+        """The learners by client."""
         ...
 
 
@@ -195,11 +147,19 @@ def _movement(context: HasLearners, client: str, prompts: Prompts) -> Movement |
 
 
 def assemble(
-    config: RunConfig, watcher: ProgressReporter, dataset: Dataset | None = None, earlier: EarlierRun | None = None
+    config: RunConfig, progress: ProgressReporter, dataset: Dataset | None = None, previous: PreviousRun | None = None
 ) -> Simulation:
-    """Load the images, unless they are given, and the model, and give every client its part.
+    """Load images and model, and give every client its part.
 
-    Who was in an earlier run begins with what it had there, everybody else as in any run.
+    Args:
+        config: The settings.
+        progress: Notified of each step.
+        dataset: The images; None: those of the settings.
+        previous: A finished run whose clients start with their own prompts.
+
+    Raises:
+        ConfigError: Settings contradict each other or the previous run.
+        DataError: The images cannot be used.
     """
     method = choose_method(config)
     refuse_privacy(config, method.neighbours())
@@ -207,15 +167,18 @@ def assemble(
         raise ConfigError(
             f"method={config.method}: all images are in one place, so the settings of privacy protect nobody"
         )
-    watcher.preparing("listing the images")
+    progress.preparing("listing the images")
     dataset = dataset or load_dataset(config.data)
     check_partition(dataset, config.data)
-    _refuse_one_class(dataset)
-    watcher.preparing("loading the model")
+    if len(dataset.classes) < 2:
+        only = ", ".join(map(repr, dataset.classes))
+        raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name per line")
+    progress.preparing("loading the model")
     template = dataset.wording(config.model.template)
     built = build_model(config, build_clip(config.model), dataset.classes, template)
-    left = None if earlier is None else fitted(earlier, config, built.clip, dataset.classes, built.start)
-    prepared = build_images(dataset, built.clip.preprocess, watcher)
+    if previous is not None:
+        previous = adapt_previous_run(previous, config, built.clip, dataset.classes, built.start)
+    prepared = build_images(dataset, built.clip.preprocess, progress)
     parts = partition_dataset(prepared.dataset, config.data, config.seed)
     if method.pools:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
@@ -224,38 +187,31 @@ def assemble(
     everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
     audit = Audit(truth, Evaluator(test_sets), built.start, everywhere, classes, method.pools)
     notes = (*prepared.notes, *_notes(config, parts))
-    server = replace(built.server(), class_prior=known_class_prior(config, dataset.classes))
+    first = first_state(config, built.start, classes, built.clip.feature_size)
+    server = replace(first, class_prior=known_class_prior(config, dataset.classes))
     backbone = backbone_name(config.model.backbone, built.clip)
-    whole = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, learners, backbone)
-    return whole if left is None else _going_on(whole, left)
+    simulation = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, learners, backbone)
+    return simulation if previous is None else _continued(simulation, previous)
 
 
-def _going_on(simulation: Simulation, left: EarlierRun) -> Simulation:
-    """The same, from what an earlier run left behind."""
-    states = begun_states(left, simulation.audit.start)
+def _continued(simulation: Simulation, previous: PreviousRun) -> Simulation:
+    """Return the simulation with the prompts of the previous run."""
+    states = initial_states(previous, simulation.audit.start)
     known = {name: states[name] for name in simulation.clients if name in states}
     new = len(simulation.clients) - len(known)
-    note = (
-        f"goes on from {simulation.config.earlier}: {counted(len(known), 'client')} with their own prompts, {new} new"
-    )
-    server = replace(simulation.server, shared=left.shared)
-    return replace(simulation, server=server, states=known, notes=(*simulation.notes, note))
-
-
-def _refuse_one_class(dataset: Dataset) -> None:
-    if len(dataset.classes) < 2:
-        only = ", ".join(map(repr, dataset.classes))
-        raise DataError(f"{dataset.name}: there is only one class, {only}; write one class name a line")
+    own = f"{counted(len(known), 'client')} with their own prompts, {new} new"
+    notes = (*simulation.notes, f"continues {simulation.config.previous_run}: {own}")
+    return replace(simulation, server=replace(simulation.server, shared=previous.shared), states=known, notes=notes)
 
 
 def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
-    """What a user may not have meant."""
+    """Yield warnings about settings that the user may not have intended."""
     if config.model.backbone == "glyph-clip" and config.data.source != "digits":
-        yield "glyph-clip knows printed characters only; for photographs set model.backbone, see docs/models.md"
+        yield "glyph-clip reads printed characters only; for photographs set model.backbone, see docs/models.md"
     empty = sum(not len(part) for part in parts.train)
     if empty:
         clients = counted(len(parts.train), "client")
-        yield f"{empty} of {clients} hold no image: there are more clients than images for them"
+        yield f"{empty} of {clients} have no image: there are more clients than images"
 
 
 def _clients(
@@ -272,26 +228,28 @@ def _clients(
     learners = [built.learner(train.part(part), number) for number, part in enumerate(parts.train)]
     if built.model.method.pools:
         return {config.method: _central(built, learners[0], PooledTestSet(test_sets), dataset)}, test_sets, learners
-    said = expert_answers(config.data.corrections, dataset)
+    labels = expert_labels(config.data.corrections, dataset)
     clients = {
-        name: _client(built, learner, test_sets.get(name), corrections_of(part, said))
+        name: _client(built, learner, test_sets.get(name), corrections_of(part, labels))
         for name, learner, part in zip(names, learners, parts.train, strict=True)
     }
     return clients, test_sets, learners
 
 
-def _client(built: BuiltModel, learner: ClipLearner, test_set: ClipTestSet | None, said: Corrections) -> Client:
-    # Whoever knows the seed knows the noise: that makes a simulation repeatable, and a real site must do otherwise.
+def _client(built: BuiltModel, learner: ClipLearner, test_set: ClipTestSet | None, corrections: Corrections) -> Client:
+    # The noise follows from the seed, so that a simulation can be repeated; a deployed site draws a secret.
     secret = stream(built.config.seed, "secret", learner.number).bytes(32)
-    return replace(built.client(learner, test_set or NO_TEST_SET, secret, said), repeatable=True)
+    return replace(built.client(learner, test_set or NO_TEST_SET, secret, corrections), repeatable=True)
 
 
 def _central(built: BuiltModel, learner: ClipLearner, test_set: PooledTestSet, dataset: Dataset) -> Client:
     if learner.model.method.options.labels == "pseudo":
         return built.client(learner, test_set)
     if dataset.train.labels is None:
-        raise DataError(f"{dataset.name}: has no labels, so options.labels=truth cannot be done")
-    return supervised(learner, dataset.train.labels, len(dataset.classes), built.config, test_set)
+        raise DataError(f"{dataset.name}: has no labels, which options.labels=truth needs")
+    every_image = built.config.labels.model_copy(update={"global_allocation": False})
+    config = built.config.model_copy(update={"labels": every_image})
+    return Client(GroundTruthLearner(learner, dataset.train.labels), config, test_set)
 
 
 def _truth(train: ImageSet, parts: Partition, names: Sequence[str]) -> dict[str, NDArray[np.int64]] | None:

@@ -1,4 +1,4 @@
-"""What only a simulation can know: the truth about every image. It is measured against, and never fed back."""
+"""Measurements against the ground truth, which only a simulation has; they never feed back into training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -33,96 +33,95 @@ States = Mapping[str, ClientState]
 
 @dataclass(frozen=True)
 class Audit:
-    """The truth of a simulation, client by client."""
+    """The ground truth of a simulation, and what is measured with it."""
 
-    truth: Mapping[str, NDArray[np.int64]] | None  # of each client's training images
+    truth: Mapping[str, NDArray[np.int64]] | None  # labels of each client's training images
     evaluator: Evaluator
-    start: Prompts  # where all clients began
-    everywhere: bool
+    start: Prompts  # the initial arrays of all clients
+    everywhere: bool  # whether each model is also evaluated on all clients' test images
     classes: int
-    pools: bool = False  # one place holds everything, but is measured on every client's part
+    pools: bool = False  # one client trains on all images, and is evaluated on every client's test images
 
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
-        answers = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
-        own = list(map(score, answers.values())) if self.pools else list(scores.values())
+        """Return the accuracies of zero-shot CLIP, given the clients' own scores."""
+        predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
+        own = list(map(score, predictions.values())) if self.pools else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
-        return replace(measured(own, whole), recall=self._recall(answers))
+        return replace(measured(own, whole), recall=self._recall(predictions))
 
     def round(
         self, before: tuple[Shared, States], server: ServerState, report: RoundReport, states: States
     ) -> RoundRecord:
-        """A round with its accuracies; `before` are the server's prompts and the clients' states as it began."""
+        """Return the record of a round; `before` are the shared prompts and the clients' states before it."""
         record = round_record(report, self._measured(server, report.scores, states))
         record = replace(record, drift=drift(self.start, before, report, states))
         return replace(record, untrained=self._everywhere(record.untrained, server.prior_model))
 
     def _everywhere(self, untrained: Measured | None, model: PosteriorModel | None) -> Measured | None:
-        """Also on all clients' images, where priors were measured: there is one model, and the mix of all."""
+        """Add the accuracy of the priors on all clients' test images, with the common class prior."""
         if untrained is None or untrained.macro is None or model is None or not self.everywhere:
             return untrained
         prior = PriorState(model=model, class_prior=model.class_prior)
-        scores = list(
-            map(score, self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, prior))).values())
-        )
+        predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, prior)))
+        scores = list(map(score, predictions.values()))
         whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
         return replace(untrained, everywhere=whole)
 
     def _measured(self, server: ServerState, scores: Mapping[str, Score], states: States) -> Measured:
-        """The three accuracies after this round, and the recall of each class."""
+        """Return the three accuracies after a round, and the recall of each class."""
         if not scores or not self.evaluator.test_sets:
             return Measured()
         models = {name: whole_model(self.start, server.shared, state) for name, state in states.items()}
-        whole = self._whole(models, server.prior_model) if self.everywhere else None
-        sat = {name: (models[name], state.prior) for name, state in states.items()}
+        whole, common = None, server.prior_model
+        if self.everywhere:  # images of all clients have the common class prior
+            prior = PriorState(model=common, class_prior=None if common is None else common.class_prior)
+            whole = self.evaluator.score_everywhere(list(models.values()), prior)
+        evaluated = {name: (models[name], state.prior) for name, state in states.items()}
         if self.pools:
-            sat = dict.fromkeys(self.evaluator.test_sets, next(iter(sat.values())))
-        answers = self.evaluator.predict(sat)
-        # A client that did not answer keeps its row in the list, so that the others keep theirs.
-        own = [score(answers[name]) if self.pools else scores.get(name, (0, 0)) for name in sat]
-        return replace(measured(own, whole), recall=self._recall(answers))
+            evaluated = dict.fromkeys(self.evaluator.test_sets, next(iter(evaluated.values())))
+        predictions = self.evaluator.predict(evaluated)
+        # A client that did not reply keeps its row in the list, so that the others keep theirs.
+        own = [score(predictions[name]) if self.pools else scores.get(name, (0, 0)) for name in evaluated]
+        return replace(measured(own, whole), recall=self._recall(predictions))
 
-    def _whole(self, models: Mapping[str, Prompts], model: PosteriorModel | None) -> list[Score]:
-        """Everybody's model on everybody's images: whose mix that is nobody knows, so the common one is taken."""
-        prior = PriorState(model=model, class_prior=None if model is None else model.class_prior)
-        return self.evaluator.score_everywhere(list(models.values()), prior)
-
-    def _recall(self, answers: Mapping[str, Predictions]) -> tuple[float | None, ...] | None:
-        """Of each class, the share that its holders' own models find; None for a class without test images."""
-        if not answers:
+    def _recall(self, predictions: Mapping[str, Predictions]) -> tuple[float | None, ...] | None:
+        """Return the recall of each class over all clients; None for a class without test images."""
+        if not predictions:
             return None
-        predicted, truth = (np.concatenate(column) for column in zip(*answers.values(), strict=True))
+        predicted, truth = (np.concatenate(column) for column in zip(*predictions.values(), strict=True))
         return tuple(finite(float(share)) for share in recall_per_class(predicted, truth, self.classes))
 
     def refresh(self, round: int, states: States) -> RefreshRecord:
-        """What the clients estimated, were allowed and chose, and how much of it is true."""
-        chosen: dict[str, Selection] = {}
-        rows = []
-        for name, state in states.items():  # once: of many clients each is read from a file
-            if state.selection is not None:
-                chosen[name] = state.selection
-            own = _row(state.counts), _row(state.quota), _selected_row(state.selection, self.classes)
-            rows.append((*own, () if state.prior.class_prior is None else tuple(state.prior.class_prior.tolist())))
-        estimated, allocated, selected, class_priors = zip(*rows, strict=True)
+        """Return the counts, quotas and selections of all clients, and the accuracy of their pseudo labels."""
+        chosen = {name: state.selection for name, state in states.items() if state.selection is not None}
+        class_priors = tuple(
+            () if state.prior.class_prior is None else tuple(state.prior.class_prior.tolist())
+            for state in states.values()
+        )
         record = RefreshRecord(
             round=round,
             images=sum(len(selection.index) for selection in chosen.values()),
-            estimated=estimated,
-            allocated=allocated,
-            selected=selected,
-            believed_mix=class_priors if any(class_priors) else (),
+            estimated=tuple(_row(state.counts) for state in states.values()),
+            allocated=tuple(_row(state.quota) for state in states.values()),
+            selected=tuple(_selected_row(state.selection, self.classes) for state in states.values()),
+            class_priors=class_priors if any(class_priors) else (),
         )
         return record if self.truth is None else self._with_truth(record, chosen, self.truth)
 
     def _with_truth(
         self, record: RefreshRecord, chosen: Mapping[str, Selection], truth_of: Mapping[str, NDArray[np.int64]]
     ) -> RefreshRecord:
-        """How many pseudo labels are right; for candidate sets also how many hold the truth, and how large they are."""
+        """Add the accuracy of the pseudo labels, and for candidate sets their coverage and mean size."""
         labels = np.concatenate([selection.label for selection in chosen.values()])
         truth = np.concatenate([truth_of[name][selection.index] for name, selection in chosen.items()])
+        pairs = (
+            (np.bincount(one, minlength=self.classes) for one in (selection.label, truth_of[name]))
+            for name, selection in chosen.items()
+        )
         record = replace(
             record,
             pseudo_label_accuracy=label_accuracy(labels, truth),
-            distribution_similarity=self._similarity(chosen, truth_of),
+            distribution_similarity=float(np.mean([distribution_similarity(*pair) for pair in pairs])),
         )
         sets = [selection.candidates for selection in chosen.values()]
         if any(candidates is None for candidates in sets):
@@ -130,24 +129,16 @@ class Audit:
         together = np.concatenate([candidates > 0 for candidates in sets if candidates is not None])
         return replace(record, coverage=coverage(together, truth), mean_set_size=mean_set_size(together))
 
-    def _similarity(self, chosen: Mapping[str, Selection], truth_of: Mapping[str, NDArray[np.int64]]) -> float:
-        """Cosine of a client's chosen and true label counts, mean over the clients."""
-        counts = (
-            (np.bincount(labels, minlength=self.classes) for labels in (selection.label, truth_of[name]))
-            for name, selection in chosen.items()
-        )
-        return float(np.mean([distribution_similarity(*pair) for pair in counts]))
-
 
 def drift(start: Prompts, before: tuple[Shared, States], report: RoundReport, states: States) -> dict[str, Drift]:
-    """How far the participants pull apart, for what they share and for what they keep (supplement of the paper)."""
+    """Return the client drift of a round, of shared and of personal arrays (supplement of the paper)."""
     shared, old = before
     moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}
     for name in (name for name in start if name not in shared):
         moved = [client for client in report.participants if name in states[client].own]
         if moved:
-            # What is never averaged has no common past: the plain mean of the clients' own stands in for it,
-            # and for a client that has not trained yet where all began.
+            # Personal arrays have no common average: the mean of the clients' own is used instead, and the initial
+            # array for a client that has not trained yet.
             mean = np.mean([whole_model(start, {}, old[client])[name] for client in moved], axis=0)
             moves[name] = [states[client].own[name] - mean for client in moved]
     return {name: Drift(finite(drift_diversity(move)), cosine_distance(move)) for name, move in moves.items() if move}

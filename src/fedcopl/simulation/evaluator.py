@@ -57,7 +57,7 @@ class HasTestSets(Protocol):
 
 
 def _predict(context: HasTestSets, client: str, prompts: Prompts | None, prior: PriorState) -> Predictions:
-    return context.test_sets[client].answers(prompts, prior)
+    return context.test_sets[client].predictions(prompts, prior)
 
 
 def _score(

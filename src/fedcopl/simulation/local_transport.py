@@ -1,4 +1,4 @@
-"""A simulation's clients with their states, served in this process or by a pool of workers."""
+"""Transport to the clients of a simulation, which run in this process or in a pool of workers."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ class LocalTransport:
     Args:
         clients: All clients by name.
         states: Their states, where a run is resumed or continued.
-        watcher: Told of every reply.
+        progress: Notified of every reply.
         folder: The run's folder, where the pseudo labels of each refresh are written.
         pool: Workers whose context has the clients; None: this process serves them.
     """
@@ -31,13 +31,13 @@ class LocalTransport:
         self,
         clients: Mapping[str, Client],
         states: Mapping[str, ClientState] | None = None,
-        watcher: ProgressReporter | None = None,
+        progress: ProgressReporter | None = None,
         folder: Path | None = None,
         pool: WorkerPool | None = None,
     ):
         self._clients = dict(clients)
         self.states = {name: ClientState() for name in clients} | dict(states or {})
-        self._watcher = watcher or SilentReporter()
+        self._progress = progress or SilentReporter()
         self._folder, self._pool = folder, pool
         self._seconds: dict[str, float] = {}
 
@@ -45,20 +45,18 @@ class LocalTransport:
         """Return the names of all clients."""
         return tuple(self._clients)
 
-    def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
-        """Send a request to each of some clients, and return their replies in the same order."""
+    def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+        """Send a request of one kind to each of some clients, and return their replies in the same order."""
         began = time.perf_counter()
-        replies = self._replies(questions)
-        for kind in {
-            type(request).__name__ for request in questions.values()
-        }:  # one: all clients get the same kind of request
+        replies = self._replies(requests)
+        first = next(iter(requests.values()), None)
+        if first is not None:
+            kind = type(first).__name__
             self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
-        for round in {
-            request.round for request in questions.values() if isinstance(request, Estimate) and self._folder
-        }:
+        if isinstance(first, Estimate) and self._folder is not None:
             labelled = {client: self.states[client].log_probs for client in replies}
             known = {name: log_probs for name, log_probs in labelled.items() if log_probs is not None}
-            write_labels(self._folder or Path(), round, known)
+            write_labels(self._folder, first.round, known)
         return replies
 
     def take_seconds(self) -> dict[str, float]:
@@ -66,34 +64,32 @@ class LocalTransport:
         taken, self._seconds = self._seconds, {}
         return taken
 
-    def _replies(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
-        answered = self._served_by_pool(questions, self._pool) if self._pool else self._served_here(questions)
-        self.states |= {client: state for client, (_, state) in answered.items()}
-        return {client: reply for client, (reply, _) in answered.items()}
-
-    def _served_here(self, questions: Mapping[str, Request]) -> dict[str, ReplyAndState]:
-        answered: dict[str, ReplyAndState] = {}
-        for client, request in questions.items():
+    def _replies(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+        served: dict[str, ReplyAndState] = {}
+        if self._pool is not None:
+            served = self._serve_by_pool(requests, self._pool)
+        for client, request in requests.items() if self._pool is None else ():
             try:
-                answered[client] = self._clients[client].handle(request, self.states[client])
+                served[client] = self._clients[client].handle(request, self.states[client])
             except Exception as error:
                 raise ClientFailed(client, type(request).__name__, request.round, error) from error
             self._notify(client, request)
-        return answered
+        self.states |= {client: state for client, (_, state) in served.items()}
+        return {client: reply for client, (reply, _) in served.items()}
 
-    def _served_by_pool(self, questions: Mapping[str, Request], pool: WorkerPool) -> dict[str, ReplyAndState]:
-        jobs = {client: (_serve, request, self.states[client]) for client, request in questions.items()}
+    def _serve_by_pool(self, requests: Mapping[str, Request], pool: WorkerPool) -> dict[str, ReplyAndState]:
+        jobs = {client: (_serve, request, self.states[client]) for client, request in requests.items()}
         # Only training is worth moving: another worker would have to encode the client's images again.
-        steal = all(isinstance(request, Train) for request in questions.values())
+        steal = all(isinstance(request, Train) for request in requests.values())
         try:
-            return pool.run(jobs, lambda client: self._notify(client, questions[client]), steal=steal)
+            return pool.run(jobs, lambda client: self._notify(client, requests[client]), steal=steal)
         except WorkerFailed as failed:
-            request = questions[failed.name]
+            request = requests[failed.name]
             raise ClientFailed(failed.name, type(request).__name__, request.round, failed.cause) from failed.cause
 
     def _notify(self, client: str, request: Request) -> None:
         if not isinstance(request, KeyRequest):
-            self._watcher.answered(client, request)
+            self._progress.answered(client, request)
 
 
 class HasClients(Protocol):
@@ -110,4 +106,4 @@ def _serve(context: HasClients, client: str, request: Request, state: ClientStat
 
 
 Engine = Callable[[Path, Mapping[str, Client], Mapping[str, ClientState] | None, ProgressReporter], LocalTransport]
-"""Builds what carries a simulation's requests."""
+"""Builds the transport to the clients of a simulation."""

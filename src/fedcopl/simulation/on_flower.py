@@ -1,7 +1,7 @@
-"""A simulated federation on Flower's Ray engine: several processes, the same bits as in one.
+"""Simulation on Flower's Ray engine: several processes, the same bits as in one.
 
-Every simulated site keeps its states in a folder, as a real one does, because Ray gives a question to whichever process
-is free. The server's side is the simulation of `fedcopl run`, so the folder of the run holds all that it always holds.
+Every simulated site keeps its state in a folder, as a deployed one does, because Ray gives a request to any free
+process. The server's side is that of `fedcopl run`, and so is the folder of the run.
 """
 
 import logging
@@ -39,12 +39,13 @@ from .assemble import Simulation, assemble
 from .local_transport import Engine, LocalTransport
 from .simulate import simulate
 
-PARTITION = "partition-id"  # Flower's word for the number of a simulated client
+PARTITION = "partition-id"  # Flower's name for the number of a simulated client
 SIMULATED = ".flower"
+TIMEOUT = 24 * 3600.0  # seconds: simulated sites do not get lost
 
 
 class SimulatedSite:
-    """One client of a simulated federation, with a folder like that of a real site."""
+    """One client of a simulation, with a folder like that of a deployed site."""
 
     folder_name = "simulated"
 
@@ -59,48 +60,50 @@ class SimulatedSite:
 
 
 def simulated_state(folder: Path, run: str, name: str) -> SiteState:
-    """Where a simulated site keeps its states, in the folder of the run."""
+    """Return the stored state of a simulated site, in the folder of the run."""
     return SiteState(folder / SIMULATED / file_name(run) / file_name(name))
 
 
 @lru_cache(maxsize=1)
 def _simulation(settings: str) -> Simulation:
-    """Ray keeps its processes: images and model are loaded once in each."""
+    """Load images and model once in each of Ray's processes, which stay alive."""
     load_plugins()
     return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentReporter())
 
 
-LONG = 24 * 3600.0  # seconds: a simulated site does not get lost
-
-
 class OverGrid(LocalTransport):
-    """Clients in Flower's processes; their states are read back from their folders, for audit and checkpoint."""
+    """Transport to clients in Flower's processes; their states are read from their folders after each reply."""
 
     def begin(self, grid: Grid, folder: Path, over: threading.Event) -> None:
-        """Write the states down where the simulated sites look for them, under a name no run had before."""
+        """Write the initial states into the folders of the sites, under a new run id."""
         self._run, self._home = secrets.token_hex(8), folder
         for name, state in self.states.items():
             simulated_state(folder, self._run, name).seed(state)
         names = {name: number for number, name in enumerate(self._clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
-        patience = Timeouts(LONG, len(names), poll=0.05)
-        self._sites = GridTransport(grid, terms, KnownSites(names), patience, self._watcher, over.is_set)
+        timeouts = Timeouts(TIMEOUT, len(names), poll=0.05)
+        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, self._progress, over.is_set)
 
-    def _replies(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
-        self._sites.clients()  # all of them have to be there
-        replies = self._sites.request(questions)
+    def _replies(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+        self._sites.clients()  # waits until all are connected
+        replies = self._sites.request(requests)
         for name in replies:
             self.states[name] = simulated_state(self._home, self._run, name).state()
         return replies
 
 
 def engine_over(grid: Grid, over: threading.Event) -> Engine:
+    """Return an engine that sends requests over a grid; `over` ends waiting for replies."""
+
     def engine(
-        folder: Path, clients: Mapping[str, Client], states: Mapping[str, ClientState] | None, watcher: ProgressReporter
+        folder: Path,
+        clients: Mapping[str, Client],
+        states: Mapping[str, ClientState] | None,
+        progress: ProgressReporter,
     ) -> OverGrid:
-        federation = OverGrid(clients, states, watcher, folder)
-        federation.begin(grid, folder, over)
-        return federation
+        transport = OverGrid(clients, states, progress, folder)
+        transport.begin(grid, folder, over)
+        return transport
 
     return engine
 
@@ -111,14 +114,14 @@ def simulate_over(
     folder: Path,
     *,
     resume: bool,
-    watcher: ProgressReporter,
+    progress: ProgressReporter,
     over: threading.Event,
-    earlier: Path | None = None,
+    previous_run: Path | None = None,
 ) -> Outcome:
-    """`simulate`, with this grid's nodes as clients."""
+    """Run `simulate` with the nodes of a grid as clients."""
     try:
         engine = engine_over(grid, over)
-        return simulate(config, folder, resume=resume, watcher=watcher, engine=engine, earlier=earlier)
+        return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:
         shutil.rmtree(folder / SIMULATED, ignore_errors=True)
 
@@ -128,39 +131,47 @@ def simulate_on_ray(
     folder: Path,
     *,
     resume: bool = False,
-    watcher: ProgressReporter | None = None,
-    earlier: Path | None = None,
+    progress: ProgressReporter | None = None,
+    previous_run: Path | None = None,
 ) -> Outcome:
-    """One simulated federation, its clients spread over this machine's cores."""
+    """Run `simulate` with clients on Ray's processes, one per core.
+
+    Raises:
+        FederationError: Flower's simulation is not installed.
+    """
     try:
         from flwr.simulation import run_simulation
     except ImportError as error:
         raise FederationError(
             "Flower's simulation is not installed: pip install 'fedcopl[flower-simulation]'"
         ) from error
-    _quiet()
+    logging.getLogger("flwr").setLevel(logging.ERROR)
     outcome: list[Outcome] = []
-    trouble: list[FedCoPLError] = []
+    failures: list[FedCoPLError] = []
     over = threading.Event()
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            listener = watcher or SilentReporter()
+            options: dict[str, Any] = {"resume": resume, "previous_run": previous_run}
             outcome.append(
-                simulate_over(grid, config, folder, resume=resume, watcher=listener, over=over, earlier=earlier)
+                simulate_over(grid, config, folder, progress=progress or SilentReporter(), over=over, **options)
             )
         except FedCoPLError as error:
-            trouble.append(error)
+            failures.append(error)
 
     clients = make_client_app(partial(_simulated, config.to_toml(), folder.absolute()))
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    start = {"num_cpus": cores, "log_to_driver": False, "logging_level": "error"}
+    resources: dict[str, Any] = {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
     try:
-        run_simulation(server, clients, _how_many(config), backend_config=_resources())
+        run_simulation(server, clients, _how_many(config), backend_config=resources)
     finally:
         over.set()
-    if trouble:
-        raise trouble[0]
+    if failures:
+        raise failures[0]
     return outcome[0]
 
 
@@ -169,20 +180,5 @@ def _simulated(settings: str, folder: Path, context: Context) -> SimulatedSite:
 
 
 def _how_many(config: RunConfig) -> int:
-    """The clients of a simulation, known from its settings and the list of images."""
+    """Return the number of clients, which Flower needs before the simulation is assembled."""
     return 1 if choose_method(config).pools else len(client_names(load_dataset(config.data), config.data))
-
-
-def _resources() -> dict[str, Any]:
-    """One core for each process, as many as there are cores; what Ray has to say goes into its own files."""
-    start = {"num_cpus": _cores(), "log_to_driver": False, "logging_level": "error"}
-    return {"client_resources": {"num_cpus": 1, "num_gpus": 0}, "init_args": start}
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _quiet() -> None:
-    """Flower tells of every step; here the watcher does."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)

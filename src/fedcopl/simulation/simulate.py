@@ -1,7 +1,7 @@
-"""A whole federation on one machine: every client with its images, and the rounds played from question to outcome."""
+"""Running a whole federation on one machine, and recording it with the ground truth."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,13 +15,12 @@ from ..methods import priors_note, settled
 from ..plurals import counted
 from ..privacy.accountant import require_accounting
 from ..report.gallery import ChosenImages, Example, as_plain, gallery
-from ..run.earlier import noted, read_earlier, refuse_without
 from ..run.folder import EXAMPLES, SKIPPED, RunFolder
-from ..run.loop import Play
+from ..run.loop import run_rounds
+from ..run.previous_run import read_previous_run, require_previous_run, with_reference
 from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.pseudo_labels import write_images
 from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
-from ..run.rollback_text import final_text, movement_text
 from .assemble import Simulation, assemble
 from .local_transport import Engine, LocalTransport
 from .worker_pool import WorkerCount, WorkerPool
@@ -33,85 +32,93 @@ def simulate(
     folder: Path,
     *,
     resume: bool = False,
-    watcher: ProgressReporter | None = None,
+    progress: ProgressReporter | None = None,
     dataset: Dataset | None = None,
     engine: Engine | None = None,
-    earlier: Path | None = None,
+    previous_run: Path | None = None,
     workers: WorkerCount = "auto",
 ) -> Outcome:
     """Run all rounds that are left and write everything into the folder. The same seed gives the same bits.
 
-    `dataset` stands in for the one that the settings name, where images were handed over in Python; `workers` are the
-    processes that clients share, one for each core unless told otherwise; `engine` carries the questions elsewhere;
-    `earlier` is the folder of a finished run to go on from, which a run that is resumed after its first round needs
-    no more.
+    Args:
+        config: The settings.
+        folder: The folder of the run.
+        resume: Whether to resume the run in the folder.
+        progress: Receives progress reports.
+        dataset: The images; None: those of the settings.
+        engine: Builds another transport to the clients than this process or its workers.
+        previous_run: The folder of a finished run to continue; not needed to resume after the first round.
+        workers: The number of processes, or "auto" for one per core.
+
+    Raises:
+        FedCoPLError: Settings, images, model or folder cannot be used, or a client failed.
     """
-    watcher, config = watcher or SilentReporter(), settled(config)
+    progress, config = progress or SilentReporter(), settled(config)
     require_accounting(config)
-    left = None if earlier is None else read_earlier(earlier)
-    config = noted(config, left)
+    previous = None if previous_run is None else read_previous_run(previous_run)
+    config = with_reference(config, previous)
     with RunFolder(folder) as run_folder:
         checkpoint = run_folder.open(config, resume=resume)
         if checkpoint is None:
-            refuse_without(config, left)
+            require_previous_run(config, previous)
         if resume and checkpoint is None:
-            watcher.noticed(f"{folder} holds no finished round: starting at the first")
+            progress.noticed(f"{folder} has no finished round: starting at the first")
         began = time.monotonic()
-        simulation = assemble(config, watcher, dataset, None if checkpoint else left)
+        simulation = assemble(config, progress, dataset, None if checkpoint else previous)
         run_folder.begin(config)
-        _write_about_images(simulation, run_folder, watcher)
+        _write_about_images(simulation, run_folder, progress)
         states = checkpoint.clients if checkpoint else simulation.states
         first = checkpoint.server if checkpoint else simulation.server
-        watcher.started(config, len(simulation.clients), first.round)
+        progress.started(config, len(simulation.clients), first.round)
         if note := priors_note(config):
-            watcher.noticed(note)
+            progress.noticed(note)
         with nullcontext() if engine else open_pool(simulation, workers) as pool:
             if engine:
-                clients = engine(folder, simulation.clients, states, watcher)
+                clients = engine(folder, simulation.clients, states, progress)
             else:
-                clients = LocalTransport(simulation.clients, states, watcher, folder, pool)
-            books = SimulationRecorder(simulation, clients, first, watcher, pool)
-            finished = Play(config, run_folder, clients, books, watcher, began).play(simulation.server, checkpoint)
-        for words in final_text(finished.clients):
-            watcher.noticed(words)
+                clients = LocalTransport(simulation.clients, states, progress, folder, pool)
+            recorder = SimulationRecorder(simulation, clients, first, progress, pool)
+            finished = run_rounds(config, run_folder, clients, recorder, progress, began, simulation.server, checkpoint)
+        for line in _final_rollbacks(finished.clients):
+            progress.noticed(line)
         run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
         return finished.outcome
 
 
-def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: ProgressReporter) -> None:
-    """Say what was left out and what is odd about the images; the whole lists go into the folder."""
+def _write_about_images(simulation: Simulation, run_folder: RunFolder, progress: ProgressReporter) -> None:
+    """Report images that were left out, and write the images of each client into the folder."""
     for note in simulation.notes:
-        watcher.noticed(note)
+        progress.noticed(note)
     skipped = simulation.dataset.skipped
     if skipped:
         left = counted(len(skipped), "image is left out,", "images are left out, for example")
         listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
-        watcher.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
+        progress.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
         run_folder.write_lines(SKIPPED, [{"name": name, "why": why} for name, why in skipped])
     held = dict(zip(simulation.clients, simulation.parts.train, strict=True))
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
 
 class SimulationRecorder:
-    """Writes a simulation down: what a server knows, and what the audit knows beyond that."""
+    """Records a simulation: the server's reports, and measurements against the ground truth."""
 
     def __init__(
         self,
         simulation: Simulation,
         clients: LocalTransport,
         server: ServerState,
-        watcher: ProgressReporter,
+        progress: ProgressReporter,
         pool: WorkerPool | None = None,
     ):
-        self._simulation, self._clients, self._watcher, self._pool = simulation, clients, watcher, pool
+        self._simulation, self._clients, self._progress, self._pool = simulation, clients, progress, pool
         self._audit = replace(simulation.audit, evaluator=replace(simulation.audit.evaluator, pool=pool))
-        self._before = server.shared, dict(clients.states)  # as the round began
+        self._before = server.shared, dict(clients.states)  # before the current round
 
     def begin(self, first: RoundReport) -> Outcome:
         moved = self._simulation.first_movement(self._pool)
         prompts = None if moved is None else FirstPrompts(**asdict(moved))
-        for words in movement_text(prompts):
-            self._watcher.noticed(words)
+        for note in prompts.notes() if prompts else ():
+            self._progress.noticed(note)
         zero_shot = self._audit.zero_shot(first.scores)
         return Outcome(zero_shot=zero_shot, first_prompts=prompts, dropped_before=first.dropped)
 
@@ -121,28 +128,32 @@ class SimulationRecorder:
         self._before = server.shared, dict(states)
         refresh = audit.refresh(report.round, states) if report.refreshed else None
         seconds = self._clients.take_seconds()
+        steps = self._simulation.config.train.epochs * report.batches
         return replace(
             record,
             pseudo_label_accuracy=refresh.pseudo_label_accuracy if refresh else None,
             seconds_of={kind.lower(): taken for kind, taken in seconds.items()},
-            seconds_per_step=_per_step(seconds, self._simulation.config, report),
+            seconds_per_step=seconds["Train"] / steps if steps else None,
         ), refresh
 
     def complete(self, outcome: Outcome) -> Outcome:
-        return self._simulation.about(outcome)
+        return self._simulation.complete(outcome)
 
     def states(self) -> Mapping[str, ClientState]:
         return self._clients.states
 
 
-def _per_step(seconds: Mapping[str, float], config: RunConfig, report: RoundReport) -> float | None:
-    """Wall time of training, divided by its steps on one batch."""
-    steps = config.train.epochs * report.batches
-    return seconds["Train"] / steps if steps else None
+def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:
+    """Yield one line for each client that does not end with the last average."""
+    for name, state in states.items():
+        if state.guard.gave_up:
+            yield f"{name}: keeps the initial prompts: its model contradicts most of its first confident predictions"
+        elif state.guard.arrival is not None and state.guard.arrival.harm:
+            yield f"{name}: keeps its own model: the last average made its predictions worse"
 
 
 def _examples(simulation: Simulation, states: Mapping[str, ClientState]) -> list[Example]:
-    """Some images of what the clients chose, for the report's gallery."""
+    """Return some of the images that the clients selected, for the gallery of the report."""
     chosen = [
         ChosenImages(name, part[state.selection.index], state.selection.label, state.confidence)
         for (name, state), part in zip(states.items(), simulation.parts.train, strict=True)

@@ -105,7 +105,7 @@ def run_row(run: Snapshot, state: str) -> RunRow:
     return RunRow(
         name=run.name,
         method=outcome.method,
-        earlier=str(outcome.setting("earlier") or "").rpartition(" ")[0],
+        earlier=str(outcome.setting("previous_run") or "").rpartition(" ")[0],
         state=state,
         done=run.done,
         planned=run.planned,
@@ -122,10 +122,10 @@ def run_row(run: Snapshot, state: str) -> RunRow:
 
 def guard_events(record: RoundRecord) -> int:
     """How often a guard took something back in a round, or kept a site from training."""
-    guard = record.guard
+    guard = record.holdout
     if guard is None:
         return 0
-    return int(guard.average_harmed + guard.training_harmed + guard.too_doubtful) + guard.average_undone
+    return int(guard.average_rejected + guard.training_rolled_back + guard.low_confidence) + guard.average_rolled_back
 
 
 def who_was_there(runs: Sequence[Snapshot]) -> list[tuple[str, list[int | None]]]:

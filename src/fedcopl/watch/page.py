@@ -18,8 +18,6 @@ from ..local_page.serving import environment, file_routes, page
 from ..report import curves
 from ..report.charts import BarChart, Bars, LineChart, Unit, bar_chart
 from ..run.record import Outcome, RoundRecord
-from ..run.rollback_text import rollback_text
-from ..run.site_text import site_text
 from .feed import RefreshTotals, Snapshot
 
 PARTS = ("head", "tiles", "curves", "counts", "clients", "log")
@@ -223,7 +221,7 @@ def log_lines(rounds: Sequence[RoundRecord]) -> Iterator[tuple[int, str, str]]:
     """What did not go as it should, the last first: round, who, what."""
     for record in reversed(rounds):
         yield from ((record.number, who, f"its answer was not used: {why}") for who, why in record.dropped.items())
-        yield from ((record.number, who, what) for who, what in site_text(record))
+        yield from ((record.number, who, what) for who, what in record.site_notes())
         if record.kept_old_prompt:
             yield record.number, "server", "there was nothing to average: the old prompts stay"
-        yield from ((record.number, "guard", said) for said in rollback_text(record))
+        yield from ((record.number, "guard", said) for said in record.rollbacks())

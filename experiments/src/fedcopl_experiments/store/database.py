@@ -217,7 +217,7 @@ def _stored(row: tuple[Any, ...]) -> StoredRun:
 def _outcome(key: str, text: str) -> Outcome:
     """Of any version; ValueError says what of it cannot be read."""
     reading = read_outcome(parse_json(text))
-    complaints = (*reading.complaints, *(() if reading.outcome.rounds else ("there are no rounds",)))
-    if complaints:
-        raise ValueError(f"run {key}: {complaints[0]}")
+    errors = (*reading.errors, *(() if reading.outcome.rounds else ("there are no rounds",)))
+    if errors:
+        raise ValueError(f"run {key}: {errors[0]}")
     return reading.outcome

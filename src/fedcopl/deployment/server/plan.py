@@ -13,8 +13,14 @@ from ...federation.server import ServerState, refuse_privacy
 from ...methods import choose_method, settled
 from ...privacy.accountant import require_accounting
 from ...run.build import build_clip, first_state, known_class_prior
-from ...run.earlier import EarlierRun, fitted, noted, read_earlier, refuse_without
 from ...run.folder import RunFolder
+from ...run.previous_run import (
+    PreviousRun,
+    adapt_previous_run,
+    read_previous_run,
+    require_previous_run,
+    with_reference,
+)
 from .grid_transport import Timeouts
 
 
@@ -51,19 +57,19 @@ class PreparedServer:
     classes: tuple[str, ...]
     clip: Clip
     class_prior: FloatArray | None = None  # over all sites
-    earlier: EarlierRun | None = None  # to go on from; a run that is resumed after its first round needs it no more
+    earlier: PreviousRun | None = None  # to go on from; a run that is resumed after its first round needs it no more
 
     @classmethod
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
         """Every mistake that can be found beforehand is found here."""
-        earlier = None if plan.earlier is None else read_earlier(plan.earlier)
-        classes, config = plan.classes(), noted(settled(plan.whole_config()), earlier)
+        earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
+        classes, config = plan.classes(), with_reference(settled(plan.whole_config()), earlier)
         require_accounting(config)
         refuse_privacy(config, choose_method(config).neighbours())
         prior = known_class_prior(config, classes)
         with RunFolder(plan.out) as folder:
             if folder.open(config, resume=plan.resume) is None:
-                refuse_without(config, earlier)
+                require_previous_run(config, earlier)
         clip = build_clip(config.model)
         prepared = cls(plan, config, classes, clip, prior, earlier)
         prepared.first_state()  # also whether an earlier run fits
@@ -75,5 +81,5 @@ class PreparedServer:
         state = replace(first_state(self.config, start, count, self.clip.feature_size), class_prior=self.class_prior)
         if self.earlier is None:
             return state
-        fits = fitted(self.earlier, self.config, self.clip, self.classes, start)
+        fits = adapt_previous_run(self.earlier, self.config, self.clip, self.classes, start)
         return replace(state, shared=fits.shared)

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ...config import RunConfig
@@ -18,10 +18,9 @@ from ...federation.client_state import ClientState
 from ...federation.server import ServerState
 from ...federation.transport import RoundReport
 from ...files import write_text
-from ...methods import choose_method, run_title
 from ...run.build import backbone_name
 from ...run.folder import ENDED, RunFolder
-from ...run.loop import Play, round_record, versions
+from ...run.loop import complete_outcome, round_record, run_rounds
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
@@ -81,9 +80,10 @@ def serve(
         log_book = AuditLog(folder.path)
         sites = GridTransport(grid, terms, file.known, plan.patience, watcher, should_stop, log_book.write)
         watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
-        books = ServerBooks(config, classes, tuple(server.shared), sites, model)
+        recorder = ServerRecorder(config, classes, sites, model)
         with _why_it_ends(folder):
-            return Play(config, folder, sites, books, watcher, time.monotonic()).play(server, checkpoint).outcome
+            began = time.monotonic()
+            return run_rounds(config, folder, sites, recorder, watcher, began, server, checkpoint).outcome
 
 
 @contextmanager
@@ -102,12 +102,11 @@ def _why_it_ends(folder: RunFolder) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class ServerBooks:
+class ServerRecorder:
     """Writes a real federation down, as far as a server knows it: no truth, nobody's counts."""
 
     config: RunConfig
     classes: tuple[str, ...]
-    shared: tuple[str, ...]
     sites: GridTransport
     model: str  # name and fingerprint
 
@@ -124,23 +123,16 @@ class ServerBooks:
         return measured([report.scores.get(name, (0, 0)) for name in self.sites.known.numbers])
 
     def complete(self, outcome: Outcome) -> Outcome:
-        method, known = choose_method(self.config), tuple(self.sites.known.numbers)
-        return replace(
+        known = tuple(self.sites.known.numbers)
+        return complete_outcome(
             outcome,
-            name=self.config.name,
-            seed=self.config.seed,
-            method=run_title(self.config),
-            trains=method.trains,
-            shared=self.shared,
-            averaged=method.averaged(),
+            self.config,
             backbone=self.model,
-            called=self.sites.terms.run,
+            run_id=self.sites.terms.run,
             sites=known,
             clients=tuple(ClientRecord(name=name) for name in known),
             classes=self.classes,
             template=self.config.model.template,
-            settings=self.config.model_dump(),
-            versions=versions(),
         )
 
     def states(self) -> Mapping[str, ClientState]:

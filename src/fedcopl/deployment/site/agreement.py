@@ -18,7 +18,7 @@ from ..wire.message_format import one_line
 from ..wire.terms import flat_settings
 
 ASKED = "asked"  # folder with the settings of runs that were not agreed to yet
-NOT_AGREED = ("name", "earlier")  # what a run is called, and with which of its own prompts a site begins
+NOT_AGREED = ("name", "previous_run")  # what a run is called, and with which of its own prompts a site begins
 AskPeople = Callable[[str, list[str]], bool | None]
 """Shows the name of a run and what it is like, and asks; None: nobody is there to be asked."""
 

@@ -148,7 +148,7 @@ def respond(request: SiteRequest) -> tuple[Reply, ClientState]:
     for policy in EVERY_REQUEST:
         refuse(policy(request))
     states = SiteState(request.folder / "state")
-    if request.client.config.earlier and not states.has_begun:
+    if request.client.config.previous_run and not states.has_begun:
         states.seed(request.site.left_by_earlier(request.client))
 
     def compute(step: SiteStep, before: ClientState) -> tuple[Reply, ClientState]:

@@ -22,11 +22,10 @@ from ...federation.client_state import ClientState
 from ...federation.learner import NO_TEST_SET
 from ...federation.server import ServerState
 from ...messages import Estimate, Evaluate, Evaluated, Reply, Request
-from ...methods import choose_method, run_title
-from ...run.build import backbone_name, build_clip, build_images, build_model, expert_answers
-from ...run.earlier import begun_states, earlier_name, fitted, read_earlier
+from ...run.build import backbone_name, build_clip, build_images, build_model, expert_labels
 from ...run.folder import RESULTS, SETTINGS, RunFolder, file_name
-from ...run.loop import versions
+from ...run.loop import complete_outcome
+from ...run.previous_run import adapt_previous_run, initial_states, previous_run_name, read_previous_run
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
@@ -86,9 +85,7 @@ class RunningSite:
         check_peers(home.peers)
         self.prepared, self.clip, self.images = _load(home, self.own, watcher)
         train = self.prepared.dataset.train
-        self.corrections = corrections_of(
-            np.arange(len(train)), expert_answers(home.corrections, self.prepared.dataset)
-        )
+        self.corrections = corrections_of(np.arange(len(train)), expert_labels(home.corrections, self.prepared.dataset))
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = backbone_name(self.own.backbone, self.clip)
         self.finished: Path | None = None  # folder of the run whose last question was answered just now
@@ -121,13 +118,15 @@ class RunningSite:
 
     def left_by_earlier(self, client: Client) -> ClientState:
         """What the run that this one goes on from left here; who was not in that begins as in any run."""
-        folder = self.home.folder / "runs" / file_name(earlier_name(client.config))
+        folder = self.home.folder / "runs" / file_name(previous_run_name(client.config))
         if not (folder / RESULTS).exists():
-            self.watch(f"this site was not in the run {one_line(earlier_name(client.config))}: it begins anew")
+            self.watch(f"this site was not in the run {one_line(previous_run_name(client.config))}: it begins anew")
             return ClientState()
         start = client.learner.initial()
-        left = fitted(read_earlier(folder), client.config, self.clip, self.prepared.dataset.classes, start)
-        return next(iter(begun_states(left, start).values()), ClientState())
+        left = adapt_previous_run(
+            read_previous_run(folder), client.config, self.clip, self.prepared.dataset.classes, start
+        )
+        return next(iter(initial_states(left, start).values()), ClientState())
 
     def _write_down(self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState) -> None:
         """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
@@ -148,20 +147,13 @@ class RunningSite:
         dataset = self.prepared.dataset
         final = score.correct / score.examples if score.examples else None
         own = ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final)
-        method = choose_method(config)
-        return Outcome(
-            name=config.name,
-            seed=config.seed,
-            method=run_title(config),
-            trains=method.trains,
-            averaged=method.averaged(),
+        return complete_outcome(
+            Outcome(rounds=(RoundRecord(round=round, macro=final, clients=(final,)),)),
+            config,
             backbone=self.model,
-            rounds=(RoundRecord(round=round, macro=final, clients=(final,)),),
             classes=dataset.classes,
             template=config.model.template or dataset.template,
             clients=(own,),
-            settings=config.model_dump(),
-            versions=versions(),
         )
 
     def client(self, terms: Terms) -> Client:

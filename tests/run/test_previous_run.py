@@ -1,11 +1,17 @@
-"""What an earlier run leaves behind, fitted to other classes; and what does not fit, in one line."""
+"""Arrays of a previous run, adapted to other classes; whatever does not match is an error of one line."""
 
 import numpy as np
 import pytest
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl.run.earlier import ClassRows, EarlierRun, noted, read_earlier, refuse_without
+from fedcopl.run.previous_run import (
+    ClassRows,
+    PreviousRun,
+    read_previous_run,
+    require_previous_run,
+    with_reference,
+)
 from fedcopl.run.record import Outcome
 
 
@@ -45,44 +51,44 @@ def test_a_prompt_that_knows_no_classes_stays_and_what_is_remembered_of_images_g
 
 
 def test_a_class_that_is_gone_is_refused():
-    with pytest.raises(ConfigError, match=r"^runs/may: knows the class 'cat', which is missing now; classes can be"):
+    with pytest.raises(ConfigError, match=r"^runs/may: has the class 'cat', which is missing now; classes can be"):
         fit(now=("ape", "bee"))
 
 
 def test_a_prompt_of_another_shape_is_refused():
-    with pytest.raises(ConfigError, match=r"^runs/may: its prompt 'text' is of shape \(4, 2\), and these settings"):
+    with pytest.raises(ConfigError, match=r"^runs/may: its prompt 'text' has the shape \(4, 2\), and these settings"):
         fit().fit("text", np.ones((4, 2), np.float32))
 
 
-def earlier(tmp_path, **shared):
+def previous(tmp_path, **shared):
     arrays = {name: np.asarray(value, np.float32) for name, value in shared.items()}
-    return EarlierRun(tmp_path, Outcome(name="may", classes=("a", "b")), arrays, {"north": arrays})
+    return PreviousRun(tmp_path, Outcome(name="may", classes=("a", "b")), arrays, {"north": arrays})
 
 
 def test_a_run_is_known_by_its_name_and_by_what_it_left_wherever_it_lies(tmp_path):
-    one, moved = earlier(tmp_path / "here", text=[1]), earlier(tmp_path / "there", text=[1])
-    assert one.reference == moved.reference != earlier(tmp_path, text=[2]).reference
+    one, moved = previous(tmp_path / "here", text=[1]), previous(tmp_path / "there", text=[1])
+    assert one.reference == moved.reference != previous(tmp_path, text=[2]).reference
     assert one.reference.startswith("may ")
 
 
 def test_settings_that_go_on_from_a_run_need_that_very_run(tmp_path):
-    one, config = earlier(tmp_path, text=[1]), RunConfig()
-    going_on = noted(config, one)
-    assert going_on.earlier == one.reference and noted(going_on, one) == going_on
-    refuse_without(config, None)
+    one, config = previous(tmp_path, text=[1]), RunConfig()
+    going_on = with_reference(config, one)
+    assert going_on.previous_run == one.reference and with_reference(going_on, one) == going_on
+    require_previous_run(config, None)
     with pytest.raises(
-        ConfigError, match=r"^earlier: these settings go on from the run may; name its folder with --fr"
+        ConfigError, match=r"^previous_run: these settings continue the run may; name its folder with --fr"
     ):
-        refuse_without(going_on, None)
+        require_previous_run(going_on, None)
     with pytest.raises(
-        ConfigError, match=r"^earlier: these settings go on from 'may [0-9a-f]{16}', and .* holds 'may "
+        ConfigError, match=r"^previous_run: these settings continue 'may [0-9a-f]{16}', and .* holds 'may "
     ):
-        noted(going_on, earlier(tmp_path, text=[2]))
+        with_reference(going_on, previous(tmp_path, text=[2]))
 
 
 def test_what_is_no_finished_run_is_refused(tmp_path):
-    with pytest.raises(RunFolderError, match=r"holds no run to go on from: there is no settings\.toml in it"):
-        read_earlier(tmp_path)
+    with pytest.raises(RunFolderError, match=r"has no run to continue: there is no settings\.toml in it"):
+        read_previous_run(tmp_path)
     (tmp_path / "settings.toml").write_text("rounds = 2")
     with pytest.raises(RunFolderError, match="the run is not finished"):
-        read_earlier(tmp_path)
+        read_previous_run(tmp_path)

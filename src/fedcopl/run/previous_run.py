@@ -1,0 +1,179 @@
+"""A finished run that another run continues, with its arrays adapted to the classes of the new run.
+
+The new run starts from the shared prompts, and every client that took part before from its own model. Both are in the
+checkpoint after the first round; the folder of the previous run is not needed after that.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig
+from ..errors import ConfigError, RunFolderError
+from ..federation.client_state import ClientState
+from ..federation.learner import Prompts
+from ..methods import METHODS, choose_method
+from ..methods.base import Method
+from .build import backbone_name
+from .folder import SETTINGS, SHARED_PROMPTS, own_prompts_file
+from .reading import read_finished
+from .record import Outcome
+
+
+@dataclass(frozen=True)
+class PreviousRun:
+    """A finished run: its outcome and its prompts."""
+
+    folder: Path
+    outcome: Outcome
+    shared: Prompts
+    own: Mapping[str, Prompts]  # by client: all clients in a simulation, one at a site, none at a server
+
+    @property
+    def reference(self) -> str:
+        """The name of the run and a digest of its arrays, independent of where its folder lies."""
+        digest = sha256("\n".join(self.outcome.classes).encode())
+        for arrays in (self.shared, *(self.own[client] for client in sorted(self.own))):
+            for name in sorted(arrays):
+                digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode() + arrays[name].tobytes())
+        return f"{self.outcome.run_id or self.outcome.name} {digest.hexdigest()[:16]}"
+
+
+def read_previous_run(folder: Path) -> PreviousRun:
+    """Read a finished run.
+
+    Raises:
+        RunFolderError: The folder has no finished run, or a file of it is damaged.
+    """
+    if not (folder / SETTINGS).is_file():
+        raise RunFolderError(f"{folder}: has no run to continue: there is no {SETTINGS} in it")
+    outcome = read_finished(folder)
+    files = {client.name: own_prompts_file(folder, client.name) for client in outcome.clients}
+    own = {client: _arrays(file) for client, file in files.items() if file.exists()}
+    return PreviousRun(folder, outcome, _arrays(folder / SHARED_PROMPTS), own)
+
+
+def _arrays(file: Path) -> Prompts:
+    try:
+        return load(file.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"{file}: cannot be read: {error}") from error
+
+
+def previous_run_name(config: RunConfig) -> str:
+    """Return the name of the run that the settings continue."""
+    return config.previous_run.rpartition(" ")[0]
+
+
+def require_previous_run(config: RunConfig, previous: PreviousRun | None) -> None:
+    """Raise ConfigError if the settings continue a run whose folder was not given."""
+    if config.previous_run and previous is None:
+        raise ConfigError(
+            f"previous_run: these settings continue the run {previous_run_name(config)}; name its folder with --from"
+        )
+
+
+def with_reference(config: RunConfig, previous: PreviousRun | None) -> RunConfig:
+    """Return the settings with a reference to the previous run; ConfigError if they name another run."""
+    if previous is None:
+        return config
+    if config.previous_run not in ("", previous.reference):
+        raise ConfigError(
+            f"previous_run: these settings continue {config.previous_run!r}, and {previous.folder} holds "
+            f"{previous.reference!r}"
+        )
+    return config.model_copy(update={"previous_run": previous.reference})
+
+
+def adapt_previous_run(
+    previous: PreviousRun, config: RunConfig, clip: Clip, classes: Sequence[str], start: Prompts
+) -> PreviousRun:
+    """Adapt the arrays of a previous run to the classes of a new one.
+
+    Args:
+        previous: The finished run.
+        config: The settings of the new run.
+        clip: Its frozen CLIP.
+        classes: Its classes: those of the previous run in any order, and new ones.
+        start: Its initial arrays, used for new classes.
+
+    Raises:
+        ConfigError: Method, model, shapes or classes do not match.
+    """
+    method = choose_method(config)
+    _refuse_another_kind(previous, config, method, clip)
+    rows = ClassRows(method, clip, previous.outcome.classes, tuple(classes), start, str(previous.folder))
+    shared = {name: rows.fit(name, previous.shared[name]) for name in method.shared()}
+    own = {client: rows.fit_all(arrays) for client, arrays in previous.own.items()}
+    return replace(previous, shared=shared, own=own)
+
+
+def _refuse_another_kind(previous: PreviousRun, config: RunConfig, method: Method, clip: Clip) -> None:
+    outcome, folder = previous.outcome, previous.folder
+    if not method.trains:
+        raise ConfigError(f"previous_run: method={config.method} does not train, so it cannot continue a run")
+    before = outcome.setting("method")
+    if METHODS.get(before) is not METHODS[config.method]:
+        raise ConfigError(f"{folder}: is a run with method={before}, and this run has method={config.method}")
+    if set(previous.shared) != set(method.shared()):
+        had, needed = (", ".join(sorted(names)) or "nothing" for names in (previous.shared, method.shared()))
+        raise ConfigError(f"{folder}: averaged {had}, and this run averages {needed}")
+    was, now = outcome.backbone, backbone_name(config.model.backbone, clip)
+    if was and was.split()[-1] != now.split()[-1]:
+        raise ConfigError(
+            f"{folder}: was trained on the model {was}, and this run has {now}; prompts fit one model only"
+        )
+
+
+@dataclass(frozen=True)
+class ClassRows:
+    """Moves arrays that have a row for each class to another list of classes; new classes get initial values."""
+
+    method: Method
+    clip: Clip
+    before: tuple[str, ...]
+    now: tuple[str, ...]
+    start: Prompts
+    origin: str  # for messages
+
+    def __post_init__(self) -> None:
+        gone = [name for name in self.before if name not in self.now]
+        if gone:
+            raise ConfigError(
+                f"{self.origin}: has the class {gone[0]!r}, which is missing now; classes can be added, not removed"
+            )
+
+    def fit_all(self, arrays: Prompts) -> Prompts:
+        """Convert a client's own arrays, without those that are of no use with other classes."""
+        dropped = self.method.remembers_by_class if self.before != self.now else ()
+        return {name: self.fit(name, value) for name, value in arrays.items() if name not in dropped}
+
+    def fit(self, name: str, value: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Convert one array; ConfigError if its shape is not that of the settings."""
+        shapes = self.method.shapes(self.clip, len(self.before))
+        if name in shapes and value.shape != shapes[name]:
+            raise ConfigError(
+                f"{self.origin}: its prompt {name!r} has the shape {value.shape}, and these settings need "
+                f"{shapes[name]}; use `model` and `options` of its settings.toml"
+            )
+        more = self.method.shapes(self.clip, len(self.before) + 1)
+        axes = [
+            axis for axis, (one, other) in enumerate(zip(value.shape, more.get(name, ()), strict=False)) if one != other
+        ]
+        if name not in shapes or not axes:
+            return value
+        whole = np.moveaxis(self.start[name].copy(), axes[0], 0)
+        whole[[self.now.index(known) for known in self.before]] = np.moveaxis(value, axes[0], 0)
+        return np.ascontiguousarray(np.moveaxis(whole, 0, axes[0]))
+
+
+def initial_states(previous: PreviousRun, start: Prompts) -> dict[str, ClientState]:
+    """Return the state of every client of the previous run, with its whole model."""
+    return {client: ClientState(begun={**start, **previous.shared, **own}) for client, own in previous.own.items()}
