@@ -1,7 +1,10 @@
-"""The picture and the page of the house agree with the house."""
+"""The picture and the page of the architecture agree with the code, which keeps to a size budget."""
 
+import ast
 import re
+import traceback
 from html import unescape
+from pathlib import Path
 from textwrap import wrap
 
 import pytest
@@ -17,7 +20,12 @@ from architecture_picture import (
     without_what_follows,
 )
 from documents import page, thing_called
-from layers import LAYERS, LEVEL, SOURCE
+from fedcopl.config import RunConfig
+from fedcopl.labelers import copl
+from fedcopl.methods.trainer import SGD
+from fedcopl.simulation.simulate import simulate
+from layers import LAYERS, LEVEL, MODULES, SOURCE
+from small_digits import small_digits
 
 
 def test_the_picture_is_that_of_the_imports():
@@ -78,3 +86,52 @@ def test_the_layers_of_the_documents_are_those_of_the_test(document):
 def test_every_package_is_named_in_the_page():
     named = set(re.findall(r"`(\w+)/", page("docs/architecture.md")))
     assert {part for part in LEVEL if (SOURCE / part).is_dir()} <= named
+
+
+# Size budget: raising a number is a decision that the commit message explains; lower it whenever the code shrinks.
+MAX_LINES = 35_045
+MAX_FILES = 283
+MAX_PUBLIC_NAMES = 2_130
+MAX_LABEL_DEPTH = 13  # frames of this package from `simulate` to the selection of an image's pseudo label
+MAX_STEP_DEPTH = 17  # and to a step of SGD
+
+
+def public_names(tree):
+    """Yield the names without underscore that a module defines at its top level: functions, classes and constants."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            yield from (one.id for one in ast.walk(target) if isinstance(one, ast.Name) and not one.id.startswith("_"))
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
+            yield node.target.id
+
+
+def test_size_budget():
+    texts = [path.read_text(encoding="utf-8") for path in MODULES]
+    assert sum(text.count("\n") for text in texts) <= MAX_LINES
+    assert len(texts) <= MAX_FILES
+    assert sum(len(set(public_names(ast.parse(text)))) for text in texts) <= MAX_PUBLIC_NAMES
+
+
+def depth():
+    """Frames of this package on the stack, from `simulate` on."""
+    frames = [one for one in traceback.extract_stack() if one.filename.startswith(str(SOURCE))]
+    names = [f"{Path(one.filename).relative_to(SOURCE)} {one.name}" for one in frames]
+    return len(names) - names.index("simulation/simulate.py simulate")
+
+
+def test_stack_depth_of_a_label_and_of_a_training_step(tmp_path, monkeypatch):
+    depths = {"label": set(), "step": set()}
+    for kind, owner, name in (("label", copl, "select"), ("step", SGD, "step")):
+        function = getattr(owner, name)
+
+        def probe(*arguments, kind=kind, function=function, **options):
+            depths[kind].add(depth() + 1)  # this function replaces the frame of the one it calls
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, probe)
+    settings = {"rounds": 1, "data": {"clients": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
+    simulate(RunConfig.from_mapping(settings, "test"), tmp_path / "run", dataset=small_digits(), workers=1)
+    assert max(depths["label"]) <= MAX_LABEL_DEPTH
+    assert max(depths["step"]) <= MAX_STEP_DEPTH

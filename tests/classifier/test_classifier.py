@@ -85,7 +85,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
-def test_a_copy_answers_alike(run, north, tmp_path, copied):
+def test_a_copy_predicts_alike(run, north, tmp_path, copied):
     images, _ = digits("test", 0, 5)
     for one in (
         north.calibrated(images),
@@ -115,7 +115,9 @@ def test_a_pickle_finds_a_model_of_ones_own_from_anywhere_or_says_that_it_is_gon
     assert pickle.loads(pickled).predict(images).shape == (3,)
     gc.collect()  # or the model would still be known
     (tmp_path / "model").rename(tmp_path / "moved")
-    with pytest.raises(ModelError, match=r"a pickled classifier has no CLIP model here: .*model: no such file"):
+    with pytest.raises(
+        ModelError, match=r"the CLIP model of a pickled classifier was not found: .*model: no such file"
+    ):
         pickle.loads(pickled)
 
 
@@ -151,12 +153,12 @@ def test_what_is_no_image_is_said(north, images, message):
         north.predict(images)
 
 
-def test_a_broken_image_is_an_error_to_predict_and_an_answer_to_answers(north, tmp_path):
+def test_a_broken_image_is_an_error_to_predict_and_a_prediction_with_a_problem(north, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     Image.new("L", (8, 8)).save(tmp_path / "b.png")
     with pytest.raises(DataError, match=r"a\.png: not an image of a known format"):
         north.predict(tmp_path)
-    broken, good = north.answers(tmp_path)
+    broken, good = north.predictions(tmp_path)
     assert broken.problem and broken.label is None and broken.top == ()
     assert good.problem is None and good.label in CLASSES and good.abstains is None
 
@@ -165,7 +167,7 @@ def test_abstaining_by_hand(north):
     images, _ = digits("test", 0, 20)
     highest = north.predict_proba(images).max(axis=1)
     limit = float(np.median(highest))
-    said = list(north.answers(images, threshold=limit, top=2))
+    said = list(north.predictions(images, threshold=limit, top=2))
     assert [answer.abstains for answer in said] == (highest < limit).tolist()
     assert all((answer.label is None) == answer.abstains for answer in said)
     assert all(len(answer.top) == 2 and answer.top[0][1] == answer.probability for answer in said)
@@ -178,7 +180,7 @@ def test_the_threshold_is_that_quantile_of_its_own_images(run, north):
     assert measured.threshold == pytest.approx(np.quantile(highest, 0.2, method="lower"))
     assert north.calibrated(own, share=0.2).threshold == measured.threshold
     assert (
-        sum(answer.abstains for answer in measured.answers(own)) == 7
+        sum(answer.abstains for answer in measured.predictions(own)) == 7
     )  # the eighth of forty is the threshold: seven lie below it
 
 

@@ -41,13 +41,13 @@ def test_survives_json():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "plain",
     [3, {}, {"percentiles": [0.1], "images": 3}, {"percentiles": [2.0] * 101, "images": 3},
      {"percentiles": [0.5] * 50 + [0.4] * 51, "images": 3}, {"percentiles": [0.5] * 101, "images": 0}],
 )  # fmt: skip
-def test_rubbish_is_refused(told):
-    with pytest.raises(ValueError, match="101 growing"):
-        read_confidence(told)
+def test_rubbish_is_refused(plain):
+    with pytest.raises(ValueError, match="101 increasing"):
+        read_confidence(plain)
 
 
 def test_nothing_to_measure_on():

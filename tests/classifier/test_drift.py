@@ -61,11 +61,11 @@ def test_other_images_are_worth_a_new_run(north):
     negative = pictures(rows_of(ALL, 100, 600), lambda image: 255 - image)
     report = compare_streams(north, pictures(rows_of(ALL, 100, 300)), negative)
     assert changed(report) & {"doubt", "looks"}
-    assert "a new run is worth it" in report.advice
+    assert "continue this run with the recent images" in report.advice
 
 
 def test_too_few_images_are_refused(north):
-    with pytest.raises(DataError, match="recent: 5 images are too few to tell a change from chance; 30 are needed"):
+    with pytest.raises(DataError, match="recent: 5 images are too few for a significant change; 30 are needed"):
         compare_streams(north, pictures(range(40)), pictures(range(5)))
 
 

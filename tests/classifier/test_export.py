@@ -1,4 +1,4 @@
-"""Exported classifiers: the same answers, a card that cannot be broken out of, ONNX that agrees with torch."""
+"""Exported classifiers: the same predictions, a card that cannot be broken out of, ONNX that agrees with torch."""
 
 import json
 import re
@@ -34,7 +34,7 @@ def exported(north, tmp_path):
     return north.export(tmp_path / "classifier")
 
 
-def test_it_answers_as_before(north, exported):
+def test_it_predicts_as_before(north, exported):
     images, _ = digits("test", 0, 20)
     loaded = Classifier.load(exported, device="cpu")
     assert np.array_equal(loaded.predict_log_proba(images), north.predict_log_proba(images))
@@ -72,8 +72,8 @@ def test_with_the_model_inside(north, tmp_path):
 def test_a_model_of_ones_own_is_not_said_to_be_found_by_its_name(north):
     recipe = replace(north.recipe, backbone=replace(north.recipe.backbone, name="photo-clip"))
     card = " ".join(write_card(recipe, {}, None).split())
-    assert "say where it lies with `--backbone`" in card and 'backbone="MODEL"' in card
-    assert "PHOTOS -o answers.csv --backbone MODEL" in card
+    assert "give its path with `--backbone`" in card and 'backbone="MODEL"' in card
+    assert "PHOTOS -o predictions.csv --backbone MODEL" in card
     assert "it is found by its name" in write_card(north.recipe, {}, None)
 
 
@@ -88,8 +88,8 @@ def backbone(name):
 
 DAMAGES = {
     "another model": ({"backbone": backbone("glyph-clip")}, "is not the CLIP model"),
-    "a path for a model": ({"backbone": backbone("/etc")}, "say where it lies"),
-    "another format": ({"format": 3}, "is of format 3"),
+    "a path for a model": ({"backbone": backbone("/etc")}, "give its path with"),
+    "another format": ({"format": 3}, "has the format 3"),
     "no classes": ({"classes": []}, "'classes' cannot be used: it must be a list of names"),
     "classes twice": ({"classes": ["a", "a"]}, "'classes' cannot be used"),
     "no such method": ({"method": "magic"}, "unknown method 'magic'"),
@@ -137,7 +137,7 @@ def test_names_cannot_break_out_of_the_card(north):
     title = next(line for line in card.splitlines() if line.startswith("# "))
     assert not set("<>`[]()") & set(title)
     assert all(line.startswith("    ") for line in card.splitlines() if "<script>" in line)
-    assert "nobody has measured" in card
+    assert "accuracy is unknown" in card
 
 
 def test_a_memory_of_images_is_named_in_the_card(north):

@@ -1,4 +1,4 @@
-"""AnswerRows of answers: harmless whatever the names, and the same bytes however often the work is stopped."""
+"""Rows of predictions: safe for any name, and the same bytes however often writing is interrupted."""
 
 import csv
 import io
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
-from fedcopl.classifier.prediction_file import FORMULA, AnswerFile, CsvRows, JsonRows, choose_rows
-from fedcopl.classifier.predictions import Answer, NamedImages
+from fedcopl.classifier.prediction_file import FORMULA, CsvRows, JsonRows, PredictionFile, choose_rows
+from fedcopl.classifier.predictions import NamedImages, Prediction
 from fedcopl.errors import ConfigError, RunFolderError
 
 BATCH = 4
@@ -24,7 +24,7 @@ def small_batches(monkeypatch):
 
 
 def answer(name, label="cat"):
-    return Answer(name, label, 0.75, False, None, ((label, 0.75),))
+    return Prediction(name, label, 0.75, False, None, ((label, 0.75),))
 
 
 def all_at_once(rows, names):
@@ -33,11 +33,11 @@ def all_at_once(rows, names):
 
 def work(path, rows, names, stop_after=None):
     """What `label_to_file` does, stopped after some batches."""
-    file = AnswerFile(path, rows, ASKED)
+    file = PredictionFile(path, rows, ASKED)
     pictures = iter([NamedImages(name, path) for name in names])
     with file.held():
         file.open(overwrite=False)
-        file.skip_answered(pictures)
+        file.skip_written(pictures)
         left = list(pictures)
         for number, start in enumerate(range(0, len(left), BATCH)):
             if stop_after is not None and number >= stop_after:
@@ -88,18 +88,18 @@ def test_names_by_hand():
 
 def test_columns():
     assert CsvRows(2).header == "image,label,probability,abstain,problem,top_1,probability_1,top_2,probability_2\n"
-    broken = Answer("x.png", None, None, None, "damaged", ())
+    broken = Prediction("x.png", None, None, None, "damaged", ())
     assert CsvRows(1).line(broken) == "x.png,,,,damaged,,\n"
 
 
 def test_a_part_of_something_else_is_refused(tmp_path):
     path, names = tmp_path / "out.csv", [str(n) for n in range(10)]
     work(path, CsvRows(1), names, stop_after=1)
-    with pytest.raises(RunFolderError, match="begun with another classifier"):
-        AnswerFile(path, CsvRows(1), {**ASKED, "classifier": "y"}).open(overwrite=False)
+    with pytest.raises(RunFolderError, match="started with another classifier"):
+        PredictionFile(path, CsvRows(1), {**ASKED, "classifier": "y"}).open(overwrite=False)
     with pytest.raises(RunFolderError, match="row 2 is about '1', but now it would be 'new'"):
         work(path, CsvRows(1), ["0", "new", "1", "2", "3"])
-    with pytest.raises(RunFolderError, match="no such image any more"):
+    with pytest.raises(RunFolderError, match="this image is missing now"):
         work(path, CsvRows(1), ["0", "1"])
 
 
@@ -109,12 +109,12 @@ def test_a_finished_file_stays_until_it_is_replaced(tmp_path):
     with pytest.raises(RunFolderError, match="--overwrite"):
         work(path, CsvRows(1), ["b"])
     before = path.read_bytes()
-    AnswerFile(path, CsvRows(1), ASKED).open(overwrite=True)
+    PredictionFile(path, CsvRows(1), ASKED).open(overwrite=True)
     assert path.read_bytes() == before
 
 
 def test_one_process_at_a_time(tmp_path):
-    file = AnswerFile(tmp_path / "out.csv", CsvRows(1), ASKED)
+    file = PredictionFile(tmp_path / "out.csv", CsvRows(1), ASKED)
     with file.held(), pytest.raises(RunFolderError, match="another process"), file.held():
         pass
 

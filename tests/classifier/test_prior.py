@@ -1,4 +1,4 @@
-"""A classifier answers through the priors of its run, whatever form it takes, and for any mix that somebody gives."""
+"""Predictions with the priors of a run, in every form of a classifier, and for any class prior given by the user."""
 
 import json
 import math
@@ -71,7 +71,7 @@ def north(run):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """As version 0.1 leaves it: a run without priors."""
+    """A run without priors."""
     folder = small_run(tmp_path_factory.mktemp("small") / "run", method="promptfl", priors=NO_PRIORS)
     assert not (folder / PRIORS).exists() and not class_prior_path(folder, "north").exists()
     return Classifier.load(folder, client="north", device="cpu")
@@ -80,8 +80,8 @@ def plain(tmp_path_factory):
 # By hand: log p = log(1/2, 1/2), logit bias (0, 0), mix (3/4, 1/4): the mix itself.
 def test_an_image_that_says_nothing_is_answered_by_the_mix():
     prior = Prior(PosteriorModel(EVEN, np.zeros(2)), SKEWED)
-    assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
-    assert np.exp(prior.pooled().answers(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
+    assert np.exp(prior.log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.75, 0.25])
+    assert np.exp(prior.pooled().log_posteriors(np.log([[0.5, 0.5]]), np.zeros((1, 2))))[0] == pytest.approx([0.5, 0.5])
 
 
 # By hand: f = (1, 0) lies at the first mean. D^2 = (0 + 2 log 4/3, 2 * 5/6 + 2 log 6/5), with the determinants of the
@@ -90,7 +90,7 @@ def test_all_parts_by_hand():
     prior = Prior(FULL, SKEWED)
     apart = 0.1 * (2 * 5 / 6 + 2 * np.log(6 / 5) - 2 * np.log(4 / 3)) + 0.4 + np.log(3)
     wanted = 1 / (1 + np.exp(-apart))
-    assert np.exp(prior.answers(np.log([[0.5, 0.5]]), np.array([[1.0, 0.0]])))[0, 0] == pytest.approx(wanted)
+    assert np.exp(prior.log_posteriors(np.log([[0.5, 0.5]]), np.array([[1.0, 0.0]])))[0, 0] == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("model", [BALANCED, FULL])
@@ -145,7 +145,7 @@ def test_a_run_answers_through_its_priors(run, north):
     pixels = np.stack([north.predictor.transform.cut(image.convert("RGB")) for image in images])
     known = load_file(run / PRIORS)
     class_prior = load_file(class_prior_path(run, "north"))["site_class_prior"]
-    wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.seen(pixels), class_prior)
+    wanted = PosteriorModel.from_arrays(known).log_posteriors(*north.predictor.model_outputs(pixels), class_prior)
     assert north.predict_log_proba(images) == pytest.approx(wanted, abs=1e-9)
     assert north.prior.class_prior.tolist() == class_prior.tolist()
     assert class_prior[[1, 4, 7]].sum() > 0.8  # the classes it holds
@@ -201,7 +201,7 @@ def test_an_exported_classifier_holds_its_prior(north, tmp_path):
     assert loaded.fingerprint == north.fingerprint
     assert set(loaded.predictor.prompts) == set(north.predictor.prompts)
     config = json.loads((tmp_path / "classifier/config.json").read_text())
-    assert config["format"] == 2 and set(config["prior"]) == {"text_scale", "feature_scale"}
+    assert config["format"] == 1 and set(config["prior"]) == {"text_scale", "feature_scale"}
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.3, math.inf])
@@ -214,11 +214,11 @@ def test_an_exported_prior_keeps_its_strength(north, tmp_path, strength):
     assert Classifier.load(folder, device="cpu").prior.model.strength == strength
 
 
-def test_without_priors_the_format_is_that_of_version_0_1(plain, tmp_path):
+def test_a_classifier_without_priors(plain, tmp_path):
     folder = plain.export(tmp_path / "classifier")
     config = json.loads((folder / "config.json").read_text())
     assert config["format"] == 1 and "prior" not in config
-    assert "beforehand" not in (folder / "README.md").read_text()
+    assert "## Priors" not in (folder / "README.md").read_text()
     assert Classifier.load(folder, device="cpu").prior is None
 
 
@@ -247,7 +247,7 @@ def test_the_card_states_the_mix_by_name(north):
     classifier = north.with_prior(shares)
     card = write_card(classifier.recipe, ["prior/site_class_prior"], None, classifier.prior)
     assert "    seven   75.00%\n" in card and "    two     25.00%\n" in card and "    one      0.00%\n" in card
-    assert "So do the mix of classes above" in card.replace("\n", " ")
+    assert "So are the class prior above" in card.replace("\n", " ")
 
 
 def test_another_mix_changes_answers_by_the_ratio_of_the_shares(north):
@@ -274,7 +274,7 @@ def test_the_mix_of_the_images_themselves(north, plain, tmp_path):
     broken.write_bytes(b"no image")
     ones[0].save(tmp_path / "one.png")
     assert north.with_prior("images", tmp_path).prior is not None
-    with pytest.raises(DataError, match="there is no image to find the mix"):
+    with pytest.raises(DataError, match="there is no image to estimate the class prior"):
         north.with_prior("images", [broken])
 
 

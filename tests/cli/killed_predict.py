@@ -3,10 +3,10 @@
 import os
 import signal
 
-from fedcopl.classifier.prediction_file import AnswerFile
+from fedcopl.classifier.prediction_file import PredictionFile
 from fedcopl.cli import main
 
-append, batches = AnswerFile.append, []
+append, batches = PredictionFile.append, []
 
 
 def append_and_be_killed(self, answers):
@@ -16,5 +16,5 @@ def append_and_be_killed(self, answers):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-AnswerFile.append = append_and_be_killed
+PredictionFile.append = append_and_be_killed
 main()

@@ -66,16 +66,16 @@ def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):
     assert Classifier.load(tmp_path / "all" / "north", device="cpu").threshold is None
 
 
-def test_the_mix_it_answers_for(run, tmp_path):
+def test_the_class_prior_of_its_predictions(run, tmp_path):
     shares = tmp_path / "mix.json"
     classes = json.loads((run / "results.json").read_text())["classes"]
     shares.write_text(json.dumps({name: number + 1 for number, name in enumerate(classes)}))
-    for prior, words in ((shares, "that somebody gave it"), ("none", "of all sites together")):
+    for prior, words in ((shares, "given by the user"), ("none", "of all sites together")):
         fedcopl("export", run, "--client", "client-0", "--prior", prior, "-o", tmp_path / words)
         card = (tmp_path / words / "README.md").read_text()
-        assert f"**the one {words}**" in " ".join(card.split())
-        assert "measured with the site's own mix of classes" in " ".join(card.split())
-    given = Classifier.load(tmp_path / "that somebody gave it", device="cpu").prior.class_prior
+        assert f"**{words}**" in " ".join(card.split())
+        assert "measured with the class prior of its site" in " ".join(card.split())
+    given = Classifier.load(tmp_path / "given by the user", device="cpu").prior.class_prior
     np.testing.assert_allclose(given, np.arange(1, 11) / 55)  # 1 + ... + 10 = 55
     shared = Classifier.load(tmp_path / "of all sites together", device="cpu").prior
     np.testing.assert_array_equal(shared.class_prior, shared.model.class_prior)

@@ -190,5 +190,5 @@ def test_going_on_with_another_mix_is_refused(classifier, photos, tmp_path):
     out.rename(tmp_path / "out.csv.part")
     asked = {"classifier": Classifier.load(classifier, device="cpu").fingerprint}
     (tmp_path / "out.csv.part.json").write_text(json.dumps(asked))
-    with pytest.raises(RunFolderError, match="was begun with another classifier"):
+    with pytest.raises(RunFolderError, match="was started with another classifier"):
         fedcopl("predict", "-c", classifier, photos, "-o", out, "--prior", tmp_path / "mix.json")

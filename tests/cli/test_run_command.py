@@ -112,7 +112,7 @@ MISTAKES = {
     "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: holds no run to resume"),
     "no workers": (["run", "--workers", "0"], 2, "fedcopl: --workers: should be auto or a number from 1 on, not '0'"),
     "Flower's own": (["run", "--engine", "flower", "--workers", "2"], 2, "--workers: Flower's simulation has its own"),
-    "no earlier run": (["run", "--from", "."], 7, "holds no run to go on from: there is no settings.toml in it"),
+    "no earlier run": (["run", "--from", "."], 7, "has no run to continue: there is no settings.toml in it"),
     "no such option": (["run", "--outt", "x"], 2, "--outt"),
     "no such command": (["rum"], 2, "rum"),
 }

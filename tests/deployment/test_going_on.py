@@ -92,7 +92,7 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let
         Timeouts(),
         earlier=tmp_path / "first",
     )
-    with pytest.raises(ConfigError, match="knows the class 'zero', which is missing now"):
+    with pytest.raises(ConfigError, match="has the class 'zero', which is missing now"):
         PreparedServer.prepare(plan)
 
 

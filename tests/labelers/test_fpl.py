@@ -145,7 +145,7 @@ def test_no_images(rule):
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="at least one image, not 0"):
+    with pytest.raises(ValueError, match="at least 1, not 0"):
         select_top(np.zeros((1, 1)), 0, "column")
     with pytest.raises(KeyError):
         select_top(np.zeros((1, 1)), 1, "best")

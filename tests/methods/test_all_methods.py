@@ -127,10 +127,10 @@ class OnlyLooked(FedCLIP):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (ForgottenAdapter, r"^ForgottenAdapter\.of_images does not name 'down': add it"),
-        (ForgottenVisual, r"^ForgottenVisual\.of_images does not name 'visual': add it"),
-        (ForgottenText, r"^ForgottenText\.of_classes does not name 'text': add it"),
-        (OnlyLooked, r"^OnlyLooked\.of_images does not name 'bias': add it"),
+        (ForgottenAdapter, r"^ForgottenAdapter\.of_images does not declare 'down': add it"),
+        (ForgottenVisual, r"^ForgottenVisual\.of_images does not declare 'visual': add it"),
+        (ForgottenText, r"^ForgottenText\.of_classes does not declare 'text': add it"),
+        (OnlyLooked, r"^OnlyLooked\.of_images does not declare 'bias': add it"),
     ],
 )
 def test_a_method_that_forgets_to_declare_an_array_fails_at_once(kind, says):
@@ -173,7 +173,7 @@ def test_options_are_the_methods_own():
 @pytest.mark.parametrize(
     ("pairs", "why"),
     [
-        (["zeroshot", "labeler=fpl"], "trains on no labels"),
+        (["zeroshot", "labeler=fpl"], "does not train"),
         (["promptfl", "aggregate=both"], "an ablation of fedcopl"),
         (["central", "options.labels=truth", "labeler=cpl"], "true labels need no labeler"),
     ],

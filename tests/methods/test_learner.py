@@ -352,8 +352,8 @@ def test_class_sides_are_kept_as_far_as_there_is_room(encoder, monkeypatch):
     start = model.method.start(encoder.clip, encoder.classes)
     many = [{**start, "text": start["text"] + np.float32(number)} for number in range(4)]
     computed = []
-    compute = model._classes_of
-    monkeypatch.setattr(model, "_classes_of", lambda key: computed.append(key) or compute(key))
+    compute = model.classes_of
+    monkeypatch.setattr(model, "classes_of", lambda named: computed.append(named) or compute(named))
     first = model.classes(many[0])
     room = first.nbytes + many[0]["text"].nbytes
     monkeypatch.setattr(prompted_model, "CLASS_SIDES", 3 * room)

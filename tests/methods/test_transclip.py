@@ -5,7 +5,7 @@ import pytest
 
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
-from fedcopl.methods.transclip import SEEN
+from fedcopl.methods.transclip import FEATURES
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
 
@@ -23,7 +23,7 @@ def test_it_is_plain_clip_until_it_has_seen_the_sites_images():
 def test_it_answers_the_sites_images_together():
     learner = learner_of("transclip")
     memory = learner.remember(CHOSEN)
-    assert {name: value.shape for name, value in memory.items()} == {SEEN: (60, 128)}
+    assert {name: value.shape for name, value in memory.items()} == {FEATURES: (60, 128)}
     together, alone = learner.log_probabilities(memory), learner.log_probabilities(None)
     assert (together.argmax(1) != alone.argmax(1)).any()
     assert (together.argmax(1) == alone.argmax(1)).mean() > 0.5  # the text still counts
@@ -38,5 +38,5 @@ def test_options_change_the_answers():
 
 
 def test_a_labeler_would_change_nothing():
-    with pytest.raises(ConfigError, match="transclip trains on no labels"):
+    with pytest.raises(ConfigError, match="transclip does not train"):
         choose_method(config_of("transclip", "labeler=fpl"))

@@ -1,7 +1,7 @@
-"""A trained classifier in use: loaded, asked, exported."""
+"""A trained classifier: loading, prediction, export."""
 
 from .loading import load
 from .predict import Classifier
-from .predictions import Answer
+from .predictions import Prediction
 
-__all__ = ["Answer", "Classifier", "load"]
+__all__ = ["Classifier", "Prediction", "load"]

@@ -1,4 +1,4 @@
-"""`fedcopl drift`: a site's recent images against those its classifier was made with."""
+"""Drift detection: a site's recent images compared with those its classifier was trained on."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,31 +13,32 @@ from ..rng import stream
 from .predict import Classifier
 from .predictions import NamedImages
 
-FEWEST = 30  # images on each side: with fewer nothing can be told from chance
+MIN_IMAGES = 30  # in each set: with fewer no change is significant
 MOVED = 5  # classes to name
 
 
 @dataclass(frozen=True)
 class DriftReport:
-    """What has changed, and what to do about it."""
+    """Changes between two sets of images, and what to do about them."""
 
-    before: int  # images
+    before: int  # number of images
     recent: int
     changes: Sequence[StreamChange]
-    moved: Sequence[tuple[str, float]]  # the classes that have become more or less common most
+    moved: Sequence[tuple[str, float]]  # the classes whose shares changed most
 
     @property
     def advice(self) -> str:
-        """
+        """One line on what to do.
+
         >>> DriftReport(99, 99, [StreamChange("mix", 0.3, 0.001)], []).advice
-        'the mix of classes has changed: label with --prior images; a new run is not needed for that'
+        'the class prior has changed: label with --prior images; no new run is needed for that'
         """
         changed = {one.what for one in self.changes if one.is_change}
         if changed & {"doubt", "looks"}:
-            return "the images have changed: a new run is worth it, which labels them by the classifier of now"
+            return "the images have changed: continue this run with the recent images"
         if changed:
-            return "the mix of classes has changed: label with --prior images; a new run is not needed for that"
-        return "nothing has changed that could be told from chance: no new run is needed"
+            return "the class prior has changed: label with --prior images; no new run is needed for that"
+        return "no significant change: no new run is needed"
 
     @property
     def has_changed(self) -> bool:
@@ -47,33 +48,36 @@ class DriftReport:
 def compare_streams(
     classifier: Classifier, before: Iterable[NamedImages], recent: Iterable[NamedImages]
 ) -> DriftReport:
-    """Look at both sets with the classifier; images that cannot be read are passed over."""
-    earlier, later = _seen(classifier, before, took_part=True), _seen(classifier, recent, took_part=False)
-    for name, seen in (("before", earlier), ("recent", later)):
-        if len(seen) < FEWEST:
+    """Compare two sets of images by the classifier's predictions; unreadable images are skipped.
+
+    Raises:
+        DataError: A set has fewer than `MIN_IMAGES` images.
+    """
+    old, new = _scores(classifier, before, trained_on=True), _scores(classifier, recent, trained_on=False)
+    for name, images in (("before", old), ("recent", new)):
+        if len(images) < MIN_IMAGES:
             raise DataError(
-                f"{name}: {counted(len(seen), 'image is', 'images are')} too few to tell a change from chance; "
-                f"{FEWEST} are needed"
+                f"{name}: {counted(len(images), 'image is', 'images are')} too few for a significant change; "
+                f"{MIN_IMAGES} are needed"
             )
-    changes = stream_changes(earlier, later, stream(0, "drift"))
-    moved = classes_moved(earlier, later)
+    changes = stream_changes(old, new, stream(0, "drift"))
+    moved = classes_moved(old, new)
     most = np.argsort(-np.abs(moved), kind="stable")[:MOVED]
-    return DriftReport(
-        len(earlier), len(later), changes, [(classifier.recipe.classes[c], float(moved[c])) for c in most]
-    )
+    return DriftReport(len(old), len(new), changes, [(classifier.recipe.classes[c], float(moved[c])) for c in most])
 
 
-def _seen(classifier: Classifier, pictures: Iterable[NamedImages], *, took_part: bool) -> SeenImages:
-    found = [classifier.predictor.seen(batch.pixels) for batch in classifier.batches(pictures) if len(batch.pixels)]
-    if not found:
+def _scores(classifier: Classifier, pictures: Iterable[NamedImages], *, trained_on: bool) -> SeenImages:
+    batches = (batch for batch in classifier.batches(pictures) if len(batch.pixels))
+    outputs = [classifier.predictor.model_outputs(batch.pixels) for batch in batches]
+    if not outputs:
         return SeenImages(np.zeros((0, len(classifier.recipe.classes))))
-    log_probs, features = (np.concatenate(column) for column in zip(*found, strict=True))
+    log_probs, features = (np.concatenate(column) for column in zip(*outputs, strict=True))
     if classifier.prior is None:
         return SeenImages(np.exp(log_probs))
-    posteriors: FloatArray = np.exp(classifier.prior.answers(log_probs, features))
+    posteriors: FloatArray = np.exp(classifier.prior.log_posteriors(log_probs, features))
     prototypes = classifier.prior.model.prototypes
     if prototypes is None:
         return SeenImages(posteriors)
-    # Who helped to make a prototype is near to it; its own share is taken out again.
-    own = posteriors if took_part else None
+    # An image that contributed to a prototype is near to it: its own share is removed.
+    own = posteriors if trained_on else None
     return SeenImages(posteriors, prototypes.distances(features, own).min(axis=1))

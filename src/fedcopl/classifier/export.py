@@ -1,4 +1,4 @@
-"""Writing a classifier into a folder that others can use: whole, or not at all; with a model card for people."""
+"""Exporting a classifier into a folder with a model card."""
 
 import json
 import shutil
@@ -23,24 +23,23 @@ from ..run.folder import SITE_PRIOR
 from .onnx_export import Difference, export_onnx
 from .predict import Classifier, Predictor
 from .prior import PRIOR, Prior
-from .recipe import ARRAYS, BACKBONE, CONFIG, MIX, Recipe
+from .recipe import ARRAYS, BACKBONE, CLASS_PRIOR, CONFIG, Recipe
 
 TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
 ONNX_FILE, ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
 ONNX_PRIOR = """\
-Its `logits` are logarithms of the probabilities. The mix of classes is the initializer `log_prior`, one logarithm of a
-share for each class, and may be given beside the pixels:"""
+Its `logits` are log-probabilities. The class prior is the initializer `log_prior`, the logarithm of a share for each
+class, and can be given with the pixels:"""
 ONNX_SETTING = """\
 ```python
-log_prior = numpy.log(shares).astype("float32")  # as many as there are classes, in their order, none 0
+log_prior = numpy.log(shares).astype("float32")  # one positive share per class, in their order
 session.run(["logits", "probabilities"], {"pixels": pixels, "log_prior": log_prior})
 ```"""
-FOUND = "which nobody counted: it was found without a label, on the images of its site."
-OTHER_MIX = " What is measured here, and below the threshold, was measured with the site's own mix of classes."
+OTHER_PRIOR = " Accuracy and threshold were measured with the class prior of its site."
 USE = """\
 ```sh
 pip install fedcopl
-fedcopl predict --classifier THIS-FOLDER PHOTOS -o answers.csv
+fedcopl predict --classifier THIS-FOLDER PHOTOS -o predictions.csv
 ```
 
 ```python
@@ -52,17 +51,24 @@ classifier.predict(["photo.jpg"])
 
 
 def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None, prior: Prior | None = None) -> str:
-    """The whole page. Names of classes and sites are shown as they are, and cannot be more than text."""
+    """Return the model card; names of classes and sites are escaped.
+
+    Args:
+        recipe: The classifier's description.
+        arrays: The names of its arrays.
+        onnx: How far the ONNX file differs from torch, if there is one.
+        prior: Its priors.
+    """
     client = recipe.about.get("client")
     parts = [
         _head(recipe),
         f"# Classifier of {quoted(client)}" if client else "# Classifier",
-        fill(_what(recipe), 120),
+        fill(_summary(recipe), 120),
         "The classes, in the order of the probabilities:",
         "\n".join(f"    {name}" for name in recipe.classes),
         "## How to use it",
         USE if recipe.backbone.included or recipe.backbone.is_known else _use_with_backbone(),
-        *_beforehand(recipe.classes, prior, recipe.about.get(MIX)),
+        *_priors(recipe.classes, prior, recipe.about.get(CLASS_PRIOR)),
         "## When it abstains",
         fill(_abstaining(recipe), 120),
         *_training({**recipe.about.get("training", {}), **recipe.about.get("versions", {})}),
@@ -75,13 +81,13 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
 
 
 def _use_with_backbone() -> str:
-    """Where the model is known by no name, whoever uses it says where it lies."""
-    spoken = USE.replace(" -o answers.csv", " -o answers.csv --backbone MODEL")
-    return spoken.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
+    """Return the instructions for a model without a public name, whose path must be given."""
+    command = USE.replace(" -o predictions.csv", " -o predictions.csv --backbone MODEL")
+    return command.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
 
 
 def _head(recipe: Recipe) -> str:
-    """YAML for the hub; a value written as JSON is YAML that nobody can break out of."""
+    """Return the YAML header for the hub; values are written as JSON, so that names cannot break out of it."""
     release = RELEASES.get(recipe.backbone.name)
     lines = [
         "---",
@@ -94,48 +100,43 @@ def _head(recipe: Recipe) -> str:
     return "\n".join(lines)
 
 
-def _what(recipe: Recipe) -> str:
+def _summary(recipe: Recipe) -> str:
+    accuracy, measured = recipe.about.get("accuracy"), "The site has no labelled images: **accuracy is unknown**."
+    if accuracy is not None:
+        measured = (
+            f"Its accuracy on {counted(accuracy['images'], 'labelled test image')} of its site is "
+            f"**{accuracy['final']:.1%}**, that of zero-shot CLIP {accuracy['zero_shot']:.1%}. It may be lower on "
+            "images of other sites."
+        )
     return (
-        f"It tells {counted(len(recipe.classes), 'class')} apart. "
-        f"Several sites trained it together without any label, by the method "
-        f"`{recipe.config.method}` of fedcopl, on top of the frozen CLIP model {quoted(recipe.backbone.name)}. "
-        + _how_good(recipe.about.get("accuracy"))
-        + (OTHER_MIX * (MIX in recipe.about))
+        f"It distinguishes {counted(len(recipe.classes), 'class')}. Several sites trained it without labels by the "
+        f"method `{recipe.config.method}` of fedcopl, on the frozen CLIP model {quoted(recipe.backbone.name)}. "
+        + measured
+        + (OTHER_PRIOR * (CLASS_PRIOR in recipe.about))
     )
 
 
-def _how_good(accuracy: Mapping[str, Any] | None) -> str:
-    if accuracy is None:
-        return "The site has no labelled images, so **nobody has measured how often it is right**."
-    return (
-        f"On the site's own {counted(accuracy['images'], 'labelled test image')} "
-        f"**{accuracy['final']:.1%}** of its answers are right; "
-        f"of plain zero-shot CLIP's, {accuracy['zero_shot']:.1%}. Elsewhere it may do worse: it is made for one "
-        "site."
-    )
-
-
-def _beforehand(classes: Sequence[str], prior: Prior | None, whose: str | None) -> Iterator[str]:
-    """The mix it answers for, and which part of an answer it is: elsewhere another one may be right."""
+def _priors(classes: Sequence[str], prior: Prior | None, origin: str | None) -> Iterator[str]:
+    """Yield the section about priors, with the class prior that the classifier uses."""
     if prior is None:
         return
     model, made = prior.model, prior.model.prototypes is not None
-    looks = ", what images of each class look like over all sites" if made else ""
-    yield "## What it knows beforehand"
+    yield "## Priors"
     yield fill(
-        "An answer is made of what the model sees in the image, how far the model leans towards some classes"
-        f"{looks}, and **in what mix the classes occur where the image comes from**: "
+        "A prediction combines the model's probabilities, a logit bias that removes its preference for some classes"
+        + (", the distance to the prototype of each class over all sites" if made else "")
+        + ", and the **class prior**, the shares of the classes where the image comes from: "
         f"log p = {model.text_scale:g} log p(model)"
         + (f" - {model.feature_scale / 2:g} distance^2" if made else "")
-        + " + logit bias + log(class prior), up to a number that makes it a probability. It answers for this mix, "
-        + (f"**the one {quoted(whose)}**, not that of its site." if whose else FOUND),
+        + " + logit bias + log(class prior), up to a constant. It uses this class prior, "
+        + (f"**{quoted(origin)}**, not that of its site:" if origin else "estimated without labels at its site:"),
         120,
     )
     width = max(map(len, classes))
     yield "\n".join(f"    {name:<{width}}  {share:7.2%}" for name, share in prior.named_class_prior(classes).items())
     yield fill(
-        "Where images come in another mix, say so: `fedcopl predict --prior FILE` with a table `class,share`, "
-        "`--prior images` to find it out from the images themselves, `--prior none` for the mix of all sites together; "
+        "For images with another class prior use `fedcopl predict --prior FILE` with a table `class,share`, "
+        "`--prior images` to estimate it from the images, or `--prior none` for that of all sites together; "
         'in Python `classifier.with_prior({"class": share, ...})`, `("images", images)` and `("none")`.',
         120,
     )
@@ -143,11 +144,11 @@ def _beforehand(classes: Sequence[str], prior: Prior | None, whose: str | None) 
 
 def _abstaining(recipe: Recipe) -> str:
     if recipe.confidence is None:
-        return "It always answers: no threshold was measured."
+        return "It never abstains: no threshold was measured."
     return (
-        f"Below a probability of {recipe.threshold:.4f} it gives no answer. That is where {recipe.share:.0%} of the "
-        f"{counted(recipe.confidence.images, 'unlabelled image')} of its own site lie. "
-        "It says how unusual an image is to the classifier, not how often it is wrong."
+        f"It abstains below a probability of {recipe.threshold:.4f}, which {recipe.share:.0%} of the "
+        f"{counted(recipe.confidence.images, 'unlabelled image')} of its own site do not reach. "
+        "The threshold tells how unusual an image is for the classifier, not how often it is wrong."
     )
 
 
@@ -162,22 +163,22 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
 def _privacy(arrays: Collection[str]) -> str:
     memory, class_prior = "memory keys" in arrays, f"{PRIOR}{SITE_PRIOR}" in arrays
     return (
-        "Prompts: arrays that were trained on the site's images. They hold no image, but nobody has proved that they "
-        "tell nothing about the images: hand this folder on as you would any model that was trained on them. What is "
-        "personal to the site never left it while it was trained; with this folder it does."
-        + (" So do the mix of classes above and, summed over all sites, what the classes look like." * class_prior)
-        + (f" **Features of some of the site's own images are in `{ARRAYS}`**: the method remembers them." * memory)
+        "Prompts: arrays that were trained on the site's images. They contain no image, but may reveal information "
+        "about the images: share this folder as you would any model that was trained on them. Personal arrays never "
+        "left the site during training; they are in this folder."
+        + (" So are the class prior above and the sums of image features over all sites." * class_prior)
+        + (f" **Features of some of the site's own images are in `{ARRAYS}`**: the method stores them." * memory)
     )
 
 
 def _backbone(recipe: Recipe) -> str:
     backbone = recipe.backbone
     if backbone.included:
-        where = "lies in `backbone/`"
+        where = "is in `backbone/`"
     elif backbone.is_known:
         where = "is not in this folder; it is found by its name"
     else:
-        where = "is not in this folder and nobody's but its owner's: say where it lies with `--backbone`"
+        where = "is not in this folder and has no public name: give its path with `--backbone`"
     return f"The CLIP model {where}. It must have the fingerprint `{backbone.fingerprint}`."
 
 
@@ -185,10 +186,10 @@ def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
     if difference is not None:
         yield "## ONNX"
         yield fill(
-            f"`{ONNX_FILE}` is the whole of it, CLIP included: `pixels` (uint8, batch x 3 x side x side) in, `logits` "
-            f"and `probabilities` out. On {difference.images} made-up pictures its logits differ from torch's by at "
+            f"`{ONNX_FILE}` is the whole classifier with CLIP: `pixels` (uint8, batch x 3 x side x side) in, `logits` "
+            f"and `probabilities` out. On {difference.images} synthetic images its logits differ from torch's by at "
             f"most {difference.logits:.1e}, its probabilities by {difference.probabilities:.1e}. "
-            f"`python {ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow alone.",
+            f"`python {ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow only.",
             120,
         )
         if prior is not None:
@@ -196,24 +197,28 @@ def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
 
 
 def quoted(value: object) -> str:
-    """As text in Markdown, whatever it is called."""
+    """Return a value as text with all Markdown characters escaped."""
     text = " ".join(str(value).split())
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#!|&~@=^$" else sign for sign in text)
 
 
-DESCRIBING = (".json", ".txt")  # files beside the weights: settings, vocabulary
+DESCRIBING = (".json", ".txt")  # files of a model besides its weights: settings, vocabulary
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far the ONNX file is from torch, if there is one."""
+    """An exported folder, and how far its ONNX file differs from torch."""
 
     folder: Path
     onnx: Difference | None
 
 
 def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_backbone: bool = False) -> Exported:
-    """Everything goes into a temporary folder, which gets its name when it is complete."""
+    """Write a classifier into a temporary folder, which is renamed when it is complete.
+
+    Raises:
+        RunFolderError: The folder is not empty, or cannot be written.
+    """
     check_output_folder(folder, new=True)
     part = folder.with_name(f".{folder.name}.part")
     try:
@@ -241,25 +246,22 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
         publish_text(part / ONNX_EXAMPLE, example)
     if with_backbone:
-        copy_backbone(locate(predictor.model.encoder.clip.name), part / BACKBONE)
+        source, target = locate(predictor.model.encoder.clip.name), part / BACKBONE
+        target.mkdir(parents=True)
+        for file in [source] if source.is_file() else _needed(source):
+            shutil.copyfile(file, target / file.name)
     return difference
 
 
 def _arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
-    """The prompts, and what is known beforehand; the numbers of that stand in config.json."""
+    """Return the prompts and the arrays of the priors, whose scalars are in config.json."""
     prior = {} if predictor.prior is None else predictor.prior.to_arrays()
     known = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
     return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **known}.items()}
 
 
-def copy_backbone(source: Path, target: Path) -> None:
-    """The files that loading the model reads, and no others that may lie beside them."""
-    target.mkdir(parents=True)
-    for file in [source] if source.is_file() else _needed(source):
-        shutil.copyfile(file, target / file.name)
-
-
 def _needed(folder: Path) -> list[Path]:
+    """Return the files of a model that loading reads, and no others in its folder."""
     described = [file for file in sorted(folder.iterdir()) if file.suffix in DESCRIBING and file.is_file()]
     [weights, *_] = [folder / name for name in (*WEIGHT_FILES, *OPEN_CLIP_WEIGHTS) if (folder / name).is_file()]
     if weights.suffix != ".json":

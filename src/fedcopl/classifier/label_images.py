@@ -1,52 +1,58 @@
-"""Labelling images of any number into a file or onto standard output."""
+"""Labelling any number of images, to a file or to standard output."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..data.dataset import Skipped
 from ..data.reading import ImageReading
 from ..errors import DataError
 from .predict import Classifier, named_below
-from .prediction_file import AnswerFile, AnswerRows
-from .predictions import Answer, NamedImages, every_page
+from .prediction_file import PredictionFile, PredictionRows
+from .predictions import NamedImages, Prediction, every_page
 
 TallyProgress = Callable[["Tally"], None]
 
 
 @dataclass
 class Tally:
-    """What was done so far."""
+    """The progress of a labelling."""
 
     images: int = 0
     abstained: int = 0
     broken: int = 0
-    resumed: int = 0  # rows that were there already
-    passed_over: int = 0  # files in folders that are no images
+    resumed: int = 0  # rows of an interrupted labelling
+    passed_over: int = 0  # files in folders that are not images
     first_passed_over: Skipped | None = None
-    skipped: list[Skipped] = field(default_factory=list)  # of these, the ones not yet counted
+    skipped: list[Skipped] = field(default_factory=list)  # files that are not images and not yet counted
 
-    def add(self, answers: Sequence[Answer]) -> None:
-        self.images += len(answers)
-        self.abstained += sum(answer.abstains is True for answer in answers)
-        self.broken += sum(answer.problem is not None for answer in answers)
+    def add(self, predictions: Sequence[Prediction]) -> None:
+        """Count a batch of predictions."""
+        self.images += len(predictions)
+        self.abstained += sum(one.abstains is True for one in predictions)
+        self.broken += sum(one.problem is not None for one in predictions)
         self.count_skipped()
 
     def count_skipped(self) -> None:
-        """Only the first is kept: a folder may hold any number of other files."""
+        """Count the skipped files, and keep only the first, because there may be any number."""
         self.passed_over += len(self.skipped)
         self.first_passed_over = self.first_passed_over or next(iter(self.skipped), None)
         self.skipped.clear()
 
 
 def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: ImageReading) -> Iterator[NamedImages]:
-    """All images that were named, in their order, and those below folders, sorted; called by the path to open."""
+    """Yield the images at these paths and below folders, sorted there; each is named by its path.
+
+    Raises:
+        DataError: A path does not exist.
+    """
     refuse_missing(paths)
     return every_page(_pictures_at(paths, skipped), reading)
 
 
 def refuse_missing(paths: Sequence[str]) -> None:
+    """Raise DataError if a path does not exist."""
     missing = [path for path in paths if not Path(path).exists()]
     if missing:
         raise DataError(f"{missing[0]}: there is no such file or folder")
@@ -64,16 +70,16 @@ def _pictures_at(paths: Sequence[str], skipped: list[Skipped]) -> Iterator[Named
 def label_to_stream(
     classifier: Classifier,
     paths: Sequence[str],
-    rows: AnswerRows,
+    rows: PredictionRows,
     threshold: float | None,
     out: TextIO,
     progress: TallyProgress,
 ) -> Tally:
-    """Every answer as soon as its batch is done."""
+    """Write predictions to a stream, batch by batch."""
     tally = Tally()
     pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
     out.write(rows.header)
-    for batch in classifier.answer_batches(pictures, top=rows.top, threshold=threshold):
+    for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
         out.write("".join(map(rows.line, batch)))
         out.flush()
         tally.add(batch)
@@ -85,30 +91,26 @@ def label_to_stream(
 def label_to_file(
     classifier: Classifier,
     paths: Sequence[str],
-    rows: AnswerRows,
+    rows: PredictionRows,
     threshold: float | None,
     out: Path,
     progress: TallyProgress,
     *,
     overwrite: bool = False,
 ) -> Tally:
-    """The same into a file, going on where an earlier attempt was stopped."""
+    """Write predictions to a file, resuming an interrupted labelling."""
     tally = Tally()
     pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
-    file = AnswerFile(out, rows, _asked(classifier, rows, threshold))
+    limit = classifier.threshold if threshold is None else threshold
+    options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
+    file = PredictionFile(out, rows, options)
     with file.held():
         tally.resumed = file.open(overwrite)
-        file.skip_answered(pictures)
-        for batch in classifier.answer_batches(pictures, top=rows.top, threshold=threshold):
+        file.skip_written(pictures)
+        for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
             file.append(batch)
             tally.add(batch)
             progress(tally)
         file.finish()
     tally.count_skipped()
     return tally
-
-
-def _asked(classifier: Classifier, rows: AnswerRows, threshold: float | None) -> dict[str, Any]:
-    limit = classifier.threshold if threshold is None else threshold
-    form = {"format": type(rows).__name__, "top": rows.top}
-    return {"classifier": classifier.fingerprint, "threshold": limit, **form}

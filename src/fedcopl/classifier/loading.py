@@ -1,7 +1,7 @@
-"""Where classifiers come from: an exported folder, or a run and the name of one of its clients."""
+"""Loading classifiers from an exported folder, or from the folder of a run."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,10 +24,9 @@ from ..files import no_folder
 from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
-from ..run.folder import PRIORS, class_prior_path, file_name
+from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file
 from ..run.progress_reporter import SilentReporter
 from ..run.reading import read_finished
-from ..run.record import ClientRecord
 from .predict import Classifier, Predictor
 from .prior import NUMBERS, PRIOR, Prior, prior_from
 from .recipe import (
@@ -56,7 +55,7 @@ def load(
     device: str = "auto",
     precision: str = "fp32",
 ) -> Classifier:
-    """The classifier in a folder; a run has one for each client, so one must be named."""
+    """Load the classifier in a folder; see `Classifier.load`."""
     if is_exported(folder):
         return _load_exported(folder, backbone, device, precision)
     if (folder / "settings.toml").is_file():
@@ -64,7 +63,7 @@ def load(
         return run.classifier(run.choose(client))
     if not folder.is_dir():
         raise ModelError(f"{folder}: {no_folder(folder)}")
-    raise ModelError(f"{folder}: holds neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
+    raise ModelError(f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
@@ -75,14 +74,18 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
     arrays, numbers = read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
-        prior = None if numbers is None else _prior_of(below(arrays, PRIOR), numbers, model)
+        prior = None
+        if numbers is not None:
+            parameters = np.array([numbers[name] for name in NUMBERS])
+            stored, width = {**below(arrays, PRIOR), "numbers": parameters}, model.encoder.clip.feature_size
+            prior = prior_from(stored, model.encoder.classes, width)
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
 def restored(written: str, prompts: PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
-    """A classifier from what `pickle` kept of it: all but its CLIP, which is loaded once for all that have the same."""
+    """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
     recipe = parse_recipe(written, "the pickled classifier")
     wanted = recipe.backbone.fingerprint
     clip = _CLIPS.get(wanted)
@@ -90,7 +93,7 @@ def restored(written: str, prompts: PromptArrays, prior: Prior | None, where: st
         model = _build(recipe.config, recipe.classes, recipe.template, where, "auto", precision, clip).model
     except ModelError as error:
         raise ModelError(
-            f"a pickled classifier has no CLIP model here: {error}; for other machines, export it"
+            f"the CLIP model of a pickled classifier was not found: {error}; export it for other machines"
         ) from error
     if clip is None:
         _refuse_another(model.encoder.clip, recipe.backbone, where, "the pickled classifier")
@@ -107,26 +110,24 @@ def _refuse_another(clip: Clip, trained_on: TrainedOn, where: str | Path, whose:
         )
 
 
-def _prior_of(arrays: Mapping[str, NDArray[np.float64]], numbers: Mapping[str, float], model: PromptedModel) -> Prior:
-    """The arrays of one file and the numbers of the other, put together."""
-    values = np.array([numbers[name] for name in NUMBERS])
-    return prior_from({**arrays, "numbers": values}, model.encoder.classes, model.encoder.clip.feature_size)
-
-
 def _where(folder: Path, backbone: TrainedOn) -> str | Path:
-    """The model's files: in the folder, or known by name. A name out of a file must not lead to just any path."""
+    """Return the model's path in the folder, or its public name; a name from a file is never used as a path."""
     if backbone.included:
         files = [file for file in (folder / BACKBONE).glob("*") if file.is_file()]
         if not files:
-            raise ModelError(f"{folder / BACKBONE}: the CLIP model that should lie here is missing")
+            raise ModelError(f"{folder / BACKBONE}: the CLIP model that should be here is missing")
         return files[0] if len(files) == 1 else folder / BACKBONE
     if backbone.is_known:
         return backbone.name
-    raise ModelError(f"{folder}: was trained on a model of its owner's, {backbone.name}; say where it lies: --backbone")
+    raise ModelError(f"{folder}: was trained on the private model {backbone.name}; give its path with --backbone")
 
 
 def read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
-    """The named arrays of a safetensors file, of this kind but for a prior's."""
+    """Read the arrays of a safetensors file, of this type except those of priors.
+
+    Raises:
+        ModelError: The file is damaged, or an array has another type or values that are not finite.
+    """
     try:
         with safe_open(file, framework="numpy") as opened:
             arrays = {name: np.asarray(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118
@@ -136,12 +137,16 @@ def read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[s
         wanted = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
         if array.dtype != wanted or not np.isfinite(array).all():
             bits = 8 * wanted.itemsize
-            raise ModelError(f"{file}: the array {name!r} does not hold ordinary numbers of {bits} bits")
+            raise ModelError(f"{file}: the array {name!r} is not finite numbers of {bits} bits")
     return arrays
 
 
 class FinishedRun:
-    """A finished run's folder, and the classifiers in it. They share one CLIP."""
+    """The classifiers of a finished run, which share one CLIP.
+
+    Raises:
+        RunFolderError: The run is not finished, or damaged.
+    """
 
     def __init__(
         self, folder: Path, *, backbone: str | Path | None = None, device: str = "auto", precision: str = "fp32"
@@ -155,7 +160,7 @@ class FinishedRun:
 
     @cached_property
     def _built(self) -> BuiltModel:
-        """Loaded when it is first needed: a wrong name of a client is found before."""
+        """The model, loaded at first use: a wrong client name is reported before."""
         return _build(self.config, self.classes, self.template, *self._where)
 
     @cached_property
@@ -171,7 +176,7 @@ class FinishedRun:
         return [client.name for client in self.outcome.clients]
 
     def choose(self, client: str | None) -> str:
-        """The client that is meant: the one named, or the only one."""
+        """Return the client of this name, or the only one; ConfigError if there is none."""
         if client in self.clients:
             return str(client)
         if client is None and len(self.clients) == 1:
@@ -184,40 +189,45 @@ class FinishedRun:
         raise ConfigError(f"{self.folder}: has no client {client!r} ({known}){hint}")
 
     def classifier(self, client: str) -> Classifier:
-        """One client's model as its last exam saw it: where all began, its own arrays, and the server's."""
+        """Return one client's model as it was last evaluated: initial, shared and own arrays."""
         prompts = {
             **self._built.start,
-            **self._arrays("server"),
-            **self._arrays(f"clients/{file_name(client)}"),  # also what a site keeps because the average harms it
+            **read_arrays(self.folder / SHARED_PROMPTS),
+            **read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
         }
-        backbone = TrainedOn(_public_name(self.config.model.backbone), self._fingerprint)
+        name = self.config.model.backbone
+        public = name in BUILT_IN or name in RELEASES
+        backbone = TrainedOn(name if public else Path(name).name, self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
         return Classifier(Predictor(self.model, prompts, self._prior(client)), recipe)
 
     def _prior(self, client: str) -> Prior | None:
-        """What it knows beforehand; folders of version 0.1 hold no such thing, nor do runs without priors."""
-        own, pooled = class_prior_path(self.folder, client), self.folder / PRIORS
-        if not own.exists():
+        """Return the priors of a client; None for a run without priors."""
+        file, common = class_prior_path(self.folder, client), self.folder / PRIORS
+        if not file.exists():
             return None
-        known = read_arrays(pooled, np.float64) if pooled.exists() else {}
-        mixed = read_arrays(own, np.float64)
-        arrays = mixed if len(mixed) > 1 else known | mixed  # with more it missed what the others learned last
+        own, shared = read_arrays(file, np.float64), read_arrays(common, np.float64) if common.exists() else {}
+        arrays = own if len(own) > 1 else shared | own  # more arrays: the client missed the last common model
         try:
             return prior_from(arrays, len(self.classes), self.model.encoder.clip.feature_size)
         except ModelError as error:
-            raise ModelError(f"{own}: {error}") from error
-
-    def _arrays(self, name: str) -> PromptArrays:
-        return read_arrays(self.folder / "prompts" / f"{name}.safetensors")
+            raise ModelError(f"{file}: {error}") from error
 
     def _about(self, client: str) -> dict[str, Any]:
+        """Return the facts for the model card, without paths and file names."""
         [own] = [entry for entry in self.outcome.clients if entry.name == client]
-        return {
-            "client": client,
-            "training": dict(_training(self.config, self.clients, own)),
-            "accuracy": _accuracy(own),
-            "versions": dict(self.outcome.versions),
+        measured = {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}
+        training = {
+            "method": run_title(self.config),
+            "rounds": self.config.rounds,
+            "epochs": self.config.train.epochs,
+            "learning rate": self.config.train.lr,
+            "seed": self.config.seed,
+            "sites": len(self.clients),
+            "images of this site": own.train,
         }
+        accuracy, versions = None if own.final is None else measured, dict(self.outcome.versions)
+        return {"client": client, "training": training, "accuracy": accuracy, "versions": versions}
 
 
 def _build(
@@ -229,35 +239,15 @@ def _build(
     precision: str,
     clip: Clip | None = None,
 ) -> BuiltModel:
-    """The method of the settings on its frozen CLIP, or on the same CLIP from another place."""
+    """Build the method of the settings on a CLIP, which is loaded from `backbone` unless given."""
     here = {"backbone": str(backbone), "device": device, "precision": precision, "threads": 0}
     settings = config.model_dump()
-    wanted = RunConfig.from_mapping({**settings, "model": {**settings["model"], **here}}, "the classifier")
-    return build_model(wanted, clip or build_clip(wanted.model), classes, template)
-
-
-def _public_name(backbone: str) -> str:
-    known = backbone in BUILT_IN or backbone in RELEASES
-    return backbone if known else Path(backbone).name
-
-
-def _training(config: RunConfig, clients: Sequence[str], own: ClientRecord) -> Iterator[tuple[str, Any]]:
-    """What a reader of the model card wants to know; no path, no file name."""
-    yield "method", run_title(config)
-    yield "rounds", config.rounds
-    yield "epochs", config.train.epochs
-    yield "learning rate", config.train.lr
-    yield "seed", config.seed
-    yield "sites", len(clients)
-    yield "images of this site", own.train
-
-
-def _accuracy(own: ClientRecord) -> dict[str, Any] | None:
-    return None if own.final is None else {"final": own.final, "zero_shot": own.zero_shot, "images": own.test}
+    local = RunConfig.from_mapping({**settings, "model": {**settings["model"], **here}}, "the classifier")
+    return build_model(local, clip or build_clip(local.model), classes, template)
 
 
 class OwnImages:
-    """Every client's own images of a run; `dataset` stands in for the one its settings name."""
+    """The training images of all clients of a run, from its settings or from `dataset`."""
 
     def __init__(self, run: FinishedRun, dataset: Dataset | None = None):
         self.run = run
@@ -265,7 +255,7 @@ class OwnImages:
         self._pixels, self._rows = images_of_clients(run.config, transform, SilentReporter(), dataset)
 
     def classifier(self, client: str, share: float = SHARE) -> Classifier:
-        """A client's classifier that knows how sure it is of its own images; one without images knows nothing."""
+        """Return a client's classifier, calibrated on its own images if it has any."""
         plain, own = self.run.classifier(client), self._rows[client]
         if not len(own):
             return plain

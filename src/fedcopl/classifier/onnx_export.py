@@ -1,4 +1,4 @@
-"""A finished classifier as one ONNX file, from pixels to probabilities, checked against torch on the spot."""
+"""Exporting a classifier as one ONNX file, from pixels to probabilities, compared with torch before it is written."""
 
 import json
 import logging
@@ -22,11 +22,11 @@ from ..rng import stream
 from .predict import Predictor
 from .prior import Prior
 
-LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # differences beyond which the file is not believed
-LARGEST_FILE = 2**31 - 2**20  # what one file of this format can hold
+LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # largest accepted differences from torch
+LARGEST_FILE = 2**31 - 2**20  # limit of the format
 INPUT, OUTPUTS = "pixels", ("logits", "probabilities")
-LOWEST = -1e4  # scores are cut there: exp is 0 long before, and 32 bits keep what is added
-LOG_PRIOR = "log_prior"  # of the mix the answers are for: in the file, and an input that may be given beside the pixels
+LOWEST = -1e4  # scores are clamped there: exp is 0 long before, and float32 keeps what is added
+LOG_PRIOR = "log_prior"  # of the class prior: stored in the file, and an optional input
 CHECKED_BATCHES = (1, 2, 17)
 
 
@@ -39,7 +39,7 @@ class Difference(NamedTuple):
 
 
 class Baked(nn.Module):
-    """A predictor with its classes worked out. Colours are scaled inside: it reads uint8, (B, 3, side, side)."""
+    """A predictor as a torch module with fixed class features; it normalises uint8 pixels, (B, 3, side, side)."""
 
     def __init__(self, predictor: Predictor):
         super().__init__()
@@ -65,7 +65,7 @@ class Baked(nn.Module):
 
 
 class PriorHead(nn.Module):
-    """`PosteriorModel.log_posteriors` in torch. The class prior can be set."""
+    """`PosteriorModel.log_posteriors` in torch, with the class prior as a buffer."""
 
     log_prior: Tensor
 
@@ -77,7 +77,7 @@ class PriorHead(nn.Module):
         self.register_buffer(LOG_PRIOR, _single(np.log(prior.class_prior)))
         if prototypes is not None:
             means = prototypes.totals / prototypes.counts[:, None]
-            # Around their own mean: in numbers of 32 bits, distances between far points are lost in their lengths.
+            # Centred: in float32, distances between points far from the origin lose precision.
             self.middle, self.means = _single(means.mean(axis=0)), _single((means - means.mean(axis=0)).T)
             self.lengths = _single(((means - means.mean(axis=0)) ** 2).sum(axis=1))
             self.whiten, self.worth = _single(prototypes.whiten), _single(prototypes.counts / (prototypes.counts + 1))
@@ -87,11 +87,11 @@ class PriorHead(nn.Module):
         scores = self.text_scale * log_probs + self.bias
         if features is not None:
             scores = scores - self.feature_scale / 2 * self._distances(features)
-        # The prior is added last: a constant added to it beforehand would be folded into it, and it could not be set.
+        # The prior is added last: otherwise constant folding would merge it with the bias, and it could not be set.
         return (scores.clamp(min=LOWEST) + self.log_prior).log_softmax(-1)
 
     def _distances(self, features: Tensor) -> Tensor:
-        """As `Prototypes.distances`, for images that no prototype was made of."""
+        """Return the distances of `Prototypes.distances` for images that did not contribute to the prototypes."""
         whitened = features @ self.whiten - self.middle
         squares = (whitened**2).sum(-1, keepdim=True) - 2 * whitened @ self.means + self.lengths
         return squares.clamp(min=0.0) * self.worth + self.log_determinant
@@ -102,13 +102,17 @@ def _single(array: NDArray[np.float64]) -> Tensor:
 
 
 def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Difference:
-    """Write the file and say how far it is from torch; a file that is too far is not written."""
+    """Write an ONNX file and return how far it differs from torch.
+
+    Raises:
+        ModelError: A library is missing, the method cannot be exported, or the difference is too large.
+    """
     onnx, runtime = onnx_libraries()
     if predictor.model.encoder.device.type != "cpu":
         raise ModelError('ONNX is written on the CPU: load the classifier with device="cpu"')
     proto = _convert(predictor)
     if predictor.prior is not None:
-        _let_prior_be_given(proto)
+        _make_prior_an_input(proto)
     content = _with_names(onnx, proto, _about(predictor, classes))
     difference = compare(runtime, content, predictor)
     if difference.logits > LARGEST_LOGIT or difference.probabilities > LARGEST_PROBABILITY:
@@ -121,7 +125,7 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
 
 
 def onnx_libraries() -> tuple[Any, Any]:
-    """onnx and onnxruntime; ModelError where something that writing needs is missing."""
+    """Import onnx and onnxruntime; ModelError if a library is missing."""
     try:
         import_module("onnxscript")  # torch's exporter writes with it
         return import_module("onnx"), import_module("onnxruntime")
@@ -130,11 +134,11 @@ def onnx_libraries() -> tuple[Any, Any]:
 
 
 class _LeavesTorch(Exception):
-    """Part of a method is computed elsewhere."""
+    """A method computes a part outside of torch."""
 
 
 class _OnlyTorch(TorchFunctionMode):
-    """Notices a tensor that is handed to NumPy."""
+    """Raises an error when a tensor is converted to NumPy."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is Tensor.numpy:
@@ -143,10 +147,10 @@ class _OnlyTorch(TorchFunctionMode):
 
 
 def _convert(predictor: Predictor) -> Any:
-    """The model as ONNX, batches of any size. A method that leaves torch on its way cannot be written down."""
+    """Convert the model to ONNX for batches of any size; ModelError if a part of it is not in torch."""
     try:
-        with torch.no_grad(), _quiet():
-            baked, example = Baked(predictor).eval(), torch.from_numpy(_pictures(predictor, 2))
+        with torch.no_grad(), _without_logs():
+            baked, example = Baked(predictor).eval(), torch.from_numpy(_test_images(predictor, 2))
             with _OnlyTorch():
                 baked(example)
             sizes = {INPUT: {0: torch.export.Dim("batch")}}
@@ -155,7 +159,7 @@ def _convert(predictor: Predictor) -> Any:
                 program, dynamo=True, input_names=[INPUT], output_names=list(OUTPUTS), verbose=False
             )
             return cast(Any, written).model_proto
-    except Exception as error:  # the exporter lets through whatever goes wrong in any of its stages
+    except Exception as error:  # the exporter raises errors of many kinds
         name = predictor.model.method.config.method
         raise ModelError(
             f"{name} with its options cannot be written as ONNX: {first_sentence(error)}; "
@@ -164,8 +168,8 @@ def _convert(predictor: Predictor) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter tells its own developers a lot."""
+def _without_logs() -> Iterator[None]:
+    """Suppress logs and warnings of the exporter."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -176,8 +180,8 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _let_prior_be_given(proto: Any) -> None:
-    """The mix under the name that the model card says, as what holds unless it is given beside the pixels."""
+def _make_prior_an_input(proto: Any) -> None:
+    """Rename the class prior to `LOG_PRIOR`, and make it an input whose default is the stored value."""
     [class_prior] = [value for value in proto.graph.initializer if value.name.endswith(LOG_PRIOR)]
     for node in proto.graph.node:
         node.input[:] = [LOG_PRIOR if name == class_prior.name else name for name in node.input]
@@ -189,13 +193,13 @@ def _let_prior_be_given(proto: Any) -> None:
 
 
 def _with_names(onnx: Any, proto: Any, about: Mapping[str, str]) -> bytes:
-    """The batch called so, and what a user of the file must know inside it."""
+    """Name the batch dimension, add the metadata, and return the checked file."""
     for value in (proto.graph.input[0], *proto.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    del proto.graph.value_info[:]  # sizes in between, under the exporter's names
+    del proto.graph.value_info[:]  # intermediate sizes under the exporter's names
     onnx.helper.set_model_props(proto, dict(about))
     if proto.ByteSize() > LARGEST_FILE:
-        raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file holds no more than 2")
+        raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file is limited to 2 GB")
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
     return content
@@ -214,22 +218,23 @@ def _about(predictor: Predictor, classes: Sequence[str]) -> dict[str, str]:
 
 
 def compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
-    """How far ONNX is from torch, over batches of several sizes."""
+    """Return how far ONNX differs from torch over batches of several sizes."""
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    of_logits, of_probabilities, answered = [0.0], [0.0], predictor.log_probabilities
+    of_logits, of_probabilities = [0.0], [0.0]
     for size in CHECKED_BATCHES:
-        pixels = _pictures(predictor, size)
+        pixels = _test_images(predictor, size)
         logits, probabilities = session.run(list(OUTPUTS), {INPUT: pixels})
-        wanted = predictor.logits(pixels).double().numpy() if predictor.prior is None else answered(pixels)
-        of_logits.append(float(np.abs(logits - wanted).max()))
-        of_probabilities.append(float(np.abs(probabilities - np.exp(answered(pixels))).max()))
+        log_probs = predictor.log_probabilities(pixels)
+        expected = predictor.logits(pixels).double().numpy() if predictor.prior is None else log_probs
+        of_logits.append(float(np.abs(logits - expected).max()))
+        of_probabilities.append(float(np.abs(probabilities - np.exp(log_probs)).max()))
     return Difference(max(of_logits), max(of_probabilities), sum(CHECKED_BATCHES))
 
 
-def _pictures(predictor: Predictor, count: int) -> NDArray[np.uint8]:
-    """Made-up pictures of few and of many details, for the model is the same for all."""
+def _test_images(predictor: Predictor, count: int) -> NDArray[np.uint8]:
+    """Return synthetic images of coarse and fine random squares."""
     side, rng = predictor.transform.crop, stream(0, "pictures for onnx", count)
     pictures = np.empty((count, 3, side, side), np.uint8)
     for number in range(count):

@@ -1,4 +1,4 @@
-"""One client's trained model, with scikit-learn's words: `classes_`, `predict`, `predict_proba`, `score`."""
+"""One client's trained model with the interface of scikit-learn: `classes_`, `predict`, `predict_proba`, `score`."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,49 +20,61 @@ from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below,
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
-from .predictions import Answer, AnswerBatch, NamedImages, answers, batches, every_page
+from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, predict_batch
 from .prior import Prior
-from .recipe import MIX, SHARE, Confidence, Recipe
+from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-BATCH = ENCODE_BATCH  # as in a client's exam: the same images in the same order have the same bits there and here
+BATCH = ENCODE_BATCH  # as in evaluation: the same images in the same order have the same bits
 
 
 class Predictor:
-    """One client's prompts on a model that several clients may share."""
+    """One client's prompts on a model that several clients may share.
+
+    Raises:
+        ModelError: The prompts are not those of the method and model.
+    """
 
     def __init__(self, model: PromptedModel, prompts: Prompts, prior: Prior | None = None):
         self.model, self.prompts, self.prior = model, prompts, prior
-        _refuse_misfits(model, prompts)
+        clip = model.encoder.clip
+        for name, shape in model.method.shapes(clip, model.encoder.classes).items():
+            if name not in prompts:
+                raise ModelError(f"the prompts lack the array {name!r} that {model.method.config.method} needs")
+            if prompts[name].shape != shape:
+                found = prompts[name].shape
+                raise ModelError(f"the prompt {name!r} has the shape {found}; with {clip.name} it must have {shape}")
 
     @property
     def transform(self) -> ImageTransform:
-        """What makes pixels of an image."""
+        """The preprocessing of images."""
         return self.model.encoder.clip.preprocess
 
     def log_probabilities(
         self, pixels: NDArray[np.uint8], rows: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
-        """log p_c(x), (n, C), of images that are cut to size (n, 3, side, side), or of some rows of them.
+        """Return log p_c(x), (n, C), with the prior if there is one.
 
-        Through the prior, where there is one.
+        Args:
+            pixels: Preprocessed images, (n, 3, side, side).
+            rows: The images to use; None: all.
         """
-        wanted = np.arange(len(pixels)) if rows is None else rows
-        batches = (pixels[wanted[start : start + BATCH]] for start in range(0, len(wanted), BATCH))
-        parts = [np.zeros((0, self.model.encoder.classes)), *map(self._of_batch, batches)]
+        chosen = np.arange(len(pixels)) if rows is None else rows
+        parts = [np.zeros((0, self.model.encoder.classes))]
+        for start in range(0, len(chosen), BATCH):
+            batch = pixels[chosen[start : start + BATCH]]
+            if self.prior is None:
+                parts.append(self.logits(batch).double().log_softmax(-1).numpy())
+            else:
+                parts.append(self.prior.log_posteriors(*self.model_outputs(batch)))
         return np.concatenate(parts)
 
-    def _of_batch(self, pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-        if self.prior is None:
-            return self.logits(pixels).double().log_softmax(-1).numpy()
-        return self.prior.answers(*self.seen(pixels))
-
-    def seen(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """What a prior answers from: log p of one batch by the model alone, (n, C), and plain features, (n, d)."""
+    def model_outputs(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return log p, (n, C), of one batch without the prior, and the features of zero-shot CLIP, (n, d)."""
         side = self._side(pixels)
         return side.logits(self.prompts).double().log_softmax(-1).numpy(), side.plain_rows()
 
     def logits(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """z of one batch by the model alone, (n, C), on the CPU."""
+        """Return the logits of one batch without the prior, (n, C), on the CPU."""
         return self._side(pixels).logits(self.prompts)
 
     def _side(self, pixels: NDArray[np.uint8]) -> ImageSide:
@@ -70,24 +82,13 @@ class Predictor:
         return ImageSide(self.model, images)
 
 
-def _refuse_misfits(model: PromptedModel, prompts: Prompts) -> None:
-    """Arrays of another model or method would fail later, and less clearly."""
-    clip = model.encoder.clip
-    for name, shape in model.method.shapes(clip, model.encoder.classes).items():
-        if name not in prompts:
-            raise ModelError(f"the prompts lack the array {name!r} that {model.method.config.method} needs")
-        if prompts[name].shape != shape:
-            found = prompts[name].shape
-            raise ModelError(f"the prompt {name!r} has the shape {found}; with {clip.name} it must have {shape}")
-
-
 class Classifier:
-    """A frozen CLIP, one client's prompts and the names of the classes.
+    """A classifier of a frozen CLIP, one client's prompts and the names of the classes.
 
-    It has what scikit-learn asks of a fitted classifier, and is fitted by a federation instead of `fit`: there are no
-    parameters to get, set or search. `pickle` and `joblib` keep all but the CLIP model, which is found again by its
-    name or path; for other machines there is `export`. Images are a folder, a file, a Pillow image, a uint8 array
-    (n, height, width, 3) or (n, height, width), or a list of paths, Pillow images or arrays.
+    It is a fitted classifier for scikit-learn, fitted by a federation instead of `fit`; it has no hyperparameters.
+    `pickle` and `joblib` store everything but the CLIP model, which is found again by its name or path; use `export`
+    for other machines. Images are a folder, a file, a Pillow image, a uint8 array (n, height, width, 3) or
+    (n, height, width), or a list of paths, Pillow images or arrays.
 
     >>> from fedcopl import simulate
     >>> classifier = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)["client-0"]
@@ -103,15 +104,15 @@ class Classifier:
         self.predictor, self.recipe = predictor, recipe
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn from 1.6 on asks an estimator."""
+        """Return the tags that scikit-learn from 1.6 on requires."""
         from sklearn.utils import ClassifierTags, Tags, TargetTags
 
         target = TargetTags(required=False)
         return Tags("classifier", target, classifier_tags=ClassifierTags(), requires_fit=False)
 
     def fit(self, *_: object, **__: object) -> NoReturn:
-        """Refused: scikit-learn asks whether there is a `fit`, and a federation has done it."""
-        raise ConfigError("fit: a classifier is fitted by a federation; for another one use Federation(...).fit()")
+        """Raise ConfigError: a classifier is fitted by a federation. scikit-learn requires that the method exists."""
+        raise ConfigError("fit: a classifier is fitted by a federation; use Federation(...).fit() to fit another")
 
     def __reduce__(self) -> tuple[Any, ...]:
         from .loading import restored
@@ -125,7 +126,7 @@ class Classifier:
         return Classifier(self.predictor, self.recipe)
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> "Classifier":
-        """Copies share what none of them changes."""
+        """Return a classifier that shares the immutable parts."""
         return Classifier(self.predictor, self.recipe)
 
     @classmethod
@@ -139,9 +140,17 @@ class Classifier:
         device: str = "auto",
         precision: str = "fp32",
     ) -> "Classifier":
-        """From a folder of `fedcopl export`, or from a run's folder and the name of a client.
+        """Load a classifier.
 
-        `backbone` says where the CLIP model lies, when it is not known by name and not in the folder.
+        Args:
+            folder: A folder of `fedcopl export`, or of a run.
+            client: The client of a run.
+            backbone: The path of the CLIP model, if it has no known name and is not in the folder.
+            device: Where to compute: auto, cpu, cuda or mps.
+            precision: Of the frozen towers: fp32, bf16 or fp16.
+
+        Raises:
+            FedCoPLError: The folder has no such classifier, or its CLIP model cannot be found.
         """
         from .loading import load
 
@@ -154,17 +163,17 @@ class Classifier:
 
     @property
     def threshold(self) -> float | None:
-        """The probability below which it abstains in `answers`; None when nobody measured one."""
+        """The probability below which it abstains in `predictions`; None if it was not calibrated."""
         return self.recipe.threshold
 
     @property
     def prior(self) -> Prior | None:
-        """What it knows before it sees an image; None: nothing."""
+        """The priors of its predictions; None: without priors."""
         return self.predictor.prior
 
     @property
     def fingerprint(self) -> str:
-        """The same for two classifiers that answer alike."""
+        """A digest of everything that predictions depend on."""
         backbone = replace(self.recipe.backbone, included=False)
         recipe = replace(self.recipe, about={}, confidence=None, share=SHARE, backbone=backbone)
         digest = sha256(recipe.to_json().encode())
@@ -176,17 +185,21 @@ class Classifier:
         return digest.hexdigest()
 
     def predict(self, images: Images) -> NDArray[np.str_]:
-        """The most probable class of each image, by name. It never abstains: for that there is `answers`."""
+        """Return the name of the most probable class of each image; `predictions` can abstain."""
         names: NDArray[np.str_] = self.classes_[self.predict_log_proba(images).argmax(axis=1)]
         return names
 
     def predict_proba(self, images: Images) -> NDArray[np.float64]:
-        """The probability of each class for each image, (n, C)."""
+        """Return the probability of each class for each image, (n, C)."""
         probabilities: NDArray[np.float64] = np.exp(self.predict_log_proba(images))
         return probabilities
 
     def predict_log_proba(self, images: Images) -> NDArray[np.float64]:
-        """The same as logarithms, so that very sure answers can still be told apart."""
+        """Return the log-probability of each class for each image, (n, C), which ranks saturated predictions.
+
+        Raises:
+            DataError: An image cannot be read.
+        """
         rows = [np.zeros((0, len(self.recipe.classes)))]
         for batch in self.batches(self._named(images)):
             for index, problem in batch.problems.items():
@@ -195,45 +208,50 @@ class Classifier:
         return np.concatenate(rows)
 
     def score(self, images: Images, labels: LabelsOfImages) -> float:
-        """The share of images whose label is right; labels are names of classes, or their numbers."""
+        """Return the accuracy on labelled images; labels are class names or numbers."""
         truth = class_numbers(labels, self.recipe.classes, "labels")
         predicted = self.predict_log_proba(images).argmax(axis=1)
         if len(truth) != len(predicted) or not len(truth):
             raise DataError(f"labels: {len(truth)} for {counted(len(predicted), 'image')}")
         return float((predicted == truth).mean())
 
-    def answers(self, images: Images, *, top: int = 3, threshold: float | None = None) -> Iterator[Answer]:
-        """One answer for each image, as they are worked out; it abstains below the threshold, its own unless given.
+    def predictions(self, images: Images, *, top: int = 3, threshold: float | None = None) -> Iterator[Prediction]:
+        """Yield one prediction for each image, also for images that cannot be read; images are read in batches.
 
-        Images that cannot be read have an answer too, which says why. A folder is never held in memory as a whole.
+        Args:
+            images: The images.
+            top: How many of the most probable classes to list.
+            threshold: The probability below which it abstains; None: its own `threshold`.
         """
-        for batch in self.answer_batches(self._named(images), top=top, threshold=threshold):
+        for batch in self.prediction_batches(self._named(images), top=top, threshold=threshold):
             yield from batch
 
-    def answer_batches(
+    def prediction_batches(
         self, pictures: Iterable[NamedImages], *, top: int = 3, threshold: float | None = None
-    ) -> Iterator[list[Answer]]:
-        """The same for images of any origin, some hundred at a time."""
+    ) -> Iterator[list[Prediction]]:
+        """Yield the predictions of named images, batch by batch."""
         limit = self.threshold if threshold is None else threshold
         for batch in self.batches(pictures):
-            yield answers(batch, self.predictor.log_probabilities, self.recipe.classes, top, limit)
+            yield predict_batch(batch, self.predictor.log_probabilities, self.recipe.classes, top, limit)
 
     def calibrated(self, images: Images, share: float = SHARE) -> "Classifier":
-        """The same classifier, silent where it is less sure than of all but this share of these unlabelled images."""
+        """Return the classifier with a threshold at which it abstains on this share of the given unlabelled images."""
         confidence = Confidence.of(self.predict_log_proba(images))
         confidence.threshold(share)
         return Classifier(self.predictor, replace(self.recipe, confidence=confidence, share=share))
 
     def with_prior(self, prior: str | Mapping[str, float], images: Images | None = None) -> "Classifier":
-        """The same classifier for images in which the classes occur in another mix.
+        """Return the classifier for images with another class prior; `threshold` does not change.
 
-        "none": as at all sites together; "images": as in these images, found out without a label; or a share for each
-        class, by its name. `threshold` stays what it was measured to be.
+        Args:
+            prior: "none": the class prior of all sites together; "images": estimated from `images` without labels; or
+                a share for each class name.
+            images: The images to estimate the class prior from.
         """
         if isinstance(prior, Mapping):
             return self.with_class_prior(class_prior_of(prior, self.recipe.classes, "prior"))
         if prior == "none":
-            return self if self.prior is None else self._answering_by(self.prior.pooled(), "of all sites together")
+            return self if self.prior is None else self._with(self.prior.pooled(), "of all sites together")
         if prior != "images":
             raise ConfigError(f'prior: must be "none", "images" or a share for each class, not {prior!r}')
         if images is None:
@@ -241,38 +259,48 @@ class Classifier:
         return self.fitted_to(self._named(images))
 
     def with_class_prior(self, class_prior: NDArray[np.float64]) -> "Classifier":
-        """For images in which the classes occur in this mix, (C,)."""
-        return self._answering_by(self._some_prior().with_class_prior(class_prior), "that somebody gave it")
+        """Return the classifier with this class prior, (C,)."""
+        prior = self.prior or Prior.uniform(len(self.recipe.classes))
+        return self._with(prior.with_class_prior(class_prior), "given by the user")
 
     def fitted_to(self, pictures: Iterable[NamedImages]) -> "Classifier":
-        """For the mix of classes that these images show. Those that cannot be read are passed over."""
-        seen = [self.predictor.seen(batch.pixels) for batch in self.batches(pictures) if len(batch.pixels)]
-        if not seen:
-            raise DataError("there is no image to find the mix of classes from")
-        log_probs, features = (np.concatenate(column) for column in zip(*seen, strict=True))
-        return self._answering_by(self._some_prior().fitted_to(log_probs, features), "of other images")
+        """Return the classifier with the class prior estimated from these images; unreadable ones are skipped."""
+        outputs = [self.predictor.model_outputs(batch.pixels) for batch in self.batches(pictures) if len(batch.pixels)]
+        if not outputs:
+            raise DataError("there is no image to estimate the class prior from")
+        log_probs, features = (np.concatenate(column) for column in zip(*outputs, strict=True))
+        prior = self.prior or Prior.uniform(len(self.recipe.classes))
+        return self._with(prior.fitted_to(log_probs, features), "estimated from other images")
 
-    def _some_prior(self) -> Prior:
-        return self.prior or Prior.of_nothing(len(self.recipe.classes))
-
-    def _answering_by(self, prior: Prior, class_prior: str) -> "Classifier":
-        """With another mix; what was measured with the site's own is no longer said of it without a word."""
-        recipe = replace(self.recipe, about={**self.recipe.about, MIX: class_prior})
+    def _with(self, prior: Prior, origin: str) -> "Classifier":
+        """Return the classifier with another prior, and a note of its origin for the model card."""
+        recipe = replace(self.recipe, about={**self.recipe.about, CLASS_PRIOR: origin})
         return Classifier(Predictor(self.predictor.model, self.predictor.prompts, prior), recipe)
 
     @naming_arguments()
     def export(self, folder: str | Path, *, onnx: bool = False, with_backbone: bool = False) -> Path:
-        """Write it into a new folder: arrays, settings and a model card, and if asked ONNX and the CLIP model."""
+        """Write the classifier into a new folder: arrays, settings and a model card.
+
+        Args:
+            folder: The new folder.
+            onnx: Also write an ONNX file.
+            with_backbone: Also copy the CLIP model.
+        """
         from .export import export
 
         return export(self, Path(folder), onnx=onnx, with_backbone=with_backbone).folder
 
-    def batches(self, pictures: Iterable[NamedImages]) -> Iterator[AnswerBatch]:
-        """These images cut to its size, some hundred at a time."""
+    def batches(self, pictures: Iterable[NamedImages]) -> Iterator[ImageBatch]:
+        """Yield the images in preprocessed batches."""
         return batches(pictures, self.predictor.transform.cut, self.recipe.reading)
 
     def _named(self, images: Images) -> Iterator[NamedImages]:
-        return every_page(_named(images), self.recipe.reading)
+        """Yield the images with their names; a folder is listed while it is read."""
+        if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
+            return every_page(named_below(Path(images).expanduser(), []), self.recipe.reading)
+        pictures = gather(images, "images")
+        named = (NamedImages(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
+        return every_page(named, self.recipe.reading)
 
     def __repr__(self) -> str:
         recipe = self.recipe
@@ -294,15 +322,7 @@ class Classifier:
             yield "abstains", f"below {self.threshold:.3f}: {recipe.share:.0%} of its site's own images"
 
 
-def _named(images: Images) -> Iterator[NamedImages]:
-    """One image after the other; a folder is listed as it is read."""
-    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-        return named_below(Path(images).expanduser(), [])
-    pictures = gather(images, "images")
-    return (NamedImages(name, item) for name, item in zip(pictures.names, pictures.items, strict=True))
-
-
 def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:
-    """The images below a folder, called by their path below it."""
+    """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
     root = folder.resolve()
     return (NamedImages(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))

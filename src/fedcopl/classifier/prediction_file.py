@@ -1,7 +1,7 @@
-"""A file of answers that can be stopped at any moment and gone on with: no row twice, none missing, none by half.
+"""A file of predictions whose writing can be interrupted and resumed without repeated, missing or partial rows.
 
-Rows are appended to `out.csv.part`, a whole batch at a time, and the file gets its name when it is complete. Going on,
-whole batches are kept and the rest is done again, so that the outcome has the same bytes as without the stop.
+Rows are appended to `out.csv.part`, a batch at a time, and the file is renamed when it is complete. Resuming keeps
+whole batches and repeats the rest, so that the file has the same bytes as without an interruption.
 """
 
 import csv
@@ -18,19 +18,19 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
+from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
 from ..errors import ConfigError, RunFolderError
 from ..files import check_output_file, write_text
-from .predictions import Answer, NamedImages
+from .predictions import NamedImages, Prediction
 
-DIGITS = 6  # of a probability; the last bits may differ between machines
-FORMULA = frozenset("=+-@＝＋－＠")  # what a spreadsheet may take for the beginning of a formula
-CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # characters that steer a terminal, break a line, or are no text
-TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # that turn the reading direction
+DIGITS = 6  # decimals of a probability; the last bits may differ between machines
+FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
+CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
+TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # change the reading direction
 
 
-class AnswerRows(ABC):
-    """One way to write answers."""
+class PredictionRows(ABC):
+    """A file format of predictions."""
 
     header = ""  # the first line, if there is one
 
@@ -38,20 +38,20 @@ class AnswerRows(ABC):
         self.top = top
 
     @abstractmethod
-    def line(self, answer: Answer) -> str:
-        """An answer as one line."""
+    def line(self, prediction: Prediction) -> str:
+        """Format a prediction as one line."""
 
     @abstractmethod
     def name(self, line: str) -> str:
-        """The image that a line is about, as it is written there; ValueError if it is no line of ours."""
+        """Return the name of the image in a line; ValueError if the line is not of this format."""
 
     @abstractmethod
     def written_name(self, name: str) -> str:
-        """How a name is written in this form."""
+        """Return the name of an image as this format writes it."""
 
 
-class CsvRows(AnswerRows):
-    """image, label, probability, abstain, problem, and the most probable classes with their probabilities."""
+class CsvRows(PredictionRows):
+    """CSV with image, label, probability, abstain, problem, and the most probable classes."""
 
     def __init__(self, top: int):
         super().__init__(top)
@@ -59,11 +59,11 @@ class CsvRows(AnswerRows):
         self.columns = ["image", "label", "probability", "abstain", "problem", *best]
         self.header = _csv_line(self.columns)
 
-    def line(self, answer: Answer) -> str:
-        abstain = {None: "", True: "yes", False: "no"}[answer.abstains]
-        cells = [self.written_name(answer.image), safe_cell(answer.label or ""), _digits(answer.probability), abstain]
-        best = [cell for label, share in answer.top[: self.top] for cell in (safe_cell(label), _digits(share))]
-        cells += [safe_cell(answer.problem or ""), *best]
+    def line(self, prediction: Prediction) -> str:
+        abstain = {None: "", True: "yes", False: "no"}[prediction.abstains]
+        name, label = self.written_name(prediction.image), safe_cell(prediction.label or "")
+        cells = [name, label, _digits(prediction.probability), abstain, safe_cell(prediction.problem or "")]
+        cells += [cell for label, share in prediction.top[: self.top] for cell in (safe_cell(label), _digits(share))]
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def name(self, line: str) -> str:
@@ -73,22 +73,24 @@ class CsvRows(AnswerRows):
         return cells[0]
 
     def written_name(self, name: str) -> str:
-        """A path that looks like a formula is the same path with ./ before it."""
+        """Return the name on one line, with ./ before a path that looks like a formula."""
         plain = one_line(name)
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
-class JsonRows(AnswerRows):
-    """The same by name, exactly as it is: JSON needs no precautions."""
+class JsonRows(PredictionRows):
+    """One JSON object per line; names are written unchanged."""
 
-    def line(self, answer: Answer) -> str:
+    def line(self, prediction: Prediction) -> str:
+        best = [{"label": label, "probability": round(share, DIGITS)} for label, share in prediction.top[: self.top]]
+        probability = None if prediction.probability is None else round(prediction.probability, DIGITS)
         plain = {
-            "image": answer.image,
-            "label": answer.label,
-            "probability": _rounded(answer.probability),
-            "abstain": answer.abstains,
-            "problem": answer.problem,
-            "top": [{"label": label, "probability": _rounded(share)} for label, share in answer.top[: self.top]],
+            "image": prediction.image,
+            "label": prediction.label,
+            "probability": probability,
+            "abstain": prediction.abstains,
+            "problem": prediction.problem,
+            "top": best,
         }
         return json.dumps(plain) + "\n"
 
@@ -102,31 +104,36 @@ class JsonRows(AnswerRows):
         return name
 
 
-FORMS: Mapping[str, Callable[[int], AnswerRows]] = {"csv": CsvRows, "jsonl": JsonRows}
+FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": CsvRows, "jsonl": JsonRows}
 
 
-def choose_rows(out: str, form: str | None, top: int) -> AnswerRows:
-    """By name, else by the ending of the file; to standard output, CSV."""
-    by_ending = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
-    chosen = form or ("csv" if out == "-" else by_ending.get(Path(out).suffix.lower()))
+def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
+    """Return the format given by name, else by the file's extension; CSV for standard output.
+
+    Raises:
+        ConfigError: The extension is not known.
+    """
+    by_extension = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+    chosen = form or ("csv" if out == "-" else by_extension.get(Path(out).suffix.lower()))
     if chosen is None or chosen not in FORMS:
-        raise ConfigError(f"{out}: should end in .csv or .jsonl, or say --format csv or --format jsonl")
+        raise ConfigError(f"{out}: should end in .csv or .jsonl, or add --format csv or --format jsonl")
     return FORMS[chosen](top)
 
 
 def safe_cell(text: str) -> str:
-    """One line that no spreadsheet takes for a formula."""
+    """Return the text on one line, quoted if a spreadsheet would take it for a formula."""
     plain = one_line(text)
     return f"'{plain}" if plain[:1] in FORMULA else plain
 
 
 def one_line(text: str) -> str:
-    """As it is, with what could mislead a reader spelled out: a line break is \\n."""
-    return "".join(sign.encode("unicode_escape").decode() if _is_odd(sign) else sign for sign in text)
-
-
-def _is_odd(sign: str) -> bool:
-    return unicodedata.category(sign) in CONTROL or unicodedata.bidirectional(sign) in TURNING
+    """Return the text with control characters escaped: a line break is \\n."""
+    return "".join(
+        sign.encode("unicode_escape").decode()
+        if unicodedata.category(sign) in CONTROL or unicodedata.bidirectional(sign) in TURNING
+        else sign
+        for sign in text
+    )
 
 
 def _csv_line(cells: list[str]) -> str:
@@ -139,17 +146,19 @@ def _digits(share: float | None) -> str:
     return "" if share is None else f"{share:.{DIGITS}f}"
 
 
-def _rounded(share: float | None) -> float | None:
-    return None if share is None else round(share, DIGITS)
-
-
 @dataclass(frozen=True)
-class AnswerFile:
-    """Where answers go, and what they are answers to: `asked` must be the same when one goes on."""
+class PredictionFile:
+    """A file of predictions that is being written.
+
+    Args:
+        path: The file.
+        rows: Its format.
+        options: What the predictions depend on besides the images; resuming requires the same.
+    """
 
     path: Path
-    rows: AnswerRows
-    asked: Mapping[str, Any]
+    rows: PredictionRows
+    options: Mapping[str, Any]
 
     @property
     def part(self) -> Path:
@@ -157,12 +166,12 @@ class AnswerFile:
 
     @property
     def note(self) -> Path:
-        """What the part was begun with."""
+        """The file with the options of the part."""
         return self.path.with_name(f"{self.path.name}.part.json")
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """By one process at a time."""
+        """Lock the file against other processes."""
         lock = FileLock(self.path.with_name(f"{self.path.name}.lock"))
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -179,28 +188,29 @@ class AnswerFile:
             lock.release()
 
     def open(self, overwrite: bool) -> int:
-        """Make ready to append; how many rows are there already. A finished file stays until it is replaced."""
-        check_output_file(self.path, overwrite=overwrite)
-        if self.part.exists():
-            self._refuse_other_questions()
-            return self._keep_whole_batches()
-        write_text(self.note, json.dumps(self.asked))
-        self._append(self.rows.header)
-        return 0
+        """Open the file for appending, and return how many rows it has; a finished file stays until it is replaced.
 
-    def _refuse_other_questions(self) -> None:
+        Raises:
+            RunFolderError: The file exists and may not be overwritten, or a part has other options.
+        """
+        check_output_file(self.path, overwrite=overwrite)
+        if not self.part.exists():
+            write_text(self.note, json.dumps(self.options))
+            self._append(self.rows.header)
+            return 0
         try:
-            begun = json.loads(self.note.read_text(encoding="utf-8"))
+            before = json.loads(self.note.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            begun = {}
-        other = [name for name, value in self.asked.items() if begun.get(name) != value]
+            before = {}
+        other = [name for name, value in self.options.items() if before.get(name) != value]
         if other:
             raise RunFolderError(
-                f"{self.part}: was begun with another {other[0]}; go on with the same, or remove it to begin anew"
+                f"{self.part}: was started with another {other[0]}; use the same, or remove the file to start again"
             )
+        return self._keep_whole_batches()
 
     def _keep_whole_batches(self) -> int:
-        """Cut off what was written last: a row by half, and a batch by half."""
+        """Truncate an incomplete last row or batch, and return the number of rows."""
         kept, rows, end = 0, 0, 0
         with self.part.open("rb") as lines:
             for number, line in enumerate(lines, start=0 if self.rows.header else 1):
@@ -212,29 +222,23 @@ class AnswerFile:
             self._append(self.rows.header)
         return rows
 
-    def skip_answered(self, pictures: Iterator[NamedImages]) -> None:
-        """Pass over the images that have their row, and make sure that they are the same ones."""
-        with self.part.open(encoding="utf-8", newline="") as lines:
-            if self.rows.header and next(lines) != self.rows.header:
-                raise self._damaged("its first line is not ours")
-            for number, line in enumerate(lines, start=1):
-                name, named = self._name(line), next(pictures, None)
-                if named is None or name != self.rows.written_name(named.name):
-                    now = "there is no such image any more" if named is None else f"now it would be {named.name!r}"
-                    raise self._damaged(f"row {number} is about {name!r}, but {now}: the images have changed")
-
-    def _name(self, line: str) -> str:
+    def skip_written(self, pictures: Iterator[NamedImages]) -> None:
+        """Skip the images that have a row already; RunFolderError if they are not the same images."""
         try:
-            return self.rows.name(line)
-        except ValueError as error:
-            raise self._damaged(str(error)) from error
+            with self.part.open(encoding="utf-8", newline="") as lines:
+                if self.rows.header and next(lines) != self.rows.header:
+                    raise ValueError("its first line is not that of this format")
+                for number, line in enumerate(lines, start=1):
+                    name, named = self.rows.name(line), next(pictures, None)
+                    if named is None or name != self.rows.written_name(named.name):
+                        now = "this image is missing now" if named is None else f"now it would be {named.name!r}"
+                        raise ValueError(f"row {number} is about {name!r}, but {now}: the images have changed")
+        except (ValueError, csv.Error) as error:
+            raise RunFolderError(f"{self.part}: {error}; remove it to start again") from error
 
-    def _damaged(self, why: str) -> RunFolderError:
-        return RunFolderError(f"{self.part}: {why}; remove it to begin anew")
-
-    def append(self, answers: Sequence[Answer]) -> None:
-        """The rows of a batch, on disk when this returns."""
-        self._append("".join(self.rows.line(answer) for answer in answers))
+    def append(self, predictions: Sequence[Prediction]) -> None:
+        """Append the rows of a batch; they are on disk when this returns."""
+        self._append("".join(map(self.rows.line, predictions)))
 
     def _append(self, text: str) -> None:
         try:
@@ -244,10 +248,10 @@ class AnswerFile:
                 os.fsync(file.fileno())
         except OSError as error:
             raise RunFolderError(
-                f"{self.part}: cannot be written: {error.strerror}; the same command goes on from there"
+                f"{self.part}: cannot be written: {error.strerror}; run the same command again to resume"
             ) from error
 
     def finish(self) -> None:
-        """All rows are there: from here on the file has its name."""
+        """Rename the complete file."""
         self.part.replace(self.path)
         self.note.unlink(missing_ok=True)

@@ -1,53 +1,51 @@
-"""What a classifier says about images, batch by batch, however many there are."""
+"""Predictions for images, batch by batch, in memory that does not grow with their number."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
+from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
 from ..data.cache import Cut
 from ..data.images import quiet
 from ..data.in_memory import GivenPicture, open_picture, pages_of
 from ..data.parallel import in_order
 from ..data.reading import BadImage, ImageReading
 
-AskClassifier = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
-"""Pixels (n, 3, side, side) to log p (n, C)."""
-
 
 class NamedImages(NamedTuple):
-    """An image and what to call it."""
+    """An image and its name."""
 
     name: str
     picture: GivenPicture
 
 
-class Answer(NamedTuple):
-    """What is said about one image."""
+class Prediction(NamedTuple):
+    """The prediction for one image."""
 
     image: str
-    label: str | None  # None when the classifier abstains, or the image cannot be read
+    label: str | None  # None if the classifier abstains, or the image cannot be read
     probability: float | None  # of the most probable class
-    abstains: bool | None  # None when no threshold is known
+    abstains: bool | None  # None without a threshold
     problem: str | None  # why the image cannot be read
     top: tuple[tuple[str, float], ...]  # the most probable classes, whether it abstains or not
 
 
 @dataclass(frozen=True)
-class AnswerBatch:
-    """Some images, decoded and cut to the model's size; those that cannot be have a reason instead."""
+class ImageBatch:
+    """Some images, decoded and resized; those that cannot be read have a reason instead."""
 
     names: Sequence[str]
-    pixels: NDArray[np.uint8]  # of the good ones, in their order
+    pixels: NDArray[np.uint8]  # of the readable ones, in their order
     problems: Mapping[int, str]
 
 
 def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterator[NamedImages]:
-    """Each page of a file as an image of its own, called file#1, file#2 ..., where files are read so."""
+    """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
     for named in pictures:
         pages = pages_of(named.picture, reading)
         several = len(pages) > 1
@@ -57,52 +55,58 @@ def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterat
         )
 
 
-def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) -> Iterator[AnswerBatch]:
-    """All images, a fixed number at a time, so that memory does not grow with them."""
+def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) -> Iterator[ImageBatch]:
+    """Yield all images in batches of a fixed size.
+
+    Args:
+        pictures: The images with their names.
+        cut: Resizes and crops an image to the pixels of the model.
+        reading: The settings for reading files.
+    """
     waiting = iter(pictures)
     while chunk := list(islice(waiting, BATCH)):
-        opened = _open_all([named.picture for named in chunk], cut, reading)
+        with quiet():
+            given = [named.picture for named in chunk]
+            opened = list(in_order(partial(_open, given, cut, reading), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
         problems = {index: reason for index, reason in enumerate(opened) if isinstance(reason, str)}
-        yield AnswerBatch(
-            [named.name for named in chunk], np.stack(good) if good else np.zeros((0,), np.uint8), problems
-        )
+        pixels = np.stack(good) if good else np.zeros((0,), np.uint8)
+        yield ImageBatch([named.name for named in chunk], pixels, problems)
 
 
-def _open_all(pictures: Sequence[GivenPicture], cut: Cut, reading: ImageReading) -> list[NDArray[np.uint8] | str]:
-    with quiet():
-        return list(in_order(lambda index: _open(pictures[index], cut, reading), len(pictures)))
-
-
-def _open(picture: GivenPicture, cut: Cut, reading: ImageReading) -> NDArray[np.uint8] | str:
+def _open(pictures: Sequence[GivenPicture], cut: Cut, reading: ImageReading, index: int) -> NDArray[np.uint8] | str:
     try:
-        return cut(open_picture(picture, reading))
+        return cut(open_picture(pictures[index], reading))
     except BadImage as reason:
         return str(reason)
 
 
-def answers(
-    batch: AnswerBatch, request: AskClassifier, classes: Sequence[str], top: int, threshold: float | None
-) -> list[Answer]:
-    """One answer for each image of a batch, in their order."""
-    rows = iter(np.exp(request(batch.pixels)) if len(batch.pixels) else ())
-    return [
-        _broken(name, batch.problems[index])
-        if index in batch.problems
-        else _answer(name, next(rows), classes, top, threshold)
-        for index, name in enumerate(batch.names)
-    ]
+def predict_batch(
+    batch: ImageBatch,
+    log_probabilities: Callable[[NDArray[np.uint8]], NDArray[np.float64]],
+    classes: Sequence[str],
+    top: int,
+    threshold: float | None,
+) -> list[Prediction]:
+    """Return one prediction for each image of a batch, in their order.
 
-
-def _broken(name: str, problem: str) -> Answer:
-    return Answer(name, None, None, None, problem, ())
-
-
-def _answer(
-    name: str, probabilities: NDArray[np.float64], classes: Sequence[str], top: int, threshold: float | None
-) -> Answer:
-    order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
-    best = tuple((classes[index], float(probabilities[index])) for index in order)
-    label, highest = best[0]
-    abstains = None if threshold is None else highest < threshold
-    return Answer(name, None if abstains else label, highest, abstains, None, best[:top])
+    Args:
+        batch: The images.
+        log_probabilities: From pixels, (n, 3, side, side), to log p, (n, C).
+        classes: The names of the classes.
+        top: How many of the most probable classes to list.
+        threshold: The probability below which the classifier abstains; None: never.
+    """
+    rows = iter(np.exp(log_probabilities(batch.pixels)) if len(batch.pixels) else ())
+    predictions = []
+    for index, name in enumerate(batch.names):
+        if index in batch.problems:
+            predictions.append(Prediction(name, None, None, None, batch.problems[index], ()))
+            continue
+        probabilities: NDArray[np.float64] = next(rows)
+        order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
+        best = tuple((classes[number], float(probabilities[number])) for number in order)
+        label, highest = best[0]
+        abstains = None if threshold is None else highest < threshold
+        predictions.append(Prediction(name, None if abstains else label, highest, abstains, None, best[:top]))
+    return predictions

@@ -1,4 +1,4 @@
-"""What a classifier knows before it sees an image: the priors of its federation, and in what mix classes occur here."""
+"""The priors of a classifier: those of its federation, and the class prior of the images it is used for."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,39 +15,40 @@ from ..priors.label_shift import label_shift
 from ..priors.posterior import PosteriorModel, log_softmax, no_priors
 from ..run.folder import SITE_PRIOR
 
-PRIOR = "prior/"  # before the names of its arrays, among a classifier's others
+PRIOR = "prior/"  # prefix of its arrays among those of a classifier
 NUMBERS = ("text_scale", "feature_scale")  # of `PosteriorModel`, in the order of their array
-STRENGTH = 0.1  # of a class prior estimated from given images, where the run found none for its clients
-WORDS = ("site", "none")  # for --prior of a classifier; anything else is a file
-IMAGES = "images"  # for --prior where there are images to find it out from
+STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
+CHOICES = ("site", "none")  # values of --prior; anything else is a file
+IMAGES = "images"  # value of --prior where there are images to estimate it from
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What all sites know, and the mix of classes that answers are given for: the site's own, unless it was changed."""
+    """The posterior model of all sites, and the class prior used in predictions: the site's own unless changed."""
 
     model: PosteriorModel
     class_prior: FloatArray  # (C,), positive, of sum 1
 
     @classmethod
-    def of_nothing(cls, classes: int) -> "Prior":
-        """For a classifier without priors: no lean, no prototypes, and all classes equally common."""
+    def uniform(cls, classes: int) -> "Prior":
+        """Return a prior without bias and prototypes, and with a uniform class prior."""
         model = no_priors(classes)
         return cls(model, model.class_prior)
 
-    def answers(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
-        """log p~ of new images, (n, C), from log p and the features of plain CLIP."""
+    def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
+        """Return log p~ of images, (n, C), from log p, (n, C), and the features of zero-shot CLIP, (n, d)."""
         return self.model.log_posteriors(log_probs, features, self.class_prior)
 
     def pooled(self) -> "Prior":
-        """For images of anywhere: the mix of all sites together."""
+        """Return the prior with the class prior of all sites together."""
         return self.with_class_prior(self.model.class_prior)
 
     def with_class_prior(self, class_prior: FloatArray) -> "Prior":
+        """Return the prior with this class prior, (C,)."""
         return replace(self, class_prior=class_prior)
 
     def fitted_to(self, log_probs: FloatArray, features: FloatArray) -> "Prior":
-        """For these images: in the mix that they themselves show."""
+        """Return the prior with the class prior estimated from these images by label shift."""
         model = self.model
         distances = 0.0 if model.prototypes is None else model.prototypes.distances(features)
         posteriors = np.exp(log_softmax(model.scores(log_probs, distances) + np.log(model.class_prior)))
@@ -58,16 +59,20 @@ class Prior:
         return dict(zip(classes, self.class_prior.tolist(), strict=True))
 
     def to_arrays(self) -> dict[str, FloatArray]:
-        """All of it, to be stored."""
+        """Return all arrays for storage."""
         return {**self.model.to_arrays(), SITE_PRIOR: self.class_prior}
 
     def to_numbers(self) -> dict[str, float]:
-        """What can be read without the arrays."""
+        """Return the scalar parameters for config.json."""
         return dict(zip(NUMBERS, self.model.to_arrays()["numbers"].tolist(), strict=True))
 
 
 def prior_from(arrays: Mapping[str, FloatArray], classes: int, width: int) -> Prior:
-    """What `Prior.to_arrays` gave; ModelError for anything that could not have been."""
+    """Return the prior from the result of `Prior.to_arrays`.
+
+    Raises:
+        ModelError: An array is missing, or its shape or values are invalid.
+    """
     fitting: dict[str, tuple[int, ...]] = {
         "logit_bias": (classes,),
         "class_prior": (classes,),
@@ -87,14 +92,14 @@ def prior_from(arrays: Mapping[str, FloatArray], classes: int, width: int) -> Pr
         not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1)
         for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR])
     ):
-        raise ModelError("a mix of classes in the priors is not positive shares that add up to 1")
+        raise ModelError("a class prior is not positive shares that add up to 1")
     return Prior(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_PRIOR])
 
 
-def shares_for(prior: str, words: Sequence[str] = WORDS) -> dict[str, Any] | None:
-    """The shares in a file that --prior names; None for one of its words."""
-    if prior in words:
+def shares_for(prior: str, choices: Sequence[str] = CHOICES) -> dict[str, Any] | None:
+    """Return the shares in the file that --prior names; None for one of its choices."""
+    if prior in choices:
         return None
     if not Path(prior).is_file():
-        raise ConfigError(f"--prior: {prior!r} is neither {', '.join(words)} nor a file of shares")
+        raise ConfigError(f"--prior: {prior!r} is neither {', '.join(choices)} nor a file of shares")
     return read_class_prior(Path(prior))

@@ -1,8 +1,8 @@
-"""A classifier but for its arrays: what stands in its config.json."""
+"""The description of a classifier without its arrays: the content of its config.json."""
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,98 +17,93 @@ from ..data.reading import ImageReading
 from ..errors import DataError, FedCoPLError, ModelError
 from .prior import NUMBERS
 
-SHARE = 0.05  # of a site's own images that get no answer, unless somebody chooses otherwise
+SHARE = 0.05  # default share of a site's own images on which its classifier abstains
 LEVELS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """How sure a classifier is of its own site's images."""
+    """The distribution of a classifier's confidence on its own site's images."""
 
-    percentiles: tuple[float, ...]  # of the highest probability: the least, 1 %, ..., 99 %, the most
+    percentiles: tuple[float, ...]  # of the highest probability: minimum, 1 %, ..., 99 %, maximum
     images: int
 
     @classmethod
     def of(cls, log_probabilities: NDArray[np.float64]) -> "Confidence":
-        """From log p (n, C) of the site's unlabelled images."""
+        """Measure the confidence from log p, (n, C), of the site's unlabelled images."""
         if not len(log_probabilities):
             raise DataError("there are no images to measure confidence on")
         highest = np.exp(log_probabilities.max(axis=1))
-        # Each the confidence of a real image, and never the next higher one: no more than the share lies below.
+        # Percentiles are confidences of real images, rounded down: at most the share lies below.
         return cls(tuple(np.quantile(highest, LEVELS, method="lower").tolist()), len(highest))
 
     def threshold(self, share: float = SHARE) -> float:
-        """The probability below which this share of the site's own images lies, in whole percents, or a little less."""
+        """Return the probability below which at most this share of the site's own images lies, in whole percents."""
         if not 0 <= share <= 1:
-            raise DataError(f"the share of images without an answer must be between 0 and 1, not {share}")
+            raise DataError(f"the share of images to abstain on must be between 0 and 1, not {share}")
         return self.percentiles[int(share * 100 + 1e-9)]
 
 
 def read_confidence(plain: object) -> Confidence | None:
-    """From a classifier's config.json; ValueError when it cannot be."""
+    """Parse the confidence in a classifier's config.json; ValueError if it is invalid."""
     match plain:
         case None:
             return None
         case {"percentiles": [*percentiles], "images": int(images)}:
-            if _are_percentiles(percentiles) and images > 0:
+            numbers = [value for value in percentiles if isinstance(value, int | float) and 0 <= value <= 1]
+            if len(numbers) == len(percentiles) == len(LEVELS) and numbers == sorted(numbers) and images > 0:
                 return Confidence(tuple(map(float, percentiles)), images)
-    raise ValueError("confidence must be 101 growing probabilities and a number of images")
+    raise ValueError("confidence must be 101 increasing probabilities and a number of images")
 
 
-def _are_percentiles(values: Sequence[object]) -> bool:
-    numbers = [value for value in values if isinstance(value, int | float) and 0 <= value <= 1]
-    return len(numbers) == len(values) == len(LEVELS) and numbers == sorted(numbers)
-
-
-KIND, FORMAT, WITH_PRIOR = "fedcopl-classifier", 1, 2  # what cannot answer through a prior must not try to
+KIND, FORMAT = "fedcopl-classifier", 1
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
-MIX = "mix"  # in `about`: whose mix of classes it answers for, where it is not its site's
-SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that decide what a model is
+CLASS_PRIOR = "class_prior"  # in `about`: the origin of the class prior, if it is not its site's
+SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that define the model
 
 
 @dataclass(frozen=True)
 class TrainedOn:
     """The frozen CLIP a classifier was trained on."""
 
-    name: str  # well-known, or the last part of a path: where others keep their files is nobody's business
-    fingerprint: str  # of its weights and preprocessing, as `model.fingerprint` makes it
-    included: bool = False  # its files lie beside the classifier's
+    name: str  # well-known name, or only the last part of a path, which may be private
+    fingerprint: str  # of its weights and preprocessing, see `clip.frozen_clip.fingerprint`
+    included: bool = False  # its files are in the folder of the classifier
 
     @property
     def is_known(self) -> bool:
-        """By a name that leads everybody to the same weights."""
+        """Whether the name identifies public weights."""
         return self.name in BUILT_IN or self.name in RELEASES
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to put a classifier together, when it should keep silent, and where it comes from."""
+    """Everything needed to build a classifier from its arrays, its threshold, and its origin."""
 
     classes: tuple[str, ...]
     template: str
-    config: (
-        RunConfig  # nothing of it counts but the method, its options, the sizes of the prompts, and how files are read
-    )
+    config: RunConfig  # only the method, its options, `SIZES` and the settings for reading files are used
     backbone: TrainedOn
     confidence: Confidence | None = None
-    share: float = SHARE  # of the site's own images that get no answer
-    about: Mapping[str, Any] = field(default_factory=dict)  # for people: who trained it, how, and how good it is
+    share: float = SHARE  # of the site's own images on which it abstains
+    about: Mapping[str, Any] = field(default_factory=dict)  # for the model card: client, training, accuracy
 
     @property
     def reading(self) -> ImageReading:
-        """How files of images are read: as they were in training."""
+        """The settings for reading image files, as in training."""
         return ImageReading.of(self.config.data)
 
     @property
     def threshold(self) -> float | None:
+        """The probability below which it abstains; None without a measured confidence."""
         return None if self.confidence is None else self.confidence.threshold(self.share)
 
     def to_json(self, prior: Mapping[str, float] | None = None) -> str:
-        """The whole file; `prior` are the numbers of `Prior.to_numbers`, whose arrays are with the others."""
+        """Return the content of config.json; `prior` is the result of `Prior.to_numbers`."""
         model = self.config.model.model_dump()
         written = {
             "model_type": KIND,
-            "format": FORMAT if prior is None else WITH_PRIOR,
+            "format": FORMAT,
             "classes": self.classes,
             "template": self.template,
             "method": self.config.method,
@@ -126,7 +121,7 @@ class Recipe:
 
 
 def is_exported(folder: Path) -> bool:
-    """Whether a folder holds a classifier, sound or not."""
+    """Return whether a folder has a classifier, valid or not."""
     try:
         plain = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -135,17 +130,21 @@ def is_exported(folder: Path) -> bool:
 
 
 def read_recipe(file: Path) -> Recipe:
-    """From config.json; the first thing wrong with it is an error that names it."""
+    """Read config.json; ModelError names the first invalid part."""
     return parse_recipe(_text_of(file), str(file))
 
 
 def parse_recipe(text: str, origin: str) -> Recipe:
-    """What `Recipe.to_json` wrote; errors name the origin of the text."""
-    return _recipe(_parsed(text, origin), origin)
+    """Parse the result of `Recipe.to_json`; errors name the origin of the text."""
+    plain = _parsed(text, origin)
+    part = {name: _part(plain, name, read, origin) for name, read in READERS.items()}
+    part["config"] = _part(plain, "method", lambda method: _config(plain), origin)
+    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin)
+    return Recipe(**part)
 
 
 def read_prior_numbers(file: Path) -> dict[str, float] | None:
-    """The numbers of the prior in config.json; None in folders of version 0.1, and where there is no prior."""
+    """Read the scalar parameters of the prior in config.json; None without a prior."""
     written = _parsed(_text_of(file), str(file))
     return _part(written, "prior", _numbers, str(file)) if "prior" in written else None
 
@@ -163,18 +162,10 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
     except ValueError as error:
         raise ModelError(f"{origin}: cannot be read: {error}") from error
     if not isinstance(written, dict) or written.get("model_type") != KIND:
-        raise ModelError(f"{origin}: describes no classifier of fedcopl")
-    if written.get("format") not in (FORMAT, WITH_PRIOR):
-        known = f"{FORMAT} and {WITH_PRIOR}"
-        raise ModelError(f"{origin}: is of format {written.get('format')!r}; this version of fedcopl reads {known}")
+        raise ModelError(f"{origin}: is not the description of a classifier of fedcopl")
+    if written.get("format") != FORMAT:
+        raise ModelError(f"{origin}: has the format {written.get('format')!r}; this version of fedcopl reads {FORMAT}")
     return written
-
-
-def _recipe(plain: Mapping[str, Any], origin: str) -> Recipe:
-    part = {name: _part(plain, name, read, origin) for name, read in READERS.items()}
-    part["config"] = _part(plain, "method", lambda method: _config(plain), origin)
-    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin)
-    return Recipe(**part)
 
 
 def _part(plain: Mapping[str, Any], name: str, read: Callable[[Any], Any], origin: str) -> Any:

@@ -77,11 +77,11 @@ def predict(
     from ..classifier.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
     from ..classifier.loading import load
     from ..classifier.prediction_file import choose_rows
-    from ..classifier.prior import IMAGES, WORDS, shares_for
+    from ..classifier.prior import CHOICES, IMAGES, shares_for
 
     rows = choose_rows(out, form, top)
     refuse_missing(images)  # before the model is loaded
-    shares = shares_for(prior, (*WORDS, IMAGES))
+    shares = shares_for(prior, (*CHOICES, IMAGES))
     loaded = load(classifier, client=client, backbone=backbone, device=device)
     limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
     try:

@@ -21,7 +21,7 @@ def methods() -> None:
     for name, build in METHODS.items():
         kind = choose_method(RunConfig(method=name)).Options
         options = ", ".join(f"{key}={field.default}" for key, field in kind.model_fields.items())
-        table.add_row(name, (build.__doc__ or "").rstrip("."), options)
+        table.add_row(name, (build.__doc__ or "").partition("\n")[0].rstrip("."), options)
     Console().print(table)
 
 

@@ -64,20 +64,24 @@ class Labeler(ABC):
 
 
 def confident_images(log_probs: FloatArray, level: float) -> IntArray:
-    """The images whose highest probability reaches the quantile `level` of the client's, by index: never none of some.
+    """Return the images whose confidence reaches the quantile `level` of the client's, by index.
 
-    Where a client holds few classes, the few images that are predicted as any other class are wrong, and a rule that
-    takes the surest of *each* class takes them all. Most of them are unsure: they go first.
+    Where a client has few classes, images predicted as another class are wrong, and a rule that takes the most
+    confident images of *each* class takes them all. Most of them have low confidence, and this removes them.
+
+    Args:
+        log_probs: log p, (n, C).
+        level: The quantile level, between 0 and 1.
     """
     highest = log_probs.max(axis=1, initial=-np.inf)
     return np.flatnonzero(highest >= exact_quantile(highest, level)) if len(highest) else np.zeros(0, np.int64)
 
 
 def exact_quantile(values: FloatArray, level: float) -> FloatArray:
-    """The quantile along axis 0, with linear interpolation; exactly a value where it falls on one.
+    """Return the quantile along axis 0 with linear interpolation, exactly equal to a value where it falls on one.
 
-    The place level * (n - 1) of a decimal level may miss its whole number (0.07 * 100 = 7.000000000000001), and
-    `np.quantile` would then return a little more than the value at that place.
+    The position level * (n - 1) of a decimal level may miss its integer (0.07 * 100 = 7.000000000000001), and
+    `np.quantile` would then return slightly more than the value at that position.
     """
     position = level * (len(values) - 1)
     position = round(position) if math.isclose(position, round(position), rel_tol=1e-12) else position
@@ -88,7 +92,7 @@ def exact_quantile(values: FloatArray, level: float) -> FloatArray:
 
 
 def equal_quota(config: RunConfig, counts: IntArray, images: int, refresh: int) -> IntArray:
-    """FPL's and CPL's quota: the same number for every class, fixed or growing from refresh to refresh."""
+    """Return the quota of FPL and CPL, (C,): the same for every class, fixed or growing with the refreshes."""
     if config.labels.capacity != "grow":
         return np.full_like(counts, config.labels.per_class)
     refreshes = -(-config.rounds // config.labels.refresh_every)
@@ -96,7 +100,7 @@ def equal_quota(config: RunConfig, counts: IntArray, images: int, refresh: int) 
 
 
 def grown_capacity(refresh_index: int, images: int, classes: int, refreshes: int = 4) -> int:
-    """GRIP's growing K: at refresh q, an even share of the first q + 1 parts of the images, at least 1.
+    """Return GRIP's growing K at refresh q: an even share of the first q + 1 parts of the images, at least 1.
 
     K_q = max(1, floor((q + 1) floor(n / refreshes) / C)), about n / C at the last refresh.
     """

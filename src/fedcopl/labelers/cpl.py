@@ -23,7 +23,7 @@ CPL_LEVELS: Mapping[str, tuple[float, float]] = {
     "cifar100": (0.90, 1 - 0.75 / 100),
     "cifar10": (0.75, 0.80),  # borrowed from EuroSAT, the other set of ten classes
 }
-"""CPL's quantile levels alpha and beta for each data set, where its authors published them."""
+"""The published quantile levels alpha and beta of CPL for each data set."""
 CPL_USUAL = (0.60, 0.90)
 
 
@@ -49,7 +49,7 @@ class CPL(Labeler):
 
 
 def cpl_levels(config: RunConfig) -> tuple[float, float]:
-    """CPL's alpha and beta: as set, else its authors' for this data set, else their usual ones."""
+    """Return alpha and beta: as set, else the published ones of this data set, else the usual ones."""
     alpha, beta = CPL_LEVELS.get(config.data.source, CPL_USUAL)
     labels = config.labels
     return (
@@ -67,7 +67,16 @@ def select_candidates(
     keep_likeliest: bool = False,
     among: IntArray | None = None,
 ) -> Selection:
-    """The images to train on with their candidate sets: `candidate_sets`, then `match`, only `among` these if given."""
+    """Return the images to train on with their candidate sets.
+
+    Args:
+        log_probs: log p, (n, C), in float64.
+        alpha: Quantile level within an image.
+        beta: Quantile level within a class.
+        capacity: At most this many images per class.
+        keep_likeliest: Whether the most probable class is always a candidate.
+        among: The images to choose from, by index; None: all.
+    """
     sets = candidate_sets(log_probs, alpha, beta, keep_likeliest=keep_likeliest)
     if among is None:
         return match(log_probs, sets, capacity)
@@ -76,12 +85,11 @@ def select_candidates(
 
 
 def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_likeliest: bool = False) -> BoolArray:
-    """Which classes each image may have, (n, C): those both its own ranking and the class's ranking allow.
+    """Return the candidate classes of each image, (n, C): those allowed by both the image's and the class's ranking.
 
-    log_probs is (n, C), the float64 log-softmax. A row may be left without any class, unless its likeliest is kept:
-    a class that fills more than 1 - beta of a client's images would otherwise turn most of its own away.
-    Both filters compare probabilities with a quantile of probabilities, which often is one of them: then the two
-    must compare equal. So the probabilities are computed once, in float64, and `exact_quantile` returns them unrounded.
+    log_probs is (n, C), the float64 log-softmax. A row may be empty unless `keep_likeliest` is set: a class with more
+    than 1 - beta of a client's images rejects most of its own. Both filters compare probabilities with a quantile that
+    often equals one of them, so probabilities are computed once in float64, and `exact_quantile` does not round.
     """
     if len(log_probs) == 0:
         return np.zeros(log_probs.shape, np.bool_)  # no image, no quantile
@@ -93,7 +101,7 @@ def candidate_sets(log_probs: FloatArray, alpha: float, beta: float, *, keep_lik
 
 
 def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
-    """The same images, each with the probabilities of its candidates, made to sum to 1, and 0 for all others."""
+    """Return the selection with soft targets: the probabilities of the candidates, normalised, and 0 elsewhere."""
     if selection.candidates is None:
         return selection
     scores = np.where(selection.candidates, log_probs[selection.index], -np.inf)
@@ -102,13 +110,13 @@ def with_soft_targets(log_probs: FloatArray, selection: Selection) -> Selection:
 
 
 def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Selection:
-    """Give each image to at most one of its candidate classes, and at most `capacity` (K) images to a class.
+    """Match each image to at most one of its candidate classes, and at most `capacity` (K) images to a class.
 
-    Deferred acceptance: the images propose to their candidates, likeliest class first (ties: lower class). A class
-    keeps the K proposals of highest probability; who is turned away, now or later, proposes to its next candidate,
-    and is left out when there is none. On a tie the class keeps who came in an earlier round, then the lower index.
-    The result is stable: no image and class would both rather have each other.
-    The answer is by class and then surest first, each image with its whole candidate set.
+    Deferred acceptance (Gale and Shapley): images propose to their candidates, most probable first (ties: lower class).
+    A class keeps the K proposals of highest probability; a rejected image proposes to its next candidate, and is left
+    out if there is none. Ties go to the image that proposed in a previous step, then to the lower index. The result is
+    stable: no image and class prefer each other to their matches. It is ordered by class, then by descending
+    probability, and each image keeps its whole candidate set.
     """
     wishes = np.lexsort((-log_probs, ~candidates))  # of each image: its candidates in order, then the other classes
     chances, refusals, since = candidates.sum(axis=1), *np.zeros((2, len(candidates)), np.int64)
@@ -125,7 +133,7 @@ def match(log_probs: FloatArray, candidates: BoolArray, capacity: int) -> Select
 
 
 def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
-    """The intra-instance sets: the likeliest classes, up to and with the one whose sum first exceeds tau.
+    """Return the intra-instance sets: the most probable classes up to the one whose cumulative sum first exceeds tau.
 
     tau is the quantile alpha of the images' highest probabilities; for alpha = 0, their mean.
     """
@@ -140,6 +148,6 @@ def _likely_for_the_image(probs: FloatArray, alpha: float) -> BoolArray:
 
 
 def _likely_for_the_class(probs: FloatArray, beta: float) -> BoolArray:
-    """The inter-instance sets: in each class, the images of at least the quantile beta of its column."""
+    """Return the inter-instance sets: in each class, the images that reach the quantile beta of its column."""
     likely: BoolArray = probs >= exact_quantile(probs, beta)
     return likely

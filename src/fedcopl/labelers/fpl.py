@@ -20,7 +20,7 @@ class FPL(Labeler):
     """Takes the same number of the most confident images for every class."""
 
     title: ClassVar[str] = "FPL"
-    summary: ClassVar[str] = "each client trains on its surest images of each class"
+    summary: ClassVar[str] = "each client trains on its most confident images of each class"
 
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
         """Return the same capacity for every class."""
@@ -40,16 +40,21 @@ class FPL(Labeler):
 def select_top(
     log_probs: FloatArray, per_class: int, rule: Rule = "argmax", *, among: IntArray | None = None
 ) -> Selection:
-    """At most per_class (K) images for each class, by class and then surest first; only `among` these, if given.
+    """Return at most per_class (K) images for each class, by class and then most confident first.
 
-    log_probs is (n, C), the float64 log-softmax: where probabilities round to 1, their logarithms still rank.
-    argmax       the K surest of the images predicted as that class: one label per image (ties: lower index).
-    column       the K surest of all images: min(K, n) for every class, so an image may have several labels
-                 (ties: lower index).
-    leaderboard  the authors' program, which depends on the order of the images; see `_leaderboards`.
+    Args:
+        log_probs: log p, (n, C), in float64: where probabilities round to 1, their logarithms still rank.
+        per_class: K.
+        rule: "argmax": the K most confident of the images predicted as the class, one label per image; "column": the K
+            most confident of all images for every class, so that an image may have several labels; "leaderboard": the
+            authors' program, which depends on the order of the images. Ties go to the lower index.
+        among: The images to choose from, by index; None: all.
+
+    Raises:
+        ValueError: per_class is below 1.
     """
     if per_class < 1:
-        raise ValueError(f"a class must be allowed at least one image, not {per_class}")
+        raise ValueError(f"per_class must be at least 1, not {per_class}")
     choose = {"argmax": _argmax, "column": _column, "leaderboard": _leaderboards}[rule]
     if among is None:
         return choose(log_probs, per_class)
@@ -67,13 +72,12 @@ def _column(log_probs: FloatArray, per_class: int) -> Selection:
 
 
 def _leaderboards(log_probs: FloatArray, per_class: int) -> Selection:
-    """Each image in turn goes to the board of its predicted class; if that has no place for it, to all others.
+    """Add each image in turn to the board of its predicted class; if it is rejected there, to all other boards.
 
-    A board takes an image at its end while there is room, and afterwards when its last entry scores less: then it
-    is sorted, and its lowest entry is dropped for good. Before the first sorting the last entry need not be the
-    lowest, so the K surest may be missed, as in the authors' program; one image may stand on several boards.
-    Equal scores never displace; where a board is sorted, they stand by larger index first (the
-    authors': larger file path).
+    A board appends an image while it has room, and later if its last entry scores less: then it is sorted, and its
+    lowest entry is dropped. Before the first sorting the last entry need not be the lowest, so the K most confident may
+    be missed, as in the authors' program; one image may be on several boards. Equal scores are rejected; sorting puts
+    the larger index first (the authors': the larger file path).
     """
     boards: list[list[Ranked]] = [[] for _ in range(log_probs.shape[1])]
     # The score to beat on each board: that of its last entry, and nothing while there is room.

@@ -1,4 +1,4 @@
-"""What is trained, averaged and kept: a file each, and a table of all.
+"""Methods, a file each, and their registry.
 
 A new method is a file here, its test, one line below, a row in docs/methods.md and a line in CHANGELOG.md.
 """
@@ -11,33 +11,33 @@ from ..labelers import choose_labeler
 from ..published import is_as_published
 from ..registry import Registry
 from .base import Method
-from .fedclip import fedclip
-from .fedcopl import central, fedcopl, fedvpt, local, priors, zeroshot
-from .fedotp import fedotp
-from .fst import fst
-from .pfedmoap import pfedmoap
+from .fedclip import FedCLIP
+from .fedcopl import Central, FedCoPL, FedVPT, Local, PriorsOnly, ZeroShot
+from .fedotp import FedOTP
+from .fst import FST
+from .pfedmoap import PFedMoAP
 from .pfedprompt import pfedprompt
 from .promptfl import promptfl, promptprox
-from .transclip import transclip
+from .transclip import TransCLIP
 
 METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
     "method",
     {
-        "fedcopl": fedcopl,
+        "fedcopl": FedCoPL,
         "promptfl": promptfl,
         "promptprox": promptprox,
         "pfedprompt": pfedprompt,
-        "fedotp": fedotp,
-        "fedopt": fedotp,  # the paper's spelling
-        "local": local,
-        "central": central,
-        "zeroshot": zeroshot,
-        "priors": priors,
-        "fedvpt": fedvpt,
-        "fedclip": fedclip,
-        "pfedmoap": pfedmoap,
-        "fst": fst,
-        "transclip": transclip,
+        "fedotp": FedOTP,
+        "fedopt": FedOTP,  # the paper's spelling
+        "local": Local,
+        "central": Central,
+        "zeroshot": ZeroShot,
+        "priors": PriorsOnly,
+        "fedvpt": FedVPT,
+        "fedclip": FedCLIP,
+        "pfedmoap": PFedMoAP,
+        "fst": FST,
+        "transclip": TransCLIP,
     },
 )
 
@@ -50,11 +50,9 @@ def choose_method(config: RunConfig) -> Method:
     """
     method = METHODS.find(config.method)(config)
     choose_labeler(config)
-    _refuse_what_makes_no_sense(config)
+    _refuse_contradictions(config)
     if not method.trains and config.labeler != "copl":
-        raise ConfigError(
-            f"labeler: {config.method} trains on no labels, so labeler={config.labeler} would change nothing"
-        )
+        raise ConfigError(f"labeler: {config.method} does not train, so labeler={config.labeler} would change nothing")
     return method
 
 
@@ -85,7 +83,7 @@ def run_title(config: RunConfig) -> str:
 
 
 def priors_note(config: RunConfig) -> str | None:
-    """One line where priors change a method of the literature, so that nobody takes the result for the method's."""
+    """Return a note if priors are added to a method of the literature; None otherwise."""
     method = choose_method(config)
     if method.is_ours or not config.adapts:
         return None
@@ -94,12 +92,14 @@ def priors_note(config: RunConfig) -> str | None:
 
 
 def settled(config: RunConfig) -> RunConfig:
-    """The settings as a run is played by them: a method that learns nothing from a second round has one."""
+    """Return the settings with the rounds that are run: one for a method that does not change after it."""
     return config.model_copy(update={"rounds": 1}) if choose_method(config).single_round else config
 
 
-def _refuse_what_makes_no_sense(config: RunConfig) -> None:
+def _refuse_contradictions(config: RunConfig) -> None:
     if config.method == "central" and config.options.get("labels") == "truth" and config.labeler != "copl":
         raise ConfigError(f"labeler: true labels need no labeler, so labeler={config.labeler} would change nothing")
     if config.method != "fedcopl" and config.sharing.aggregate != "visual":
-        raise ConfigError(f"sharing.aggregate: is an ablation of fedcopl; {config.method} says itself what is averaged")
+        raise ConfigError(
+            f"sharing.aggregate: is an ablation of fedcopl; {config.method} defines itself what is averaged"
+        )

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..config import RunConfig, Section
+from ..config import Section
 from ..rng import stream
 from .base import Fit, Method, Named
 from .prompts import Shape
@@ -24,7 +24,10 @@ class FedCLIPOptions(Section):
 
 
 class FedCLIP(Method):
-    """a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one."""
+    """An adapter on image features, averaged (FedCLIP).
+
+    a(I) = softmax(B tanh(A I + a0) + b0) over the d features, I* = a(I) I, of length one.
+    """
 
     title = "FedCLIP"
     words = dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters")
@@ -41,7 +44,7 @@ class FedCLIP(Method):
         return self.of_images
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Uniform in +- 1 / sqrt(d), as layers of torch begin: prompts' tiny values would not do for an adapter."""
+        """Return values uniform in +- 1 / sqrt(d), the default of torch's layers."""
         shapes = self.shapes(clip, classes)
         bound = 1 / np.sqrt(shapes["down"][0])
         return {
@@ -66,18 +69,13 @@ class FedCLIP(Method):
     def loss(
         self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
     ) -> Tensor:
-        """Candidate sets have no text of their own to be held against: they keep their own loss."""
+        """Return the loss of `options.loss`; candidate sets always have their own loss."""
         if self.options.loss == "ce" or batch.candidates is not None:
             return super().loss(encoder, images, classes, named, batch, fit)
         return contrast(encoder.logits(images, classes[torch.from_numpy(batch.label).to(classes.device)]))
 
 
 def contrast(logits: Tensor) -> Tensor:
-    """CLIP's own loss on (B, B) logits of images and texts; another pair of the same class counts as wrong."""
+    """Return CLIP's contrastive loss on (B, B) logits; other pairs of the same class are negatives."""
     right = torch.arange(len(logits), device=logits.device)
     return (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
-
-
-def fedclip(config: RunConfig) -> FedCLIP:
-    """An adapter on image features, averaged (FedCLIP)."""
-    return FedCLIP(config)

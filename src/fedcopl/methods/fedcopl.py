@@ -1,4 +1,4 @@
-"""FedCoPL (Guo et al., ICCV 2025), and what remains of it when something is left out."""
+"""FedCoPL (Guo et al., ICCV 2025), its ablations, and baselines without federation."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
-from ..config import RunConfig, Section
+from ..config import Section
 from .base import Method, Named
 from .promptfl import FrozenImages
 from .prompts import Shape, visual_shape
@@ -15,13 +15,19 @@ SHARED = {"visual": ("visual",), "text": ("text",), "both": ("visual", "text"), 
 
 
 class FedCoPL(Method):
-    """Visual and text prompts are trained; which are averaged is the setting `sharing.aggregate`: the visual ones."""
+    """Visual prompts averaged, text prompts personal (FedCoPL); `sharing.aggregate` can average others."""
 
     title = "FedCoPL"
     is_ours = True
 
     def shared(self) -> tuple[str, ...]:
         return SHARED[self.config.sharing.aggregate]
+
+
+class Local(Method):
+    """Both prompts trained by each client alone."""
+
+    title = "Local"
 
 
 class FedVPTOptions(Section):
@@ -32,7 +38,7 @@ class FedVPTOptions(Section):
 
 
 class FedVPT(Method):
-    """Visual prompts alone; the classes are CLIP's hand-written sentences."""
+    """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
 
     title = "FedVPT"
     Options = FedVPTOptions
@@ -51,7 +57,7 @@ class FedVPT(Method):
 
 
 class ZeroShot(FrozenImages):
-    """Nothing is trained."""
+    """Zero-shot CLIP, nothing trained."""
 
     title = "CLIP"
     trains = False
@@ -66,7 +72,7 @@ class ZeroShot(FrozenImages):
 
 
 class PriorsOnly(ZeroShot):
-    """Nothing is trained; answers are made through what the sites know without labels (`algorithm.priors`)."""
+    """No training: logit bias, class priors and prototypes, estimated without labels."""
 
     is_ours = True
 
@@ -79,38 +85,8 @@ class CentralOptions(Section):
 
 
 class Central(Method):
-    """Both prompts, one client that holds everything."""
+    """Both prompts trained on all images in one place: the centralised baseline."""
 
     title = "Central"
     pools = True
     Options = CentralOptions
-
-
-def fedcopl(config: RunConfig) -> Method:
-    """Visual prompts averaged, text prompts personal (FedCoPL)."""
-    return FedCoPL(config)
-
-
-def local(config: RunConfig) -> Method:
-    """Both prompts trained by each client alone."""
-    return Method(config)
-
-
-def central(config: RunConfig) -> Method:
-    """Both prompts trained on all images in one place: what federation is measured against."""
-    return Central(config)
-
-
-def fedvpt(config: RunConfig) -> Method:
-    """Visual prompts averaged, hand-written sentences for the classes (FedVPT)."""
-    return FedVPT(config)
-
-
-def priors(config: RunConfig) -> Method:
-    """No training: how the model leans, each site's mix of classes, and what classes look like, from sums."""
-    return PriorsOnly(config)
-
-
-def zeroshot(config: RunConfig) -> Method:
-    """Plain CLIP, nothing trained."""
-    return ZeroShot(config)

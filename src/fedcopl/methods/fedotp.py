@@ -1,4 +1,4 @@
-"""FedOTP (Li et al., CVPR 2024; "FedOPT" in the paper): patches are transported to a global and a local prompt."""
+"""FedOTP (Li et al., CVPR 2024; "FedOPT" in the paper): optimal transport of patches to a global and a local prompt."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..clip.neutral_init import words_drawn_out
 from ..clip.resnet import ResNetTower
-from ..config import RunConfig, Section
+from ..config import Section
 from .base import Method, Named, in_double
 from .prompts import Shape, text_shape
 
@@ -28,7 +28,7 @@ class FedOTPOptions(Section):
 
 
 class FedOTP(Method):
-    """One context is averaged, one stays; an image is its patches, each free to side with either context or neither."""
+    """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
 
     title, words = "FedOTP", {"global text": "global text prompts"}
     Options = FedOTPOptions
@@ -45,7 +45,7 @@ class FedOTP(Method):
         return ("global text",)
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """Two prompts that began alike would be one: the quiet local one has its words in another order."""
+        """Return different initial values for the two prompts: equal ones would stay equal."""
         first, model = super().start(clip, classes), self.config.model
         if self.config.train.init == "neutral":
             first["local text"] = words_drawn_out(clip, model.template, text_shape(clip, model))
@@ -58,23 +58,18 @@ class FedOTP(Method):
         return frozen
 
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
-        """h_{c,j}, (2, C, d)."""
+        """Return h_{c,j}, (2, C, d): the class features by both prompts."""
         return torch.stack([encoder.class_features(named[name]) for name in self.of_classes])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        """z_c = s sum_ij T_ij S_ij. The plan T is a constant to the gradient, which flows through S alone."""
+        """Return z_c = s sum_ij T_ij S_ij, (B, C); the gradient flows through S only, not through the plan T."""
         similarity = torch.einsum("bmd,jcd->bcmj", images, classes)
         plan = transport(in_double(similarity), mass=self.options.mass, smoothing=self.smoothing(encoder.clip))
         weighed = torch.from_numpy(plan).to(similarity) * similarity
         return encoder.clip.logit_scale * weighed.sum((-1, -2))
 
     def smoothing(self, clip: Clip) -> float:
-        """lambda."""
+        """Return the weight lambda of the entropy."""
         if self.options.smoothing != "auto":
             return float(self.options.smoothing)
         return 0.01 if isinstance(clip.vision, ResNetTower) else 0.1
-
-
-def fedotp(config: RunConfig) -> FedOTP:
-    """A shared and a personal text prompt, joined by optimal transport over patches (FedOTP)."""
-    return FedOTP(config)

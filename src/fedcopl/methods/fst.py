@@ -1,12 +1,11 @@
-"""After FST-CBDG (Yan & Guo, 2024): a linear classifier on frozen features, made-up features where classes are rare.
+"""After FST-CBDG (Yan & Guo, 2024): a linear classifier on frozen features, with synthetic features of rare classes.
 
-Its paper keeps a soft label of every image, and moves it by what the classifier says as it trains. Here labels are a
-labeler's, hard, and of the images that it chose: no method keeps anything of each image or knows what the guard holds
-out.
+The paper keeps a soft label of every image and updates it during training. Here labels are hard, chosen by a labeler,
+and only of selected images.
 
-The classifier begins as CLIP's text features and learns from pseudo labels. Where a batch has fewer images of a class
-than of its commonest, features around the class's text feature stand in, so that a client of few classes does not
-forget the others. The paper draws them; here each is weighed by how often it would be drawn: the same in the mean.
+The classifier starts at CLIP's text features. Where a batch has fewer images of a class than of its most frequent one,
+synthetic features around the class's text feature are added, so that a client with few classes does not forget the
+others. The paper samples them; here each is weighted by its expected number, which has the same mean.
 """
 
 import numpy as np
@@ -18,31 +17,31 @@ from torch import Tensor
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..config import RunConfig, Section
+from ..config import Section
 from ..rng import stream
 from .base import Fit, Named
 from .promptfl import FrozenImages
 from .prompts import Shape
 
-MADE_UP = "made-up features"
+SYNTHETIC = "made-up features"
 
 
 class FSTOptions(Section):
-    """Settings after FST-CBDG; how far and how many are ours."""
+    """Settings after FST-CBDG; `spread` and `samples` are not published."""
 
     balance: bool = True
-    """fill rare classes up with features around their text feature"""
+    """balance rare classes with synthetic features around their text feature"""
     spread: float = Field(0.5, ge=0)
     """length of the noise on a text feature of length 1"""
     samples: int = Field(16, ge=1)
-    """made-up features of each class"""
+    """synthetic features of each class"""
 
 
 class FST(FrozenImages):
-    """z_c = <f, w_c + D_c>: D, which begins at 0, is what is trained and sent.
+    """A linear classifier averaged, rare classes balanced with synthetic features (after Yan & Guo).
 
-    CLIP's scale s is no part of it: with s an image that is labelled by its own model has next to no loss, and
-    nothing would be learnt.
+    z_c = <f, w_c + D_c>, where D starts at 0 and is trained. CLIP's scale s is left out: with s, images that the model
+    labelled itself have almost no loss.
     """
 
     title, words = "after FST-CBDG", {"classifier": "linear classifiers"}
@@ -70,28 +69,23 @@ class FST(FrozenImages):
         texts = encoder.class_features(None)
         noise = stream(self.config.seed, "made-up features").standard_normal((self.options.samples, *texts.shape))
         scaled = torch.from_numpy(noise / np.sqrt(texts.shape[1])).to(texts)
-        return {**constants, MADE_UP: F.normalize(texts + self.options.spread * scaled, dim=-1)}
+        return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
     def loss(
         self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
     ) -> Tensor:
-        """The mean over the batch and what fills it up."""
+        """Return the mean loss over the batch and the synthetic features that balance it."""
         mean = super().loss(encoder, images, classes, named, batch, fit)
-        if MADE_UP not in named:
+        if SYNTHETIC not in named:
             return mean
-        missing = filled_up(batch.label, len(classes)).to(mean)
-        made_up = self.logits(encoder, named[MADE_UP].flatten(0, 1), classes, named)
+        missing = missing_images(batch.label, len(classes)).to(mean)
+        synthetic = self.logits(encoder, named[SYNTHETIC].flatten(0, 1), classes, named)
         targets = torch.arange(len(classes), device=mean.device).repeat(self.options.samples)
-        each = F.cross_entropy(made_up, targets, reduction="none").view(self.options.samples, -1).mean(0)
+        each = F.cross_entropy(synthetic, targets, reduction="none").view(self.options.samples, -1).mean(0)
         return (len(batch.label) * mean + missing @ each) / (len(batch.label) + missing.sum())
 
 
-def filled_up(labels: np.ndarray, classes: int) -> Tensor:
-    """How many images each class lacks to be as common as the commonest."""
+def missing_images(labels: np.ndarray, classes: int) -> Tensor:
+    """Return for each class how many images it has less than the most frequent class."""
     counts = np.bincount(labels, minlength=classes)
     return torch.from_numpy(counts.max(initial=0) - counts)
-
-
-def fst(config: RunConfig) -> FST:
-    """A linear classifier averaged, rare classes filled up with features around their texts (after Yan & Guo)."""
-    return FST(config)

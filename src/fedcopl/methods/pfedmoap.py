@@ -1,4 +1,4 @@
-"""pFedMoAP (Luo et al., ICLR 2025): a mixture of text prompts, one's own and those of the clients most like oneself."""
+"""pFedMoAP (Luo et al., ICLR 2025): a mixture of a client's own text prompt and those of the nearest clients."""
 
 from collections.abc import Mapping
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..config import RunConfig, Section
+from ..config import Section
 from ..errors import ConfigError
 from ..rng import stream
 from .base import Named
 from .promptfl import FrozenImages
 from .prompts import Shape, first_prompts, text_shape
 
-POOLED = 128  # coordinates of a feature that the gate looks at
+POOLED = 128  # coordinates of a feature that the gate receives
 SHARPNESS = 10.0  # of the attention over the experts, instead of 1 / sqrt(width)
 GATE = ("query", "key", "value", "output")
 EXPERTS = "experts' text"  # as the client names what the server sends
@@ -30,7 +30,7 @@ class PFedMoAPOptions(Section):
     experts: int = Field(10, ge=1)
     """E: prompts in the mixture, the client's own and E - 1 of the clients nearest to it"""
     own_weight: float = Field(0.5, ge=0)
-    """lambda: how much the client's own prompt counts beside the mixture"""
+    """lambda: weight of the client's own prompt relative to the mixture"""
     heads: int = Field(8, ge=1)
     """of the gate's attention"""
     gate_lr: float = Field(0.01, gt=0)
@@ -38,7 +38,7 @@ class PFedMoAPOptions(Section):
 
 
 class PFedMoAP(FrozenImages):
-    """The text prompt is averaged, the gate stays; the mixture's other prompts come from the server, and stay as sent.
+    """A shared text prompt, mixed with those of the nearest clients by a personal gate (pFedMoAP).
 
     Training starts from the average; labelling and evaluation use the client's own last prompt.
     """
@@ -50,7 +50,7 @@ class PFedMoAP(FrozenImages):
     def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
         size = len(range(0, clip.feature_size, stride(clip.feature_size)))
         if size % self.options.heads:
-            raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate looks at")
+            raise ConfigError(f"options.heads: must divide the {size} coordinates that the gate receives")
         gate = {gate_name(part): (size, size) for part in GATE} | {f"{gate_name(part)} bias": (size,) for part in GATE}
         return {"text": text_shape(clip, self.config.model)} | gate
 
@@ -62,7 +62,7 @@ class PFedMoAP(FrozenImages):
         return others
 
     def start(self, clip: Clip, classes: int) -> dict[str, Array]:
-        """The prompt as everywhere; the gate uniform in +- 1 / sqrt(width), as layers of torch begin."""
+        """Return the initial prompt, and a gate uniform in +- 1 / sqrt(width), the default of torch's layers."""
         shapes = self.shapes(clip, classes)
         text = first_prompts(clip, self.config, {"text": shapes.pop("text")})
         return text | {
@@ -82,13 +82,13 @@ class PFedMoAP(FrozenImages):
         return {"own text": trained["text"]}
 
     def before_training(self, encoder: Encoder, constants: Named) -> Named:
-        """The experts' class features do not change while the client trains."""
+        """Compute the experts' class features, which do not change during training."""
         if EXPERTS not in constants:
             return constants
         return {**constants, EXPERTS_CLASSES: _of_experts(encoder, constants[EXPERTS])}
 
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
-        """T_L(c) first, then each expert's, (E, C, d)."""
+        """Return the class features T_L of the client, then those of each expert, (E, C, d)."""
         local = encoder.class_features(named["text"])[None]
         if EXPERTS not in named:
             return local
@@ -96,7 +96,7 @@ class PFedMoAP(FrozenImages):
         return torch.cat([local, _of_experts(encoder, named[EXPERTS]) if known is None else known])
 
     def logits(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        """z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_L(c)>; without experts, z_c = s <f, T_L(c)>."""
+        """Return z_c = s <Pool f, T_MoE(c)> + lambda s <f, T_L(c)>; without experts, z_c = s <f, T_L(c)>."""
         local = encoder.logits(images, classes[0])
         if len(classes) == 1:
             return local
@@ -116,14 +116,18 @@ def gate_name(part: str) -> str:
 
 
 def stride(width: int) -> int:
-    """Every so-manieth coordinate of a feature is what the gate sees (the authors' "pooling")."""
+    """Return the step between the coordinates of a feature that the gate receives (the authors' "pooling")."""
     return max(width // POOLED, 1)
 
 
 def mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Tensor]], heads: int) -> Tensor:
-    """<f, T_MoE(c)>, (B, C): each class is what the image makes of the E experts' features of it.
+    """Return <f, T_MoE(c)>, (B, C), where T_MoE is an attention of the image over the E experts' class features.
 
-    images is (B, p), classes (E, C, p); gate holds weight and bias of the four maps.
+    Args:
+        images: (B, p).
+        classes: (E, C, p).
+        gate: Weight and bias of the four linear maps.
+        heads: Number of attention heads.
     """
     query, key, value = (
         F.linear(features, *gate[part]).unflatten(-1, (heads, -1))
@@ -132,8 +136,3 @@ def mixture(images: Tensor, classes: Tensor, gate: Mapping[str, tuple[Tensor, Te
     attention = (SHARPNESS * torch.einsum("bhp,echp->bche", query, key)).softmax(-1)
     mixed = torch.einsum("bche,echp->bchp", attention, value).flatten(-2)
     return torch.einsum("bp,bcp->bc", images, F.linear(mixed, *gate["output"]))
-
-
-def pfedmoap(config: RunConfig) -> PFedMoAP:
-    """A shared text prompt, mixed with those of the nearest clients by a personal gate (pFedMoAP)."""
-    return PFedMoAP(config)

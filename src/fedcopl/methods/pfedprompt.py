@@ -1,7 +1,7 @@
-"""pFedPrompt (Guo et al., WWW 2023): a shared text prompt, and attention over what each client has seen.
+"""pFedPrompt (Guo et al., WWW 2023): a shared text prompt, and attention over each client's own images.
 
 There is no published code. This is a reconstruction: Tip-Adapter's kernel over the client's own pseudo-labelled images,
-or, for readers who take its "spatial visual features" to the letter, CALIP's attention between patches and classes.
+or, taking its "spatial visual features" literally, CALIP's attention between patches and classes.
 """
 
 from collections.abc import Callable
@@ -27,25 +27,25 @@ class PFedPromptOptions(Section):
     """Settings of pFedPrompt; the constants are Tip-Adapter's usual ones, and CALIP's."""
 
     attention: Literal["memory", "spatial"] = "memory"
-    """over the client's own remembered images, or between the patches of an image and the classes"""
+    """over the client's stored images, or between the patches of an image and the classes"""
     memory_weight: float = Field(1.0, ge=0)
-    """alpha: how much the memory counts; 0 is PromptFL"""
+    """alpha: weight of the memory; 0 is PromptFL"""
     sharpness: float = Field(5.5, gt=0)
     """beta of the kernel exp(-beta (1 - cosine)); for `softmax` the inverse temperature"""
     kernel: Literal["exp", "softmax"] = "exp"
-    """how near images count"""
+    """of the similarity to stored images"""
     memory_per_class: int = Field(16, ge=1)
-    """images remembered of each class, the surest"""
+    """images stored of each class, the most confident"""
     memory_in_training: bool = False
-    """let the memory speak while the prompt is trained too, an image's own key left out"""
+    """use the memory in training too, without an image's own key"""
     text_weight: float = Field(1.0, ge=0)
-    """for `spatial`: b2, how much classes made of patches count"""
+    """for `spatial`: b2, weight of classes attended by patches"""
     image_weight: float = Field(0.05, ge=0)
-    """for `spatial`: b3, how much images made of classes count"""
+    """for `spatial`: b3, weight of images attended by classes"""
 
 
 class PFedPrompt(FrozenImages):
-    """The text prompt is a consensus, so it trains on text logits alone; the memory speaks when labels are made."""
+    """Averages the text prompt, trained on text logits; labelling and evaluation add a memory of images."""
 
     title = "pFedPrompt"
     Options = PFedPromptOptions
@@ -56,7 +56,7 @@ class PFedPrompt(FrozenImages):
 
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         memory = build_memory(in_double(frozen()), selection, classes, self.options.memory_per_class)
-        # Numbers of images are exact in float32 up to sixteen million, and everything a client keeps is of one kind.
+        # Image numbers are exact in float32 up to 16 million; all arrays of a client have one type.
         return {name: part.astype(np.float32) for name, part in zip((KEYS, VALUES, IMAGES), memory, strict=True)}
 
     def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
@@ -69,7 +69,7 @@ class PFedPrompt(FrozenImages):
         return fit(self._with_memory(logits, images, named, batch.index) if self.options.memory_in_training else logits)
 
     def _with_memory(self, logits: Tensor, images: Tensor, named: Named, own: NDArray[np.int64] | None) -> Tensor:
-        """alpha phi(A) L added; `own` numbers the images when they are the client's, whose own keys say nothing."""
+        """Add alpha phi(A) L to the logits; `own` are the client's own images, whose keys are left out."""
         weight: float = self.options.memory_weight
         if weight == 0 or KEYS not in named:
             return logits
@@ -80,7 +80,7 @@ class PFedPrompt(FrozenImages):
 
 
 class SpatialPFedPrompt(FrozenImages):
-    """The same consensus; patches and classes attend to each other, without anything trained or remembered."""
+    """Averages the text prompt; labelling and evaluation add attention between patches and classes."""
 
     title = "pFedPrompt"
     Options = PFedPromptOptions
@@ -89,7 +89,7 @@ class SpatialPFedPrompt(FrozenImages):
         return ("text",)
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:
-        """f(x) first, then the patches, (B, 1 + M, d)."""
+        """Return f(x) and the features of the patches, (B, 1 + M, d)."""
         return torch.cat([encoder.image_features(tokens)[:, None], encoder.patch_features(tokens)], dim=1)
 
     def plain_images(self, frozen: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A method on a frozen CLIP, and images as it reads them: what is frozen is computed once."""
+"""A method on a frozen CLIP, and its features of images; parts that do not change are computed once."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,15 +14,15 @@ from ..clip.image_tokens import ENCODE_BATCH, ClientImages
 from ..federation.learner import Prompts as Prompts
 from .base import Method, Named
 
-CLASS_SIDES = 128 * 2**20  # bytes of class sides that are kept: all clients' of a small model, 64 of a large one
+CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
 
 
 class Declared(Mapping[str, Tensor]):
-    """The arrays that one side of a method declares, and no others: what is computed from them is kept by their values.
+    """The arrays that a method declares for one side, and no others, because results are cached by their values.
 
     Raises:
-        LookupError: for any other name; also for `in` and `get`, which would answer as if the array were not there.
+        LookupError: Another name is used, also with `in` and `get`, which would behave as if the array did not exist.
     """
 
     def __init__(self, named: Named, method: Method, side: str):
@@ -32,7 +32,7 @@ class Declared(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise LookupError(
-                f"{self._side} does not name {name!r}: add it, or results would be of an earlier {name!r}"
+                f"{self._side} does not declare {name!r}: add it, or cached results of another {name!r} would be used"
             )
         return self._named[name]
 
@@ -44,43 +44,37 @@ class Declared(Mapping[str, Tensor]):
 
 
 class PromptedModel:
-    """A method on a frozen CLIP: what all clients of a process share. It remembers what it was asked last."""
+    """A method on a frozen CLIP, shared by all clients of a process, with a cache of class features."""
 
     def __init__(self, method: Method, encoder: Encoder):
         self.method, self.encoder = method, encoder
-        self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class sides, those used last at the end
-        self._bytes = 0  # of all that is kept
+        self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class features, least recently used first
+        self._bytes = 0  # of the cache
 
     def named(self, prompts: Prompts) -> dict[str, Tensor]:
+        """Return arrays as tensors on the device."""
         return {name: self.encoder.tensor(value) for name, value in prompts.items()}
 
+    @torch.inference_mode()
     def classes(self, prompts: Prompts) -> Tensor:
-        """The class side without gradient; those of the last clients are kept, which are asked for again."""
+        """Return the class features without gradient, from the cache if possible."""
         key = key_of(prompts, self.method.of_classes)
         if key not in self._kept:
-            self._keep(key, self._classes_of(key))
+            declared = {name: prompts[name] for name, _, _ in key}
+            self._kept[key] = self.classes_of(self.named(declared))
+            self._bytes += _size(key, self._kept[key])
+            while self._bytes > CLASS_SIDES and len(self._kept) > 1:
+                self._bytes -= _size(*self._kept.popitem(last=False))
         self._kept.move_to_end(key)
         return self._kept[key]
 
     def images(self, frozen: Tensor, named: Named) -> Tensor:
-        """The image side of a batch, from the arrays that the method declares for it."""
+        """Return the image features of a batch, from the arrays that the method declares for them."""
         return self.method.images(self.encoder, frozen, Declared(named, self.method, "of_images"))
 
     def classes_of(self, named: Named) -> Tensor:
-        """The class side, with gradient, from the arrays that the method declares for it."""
+        """Return the class features with gradient, from the arrays that the method declares for them."""
         return self.method.classes(self.encoder, Declared(named, self.method, "of_classes"))
-
-    def _keep(self, key: Key, classes: Tensor) -> None:
-        self._kept[key], self._bytes = classes, self._bytes + _size(key, classes)
-        while self._bytes > CLASS_SIDES and len(self._kept) > 1:
-            self._bytes -= _size(*self._kept.popitem(last=False))
-
-    @torch.inference_mode()
-    def _classes_of(self, key: Key) -> Tensor:
-        return self.classes_of(self._arrays(key))
-
-    def _arrays(self, key: Key) -> Named:
-        return self.named({name: np.frombuffer(data, np.float32).reshape(shape) for name, data, shape in key})
 
 
 def _size(key: Key, classes: Tensor) -> int:
@@ -88,38 +82,38 @@ def _size(key: Key, classes: Tensor) -> int:
 
 
 def key_of(prompts: Prompts, names: Sequence[str]) -> Key:
-    """What certain arrays say, as something to look up by."""
+    """Return a cache key from the values of some arrays."""
     return tuple((name, prompts[name].tobytes(), prompts[name].shape) for name in names if name in prompts)
 
 
 class ImageSide:
-    """Some images as a method reads them. What no training changes is computed once and kept."""
+    """The features of some images by a method; parts that training does not change are computed once."""
 
     def __init__(self, model: PromptedModel, images: ClientImages):
         self._model, self._images = model, images
-        self._seen: tuple[Key, list[Tensor]] | None = None  # the image side under the last prompts
-        self._plain: list[Tensor] | None = None  # and without any
+        self._last: tuple[Key, list[Tensor]] | None = None  # the image features by the last arrays
+        self._plain: list[Tensor] | None = None  # those of zero-shot CLIP
 
     def __len__(self) -> int:
         return len(self._images)
 
     def part(self, rows: NDArray[np.int64]) -> "ImageSide":
-        """Some of these images, which keep what is computed of them for themselves."""
+        """Return the features of some of these images, with caches of their own."""
         return ImageSide(self._model, self._images.part(rows))
 
     def at_home(self, prompts: Prompts) -> Prompts:
-        """A client's model as it labels and is measured."""
+        """Return the arrays for labelling and evaluation."""
         return self._model.method.at_home(prompts)
 
     def frozen(self, index: NDArray[np.int64]) -> Tensor:
-        """The frozen part of some images, on the device."""
+        """Return the frozen part of some images, on the device."""
         if self._kept is not None:
             return self._kept[torch.from_numpy(index)]
         return self._frozen(self._images.tokens(index))
 
     @cached_property
     def _kept(self) -> Tensor | None:
-        """The frozen part of all images, where it is worth keeping and there is memory for it."""
+        """The frozen part of all images; None if the method does not keep it, or there is not enough memory."""
         if not self._model.method.keeps_images or not len(self):
             return None
         parts: list[Tensor] = []
@@ -138,7 +132,7 @@ class ImageSide:
         return torch.cat([method.frozen(encoder, chunk) for chunk in encoder.chunks(tokens)])
 
     def all_frozen(self) -> Tensor:
-        """The frozen part of all images."""
+        """Return the frozen part of all images."""
         return torch.cat(list(self._frozen_batches())) if self._kept is None else self._kept
 
     def _frozen_batches(self) -> Iterator[Tensor]:
@@ -148,21 +142,20 @@ class ImageSide:
 
     @torch.inference_mode()
     def features(self, prompts: Prompts) -> list[Tensor]:
-        """The image side of all images, in batches; computed anew only when what it depends on has changed."""
+        """Return the features of all images in batches, computed again only if the declared arrays have changed."""
         key = key_of(prompts, self._model.method.of_images)
-        if self._seen is None or self._seen[0] != key:
-            named = self._model.named(prompts)
-            chunks = (chunk for frozen in self._frozen_batches() for chunk in self._chunks(frozen))
-            self._seen = key, [self._model.images(chunk, named) for chunk in chunks]
-        return self._seen[1]
-
-    def _chunks(self, frozen: Tensor) -> Sequence[Tensor]:
-        """The parts in which a batch is encoded; features that need no tower any more stay in one piece."""
-        return (frozen,) if self._model.method.keeps_images else self._model.encoder.chunks(frozen)
+        if self._last is None or self._last[0] != key:
+            named, keeps = self._model.named(prompts), self._model.method.keeps_images
+            parts: list[Tensor] = []
+            for frozen in self._frozen_batches():
+                chunks = (frozen,) if keeps else self._model.encoder.chunks(frozen)  # kept features need no tower
+                parts += [self._model.images(chunk, named) for chunk in chunks]
+            self._last = key, parts
+        return self._last[1]
 
     @torch.inference_mode()
     def logits(self, prompts: Prompts) -> Tensor:
-        """z of all images, (n, C), on the CPU."""
+        """Return the logits of all images, (n, C), on the CPU."""
         method, encoder = self._model.method, self._model.encoder
         if not len(self):
             return torch.empty(0, encoder.classes)
@@ -172,7 +165,7 @@ class ImageSide:
 
     @torch.inference_mode()
     def zero_shot_logits(self) -> Tensor:
-        """Plain CLIP with the hand-written sentences, whatever the method; on the CPU."""
+        """Return the logits of zero-shot CLIP, (n, C), on the CPU."""
         encoder = self._model.encoder
         if not len(self):
             return torch.empty(0, encoder.classes)
@@ -181,7 +174,7 @@ class ImageSide:
 
     @torch.inference_mode()
     def plain_features(self) -> list[Tensor]:
-        """The image side of plain CLIP, in batches; kept, as no training changes it and it is small."""
+        """Return the image features of zero-shot CLIP in batches, computed once."""
         if self._plain is None:
             method, encoder = self._model.method, self._model.encoder
             kept = None if self._kept is None else method.plain_images(self._kept)
@@ -192,11 +185,11 @@ class ImageSide:
         return self._plain
 
     def plain_rows(self) -> NDArray[np.float64]:
-        """The same in one array, (n, d), for the algorithm, which computes in float64."""
+        """Return the image features of zero-shot CLIP as one float64 array, (n, d)."""
         if not len(self):
             return np.zeros((0, self._model.encoder.clip.feature_size))
         return torch.cat(self.plain_features()).cpu().double().numpy()
 
     def forget(self) -> None:
-        """Drop what is only of use until the next training."""
-        self._seen = None
+        """Drop the features by the last arrays, which training makes obsolete."""
+        self._last = None

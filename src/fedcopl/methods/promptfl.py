@@ -16,7 +16,7 @@ class PromptFLOptions(Section):
     """Settings of PromptFL."""
 
     modality: Literal["text", "dual"] = "text"
-    """`text` is what PromptFL is; `dual` trains and averages visual prompts as well"""
+    """`text` as in PromptFL; `dual` also trains and averages visual prompts"""
 
 
 class PromptProxOptions(PromptFLOptions):
@@ -27,7 +27,7 @@ class PromptProxOptions(PromptFLOptions):
 
 
 class FrozenImages(Method):
-    """A method whose image side no training changes: features are computed once per run."""
+    """A method that does not train image features: they are computed once per run."""
 
     keeps_images = True
     of_images = ()
@@ -66,7 +66,7 @@ class DualPromptFL(Method):
 
 
 class Proximal(Method):
-    """Adds (mu / 2) |theta - theta^r|^2 to the loss; its gradient is mu (theta - theta^r)."""
+    """Adds the proximal term (mu / 2) |theta - theta^r|^2 to the loss."""
 
     title = "PromptProx"
     Options = PromptProxOptions
@@ -83,7 +83,7 @@ class PromptProx(Proximal, PromptFL):
 
 
 class DualPromptProx(Proximal, DualPromptFL):
-    """The same with both prompts."""
+    """PromptProx with both prompts."""
 
 
 def promptfl(config: RunConfig) -> Method:

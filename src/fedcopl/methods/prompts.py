@@ -1,4 +1,4 @@
-"""The trainable part: deep visual prompts and a text context shared by all classes, and where they start."""
+"""Shapes and initial values of deep visual prompts and of a text context shared by all classes."""
 
 from collections.abc import Mapping
 
@@ -15,40 +15,40 @@ Shape = tuple[int, ...]
 
 
 def visual_shape(clip: Clip, model: Model) -> Shape:
-    """P^v: (blocks, vectors, vision width), all from the backbone."""
+    """Return the shape of P^v: (blocks, vectors, vision width)."""
     return _levels(clip, model), model.visual_prompts, clip.vision.prompt_width
 
 
 def text_shape(clip: Clip, model: Model) -> Shape:
-    """P^t: (vectors, text width)."""
+    """Return the shape of P^t: (vectors, text width)."""
     return model.text_prompts, clip.text.shape.width
 
 
 def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
-    """Where every client of a run begins, by the setting `train.init`. No image of anybody plays a part."""
-    loud = initial_prompts(shapes, config.train.init_std, config.seed)
+    """Return the initial arrays of all clients, by the setting `train.init`; they do not depend on images."""
+    random = initial_prompts(shapes, config.train.init_std, config.seed)
     if config.train.init == "random":
-        return loud
-    return {name: _quiet(name, clip, config, prompt) for name, prompt in loud.items()}
+        return random
+    return {name: _neutral(name, clip, config, prompt) for name, prompt in random.items()}
 
 
-def _quiet(name: str, clip: Clip, config: RunConfig, loud: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What kind of prompt it is says the last word of its name; what is none has small random values."""
+def _neutral(name: str, clip: Clip, config: RunConfig, random: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a neutral prompt of the kind in the last word of its name; other arrays keep random values."""
     match name.split()[-1]:
         case "visual":
-            return neutral_visual(clip, loud)
+            return neutral_visual(clip, random)
         case "text":
-            return words_over_and_over(clip, config.model.template, loud.shape)
-    return loud
+            return words_over_and_over(clip, config.model.template, random.shape)
+    return random
 
 
-def neutral_visual(clip: Clip, loud: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A blank image's patches, or nearly their mean, or even random prompts, by what this tower minds least."""
-    return most_neutral(clip, (*blank_image(clip, loud.shape), loud)) if loud.size else loud
+def neutral_visual(clip: Clip, random: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the patches of a blank image, their mean, or random prompts: whatever changes features least."""
+    return most_neutral(clip, (*blank_image(clip, random.shape), random)) if random.size else random
 
 
 def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[str, NDArray[np.float32]]:
-    """N(0, std^2), each prompt from its own stream: the same at every client of a run."""
+    """Return values from N(0, std^2), each array from its own random stream."""
     return {
         name: stream(seed, f"initial {name} prompt").normal(0, std, shape).astype(np.float32)
         for name, shape in shapes.items()
@@ -56,7 +56,7 @@ def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[
 
 
 def _levels(clip: Clip, model: Model) -> int:
-    """How many blocks get a prompt, counted from the first."""
+    """Return the number of blocks with prompts, counted from the first."""
     if model.visual_depth == "all":
         return clip.vision.prompt_levels
     if model.visual_depth == "all-but-last":

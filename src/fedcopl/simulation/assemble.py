@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +42,7 @@ from ..run.progress_reporter import ProgressReporter
 from ..run.record import ClientRecord, Outcome
 from .audit import Audit
 from .evaluator import Evaluator
-from .worker_pool import WorkerPool
+from .worker_pool import WorkerContext, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -133,16 +132,7 @@ class Simulation:
             )
 
 
-class HasLearners(Protocol):
-    """The part of a worker's context that has the clients' learners."""
-
-    @property
-    def learners(self) -> Mapping[str, ClipLearner]:
-        """The learners by client."""
-        ...
-
-
-def _movement(context: HasLearners, client: str, prompts: Prompts) -> Movement | None:
+def _movement(context: WorkerContext, client: str, prompts: Prompts) -> Movement | None:
     return movement(context.learners[client].side, prompts)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from ..errors import FedCoPLError
 from ..federation.learner import Prompts
 from ..federation.prior_estimation import PriorState
 from ..methods.learner import ClipTestSet, score_everywhere
-from .worker_pool import Job, WorkerFailed, WorkerPool
+from .worker_pool import Job, WorkerContext, WorkerFailed, WorkerPool
 
 Predictions = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The predicted and the true class of each image."""
@@ -47,21 +47,14 @@ class Evaluator:
             raise FedCoPLError(f"evaluating the model of {failed}") from failed
 
 
-class HasTestSets(Protocol):
-    """The part of a worker's context that evaluation needs."""
-
-    @property
-    def test_sets(self) -> Mapping[str, ClipTestSet]:
-        """The clients' test sets."""
-        ...
-
-
-def _predict(context: HasTestSets, client: str, prompts: Prompts | None, prior: PriorState) -> Predictions:
+def _predict(
+    context: Evaluator | WorkerContext, client: str, prompts: Prompts | None, prior: PriorState
+) -> Predictions:
     return context.test_sets[client].predictions(prompts, prior)
 
 
 def _score(
-    context: HasTestSets, _: str, clients: Sequence[str], models: Sequence[Prompts], prior: PriorState
+    context: Evaluator | WorkerContext, _: str, clients: Sequence[str], models: Sequence[Prompts], prior: PriorState
 ) -> list[Score]:
     return score_everywhere([context.test_sets[client] for client in clients], models, prior)
 

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
 
 from ..errors import ClientFailed
 from ..federation.client import Client, ReplyAndState
@@ -11,7 +10,7 @@ from ..federation.client_state import ClientState
 from ..messages import Estimate, KeyRequest, Reply, Request, Train
 from ..run.progress_reporter import ProgressReporter, SilentReporter
 from ..run.pseudo_labels import write_labels
-from .worker_pool import WorkerFailed, WorkerPool
+from .worker_pool import WorkerContext, WorkerFailed, WorkerPool
 
 
 class LocalTransport:
@@ -92,16 +91,7 @@ class LocalTransport:
             self._progress.answered(client, request)
 
 
-class HasClients(Protocol):
-    """The part of a worker's context that serves requests."""
-
-    @property
-    def clients(self) -> Mapping[str, Client]:
-        """All clients by name."""
-        ...
-
-
-def _serve(context: HasClients, client: str, request: Request, state: ClientState) -> ReplyAndState:
+def _serve(context: WorkerContext, client: str, request: Request, state: ClientState) -> ReplyAndState:
     return context.clients[client].handle(request, state)
 
 

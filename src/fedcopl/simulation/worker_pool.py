@@ -18,6 +18,8 @@ from typing import Any, Literal, cast
 
 from ..data.parallel import workers as cores
 from ..errors import ConfigError, FedCoPLError
+from ..federation.client import Client
+from ..methods.learner import ClipLearner, ClipTestSet
 
 WorkerCount = int | Literal["auto"]
 WORKERS_VARIABLE = "FEDCOPL_WORKERS"  # environment variable: what `auto` means on this machine
@@ -66,6 +68,15 @@ def worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_lim
     if text != "auto" and not (text.isdecimal() and int(text)):
         raise ConfigError(f"{WORKERS_VARIABLE}: should be auto or a number of workers, not {text!r}")
     return max(1, min(jobs, min(cores(), memory_limit) if text == "auto" else int(text)))
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """The parts of a simulation that every worker has in memory, by client."""
+
+    clients: Mapping[str, Client]
+    test_sets: Mapping[str, ClipTestSet]
+    learners: Mapping[str, ClipLearner]
 
 
 @dataclass(eq=False)

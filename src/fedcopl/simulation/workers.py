@@ -1,8 +1,7 @@
 """The worker processes of a simulation, one per core unless set otherwise: the same bits as in one process."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ..clip.device import threads_of_arithmetic
 from ..clip.frozen_clip import Clip
@@ -10,21 +9,10 @@ from ..clip.tower_work import words_of
 from ..config import RunConfig
 from ..data.parallel import free_memory
 from ..errors import ConfigError
-from ..federation.client import Client
 from ..methods import choose_method
-from ..methods.learner import ClipLearner, ClipTestSet
 from ..run.cost_model import RunSize, working_memory
 from .assemble import Simulation
-from .worker_pool import WorkerCount, WorkerPool, can_fork, worker_count
-
-
-@dataclass(frozen=True)
-class WorkerContext:
-    """What every worker has in memory."""
-
-    clients: Mapping[str, Client]
-    test_sets: Mapping[str, ClipTestSet]
-    learners: Mapping[str, ClipLearner]
+from .worker_pool import WorkerContext, WorkerCount, WorkerPool, can_fork, worker_count
 
 
 @contextmanager
