@@ -117,10 +117,10 @@ def test_one_that_was_stopped_before_its_first_round_needs_the_previous_folder_a
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        (["method=promptfl"], "was a run with method=fedcopl, and this one has method=promptfl"),
-        (["method=zeroshot"], "method=zeroshot trains nothing"),
+        (["method=promptfl"], "is a run with method=fedcopl, and this run has method=promptfl"),
+        (["method=zeroshot"], "method=zeroshot does not train"),
         (["aggregate=text"], "averaged visual, and this run averages text"),
-        (["text_prompts=4"], "its prompt 'text' is of shape"),
+        (["text_prompts=4"], "its prompt 'text' has the shape"),
     ],
 )
 def test_another_kind_of_run_is_refused(nine_classes, tmp_path, pairs, words):
@@ -134,7 +134,7 @@ def test_another_model_is_refused(nine_classes, tmp_path):
     as_it_was = results.read_text()
     results.write_text(as_it_was.replace('"backbone": "glyph-clip ', '"backbone": "glyph-clip 00'))
     with pytest.raises(
-        ConfigError, match=r"was made with the model glyph-clip 00[0-9a-f]*, and this run has glyph-clip"
+        ConfigError, match=r"was trained on the model glyph-clip 00[0-9a-f]*, and this run has glyph-clip"
     ):
         simulate(config_of(), tmp_path / "no", dataset=DIGITS, previous_run=nine_classes)
     results.write_text(as_it_was)
