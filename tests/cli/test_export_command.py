@@ -83,7 +83,7 @@ def test_the_class_prior_of_its_predictions(run, tmp_path):
     own = Classifier.load(tmp_path / "site", device="cpu")
     assert not np.allclose(own.prior.class_prior, shared.class_prior)
     card = " ".join((tmp_path / "site" / "README.md").read_text().split())
-    assert "found without a label, on the images of its site" in card and "the site's own mix" not in card
+    assert "estimated without labels at its site" in card and "with the class prior of its site" not in card
 
 
 def test_what_is_missing_is_said_before_the_work(tmp_path, monkeypatch):
