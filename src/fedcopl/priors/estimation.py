@@ -140,6 +140,9 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
         images, mean, square = float(predicted.sum()), np.zeros(width), np.zeros((width, width))
     as_predicted = _floored(predicted / predicted.sum())
     priors = [uniform(classes), as_predicted] if known is None else [known]
+    if known is None and settings.label_shift and not settings.prototypes:
+        halfway = np.sqrt(as_predicted)  # geometric mean of both: for where nothing tells a tail from a bias
+        priors.append(halfway / halfway.sum())
     models = [PosteriorModel(prior, -np.log(as_predicted)) for prior in priors]
     for _ in range(BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)
@@ -190,13 +193,15 @@ def _choose_parts(
     evidence, *found = yield (shift, *agree)
     evidence = evidence / images
     agreement = found[0].reshape(len(models), -1) / images if found else np.zeros((len(models), 1))
-    total = agreement[:, -1] + evidence.max(axis=1)
+    total = (agreement[:, -1] + evidence.max(axis=1))[:2]
     chosen = int(np.flatnonzero(total >= total.max() - CLEAR)[0])  # uniform unless it is clearly worse
     step = 0
     while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR:
         step += 1
     best = int(evidence[chosen].argmax())
     strength = STRENGTHS[best] if evidence[chosen, best] >= CLEAR else math.inf
+    if math.isinf(strength) and not prototypes and len(models) == 3:
+        chosen = 2
     return replace(models[chosen], strength=strength, feature_scale=FEATURE_SCALES[step] if tried else 0.0)
 
 
