@@ -1,6 +1,6 @@
 """Draw docs/images/method.svg: sites, server, what crosses the network and what never does.
 
-    .venv/bin/python tools/method_picture.py
+.venv/bin/python tools/method_picture.py
 """
 
 from pathlib import Path

@@ -144,7 +144,13 @@ def test_the_rows_are_those_of_version_0_1(old_store, tmp_path, table):
     before, now = ({row[:-1]: row[-1] for row in message(one, f"SELECT * FROM {table}")} for one in (old_store, again))
     assert before.items() <= now.items()
     new = {row[-1] for row in now.keys() - before.keys()}
-    assert new <= {"bytes_down", "examples", "participants", "kept_old_prompt"}  # what 0.1 did not write of a round
+    assert new <= {
+        "bytes_down",
+        "examples",
+        "participants",
+        "kept_old_prompt",
+        "converged",
+    }  # what 0.1 did not write of a round
 
 
 def test_old_and_new_runs_stand_in_one_store(old_store):

@@ -102,7 +102,11 @@ class LineReporter:
     def round_done(self, record: RoundRecord) -> None:
         done = record.number
         each = (time.monotonic() - self._began) / (done - self._done_before)
-        left = f", about {in_time(each * (self._rounds - done))} left" if done < self._rounds else ""
+        left = (
+            f", about {in_time(each * (self._rounds - done))} left"
+            if done < self._rounds and not record.converged
+            else ""
+        )
         self._line(round_line(record, self._rounds) + left)
 
     def _line(self, text: str) -> None:
@@ -195,6 +199,8 @@ def round_line(record: RoundRecord, rounds: int) -> str:
     if record.kept_old_prompt:
         parts.append("nothing to average: the old prompts stay")
     parts += rollback_text(record)
+    if record.converged:
+        parts.append("training stops: no more gain on held-out images (train.patience)")
     parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
     parts += [f"{who}: {what}" for who, what in site_text(record)]
     return ", ".join(parts)

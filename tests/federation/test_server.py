@@ -16,7 +16,16 @@ from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientReplied
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.server import labelling, look_first, participants, run, run_round, validate_reply
+from fedcopl.federation.server import (
+    has_converged,
+    labelling,
+    look_first,
+    participants,
+    run,
+    run_round,
+    stale_rounds,
+    validate_reply,
+)
 from fedcopl.federation.transport import Labelling
 from fedcopl.messages import (
     Estimate,
@@ -29,7 +38,7 @@ from fedcopl.messages import (
     Trained,
     payload_bytes,
 )
-from fedcopl.privacy.masked_layout import LARGEST_PROMPT
+from fedcopl.privacy.masked_layout import LARGEST_PROMPT, Checks
 from fedcopl.simulation.local_transport import LocalTransport
 
 
@@ -457,3 +466,25 @@ def test_an_average_that_harms_all_together_is_taken_back():
     after, report = run_round(config, federation, after)
     assert not report.average_undone
     assert (after.shared["visual"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "images", "had", "came", "after"),
+    [
+        (0, 0, 0.0, 0.0, 0),  # nothing to compare: the first round
+        (1, 0, 0.0, 0.0, 1),
+        (0, 100, 50.0, 49.95, 1),  # 0.0005 nats per image
+        (1, 100, 50.0, 50.5, 2),  # worse
+        (1, 100, 50.0, 49.8, 0),  # 0.002 nats per image
+    ],
+)
+def test_rounds_without_gain_on_held_out_images_are_counted(before, images, had, came, after):
+    assert stale_rounds(before, Checks(images, had, came)) == after
+
+
+def test_training_stops_only_with_priors_and_patience():
+    with_priors = RunConfig.from_mapping({"train": {"patience": 2}}, "test")
+    assert [has_converged(with_priors, stale) for stale in (0, 1, 2, 3)] == [False, False, True, True]
+    assert not has_converged(RunConfig.from_mapping({"train": {"patience": 0}}, "test"), 5)
+    without = {"priors": {"logit_bias": False, "label_shift": False, "prototypes": False}}
+    assert not has_converged(RunConfig.from_mapping(without, "test"), 5)

@@ -154,10 +154,10 @@ def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], out: Path) -> N
     splits = [split for split in SPLITS if any(split in row for row in found.values())]
     figure, axes = pyplot.subplots(len(found), 1, figsize=(8, 1.3 * len(found) + 0.8), sharex=True, squeeze=False)
     for axis, (name, rows) in zip(axes[:, 0], found.items(), strict=True):
-        places = [number for number, split in enumerate(splits) if split in rows]
+        positions = [number for number, split in enumerate(splits) if split in rows]
         for shift, column, colour in ((-0.2, "logit bias", "#9aa5b1"), (0.2, "all", "#2b6cb0")):
-            gains = [rows[splits[place]][column] - rows[splits[place]]["zero-shot"] for place in places]
-            axis.bar([place + shift for place in places], gains, 0.38, color=colour, label=column)
+            gains = [rows[splits[position]][column] - rows[splits[position]]["zero-shot"] for position in positions]
+            axis.bar([position + shift for position in positions], gains, 0.38, color=colour, label=column)
         axis.axhline(0, color="#333", linewidth=0.8)
         axis.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
         axis.spines[["top", "right"]].set_visible(False)
@@ -189,7 +189,7 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         assert part.labels is not None
         index = stream(0, f"study images {name}").permutation(len(part))[:images]
-        cut = np.stack([encoder.clip.preprocess.cut(part.images[int(place)]) for place in index])
+        cut = np.stack([encoder.clip.preprocess.cut(part.images[int(position)]) for position in index])
         store = TokenStore(encoder.clip, cut)
         arrays[name] = np.concatenate(
             [

@@ -18,7 +18,7 @@ from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Se
 from ..priors.estimation import Estimation
 from ..priors.posterior import PosteriorModel
 from ..privacy import require_cryptography
-from ..privacy.masked_layout import TrainingSum, Values
+from ..privacy.masked_layout import Checks, TrainingSum, Values
 from ..rng import stream
 from .aggregation import PlainAggregator, SecureAggregator, Totals
 from .claims import Claims
@@ -50,8 +50,10 @@ class ServerState:
     claims: Mapping[str, Claims] = field(default_factory=dict)  # what each client has said of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     class_prior: FloatArray | None = None  # over all clients, where the study knows it
+    stale: int = 0  # rounds in a row whose average did not gain on the clients' held-out images
 
 
+MIN_GAIN = 0.001  # nats per held-out image: an average that gains less does not count as progress
 MAX_ESTIMATIONS = 3  # of the priors in one round, each without the clients that were lost in the one before
 AfterRound = Callable[[ServerState, RoundReport], None]
 
@@ -100,7 +102,7 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
 
 def run(config: RunConfig, federation: Clients, state: ServerState, after_round: AfterRound) -> ServerState:
     """Run the rounds that are left, and return the last state."""
-    while state.round < config.rounds:
+    while state.round < config.rounds and not has_converged(config, state.stale):
         state, report = run_round(config, federation, state)
         after_round(state, report)
     return state
@@ -117,12 +119,17 @@ def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tup
             model, totals = estimate_priors(config, server, sums, state)
         members = refresh(config, server, sums, state)
     shared, good = train(config, server, sums, state, members)
-    if is_evaluated(config, state.round):
-        report.scores = evaluate(server, state.round, shared)
+    stale = stale_rounds(state.stale, report.checks)
+    report.converged = has_converged(config, stale)
+    if report.converged or is_evaluated(config, state.round):
+        number = (
+            config.rounds - 1 if report.converged else state.round
+        )  # clients check their model after the last round
+        report.scores = evaluate(server, number, shared)
     report.missed_refresh = tuple(client for client in server.seen if client not in members)
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
-    after = replace(after, claims=claims, seen=server.seen)
+    after = replace(after, claims=claims, seen=server.seen, stale=stale)
     return replace(after, left_out=left_out, good=good, prior_model=model, prior_totals=totals), report
 
 
@@ -242,6 +249,21 @@ def has_harmed(trained: TrainingSum) -> bool:
     checks = trained.checks
     had, came = (Evidence(checks.images, loss) for loss in (checks.loss_had, checks.loss_came))
     return is_less_confident(had, came)
+
+
+def stale_rounds(before: int, checks: Checks) -> int:
+    """Return how many rounds in a row, up to this one, had an average that hardly gained on the held-out images.
+
+    A round without held-out images to compare, as the first, changes nothing.
+    """
+    if not checks.images:
+        return before
+    return before + 1 if checks.loss_had - checks.loss_came < MIN_GAIN * checks.images else 0
+
+
+def has_converged(config: RunConfig, stale: int) -> bool:
+    """Return whether training stops: only with priors, whose calibrated holdout tells further training from none."""
+    return config.adapts and 0 < config.train.patience <= stale
 
 
 def experts(state: ServerState, client: str) -> tuple[Shared, ...]:

@@ -136,6 +136,7 @@ class RoundReport:
     loss: float = float("nan")
     checks: Checks = NO_CHECKS  # what the clients' guards found
     average_undone: bool = False  # the average that this round began with harmed: the one before is back
+    converged: bool = False  # training stops after this round: it no longer gains on the held-out images
     kept_old_prompt: bool = (
         False  # nobody had anything to train on, or the masks of a secure aggregation did not come off
     )

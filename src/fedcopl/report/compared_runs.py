@@ -158,13 +158,15 @@ def grouped(runs: Sequence[ComparedRun]) -> list[RunGroup]:
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
     settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in APART}
-    return settings, run.outcome.classes, len(run.outcome.rounds)
+    done = len(run.outcome.rounds)
+    return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
 
 
 def _group(label: str, runs: Sequence[ComparedRun]) -> RunGroup:
     outcome = runs[0].outcome
-    done, planned = len(outcome.rounds), outcome.setting("rounds")
-    return RunGroup(label, runs, by_full_name(outcome.settings), planned if isinstance(planned, int) else done, done)
+    planned = outcome.planned_rounds
+    done = planned if outcome.is_complete else len(outcome.rounds)
+    return RunGroup(label, runs, by_full_name(outcome.settings), planned, done)
 
 
 def labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:

@@ -119,8 +119,7 @@ def section_titles(how: LabelStory) -> dict[str, str]:
 
 def unfinished(outcome: Outcome) -> int | None:
     """How many rounds it was to have, if they are not all done."""
-    planned = outcome.setting("rounds")
-    return planned if isinstance(planned, int) and len(outcome.rounds) < planned else None
+    return None if outcome.is_complete else outcome.planned_rounds
 
 
 @cache

@@ -55,6 +55,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "everyone_first": server.everyone_first,
         "neighbours": server.neighbours,
         "width": server.width,
+        "stale": server.stale,
         "uploads": tuple(server.uploads),
         "left_out": dict(server.left_out),
         "claims": {client: asdict(said) for client, said in server.claims.items()},
@@ -115,6 +116,7 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         known_claims(about.get("claims", {})),
         tuple(about.get("seen", ())),
         tensors.get("class_prior"),
+        about["stale"],
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}

@@ -92,6 +92,7 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         loss=finite(report.loss),
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
+        converged=report.converged,
         kept_old_prompt=report.kept_old_prompt,
         dropped=report.dropped,
         bounded=report.bounds.in_words(),

@@ -122,6 +122,8 @@ class RoundRecord(Measured):
     """whether all clients labelled their images anew"""
     participants: Count = 0
     """how many trained"""
+    converged: Flag = False
+    """training stopped after this round, because it no longer gained on the held-out images"""
     sites: tuple[Text, ...] | None = None
     """who took part"""
     totals: Counts | None = None
@@ -300,6 +302,17 @@ class Outcome:
     @property
     def _measured(self) -> list[RoundRecord]:
         return [record for record in self.rounds if record.is_measured]
+
+    @property
+    def planned_rounds(self) -> int:
+        """The setting `rounds`; where it is unknown, the rounds so far."""
+        planned = self.setting("rounds")
+        return planned if isinstance(planned, int) else len(self.rounds)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rounds are done, or training stopped because it no longer gained."""
+        return len(self.rounds) >= self.planned_rounds or (bool(self.rounds) and self.rounds[-1].converged)
 
     @property
     def bytes_up(self) -> int:
