@@ -78,13 +78,24 @@ def test_agreement_of_the_views_counts_in_the_choice_of_the_class_prior(predicte
     assert asked_about(estimation).class_prior == pytest.approx(chosen)
 
 
-@pytest.mark.parametrize(("small", "large", "chosen"), [(1, 6, 0.1), (1, 8, 0.2), (8, 1, 0.1)])
+@pytest.mark.parametrize(("small", "large", "chosen"), [(1, 9, 0.1), (1, 10, 0.2), (10, 1, 0.1)])
 def test_features_count_more_only_if_the_views_clearly_agree_more(small, large, chosen):
-    # 0.01 and 0.06 nats per image differ by 0.05, 0.01 and 0.08 by 0.07.
+    # 0.01 and 0.09 nats per image differ by 0.08, 0.01 and 0.10 by 0.09: the threshold is 0.085.
     estimation = before_choice_with_prototypes()
     estimation.add(np.concatenate([evidence(30, 0).ravel(), [small, large, 0, 0]]))
     assert asked_about(estimation).feature_scale == chosen
     assert asked_about(estimation).prototypes is None  # those of text alone are made anew
+
+
+def test_features_count_less_with_few_images_of_a_class():
+    """8 images of 2 classes are 4 per class, a quarter of 16: the scale 0.1 becomes 0.025."""
+    estimation = Estimation(Settings(2, 1))
+    share = 0.08
+    totals = (MOMENTS, *[BALANCED.ravel()] * 4, np.stack([CLASS_SUMS] * 2).ravel())
+    for total in (*totals, np.concatenate([BALANCED.ravel(), np.full(16, 50.0)])):
+        estimation.add(share * total)
+    estimation.add(np.concatenate([evidence(30, 0).ravel(), np.zeros(4)]) * share)
+    assert asked_about(estimation).feature_scale == pytest.approx(0.025)
 
 
 @pytest.mark.parametrize(("nats", "strength"), [(5, math.inf), (7, STRENGTHS[3])])
