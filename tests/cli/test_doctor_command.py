@@ -186,11 +186,11 @@ def test_each_site_is_named_with_its_images(study):
 
 
 def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
-    monkeypatch.setattr("fedcopl.doctor.cost.LONG", 0)
+    monkeypatch.setattr("fedcopl.doctor.study.LONG", 0)
     [cost] = about(doctor(), "cost", "note")
     seconds = r"\(about \d+ seconds?\)"
     assert re.fullmatch(
-        rf"for a first look add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
+        rf"for a first try add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
         cost["do"],
     )
 

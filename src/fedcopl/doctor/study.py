@@ -17,11 +17,18 @@ from ..data.dataset import Dataset, Skipped
 from ..data.digests import UNREADABLE, digests
 from ..data.images import StoredImages
 from ..data.overview import survey
+from ..data.parallel import free_memory
 from ..data.partitioning import check_partition
 from ..errors import FedCoPLError
+from ..methods import settled
 from ..plurals import counted
+from ..progress import in_time
+from ..simulation.time_estimate import estimate_time
 from .findings import Finding, note, ok, problem
 from .sites import check_folders, list_sites
+
+GIGABYTE = 10**9
+LONG = 600  # seconds
 
 
 def check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
@@ -133,3 +140,22 @@ def shared_between(contents: Sequence[str], owners: Sequence[int]) -> int:
         if not content.startswith(UNREADABLE):
             holders[content].add(owner)
     return sum(len(sites) > 1 for sites in holders.values())
+
+
+def check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Finding]:
+    """Estimate wall time and memory of the run, and name shorter runs where it takes long."""
+    run, free = estimate_time(config, clip, dataset), free_memory()
+    if free is not None and run.memory > free:
+        yield note(
+            "cost", f"{run}; only {free / GIGABYTE:.1f} GB are free", "lower train.batch, or use a smaller model"
+        )
+    elif run.seconds > LONG:
+        untrained = settled(config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}}))
+        once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
+        offers = [
+            f"{typed} (about {in_time(estimate_time(shorter, clip, dataset).seconds)})"
+            for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
+        ]
+        yield note("cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
+    else:
+        yield ok("cost", str(run))

@@ -6,12 +6,11 @@ from pathlib import Path
 from ..config import RunConfig, load
 from ..data.cache import Progress
 from ..errors import ConfigError
-from .cost import check_cost
 from .federation_folder import check_endings, is_federation_folder
 from .findings import Finding, ok, problem
 from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python, check_server
 from .sites import mend_folders
-from .study import check_data, check_model
+from .study import check_data, check_model, check_time
 
 SETTINGS = "settings.toml"
 
@@ -69,4 +68,4 @@ def _study(file: Path, progress: Progress) -> Iterator[Finding]:
     clip = yield from check_model(config)
     dataset = yield from check_data(config, file, progress)
     if clip is not None and dataset is not None:
-        yield from check_cost(config, clip, dataset)
+        yield from check_time(config, clip, dataset)
