@@ -19,12 +19,12 @@ from PIL import Image, ImageOps
 from data.pictures import TRANSFORM, encoded, load, noise, plant, put
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
-from fedcopl.data.eight_bits import eight_bits
-from fedcopl.data.formats import by_pillow, could_be_read_now, deep_tiff, pages_in, read_picture
-from fedcopl.data.formats.tiff_chain import refuse_endless
+from fedcopl.data.decoding import BadImage, ImageReading, Span, Window, eight_bits
+from fedcopl.data.formats import by_pillow, could_be_read_now, pages_in, read_picture
+from fedcopl.data.formats import tiff as deep_tiff
+from fedcopl.data.formats.tiff import refuse_endless
 from fedcopl.data.images import quiet
 from fedcopl.data.overview import survey
-from fedcopl.data.reading import BadImage, ImageReading, Span, Window
 from fedcopl.deployment.site.running_site import SiteHome
 from fedcopl.errors import ConfigError
 from fedcopl.predict.answers import NamedImages, batches, every_page
@@ -355,7 +355,7 @@ def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monke
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.deep_tiff.import_module", missing)
+        without.setattr("fedcopl.data.formats.tiff.import_module", missing)
         without.setattr("fedcopl.data.cache.could_be_read_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
         assert bad[0].reason.endswith("need: pip install 'fedcopl[tiff]'")

@@ -22,10 +22,10 @@ from pydicom.uid import (
 
 from data.pictures import TRANSFORM, load, noise, put
 from fedcopl.data.cache import PixelCache
+from fedcopl.data.decoding import BadImage, ImageReading, Window
 from fedcopl.data.formats import dicom, read_picture
 from fedcopl.data.images import quiet
 from fedcopl.data.overview import survey
-from fedcopl.data.reading import BadImage, ImageReading, Window
 
 DRAW = np.random.default_rng(5)
 USUAL = ImageReading()
@@ -249,7 +249,7 @@ def test_photographs_of_telephones(turned):
         read_picture(file.getvalue()[:200], USUAL)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("heic", "heic")])
+@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("by_pillow", "heic")])
 def test_without_the_package_the_extra_is_named(module, extra, monkeypatch):
     def missing(name):
         raise ImportError(name)

@@ -13,9 +13,9 @@ from PIL import Image
 
 from data.pictures import TRANSFORM, encoded, noise
 from fedcopl.clip.preprocess import ImageTransform
+from fedcopl.data.decoding import MOST_PIXELS, BadImage, ImageReading, Window
 from fedcopl.data.formats import read_picture
 from fedcopl.data.images import quiet
-from fedcopl.data.reading import MOST_PIXELS, BadImage, ImageReading, Window
 
 PLAIN = noise(0)
 

@@ -8,9 +8,8 @@ from clip.tiny_open_clip import save_biomed, tiny_biomed
 from clip.tiny_siglip import save_siglip, tiny_siglip
 from fedcopl.algorithm.select import Selection
 from fedcopl.clip.device import Arithmetic
-from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.clip.neutral_init import blank_image, words_over_and_over
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method

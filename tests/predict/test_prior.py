@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.class_prior_file import class_prior_of, read_class_prior
 from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
+from fedcopl.data.label_files import class_prior_of, read_class_prior
 from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState

@@ -45,9 +45,8 @@ def check(
     activation: Annotated[str, typer.Option(help="Of a bare file, which does not say: quick_gelu or gelu.")] = "",
 ) -> None:
     """Say what a checkpoint is and whether it loads; if not, why not (exit code 4)."""
-    from ..clip.checkpoint_kind import describe, kind_of
     from ..clip.formats.hub import locate
-    from ..clip.frozen_clip import load_clip
+    from ..clip.frozen_clip import describe, kind_of, load_clip
 
     if activation not in ("", "quick_gelu", "gelu"):
         raise ConfigError(f"--activation: must be quick_gelu or gelu (given: {activation!r})")

@@ -11,7 +11,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,12 +27,12 @@ from PIL import Image
 
 from ..errors import DataError
 from ..files import OWNER_ONLY_FOLDER, make_folders, only_for_owner
-from . import digests as hashing
-from .dataset import ImageSet
+from ..plurals import counted
+from .dataset import Dataset, ImageSet
+from .decoding import BadImage
 from .formats import could_be_read_now
-from .images import ImageFiles, StoredImages, quiet
+from .images import UNREADABLE, ImageFiles, StoredImages, digest, digests, home_of, quiet, read_index
 from .parallel import in_order
-from .reading import BadImage
 
 FORMAT = 2  # of the entries: another number makes all older ones unknown
 RESERVE = 32_000_000  # bytes left free for others
@@ -129,15 +130,15 @@ class PixelCache:
 
     def _digests(self, stored: StoredImages) -> list[str]:
         if not isinstance(stored, ImageFiles):
-            return hashing.digests(stored, {})[0]
+            return digests(stored, {})[0]
         make_folders(self.folder)
-        name = blake2b(os.fsencode(hashing.home_of(stored.paths)), digest_size=16).hexdigest()
+        name = blake2b(os.fsencode(home_of(stored.paths)), digest_size=16).hexdigest()
         file = self.folder / f"{name}.index.json"
-        contents, learnt = hashing.digests(stored, hashing.read_index(file))
+        contents, learnt = digests(stored, read_index(file))
         with suppress(OSError):  # only a shortcut: a cache that may only be read will do
             if learnt:
                 with FileLock(self.folder / f"{name}.index{LOCK}"):
-                    _write(file, json.dumps(hashing.read_index(file) | learnt))
+                    _write(file, json.dumps(read_index(file) | learnt))
         return contents
 
     def _home(self, contents: list[str], key: str) -> Path:
@@ -236,12 +237,12 @@ def _worker(
 
     def work(index: int) -> NDArray[np.uint8] | str:
         expected = contents[index]
-        if expected.startswith(hashing.UNREADABLE):
+        if expected.startswith(UNREADABLE):
             return expected
         if expected in known:
             return known[expected]
         content = _content(stored, index)
-        if content is None or hashing.digest(stored.kind(index), content) != expected:
+        if content is None or digest(stored.kind(index), content) != expected:
             raise DataError(f"{images.names[index]}: was changed while it was read; start again when it is complete")
         try:
             return cut(stored.picture(index, content).image)
@@ -330,3 +331,44 @@ def _stack(rows: list[NDArray[np.uint8]], cut: Cut) -> NDArray[np.uint8]:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set without its broken images, and the pixels of the others."""
+
+    dataset: Dataset  # `skipped` tells of everything that was left out
+    train: NDArray[np.uint8]  # (n, 3, side, side), perhaps mapped from disk
+    test: NDArray[np.uint8]
+    notes: tuple[str, ...]  # what the user should know, in whole sentences
+
+
+def prepare(
+    dataset: Dataset, cut: Cut, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
+) -> Prepared:
+    """Decode and cut all images; `cut` and `key` are those of an ImageTransform."""
+    first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
+    train = cache.pixels(dataset.train, cut, key, lambda done, _: progress(done, total))
+    test = cache.pixels(dataset.test, cut, key, lambda done, _: progress(first + done, total))
+    if len(train.array) == 0:
+        raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{_first(train.bad)}")
+    usable = dataset.without(
+        (bad.number for bad in train.bad),
+        (bad.number for bad in test.bad),
+        ((bad.name, bad.reason) for bad in (*train.bad, *test.bad)),
+    )
+    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)))
+
+
+def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
+    """Sentences about images that are there more than once. They are kept: leaving them out is the owner's choice."""
+    seen = Counter(content for content in train if not content.startswith(UNREADABLE))
+    again = sum(seen.values()) - len(seen)
+    shared = sum(content in seen for content in test)
+    copies = ("training image is an exact copy of another", "training images are exact copies of others")
+    in_both = ("test image is also a training image", "test images are also training images")
+    return [counted(count, *words) for count, words in ((again, copies), (shared, in_both)) if count]
+
+
+def _first(bad: Sequence[Bad]) -> str:
+    return f", the first, {bad[0].name}: {bad[0].reason}" if bad else ""

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,12 +14,14 @@ from ..config import Data
 from ..errors import ConfigError
 from .cifar import read_cifar10, read_cifar100
 from .dataset import Dataset, ImageSet
+from .decoding import ImageReading
 from .folder import read_folder
+from .formats import pages_in
 from .huggingface import read_huggingface
+from .images import ImageFiles, StoredImages, quiet
 from .manifest import read_manifest
 from .official import read_cub200, read_dtd, read_resisc45, read_ucf101
-from .pages import read_by_settings
-from .reading import ImageReading
+from .parallel import in_order
 
 DIGITS = "datasets/data/digits.csv.gz"  # in scikit-learn
 CLASSES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -88,3 +90,43 @@ def load_dataset(data: Data) -> Dataset:
         raise ConfigError("data.path: the embedded digits read no path; for your images say data.source=folder")
     ImageReading.of(data)  # a mistake in the settings is said before files are listed
     return read_by_settings(SOURCES[data.source].read(data), data)
+
+
+def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
+    """The same images, by the rules of `data`: window, bands, pages."""
+    reading = ImageReading.of(data)
+    return replace(dataset, train=_read_by(dataset.train, reading), test=_read_by(dataset.test, reading))
+
+
+def _read_by(images: ImageSet, reading: ImageReading) -> ImageSet:
+    stored = images.images
+    if not isinstance(stored, StoredImages):
+        return images
+    if reading.pages == "all" and isinstance(stored, ImageFiles):
+        return _every_page(images, stored.read_as(reading))
+    return replace(images, images=stored.read_as(reading))
+
+
+def _every_page(images: ImageSet, files: ImageFiles) -> ImageSet:
+    """An image for each page, called file#1, file#2 and so on; a file of one page stays what it is."""
+    with quiet():
+        counts = list(in_order(lambda index: _pages_of(files, index), len(files)))
+    source = np.repeat(np.arange(len(files)), counts)
+    page = [number if many > 1 else files.pages[index] for index, many in enumerate(counts) for number in range(many)]
+    names = [
+        images.names[index] if number is None or counts[index] == 1 else f"{images.names[index]}#{number + 1}"
+        for index, number in zip(source.tolist(), page, strict=True)
+    ]
+    taken = files.take(source.tolist())
+    taken.pages = page
+    return ImageSet(
+        taken,
+        None if images.labels is None else images.labels[source],
+        names,
+        None if images.clients is None else images.clients[source],
+    )
+
+
+def _pages_of(files: ImageFiles, index: int) -> int:
+    """The pages of a page are one."""
+    return 1 if files.pages[index] is not None else pages_in(files.paths[index], files.reading)

@@ -15,10 +15,9 @@ from pathlib import Path
 from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
-from .dataset import Dataset, ListedClasses, Skipped, clean, find_classes
+from .dataset import Dataset, FileRecord, ListedClasses, Skipped, Split, build, clean, find_classes
 from .formats import dicom
 from .images import SUFFIXES
-from .records import FileRecord, Split, build
 
 NOT_MEANT = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # what file managers and scanners leave behind
 NOTES = frozenset(".csv .json .md .parquet .pdf .txt".split())  # lies beside images, and is none

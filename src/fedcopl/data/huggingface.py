@@ -11,9 +11,8 @@ import numpy as np
 
 from ..config import Data
 from ..errors import DataError
-from .dataset import Dataset, ImageSet, clean_all
+from .dataset import TEMPLATE, Dataset, ImageSet, clean_all
 from .images import StoredImages
-from .records import TEMPLATE
 
 
 class ImageColumn(StoredImages):

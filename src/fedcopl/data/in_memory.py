@@ -14,12 +14,11 @@ from PIL import Image, ImageOps
 
 from ..errors import DataError
 from ..plurals import counted
-from .dataset import Dataset, ImageSet, Skipped, clean
+from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean, printable
+from .decoding import BadImage, ImageReading
 from .folder import folders_in, images_below
 from .formats import pages_in, read_picture
 from .images import ImageFiles, StoredImages
-from .reading import BadImage, ImageReading
-from .records import TEMPLATE, by_name, printable
 
 
 class FilePage(NamedTuple):

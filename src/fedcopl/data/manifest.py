@@ -13,8 +13,7 @@ from typing import Any, cast
 from ..config import Data
 from ..errors import DataError
 from ..plurals import counted
-from .dataset import Dataset, Skipped, find_classes
-from .records import FileRecord, Split, build, printable
+from .dataset import Dataset, FileRecord, Skipped, Split, build, find_classes, printable
 
 COLUMNS = ("path", "label", "split", "client")
 ManifestRow = tuple[int, dict[str, str]]  # its line or number in the file, and its cells

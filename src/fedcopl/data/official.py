@@ -11,9 +11,8 @@ from typing import Any
 from ..config import Data
 from ..errors import DataError
 from ..plurals import counted
-from .dataset import Dataset, ListedClasses
+from .dataset import Dataset, FileRecord, ListedClasses, Split, build, by_name
 from .folder import folders_in, require_folder
-from .records import FileRecord, Split, build, by_name
 
 
 @dataclass(frozen=True)

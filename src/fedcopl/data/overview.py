@@ -14,13 +14,11 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..errors import DataError, RunFolderError
 from ..files import write_bytes
-from .cache import Progress
+from .cache import Progress, repeats
 from .dataset import Dataset, ImageSet, Skipped
-from .digests import UNREADABLE, digest
-from .images import StoredImages, quiet
+from .decoding import BadImage, Span
+from .images import UNREADABLE, StoredImages, digest, quiet
 from .parallel import in_order
-from .prepare import repeats
-from .reading import BadImage, Span
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from ..config import RunConfig
 from ..data.cache import Progress
 from ..data.catalog import load_dataset
 from ..data.dataset import Dataset, Skipped
-from ..data.digests import UNREADABLE, digests
-from ..data.images import StoredImages
+from ..data.images import UNREADABLE, StoredImages, digests
 from ..data.overview import survey
 from ..data.parallel import free_memory
 from ..data.partitioning import check_partition

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
+from ..clip.encoder import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
 from ..data.cache import Cut
+from ..data.decoding import BadImage, ImageReading
 from ..data.images import quiet
 from ..data.in_memory import GivenPicture, open_picture, pages_of
 from ..data.parallel import in_order
-from ..data.reading import BadImage, ImageReading
 
 AskClassifier = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Pixels (n, 3, side, side) to log p (n, C)."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..data.dataset import Skipped
-from ..data.reading import ImageReading
+from ..data.decoding import ImageReading
 from ..errors import DataError
 from .answer_file import AnswerFile, AnswerRows
 from .answers import Answer, NamedImages, every_page

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..data.dataset import clean_all
-from ..data.reading import ImageReading
+from ..data.decoding import ImageReading
 from ..errors import DataError, FedCoPLError, ModelError
 from .prior import NUMBERS
 

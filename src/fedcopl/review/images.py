@@ -15,10 +15,9 @@ from PIL import Image
 
 from ..config import RunConfig, load
 from ..data.catalog import SOURCES, load_dataset
-from ..data.digests import digest
-from ..data.images import ImageFiles, StoredImages
-from ..data.reading import BadImage, ImageReading
-from ..data.records import printable
+from ..data.dataset import printable
+from ..data.decoding import BadImage, ImageReading
+from ..data.images import ImageFiles, StoredImages, digest
 from ..errors import DataError, RunFolderError
 from ..files import no_folder
 from ..plurals import counted

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from ..clip.blocks import TowerShape
 from ..clip.device import threads_of_arithmetic
-from ..clip.encoder import CHUNK_TOKENS
+from ..clip.encoder import CHUNK_TOKENS, ENCODE_BATCH
 from ..clip.frozen_clip import Clip
-from ..clip.image_tokens import ENCODE_BATCH
 from ..clip.resnet import ResNetTower
 from ..config import RunConfig
 from ..data.parallel import free_memory

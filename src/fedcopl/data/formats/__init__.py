@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..reading import BadImage, ImageReading, Picture
-from . import by_pillow, deep_tiff, dicom, heic
-from .tiff_chain import TIFF, refuse_endless
+from ..decoding import BadImage, ImageReading, Picture
+from . import by_pillow, dicom, tiff
+from .tiff import TIFF, refuse_endless
 
 EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
@@ -47,14 +47,14 @@ def read_picture(content: bytes, reading: ImageReading, page: int | None = None)
     with unlogged():
         if dicom.is_it(content):
             return dicom.read(content, reading, page)
-        if heic.is_it(content):
-            return heic.read(content)
+        if by_pillow.is_heic(content):
+            return by_pillow.read_heic(content)
         if content[:4] in TIFF:
             refuse_endless(content)
         try:
             return by_pillow.read(content, reading, page)
         except by_pillow.BeyondPillow:
-            return deep_tiff.read(content, reading, page)
+            return tiff.read(content, reading, page)
 
 
 def pages_in(path: Path, reading: ImageReading) -> int:
@@ -78,7 +78,7 @@ def _tiff_pages(content: bytes) -> int:
     try:
         return by_pillow.pages(content)
     except by_pillow.BeyondPillow:
-        return deep_tiff.pages(content)
+        return tiff.pages(content)
 
 
 def could_be_read_now(reason: str) -> bool:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -9,9 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from ..eight_bits import eight_bits, remark
-from ..reading import MOST_PIXELS, BadImage, ImageReading, Picture, Span, Window, one_line, refuse_giants
-from .tiff_chain import TIFF
+from ..decoding import (
+    MOST_PIXELS,
+    BadImage,
+    ImageReading,
+    Picture,
+    Span,
+    Window,
+    eight_bits,
+    one_line,
+    page_remark,
+    refuse_giants,
+    remark,
+)
+from .tiff import REDUCED_OR_MASK, TIFF, WHITE_IS_ZERO
 
 # By name, because Pillow would run Ghostscript for an EPS file, whatever it is called.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
@@ -19,7 +31,7 @@ COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes
 OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 SUBFILE, PHOTOMETRIC, BITS, PLANES, SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
 NO_DATA = 42113  # a tag of GDAL's
-REDUCED_OR_MASK, WHITE_IS_ZERO, SEPARATE, UNSIGNED = 0b101, 0, 2, 1  # values of theirs
+SEPARATE, UNSIGNED = 2, 1  # values of theirs
 
 
 class BeyondPillow(Exception):
@@ -71,11 +83,6 @@ def _read(image: ImageFile.ImageFile, content: bytes, reading: ImageReading, pag
         image.load()
         picture = _eight_bits(image, reading.window)
     return picture._replace(remarks=picture.remarks + taken)
-
-
-def page_remark(pages: int, reading: ImageReading) -> tuple[str, ...]:
-    """That others were passed over."""
-    return (f"the {reading.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
 
 
 def _pages(image: ImageFile.ImageFile) -> list[int]:
@@ -179,3 +186,26 @@ def _without_data(numbers: NDArray[Any], no_data: str) -> NDArray[np.bool_] | No
     except ValueError:
         return None
     return found
+
+
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def is_heic(content: bytes) -> bool:
+    return content[4:8] == b"ftyp" and content[8:12] in HEIC_BRANDS
+
+
+def read_heic(content: bytes) -> Picture:
+    """Read a photograph of a telephone by pillow-heif, an extra: 8 bits, upright as the file says."""
+    try:
+        package: Any = import_module("pillow_heif")
+    except ImportError:
+        raise BadImage("HEIC, which needs: pip install 'fedcopl[heic]'") from None
+    try:
+        file = package.open_heif(io.BytesIO(content), convert_hdr_to_8bit=True)
+        refuse_giants(file.size)
+        return Picture(file.to_pillow(), ("HEIC",))
+    except BadImage:
+        raise
+    except Exception as error:  # libheif's errors, and Python's
+        raise BadImage(f"damaged: {one_line(error)}") from error

@@ -14,9 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..eight_bits import eight_bits, remark
-from ..reading import MOST_BYTES, MOST_PAGES, BadImage, ImageReading, Picture, Span, Window, refuse_giants
-from .by_pillow import page_remark
+from ..decoding import (
+    MOST_BYTES,
+    MOST_PAGES,
+    BadImage,
+    ImageReading,
+    Picture,
+    Span,
+    Window,
+    eight_bits,
+    page_remark,
+    refuse_giants,
+    remark,
+)
 
 META = 144  # bytes before the elements of the file's own group, the last four of which are its length
 DEFLATED = b"1.2.840.10008.1.2.1.99"

@@ -11,11 +11,10 @@ import numpy as np
 
 from ...clip.frozen_clip import Clip
 from ...config import Data, Model, RunConfig
-from ...data.cache import PixelCache
+from ...data.cache import PixelCache, Prepared
 from ...data.catalog import load_dataset
-from ...data.corrections import corrections_of
-from ...data.prepare import Prepared
-from ...data.reading import ImageReading
+from ...data.decoding import ImageReading
+from ...data.label_files import corrections_of
 from ...errors import ConfigError, DataError
 from ...federation.client import Client
 from ...federation.client_state import ClientState
