@@ -61,7 +61,7 @@ def test_without_a_network_one_line_says_what_to_put_where(name, no_network, emp
     message, release = str(caught.value), hub.RELEASES[name]
     assert message.startswith(f"{name}: is not here and cannot be fetched (no route to host); put ")
     assert "\n" not in message
-    assert all(file in message for file in (*release.beside, release.weights))
+    assert all(file in message for file in (*release.other_files, release.weights))
     assert f"https://huggingface.co/{release.repository}/tree/{release.revision}" in message
     assert str(release.snapshot) in message
     assert release.original is None or f"OpenAI's {release.original.name} into {empty_home}/.cache/clip" in message

@@ -158,5 +158,5 @@ def _missing_model(backbone: str) -> Iterator[str]:
 
 def _is_cached(release: WeightsRelease) -> bool:
     original = release.original and openai_cache() / release.original.name
-    needed = (release.weights, release.beside[0])
+    needed = (release.weights, release.other_files[0])
     return bool(original and original.is_file()) or all((release.snapshot / file).is_file() for file in needed)

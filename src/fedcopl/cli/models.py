@@ -65,7 +65,7 @@ def check(
 @app.command()
 def fetch(name: ModelName) -> None:
     """Fetch a model into the hub's cache, or say which files to put where."""
-    from ..clip.formats.hub import BUILT_IN, RELEASES, find_or_fetch
+    from ..clip.formats.hub import BUILT_IN, RELEASES, find_or_download
     from ..clip.known_models import known_model
 
     if name in BUILT_IN:
@@ -79,4 +79,4 @@ def fetch(name: ModelName) -> None:
             else "has no pinned release here: fetch it by hand, then give its path"
         )
         raise ConfigError(f"{name}: {why}")
-    print(find_or_fetch(name))
+    print(find_or_download(name))

@@ -81,22 +81,22 @@ class Block(nn.Module):
         self.down = nn.Linear(shape.hidden, shape.width)
         self.activate = ACTIVATIONS[shape.activation]
 
-    def seen(self, x: Tensor) -> Tensor:
+    def attention_input(self, x: Tensor) -> Tensor:
         """Tokens as this block's attention looks at them."""
         normed: Tensor = self.norm_attention(x)
         return normed
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.query_key_value(self.seen(x)).chunk(3, dim=-1)
+        query, key, value = self.query_key_value(self.attention_input(x)).chunk(3, dim=-1)
         return split_heads(query, self.heads), split_heads(key, self.heads), split_heads(value, self.heads)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Only what others may look at: for tokens whose own output nobody reads."""
-        return keys_values(self.query_key_value, self.seen(x), self.heads)
+        return keys_values(self.query_key_value, self.attention_input(x), self.heads)
 
     def query_keys_values_of_row(self, x: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
-        seen = self.seen(x)
+        seen = self.attention_input(x)
         return (
             queries(self.query_key_value, take_row(seen, row), self.heads),
             *keys_values(self.query_key_value, seen, self.heads),
@@ -116,7 +116,7 @@ class Block(nn.Module):
 class PostNormBlock(Block):
     """BERT's: each sum is normed after it is made, and attention looks at tokens as they are."""
 
-    def seen(self, x: Tensor) -> Tensor:
+    def attention_input(self, x: Tensor) -> Tensor:
         return x
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:

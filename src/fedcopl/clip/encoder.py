@@ -126,7 +126,7 @@ class TokenStore:
         if self.kept is not None:
             return self.kept[torch.from_numpy(rows)]
         # Few on a CPU: an image has the same bits in whatever company it is embedded.
-        at_once = self.clip.vision.embedded_alike if self.clip.text.positions.device.type == "cpu" else ENCODE_BATCH
+        at_once = self.clip.vision.embed_batch if self.clip.text.positions.device.type == "cpu" else ENCODE_BATCH
         groups = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
         return torch.cat([self._embedded(group) for group in groups])
 

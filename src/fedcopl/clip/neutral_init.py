@@ -75,14 +75,14 @@ def spread(rows: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
     return mixed
 
 
-def words_over_and_over(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def repeated_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """P^t, (m, width): the words before the class name, "a photo of a a photo of a", the last right before the name."""
     words = _words(clip, template)
     times = -(-shape[0] // len(words))
     return np.tile(words, (times, 1))[len(words) * times - shape[0] :]
 
 
-def words_drawn_out(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def stretched_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
     """The same words, "a a photo photo of of a a": as quiet, for a method that needs two prompts that differ."""
     words = _words(clip, template)
     return words[np.arange(shape[0]) * len(words) // max(shape[0], 1)]

@@ -81,7 +81,7 @@ class AttentionPool(nn.Module):
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(1))
         return features
 
-    def everywhere(self, tokens: Tensor) -> Tensor:
+    def all_positions(self, tokens: Tensor) -> Tensor:
         """Every position as a query, (B, 1 + cells, output)."""
         query, key, value = (self._split_heads(project(tokens)) for project in (self.q_proj, self.k_proj, self.v_proj))
         attended = F.scaled_dot_product_attention(query, key, value)
@@ -95,7 +95,7 @@ class AttentionPool(nn.Module):
 class ResNetTower(nn.Module):
     """CLIP's ResNet with a `VisionTower`'s interface. Only `prompts[0]`, (P, width), has a place to go."""
 
-    embedded_alike = 1  # image at once: how a convolution adds up may depend on how many there are
+    embed_batch = 1  # image at once: how a convolution adds up may depend on how many there are
 
     def __init__(self, *, stem: int, depths: Sequence[int], image: int, output: int):
         super().__init__()
@@ -137,7 +137,7 @@ class ResNetTower(nn.Module):
 
     def patch_features(self, tokens: Tensor) -> Tensor:
         """Every cell of the grid as the pool sees it, (B, cells, output)."""
-        return self.attnpool.everywhere(tokens)[:, 1:]
+        return self.attnpool.all_positions(tokens)[:, 1:]
 
 
 def _stage(width_in: int, width: int, depth: int, *, stride: int) -> nn.Sequential:

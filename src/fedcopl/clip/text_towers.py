@@ -145,7 +145,7 @@ class PaddedText(TextTower):
         self.refuse_long(int(sentences.end.max()) + 1 + ahead)
         tokens = _with_context(self.embedding(sentences.rest[:, : self.reads - ahead]), context, 0) + self.positions
         row = torch.full((len(tokens),), self.reads - 1, device=tokens.device)
-        features: Tensor = self.project(self.norm_last(_both_ways(self.blocks, tokens, None, row)))
+        features: Tensor = self.project(self.norm_last(_bidirectional(self.blocks, tokens, None, row)))
         return features
 
 
@@ -169,7 +169,7 @@ class BertText(TextTower):
         tokens = self.norm_first(tokens + self.positions[:length] + self.kinds[0])
         visible = torch.arange(length, device=tokens.device) <= (sentences.end + ahead)[:, None]
         row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-        features: Tensor = self.project(_both_ways(self.blocks, tokens, visible[:, None, None], row))
+        features: Tensor = self.project(_bidirectional(self.blocks, tokens, visible[:, None, None], row))
         return features
 
 
@@ -186,7 +186,7 @@ def _with_context(words: Tensor, context: Tensor | None, after: int) -> Tensor:
     return torch.cat([words[:, :after], context.expand(len(words), -1, -1), words[:, after:]], dim=1)
 
 
-def _both_ways(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, row: Tensor) -> Tensor:
+def _bidirectional(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, row: Tensor) -> Tensor:
     """All tokens through all blocks but the last, which is only asked for one row of each sentence, (C, width)."""
     *before, last = cast(Sequence[Block], blocks)
     for block in before:

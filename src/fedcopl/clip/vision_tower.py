@@ -40,7 +40,7 @@ class PoolingHead(nn.Module):
         attended = F.scaled_dot_product_attention(query, key, value)
         return self._finish(attended.transpose(1, 2).flatten(2))[:, 0]
 
-    def each_alone(self, patches: Tensor) -> Tensor:
+    def per_patch(self, patches: Tensor) -> Tensor:
         """(B, N, width) -> (B, N, width): what the head would say if that patch were all there is.
 
         Attention over one token is the token's value, whatever the query.
@@ -61,7 +61,7 @@ class VisionTower(nn.Module):
     It is read at a class token, projected by a matrix, or through a pooling head, whose output needs none.
     """
 
-    embedded_alike = 8  # images at once: the patches of each are made by themselves, but weights are laid out only once
+    embed_batch = 8  # images at once: the patches of each are made by themselves, but weights are laid out only once
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class VisionTower(nn.Module):
         for block in cast(Sequence[Block], self.blocks):
             tokens = block.finish(tokens, _attention(block, tokens, None))
         patches = self.norm_last(tokens[:, self.before_patches :])
-        features: Tensor = self.project(patches) if self.pool is None else self.pool.each_alone(patches)
+        features: Tensor = self.project(patches) if self.pool is None else self.pool.per_patch(patches)
         return features
 
 

@@ -1,4 +1,4 @@
-"""What a data set is to the rest of the program."""
+"""Data sets: images with class names, optional labels and clients, and how readers build them from files."""
 
 import unicodedata
 from collections import Counter
@@ -16,17 +16,17 @@ from ..plurals import counted
 from .images import ImageFiles, StoredImages
 
 Skipped = tuple[str, str]
-"""An image that is left out: its name, and why."""
+"""Name of an excluded image, and the reason."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images, and the truth about them where somebody knows it. Only evaluation may look at `labels`."""
+    """Images, and their true labels where known. Only evaluation and simulated partitions may use `labels`."""
 
-    images: Sequence[Image.Image]  # opened when asked for, unless the set is small and embedded
+    images: Sequence[Image.Image]  # decoded on access, unless the set is small and embedded
     labels: NDArray[np.int64] | None = None
-    names: Sequence[str] = ()  # fit to be printed: the path below the root, or a number
-    clients: NDArray[np.int64] | None = None  # who holds each image, where the data set says so
+    names: Sequence[str] = ()  # printable: the path below the root, or a number
+    clients: NDArray[np.int64] | None = None  # number of the client of each image, where known
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -36,7 +36,7 @@ class ImageSet:
         return len(self.images)
 
     def without(self, indices: Iterable[int]) -> "ImageSet":
-        """The same set with some images left out."""
+        """Return the set without some images."""
         dropped = set(indices)
         if not dropped:
             return self
@@ -52,21 +52,23 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Dataset:
+    """A data set with its splits, class names and zero-shot template."""
+
     name: str
-    classes: tuple[str, ...]  # cleaned: as they stand in a sentence
+    classes: tuple[str, ...]  # cleaned, as in a sentence
     template: str  # the zero-shot sentence, {} for the class name
     train: ImageSet
     test: ImageSet
     clients: tuple[str, ...] = ()  # of the natural partition, in the order of the numbers in ImageSet.clients
     skipped: Sequence[Skipped] = ()
-    other_names: str = ""  # of the classes, as `model.template` has them; see `clip.wording`
+    other_names: str = ""  # synonyms of classes in the syntax of `model.template`: `clip.wording`
 
     def wording(self, template: str) -> str:
-        """What the classes are called in sentences: the template given or one's own, and the other names."""
+        """Return the given template, or the data set's own, with the synonyms of the classes."""
         return (template or self.template) + self.other_names
 
     def without(self, train: Iterable[int], test: Iterable[int], skipped: Iterable[Skipped]) -> "Dataset":
-        """The same data set with some images left out, and why."""
+        """Return the data set without some images, and list them in `skipped`."""
         return replace(
             self,
             train=self.train.without(train),
@@ -79,12 +81,12 @@ CLASSES_FILE = "classes.txt"
 
 
 def clean(name: str) -> str:
-    """`tennis_court` -> `tennis court`; the same letters are the same characters on every system."""
+    """`tennis_court` -> `tennis court`, in Unicode's NFC form."""
     return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 
 def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
-    """All names cleaned; two that become one, or a name of nothing, is an error."""
+    """Clean all names; raises DataError for duplicate or empty names."""
     cleaned = [clean(name) for name in names]
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
@@ -96,12 +98,12 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
 
 
 def read_classes(file: Path) -> list[str]:
-    """One class a line; empty lines do not count. What follows a `|` are other names, see `read_other_names`."""
+    """Read class names, one per line; synonyms may follow after `|`, see `read_other_names`."""
     return [names[0] for names in _names_by_line(file)]
 
 
 def read_other_names(file: Path) -> str:
-    """Of lines such as `cat | kitten | feline` all but the first names, as they are put behind a template."""
+    """Read the synonyms of lines such as `cat | kitten | feline`, in the syntax of `model.template`."""
     lines = [[clean(name) for name in names] for names in _names_by_line(file)]
     return "".join(f" | {names[0]} = {other}" for names in lines for other in names[1:])
 
@@ -124,7 +126,7 @@ def _names_by_line(file: Path) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class ListedClasses:
-    """Classes in their order, where they were found, and what else they are called."""
+    """Class names in order, where they were listed, and their synonyms."""
 
     names: Sequence[str]
     origin: object
@@ -132,7 +134,7 @@ class ListedClasses:
 
 
 def find_classes(classes_file: str, root: Path) -> ListedClasses | None:
-    """The list of classes the settings name, else the one beside the images, if there is one."""
+    """Read the class list that the settings name, else classes.txt in the images' folder, if there is one."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
     if not classes_file and not file.is_file():
         return None
@@ -145,7 +147,7 @@ TEMPLATE = "a photo of a {}"
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One image, as a reader found it."""
+    """An image file found by a reader."""
 
     name: str  # below the root, with /
     path: Path
@@ -155,12 +157,12 @@ class FileRecord:
 
 
 def by_name(name: str) -> tuple[str, str]:
-    """Sorts alike on every machine: macOS spells accents in two characters, Linux mostly in one."""
+    """Sort key that is the same on every machine: macOS stores accents as two characters, Linux mostly as one."""
     return unicodedata.normalize("NFC", name), name
 
 
 def printable(name: str) -> str:
-    """File names may hold bytes that are no text."""
+    """Escape bytes of a file name that are not valid text."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
@@ -173,13 +175,17 @@ def build(
     template: str = TEMPLATE,
     skipped: Iterable[Skipped] = (),
 ) -> Dataset:
-    """A data set of these images, in the order of their names.
+    """Build a data set of these images, sorted by name.
 
-    `listed` are the classes in their order and where they were found; without, they are the labels, sorted.
+    Without `listed` the classes are the sorted labels.
     """
     ordered = sorted(records, key=lambda record: by_name(record.name))
     if not any(record.split == "train" for record in ordered):
-        raise DataError(f"{origin}: holds no training images{_first_reason(skipped)}")
+        excluded = sorted(skipped)
+        example = (
+            f"; {len(excluded)} left out, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
+        )
+        raise DataError(f"{origin}: holds no training images{example}")
     classes = _classes(ordered, origin, listed)
     clients = _clients(ordered, origin)
     return Dataset(
@@ -192,14 +198,6 @@ def build(
         sorted((printable(image), reason) for image, reason in skipped),
         "" if listed is None else listed.other_names,
     )
-
-
-def _first_reason(skipped: Iterable[Skipped]) -> str:
-    left_out = sorted(skipped)
-    if not left_out:
-        return ""
-    name, reason = left_out[0]
-    return f"; {len(left_out)} left out, the first: {printable(name)}: {reason}"
 
 
 def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses | None) -> tuple[str, ...]:
@@ -219,13 +217,13 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
 
 
 def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
-    """All clients, sorted; either every image names its client or none does."""
-    homeless = [record.name for record in records if record.client is None]
+    """Return all clients, sorted; either every image has a client or none has."""
+    without = [record.name for record in records if record.client is None]
     clients = {record.client for record in records if record.client is not None}
-    if clients and homeless:
+    if clients and without:
         raise DataError(
-            f"{origin}: {counted(len(homeless), 'image has', 'images have')} no client, "
-            f"the first: {printable(homeless[0])}"
+            f"{origin}: {counted(len(without), 'image has', 'images have')} no client, "
+            f"the first: {printable(without[0])}"
         )
     return tuple(sorted(clients, key=by_name))
 

@@ -1,7 +1,6 @@
-"""How a file's numbers become a picture: which page, which bands, and what is black and what white."""
+"""From a file's pixel values to an image of 8 bits per channel: page, bands and intensity window."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -13,33 +12,33 @@ from ..config import Data
 from ..errors import ConfigError
 
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
-MOST_BYTES = 2**31  # of the numbers of one picture, or of a file that is unpacked
+MOST_BYTES = 2**31  # of one decoded image, or of an unpacked file
 MOST_PAGES = 10_000  # of a file
 THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
 
 
 class BadImage(Exception):
-    """An image that cannot be used; the message is the reason, for the list of what was left out."""
+    """An image that cannot be decoded; the message is the reason."""
 
 
 class Span(NamedTuple):
-    """From black to white, in the file's own numbers."""
+    """Intensity range that becomes black to white."""
 
     low: float
     high: float
 
 
 class Picture(NamedTuple):
-    """An upright picture of 8 bits per colour, and how it was made where there was a choice."""
+    """A decoded upright image of 8 bits per channel, and remarks on how it was decoded."""
 
     image: Image.Image
     remarks: tuple[str, ...] = ()
-    span: Span | None = None  # of deep numbers that were scaled by what the file itself holds
+    span: Span | None = None  # where values were scaled by their own range
 
 
 @dataclass(frozen=True)
 class Window:
-    """What is black and what is white in an image of more than 8 bits per colour."""
+    """Intensity window of images with more than 8 bits per channel."""
 
     by: Literal["file", "type", "numbers", "percentiles"] = "file"
     low: float = 0.0
@@ -51,31 +50,31 @@ class Window:
 
 
 @dataclass(frozen=True)
-class ImageReading:
-    """What the settings say about files that hold more than a plain picture."""
+class DecodeOptions:
+    """Settings for files with deep values, many bands or several pages."""
 
     window: Window = Window()
-    bands: tuple[int, ...] = ()  # three of many, or one as grey, counted from 1
+    bands: tuple[int, ...] = ()  # three as RGB or one as grey, counted from 1
     pages: Literal["first", "middle", "all"] = "first"
 
     @classmethod
-    def of(cls, data: Data) -> "ImageReading":
-        """From the settings, or a ConfigError that says what is meant."""
+    def of(cls, data: Data) -> "DecodeOptions":
+        """Parse the settings; raises ConfigError."""
         return cls(_window(data.window), _bands(data.bands), data.pages)
 
     def plain(self) -> dict[str, str]:
-        """The settings that differ from the usual ones, as text."""
-        usual = ImageReading()
+        """Settings that differ from the defaults, as text."""
+        usual = DecodeOptions()
         written = {"window": str(self.window), "bands": ",".join(map(str, self.bands)), "pages": self.pages}
         return {name: text for name, text in written.items() if getattr(self, name) != getattr(usual, name)}
 
     @property
     def key(self) -> str:
-        """Names all that decides what a file's picture is; empty when all is as usual."""
+        """Cache key of these options; empty for the defaults."""
         return "".join(f", {name} {text}" for name, text in self.plain().items())
 
     def page_of(self, pages: int) -> int:
-        """Which page stands for a file of so many, counted from 0."""
+        """Return the page to decode in a file of `pages` pages, counted from 0."""
         return pages // 2 if self.pages == "middle" else 0
 
 
@@ -111,7 +110,7 @@ def _bands(chosen: str | int) -> tuple[int, ...]:
 
 
 def refuse_giants(size: tuple[int, int]) -> None:
-    """BadImage for what would fill the memory."""
+    """Raise BadImage for an image that would fill the memory."""
     width, height = size
     if width * height > MOST_PIXELS:
         raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
@@ -119,8 +118,8 @@ def refuse_giants(size: tuple[int, int]) -> None:
         raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
 
 
-def page_remark(pages: int, reading: ImageReading) -> tuple[str, ...]:
-    """That others were passed over."""
+def page_remark(pages: int, reading: DecodeOptions) -> tuple[str, ...]:
+    """Remark that the other pages are not used."""
     return (f"the {reading.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
 
 
@@ -128,9 +127,9 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-ROWS = 256  # scaled together, to need little memory
-DotNumbers = NDArray[Any]
-BY = {
+ROWS = 256  # scaled together: bounds the memory
+PixelValues = NDArray[Any]
+SCALED_BY = {
     "file": "each scaled by its own range",
     "type": "scaled by the full range of their type",
     "numbers": "scaled by the window {}",
@@ -139,73 +138,71 @@ BY = {
 
 
 def eight_bits(
-    numbers: DotNumbers, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
+    numbers: PixelValues, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.uint8], Span | None]:
-    """The numbers as 0 to 255, and where the file decided that, what was 0 and what 255.
+    """Scale pixel values of any type to 8 bits; values outside the window are clipped.
 
-    A dot without a number is black, and counts for no range.
+    Args:
+        numbers: (height, width) or (height, width, 3), with one window for all channels.
+        window: the intensity window of the settings.
+        whole: the full range, where the file defines another than its data type.
+        missing: pixels without a value; they become black and do not count for the range, as NaN and infinity.
 
-    numbers is (height, width), or with colours (height, width, 3): one range for all colours keeps them what they
-    are. `whole` is the range of the type, where the file knows better than its numbers' kind.
+    Returns:
+        The scaled values, and their range where the file's own values decided it.
     """
-    absent = _absent(numbers, missing)
-    span = _ends(numbers if absent is None else numbers[~absent], window, whole or type_range(numbers.dtype))
-    scaled = _scaled(numbers, lambda values: _scale(values, span))
-    if absent is not None:
-        scaled[absent] = 0
+    if numbers.dtype.kind == "f":
+        undefined = ~np.isfinite(numbers)
+        missing = undefined if missing is None else undefined | missing
+    if missing is not None and missing.all():
+        raise BadImage("no pixel of it has a value")
+    if missing is None or not missing.any():
+        span = _window_span(numbers, window, whole)
+        scaled = _scaled(numbers, span)
+    else:
+        span = _window_span(numbers[~missing], window, whole)
+        scaled = _scaled(numbers, span)
+        scaled[missing] = 0
     return scaled, span if window.by in ("file", "percentiles") else None
 
 
 def remark(bits: str, window: Window) -> str:
-    """How such an image was made visible, for people."""
-    return f"{bits}, {BY[window.by].format(window)}"
+    """Describe how an image was scaled to 8 bits."""
+    return f"{bits}, {SCALED_BY[window.by].format(window)}"
 
 
-def type_range(kind: np.dtype[Any]) -> Span:
-    """All that numbers of a kind can be; of fractions, 0 to 1 by custom."""
-    return Span(np.iinfo(kind).min, np.iinfo(kind).max) if kind.kind in "ui" else Span(0.0, 1.0)
-
-
-def _absent(numbers: DotNumbers, missing: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """The dots without a number, if there are any."""
-    if numbers.dtype.kind == "f":
-        unknown = ~np.isfinite(numbers)
-        missing = unknown if missing is None else unknown | missing
-    if missing is None or not missing.any():
-        return None
-    if missing.all():
-        raise BadImage("no dot of it has a value")
-    return missing
-
-
-def _ends(known: DotNumbers, window: Window, whole: Span) -> Span:
+def _window_span(known: PixelValues, window: Window, whole: Span | None) -> Span:
+    """Values that become black and white; floating-point images range from 0 to 1 by convention."""
     match window.by:
         case "file":
             return Span(float(known.min()), float(known.max()))
         case "percentiles":
             return Span(*map(float, np.percentile(known, [window.low, window.high])))
-        case "type":
-            return whole
         case "numbers":
             return Span(window.low, window.high)
+        case "type":
+            is_integer = known.dtype.kind in "ui"
+            return whole or (
+                Span(np.iinfo(known.dtype).min, np.iinfo(known.dtype).max) if is_integer else Span(0.0, 1.0)
+            )
 
 
-def _scaled(numbers: DotNumbers, scale: Callable[[DotNumbers], NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """By a table where numbers are short, which is quick and small; otherwise some rows at a time."""
+def _scaled(numbers: PixelValues, span: Span) -> NDArray[np.uint8]:
+    """Scale by a lookup table where values have at most 16 bits, otherwise some rows at a time."""
     native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
     if native.dtype.kind in "ui" and native.dtype.itemsize <= 2:
         unsigned = np.dtype(f"u{native.dtype.itemsize}")
-        table = scale(np.arange(256**native.dtype.itemsize, dtype=unsigned).view(native.dtype))
+        table = _scale(np.arange(256**native.dtype.itemsize, dtype=unsigned).view(native.dtype), span)
         looked_up: NDArray[np.uint8] = table[native.view(unsigned)]
         return looked_up
     scaled = np.empty(native.shape, np.uint8)
     for start in range(0, len(native), ROWS):
-        scaled[start : start + ROWS] = scale(native[start : start + ROWS])
+        scaled[start : start + ROWS] = _scale(native[start : start + ROWS], span)
     return scaled
 
 
-def _scale(values: DotNumbers, span: Span) -> NDArray[np.uint8]:
-    """A picture of one number only is black: it has no range."""
+def _scale(values: PixelValues, span: Span) -> NDArray[np.uint8]:
+    """Scale values to 0 to 255; an image of a single value becomes black."""
     if not span.high > span.low:
         return np.zeros(values.shape, np.uint8)
     with np.errstate(all="ignore"):

@@ -1,7 +1,7 @@
-"""Images where they lie: opened one at a time, always by the same rules, never written.
+"""Stored images, decoded on access, and digests of their content. Source files are never written.
 
-The rules: the first frame of an animation; turned as its EXIF entry says; more than 8 bits per colour by the window of
-the settings. What is transparent, CMYK or has a palette becomes RGB in the model's transform.
+An animation gives its first frame; EXIF orientation is applied; more than 8 bits per channel are scaled by
+`data.window`. Transparent, CMYK and palette images become RGB in the model's transform.
 """
 
 import copy
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from .decoding import ImageReading, Picture
+from .decoding import DecodeOptions, Picture
 from .formats import read_picture
 from .parallel import in_order
 
@@ -28,31 +28,31 @@ SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pg
 
 
 class StoredImages(Sequence[Image.Image]):
-    """Images that are kept as bytes somewhere and opened when asked for."""
+    """Sequence of encoded images that are decoded on access."""
 
-    reading = ImageReading()
+    reading = DecodeOptions()
 
     @abstractmethod
     def content(self, index: int) -> bytes:
-        """The bytes that an image is in. May raise OSError."""
+        """Return the encoded bytes of an image; may raise OSError."""
 
     def kind(self, index: int) -> str:
-        """Of the bytes: those of a file, of a page of it, or bare pixels. Same kind and bytes are the same image."""
+        """Kind of the bytes: a file, a page of a file, or raw pixels. Equal kind and bytes mean equal images."""
         return "file"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        """The image in these bytes, or BadImage."""
+        """Decode the bytes; raises BadImage."""
         return read_picture(content, self.reading)
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
-        """Some of the images."""
+        """Return a subset."""
 
-    def read_as(self, reading: ImageReading) -> Self:
-        """The same images, by these rules."""
-        same = copy.copy(self)
-        same.reading = reading
-        return same
+    def read_as(self, reading: DecodeOptions) -> Self:
+        """Return these images with other decode options."""
+        copied = copy.copy(self)
+        copied.reading = reading
+        return copied
 
     @overload
     def __getitem__(self, index: int) -> Image.Image: ...
@@ -66,11 +66,11 @@ class StoredImages(Sequence[Image.Image]):
 
 
 class ImageFiles(StoredImages):
-    """One file each, or one page of a file each."""
+    """Images in files, one per file or one per page."""
 
     def __init__(self, paths: Sequence[Path], pages: Sequence[int | None] | None = None):
         self.paths = paths
-        self.pages = pages or [None] * len(paths)  # counted from 0; None: whatever stands for the file
+        self.pages = pages or [None] * len(paths)  # counted from 0; None: chosen by the decode options
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -93,7 +93,7 @@ class ImageFiles(StoredImages):
 
 
 class ImageArrays(StoredImages):
-    """Small RGB images of one size, (n, height, width, 3), all in memory."""
+    """RGB images of one size in memory, (n, height, width, 3)."""
 
     def __init__(self, pixels: NDArray[np.uint8]):
         self.pixels = pixels
@@ -115,11 +115,8 @@ class ImageArrays(StoredImages):
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings of decoders about images that are refused anyway, or have a harmless flaw.
-
-    Those of pydicom may quote a patient's file.
-    """
+def silence_decoders() -> Iterator[None]:
+    """Suppress warnings of decoders: refused images are listed anyway, and pydicom's may quote patient data."""
     with warnings.catch_warnings():
         for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats"):
             warnings.filterwarnings("ignore", module=package)
@@ -127,55 +124,60 @@ def quiet() -> Iterator[None]:
         yield
 
 
-Traits = list[int]
-Index = dict[str, tuple[Traits, str]]
-"""Of each path: the traits the file had when it was read, and its digest."""
+FileStat = list[int]
+Index = dict[str, tuple[FileStat, str]]
+"""Path -> the file's stat when it was read, and the digest of its content."""
 
-UNREADABLE = "unreadable: "  # instead of a digest, with the reason
-SETTLED = 2_000_000_000  # ns: a file younger than this may change again without its times showing it
+UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
+SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
 
 
 def digest(kind: str, content: bytes) -> str:
+    """Digest of an image's kind and bytes."""
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
 def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
-    """The digest of each image, and what was learnt about the files among them."""
+    """Digest all images; files that are unchanged since `known` are not read.
+
+    Returns:
+        The digests, and new entries for the index.
+    """
     if not isinstance(images, ImageFiles):
         return [_digest_or_reason(images, index) for index in range(len(images))], {}
     found = [_unchanged(images, index, known) for index in range(len(images))]
     unread = [index for index, result in enumerate(found) if result is None]
-    learnt: Index = {}
+    new: Index = {}
     read = in_order(lambda number: _read(images, unread[number]), len(unread))
-    for index, (traits, result) in zip(unread, read, strict=True):
+    for index, (stat, result) in zip(unread, read, strict=True):
         found[index] = result
-        if traits is not None:
-            learnt[_known_as(images, index)] = (traits, result)
-    return [result or "" for result in found], learnt
+        if stat is not None:
+            new[_index_key(images, index)] = (stat, result)
+    return [result or "" for result in found], new
 
 
-def _known_as(images: ImageFiles, index: int) -> str:
-    """In the index: a path, with the page where only that is meant."""
+def _index_key(images: ImageFiles, index: int) -> str:
+    """Key of an image in the index: its path, and its page if it is one."""
     kind = images.kind(index)
     return str(images.paths[index]) + ("" if kind == "file" else f" {kind}")
 
 
 def _unchanged(images: ImageFiles, index: int, known: Index) -> str | None:
     try:
-        traits, result = known[_known_as(images, index)]
-        return result if _traits(images.paths[index]) == traits else None
+        stat, result = known[_index_key(images, index)]
+        return result if _file_stat(images.paths[index]) == stat else None
     except (KeyError, OSError):
         return None
 
 
-def _read(images: ImageFiles, index: int) -> tuple[Traits | None, str]:
-    """Its traits, unless they cannot be relied on, and its digest."""
+def _read(images: ImageFiles, index: int) -> tuple[FileStat | None, str]:
+    """Return the file's stat, or None if it may still change, and its digest."""
     path = images.paths[index]
     try:
-        traits = _traits(path)
+        stat = _file_stat(path)
         result = _digest_or_reason(images, index)
-        relied_on = _is_settled(traits) and _traits(path) == traits and not result.startswith(UNREADABLE)
-        return traits if relied_on else None, result
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > SETTLED and _file_stat(path) == stat
+        return stat if is_settled and not result.startswith(UNREADABLE) else None, result
     except OSError as error:
         return None, f"{UNREADABLE}{error.strerror or error}"
 
@@ -187,25 +189,21 @@ def _digest_or_reason(images: StoredImages, index: int) -> str:
         return f"{UNREADABLE}{error.strerror or error}"
 
 
-def _traits(path: Path) -> Traits:
-    """Size, times and number: whatever is written into a file, the second time, which nobody can set, moves."""
+def _file_stat(path: Path) -> FileStat:
+    """Size, mtime, ctime and inode; a write always moves ctime, which programs cannot set."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
-def _is_settled(traits: Traits) -> bool:
-    return time.time_ns() - max(traits[1], traits[2]) > SETTLED
-
-
 def read_index(file: Path) -> Index:
-    """Only a shortcut: an index that is missing or damaged is begun again."""
+    """Read the index of digests; a missing or damaged one counts as empty."""
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
-        return {str(path): (list(traits), str(result)) for path, (traits, result) in entries.items()}
+        return {str(path): (list(stat), str(result)) for path, (stat, result) in entries.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def home_of(paths: Sequence[Path]) -> str:
-    """The folder that all files lie in: what an index is named after."""
+def common_folder(paths: Sequence[Path]) -> str:
+    """Return the common parent folder of all files, which names their index."""
     return os.path.commonpath([path.parent for path in paths]) if paths else ""

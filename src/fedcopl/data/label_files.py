@@ -1,4 +1,4 @@
-"""An expert's answers, as `fedcopl review --export` writes them."""
+"""Files about labels: an expert's answers from `fedcopl review --export`, and class priors."""
 
 import csv
 import difflib
@@ -19,26 +19,29 @@ from .images import StoredImages, digest
 
 
 def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
-    """Place of an image -> number of its class. Images that are not there, or whose content changed, are left out."""
+    """Read an expert's labels: row of the image -> number of the class.
+
+    Images that are missing here, or whose content has changed, are ignored.
+    """
     index_of = {name: index for index, name in enumerate(images.names)}
     number_of = {name: number for number, name in enumerate(classes)}
-    said: dict[int, int] = {}
+    labels: dict[int, int] = {}
     for row in read_answer_rows(file):
         index, label = index_of.get(row["file"]), number_of.get(clean(row["label"]))
-        if index is not None and label is not None and _is_same(images, index, row.get("digest") or ""):
-            said[index] = label
-    return said
+        if index is not None and label is not None and _has_digest(images, index, row.get("digest") or ""):
+            labels[index] = label
+    return labels
 
 
-def corrections_of(part: NDArray[Any], said: Mapping[int, int]) -> Corrections:
-    """What was said of one client's images; `part` are their rows in the data set."""
-    mine = [(number, said[int(row)]) for number, row in enumerate(part) if int(row) in said]
-    index, label = np.array(mine, np.int64).reshape(-1, 2).T
+def corrections_of(part: NDArray[Any], labels: Mapping[int, int]) -> Corrections:
+    """Select the expert's labels of one client; `part` are its rows in the data set."""
+    own = [(number, labels[int(row)]) for number, row in enumerate(part) if int(row) in labels]
+    index, label = np.array(own, np.int64).reshape(-1, 2).T
     return Corrections(index, label)
 
 
 def read_answer_rows(file: Path) -> list[dict[str, str]]:
-    """Every row with at least the cells file and label, as they were said."""
+    """Read all rows of an expert's answers; each has at least the cells file and label."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             rows = list(csv.DictReader(lines, strict=True))
@@ -48,59 +51,50 @@ def read_answer_rows(file: Path) -> list[dict[str, str]]:
         ) from error
     if rows and not {"file", "label"} <= set(rows[0]):
         raise DataError(f"{file}: has no columns file and label; write it with fedcopl review --export")
-    return [{name: _plain(cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
+    return [{name: _unescape(cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
 
 
-def _plain(cell: str) -> str:
-    """Without the apostrophe that keeps a spreadsheet from working the cell out."""
+def _unescape(cell: str) -> str:
+    """Remove the apostrophe that keeps a spreadsheet from evaluating the cell."""
     return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
-def _is_same(images: ImageSet, index: int, known: str) -> bool:
+def _has_digest(images: ImageSet, index: int, expected: str) -> bool:
     stored = images.images
-    if not known:
+    if not expected:
         return True
     if isinstance(stored, StoredImages):
-        return digest(stored.kind(index), stored.content(index)) == known
-    return digest(stored[index].mode, stored[index].tobytes()) == known
+        return digest(stored.kind(index), stored.content(index)) == expected
+    return digest(stored[index].mode, stored[index].tobytes()) == expected
 
 
 def read_class_prior(file: Path) -> dict[str, Any]:
-    """Class -> share, of JSON {class: share} or of a table `class,share`; the numbers are not looked at yet."""
+    """Read class -> share from JSON {class: share} or from a table `class,share`; shares are not validated yet."""
     if not file.is_file():
         raise DataError(f"{file}: there is no such file of shares")
     try:
         text = file.read_text(encoding="utf-8-sig")
-        return _of_pairs(_pairs_of_json(text) if file.suffix.lower() == ".json" else _pairs_of_csv(text))
+        if file.suffix.lower() == ".json":
+            pairs = json.loads(text, object_pairs_hook=list)
+            if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+                raise ValueError('write it as {"class": share, ...}')
+        else:
+            rows = csv.DictReader(text.splitlines(), strict=True)
+            if not {"class", "share"} <= set(rows.fieldnames or ()):
+                raise ValueError("its first line must be class,share")
+            pairs = [(row["class"] or "", row["share"]) for row in rows]
+        shares: dict[str, Any] = {}
+        for name, share in pairs:
+            if clean(name) in shares:
+                raise ValueError(f"it names {name!r} twice")
+            shares[clean(name)] = share
+        return shares
     except (OSError, ValueError, csv.Error, RecursionError) as error:
-        raise DataError(f"{file}: cannot be read as a mix of classes: {error}") from error
-
-
-def _pairs_of_json(text: str) -> list[tuple[str, Any]]:
-    shares = json.loads(text, object_pairs_hook=list)
-    if not isinstance(shares, list) or not all(isinstance(pair, tuple) for pair in shares):
-        raise ValueError('write it as {"class": share, ...}')
-    return shares
-
-
-def _pairs_of_csv(text: str) -> list[tuple[str, Any]]:
-    rows = csv.DictReader(text.splitlines(), strict=True)
-    if not {"class", "share"} <= set(rows.fieldnames or ()):
-        raise ValueError("its first line must be class,share")
-    return [(row["class"] or "", row["share"]) for row in rows]
-
-
-def _of_pairs(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    shares: dict[str, Any] = {}
-    for name, share in pairs:
-        if clean(name) in shares:
-            raise ValueError(f"it names {name!r} twice")
-        shares[clean(name)] = share
-    return shares
+        raise DataError(f"{file}: cannot be read as class shares: {error}") from error
 
 
 def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
-    """One share for each class, (C,), made to add up to 1; `origin` says in the message where they came from."""
+    """Return the class prior, (C,), normalised to sum 1; `origin` names the source in error messages."""
     shares = {clean(str(name)): share for name, share in given.items()}
     for name in shares:
         if name not in classes:
@@ -113,7 +107,7 @@ def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str
     class_prior = np.array([_share(shares[name], name, origin) for name in classes])
     if not class_prior.any():
         raise DataError(f"{origin}: all shares are 0; at least one class must occur")
-    scaled = class_prior / class_prior.max()  # first, so that no sum is too large
+    scaled = class_prior / class_prior.max()  # avoids overflow of the sum
     shares_above_0 = np.maximum(scaled / scaled.sum(), np.finfo(np.float64).tiny)
     normed: FloatArray = shares_above_0 / shares_above_0.sum()
     return normed

@@ -97,7 +97,7 @@ def list_sites(dataset: Dataset) -> Iterator[Finding]:
         yield ok("site", held) if images else problem("site", held, "give it training images, or remove its folder")
 
 
-def mend_folders(data: Data) -> Iterator[str]:
+def fix_folders(data: Data) -> Iterator[str]:
     """Give misspelt folders the name that was meant, where nothing is in the way; what was done."""
     root = Path(data.path).expanduser()
     for home in homes(root) if data.source == "folder" and root.is_dir() else []:

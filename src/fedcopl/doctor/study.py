@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..clip.formats.hub import BUILT_IN, RELEASES, check_sum, find_or_fetch, openai_cache
+from ..clip.formats.hub import BUILT_IN, RELEASES, check_sum, find_or_download, openai_cache
 from ..clip.frozen_clip import Clip, fingerprint, load_clip
 from ..config import RunConfig
 from ..data.cache import Progress
@@ -52,7 +52,7 @@ def check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
 
 def _is_here(name: str) -> bool:
     release = RELEASES[name]
-    if all((release.snapshot / file).is_file() for file in (release.weights, release.beside[0])):
+    if all((release.snapshot / file).is_file() for file in (release.weights, release.other_files[0])):
         return True
     return release.original is not None and (openai_cache() / release.original.name).is_file()
 
@@ -61,7 +61,7 @@ def _refuse_other_files(name: str) -> None:
     """The weights of a well-known model must be the published ones, where their checksum is known."""
     if name not in RELEASES:
         return
-    release, found = RELEASES[name], find_or_fetch(name)
+    release, found = RELEASES[name], find_or_download(name)
     if found == release.snapshot and release.sha256:
         check_sum(found / release.weights, release.sha256)
 

@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from .federation_folder import check_endings, is_federation_folder
 from .findings import Finding, ok, problem
 from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python, check_server
-from .sites import mend_folders
+from .sites import fix_folders
 from .study import check_data, check_model, check_time
 
 SETTINGS = "settings.toml"
@@ -44,7 +44,7 @@ def mend(where: Path | None = None) -> Iterator[str]:
     """Do what is safe about the findings, and say what was done: folders whose names are slips are renamed."""
     file = settings_file(where) if where is None or not is_federation_folder(where) else None
     if file is not None:
-        yield from mend_folders(load(file).data)
+        yield from fix_folders(load(file).data)
 
 
 def settings_file(where: Path | None) -> Path | None:

@@ -16,7 +16,7 @@ from PIL import Image
 from ..config import RunConfig, load
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import printable
-from ..data.decoding import BadImage, ImageReading
+from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import ImageFiles, StoredImages, digest
 from ..errors import DataError, RunFolderError
 from ..files import no_folder
@@ -173,7 +173,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 
 def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
-        reading = ImageReading.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
+        reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
         return ImageFiles([Path(file) for file in held.files], held.pages).read_as(reading)
     data = load(folder / "settings.toml").data
     if data.source not in SOURCES:

@@ -34,7 +34,7 @@ class WeightsRelease:
     revision: str
     weights: str
     sha256: str | None  # of the weights; None where nobody has published one
-    beside: tuple[str, ...] = HUGGING_FACE_FILES  # the first is the one it cannot do without
+    other_files: tuple[str, ...] = HUGGING_FACE_FILES  # the first is the one it cannot do without
     original: Original | None = None
 
     @property
@@ -117,7 +117,7 @@ def locate(name_or_path: str | Path) -> Path:
     if Path(name_or_path).exists():
         return Path(name_or_path)
     refuse_unknown(name)
-    return find_or_fetch(name)
+    return find_or_download(name)
 
 
 def refuse_unknown(name: str) -> None:
@@ -130,9 +130,9 @@ def refuse_unknown(name: str) -> None:
     raise ModelError(f"{name}: no such file or folder, and none of the known models {', '.join(known)}{hint}")
 
 
-def find_or_fetch(name: str) -> Path:
+def find_or_download(name: str) -> Path:
     release = RELEASES[name]
-    if all((release.snapshot / file).is_file() for file in (release.weights, release.beside[0])):
+    if all((release.snapshot / file).is_file() for file in (release.weights, release.other_files[0])):
         return release.snapshot
     original = release.original and openai_cache() / release.original.name
     if release.original and original and original.is_file():
@@ -167,7 +167,7 @@ def _fetch(name: str, release: WeightsRelease) -> Path:
         raise ModelError(_by_hand(name, release, why))
     try:
         # The weights come last: without them a snapshot is not taken as complete.
-        for file in (*release.beside, release.weights):
+        for file in (*release.other_files, release.weights):
             hf_hub_download(release.repository, file, revision=release.revision, cache_dir=hub_cache())
     except Exception as error:  # the library lets through errors of several network libraries
         raise ModelError(_by_hand(name, release, str(error).partition("\n")[0])) from error
@@ -196,7 +196,7 @@ def why_unreachable() -> str:
 def _by_hand(name: str, release: WeightsRelease, why: str) -> str:
     """One line that says why a model cannot be fetched, and which files to put where."""
     source = f"https://huggingface.co/{release.repository}/tree/{release.revision}"
-    files = ", ".join((*release.beside, release.weights))
+    files = ", ".join((*release.other_files, release.weights))
     message = f"{name}: is not here and cannot be fetched ({why}); put {files} of {source} into {release.snapshot}"
     if release.original:
         message += f" or OpenAI's {release.original.name} into {openai_cache()}"

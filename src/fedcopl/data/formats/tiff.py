@@ -1,4 +1,8 @@
-"""TIFF beyond Pillow: many bands, colours of 32 bits, long fractions. By tifffile, an extra."""
+"""TIFF files that Pillow does not support (many bands, 32-bit channels, doubles), by tifffile, an extra.
+
+The chain of image file directories (IFDs), one for each page, is checked before any decoder follows it: a few bytes can
+hold a chain that never ends, or tags that all point to one large block.
+"""
 
 import io
 import struct
@@ -14,7 +18,7 @@ from ..decoding import (
     MOST_BYTES,
     MOST_PAGES,
     BadImage,
-    ImageReading,
+    DecodeOptions,
     Picture,
     eight_bits,
     one_line,
@@ -25,15 +29,17 @@ from ..decoding import (
 
 REDUCED_OR_MASK, WHITE_IS_ZERO = 0b101, 0  # values of the tags for kinds of pages and of colours
 GREY, RGB = (0, 1), 2  # photometric kinds
-ALPHA = (1, 2)  # kinds of extra samples that say how far a dot is transparent
+ALPHA = (1, 2)  # types of extra samples that are transparency
 
 
 def pages(content: bytes) -> int:
+    """Count the pages of a TIFF."""
     with _package().TiffFile(io.BytesIO(content)) as file:
         return len(_pages(file))
 
 
-def read(content: bytes, reading: ImageReading, page: int | None) -> Picture:
+def read(content: bytes, reading: DecodeOptions, page: int | None) -> Picture:
+    """Decode a TIFF by tifffile; raises BadImage."""
     package = _package()
     try:
         with package.TiffFile(io.BytesIO(content)) as file:
@@ -55,20 +61,16 @@ def _pages(file: Any) -> list[Any]:
     return [one for one in file.pages if not int(one.subfiletype) & REDUCED_OR_MASK] or [file.pages[0]]
 
 
-def _read(file: Any, reading: ImageReading, page: int | None) -> Picture:
+def _read(file: Any, reading: DecodeOptions, page: int | None) -> Picture:
     pages = _pages(file)
     first = pages[0]
-    if reading.bands and first.samplesperpixel == 1 and len(pages) > 1:
-        return _picture(_pages_as_bands(pages, reading.bands), first, reading, len(pages))
+    if reading.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each band is a page of its own
+        _refuse_missing(reading.bands, len(pages))
+        bands = np.stack([_numbers(pages[band - 1]) for band in reading.bands], axis=-1)
+        return _picture(bands, first, reading, len(pages))
     chosen = pages[reading.page_of(len(pages)) if page is None else page]
     picture = _picture(_bands(chosen, reading.bands), chosen, reading, chosen.samplesperpixel)
     return picture._replace(remarks=picture.remarks + (page_remark(len(pages), reading) if page is None else ()))
-
-
-def _pages_as_bands(pages: list[Any], bands: tuple[int, ...]) -> NDArray[Any]:
-    """Some programs write each band as a page of its own."""
-    _refuse_missing(bands, len(pages))
-    return np.stack([_numbers(pages[band - 1]) for band in bands], axis=-1)
 
 
 def _numbers(page: Any) -> NDArray[Any]:
@@ -80,15 +82,15 @@ def _numbers(page: Any) -> NDArray[Any]:
 
 
 def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
-    """The chosen bands as (height, width, bands); without a choice, grey or the three colours."""
+    """Return the chosen bands, (height, width, bands); by default grey or RGB."""
     samples = page.samplesperpixel
-    wanted = bands or _usual_bands(page)
-    _refuse_missing(wanted, samples)
+    selected = bands or _usual_bands(page)
+    _refuse_missing(selected, samples)
     numbers = _numbers(page)
     if samples == 1:
         return np.reshape(numbers, (page.imagelength, page.imagewidth, 1))
     last: NDArray[Any] = numbers if page.planarconfig == 1 else np.moveaxis(numbers, 0, -1)
-    chosen: NDArray[Any] = last[..., [band - 1 for band in wanted]]
+    chosen: NDArray[Any] = last[..., [band - 1 for band in selected]]
     return chosen
 
 
@@ -109,23 +111,23 @@ def _refuse_missing(bands: tuple[int, ...], there: int) -> None:
         raise BadImage(f"has {counted(there, 'band')}, so no band {max(bands)}")
 
 
-def _picture(numbers: NDArray[Any], page: Any, reading: ImageReading, there: int) -> Picture:
-    """Of 8 bits as they are; deeper ones by the window."""
+def _picture(numbers: NDArray[Any], page: Any, reading: DecodeOptions, there: int) -> Picture:
+    """Make an image of 8 bits per channel; deeper values are scaled by the window."""
     band = "band" if len(reading.bands) == 1 else "bands"
     words = f"{band} {', '.join(map(str, reading.bands))} of {there}" if reading.bands else "a TIFF"
     if numbers.dtype == np.uint8:
-        scaled, span, said = numbers, None, words
+        scaled, span, text = numbers, None, words
     elif numbers.dtype.kind in "uif":
         missing = None if page.nodata is None or not page.tags.get(42113) else numbers == page.nodata
         scaled, span = eight_bits(numbers, reading.window, missing=missing)
         bits = "floating point" if numbers.dtype.kind == "f" else f"{8 * numbers.dtype.itemsize} bits"
-        said = remark(f"{words} in {bits}", reading.window)
+        text = remark(f"{words} in {bits}", reading.window)
     else:
         raise BadImage(f"numbers of the kind {numbers.dtype}")
     if int(page.photometric) == WHITE_IS_ZERO and not reading.bands:
         scaled = 255 - scaled
     image = Image.fromarray(np.ascontiguousarray(scaled[..., 0] if scaled.shape[-1] == 1 else scaled))
-    return Picture(image, (said,), span)
+    return Picture(image, (text,), span)
 
 
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
@@ -134,7 +136,7 @@ MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second f
 
 
 class TiffLayout(NamedTuple):
-    """How numbers are written in one kind of TIFF; formats are those of `struct`."""
+    """Layout of numbers in a kind of TIFF; formats as in `struct`."""
 
     first: int  # where the offset of the first IFD is
     count: str  # type: ignore[assignment]  # format of the number of tags; hides tuple.count
@@ -156,7 +158,7 @@ def refuse_endless(content: bytes) -> None:
         count, start = _number(layout.count, content, offset), offset + struct.calcsize(layout.count)
         end = start + count * layout.tag.itemsize
         if end > len(content):
-            return  # cut off: the decoder says so, or reads the pages before
+            return  # truncated: reported by the decoder, or the pages before are read
         tags += count
         if len(pages) > MOST_PAGES or tags > MOST_TAGS:
             raise BadImage(f"more than {MOST_PAGES:,} pages, or {MOST_TAGS:,} tags in all pages")
@@ -177,7 +179,7 @@ def _layout(content: bytes) -> TiffLayout:
 
 
 def _number(kind: str, content: bytes, offset: int) -> int:
-    """0 beyond the end of the file: then nothing follows."""
+    """Read a number; 0 beyond the end of the file."""
     if offset + struct.calcsize(kind) > len(content):
         return 0
     return int(struct.unpack_from(kind, content, offset)[0])
