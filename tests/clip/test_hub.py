@@ -130,7 +130,9 @@ def release_of(folder, **changes):
     """The real release, but with the checksums of the small model's files."""
     digest = hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()
     real = hub.RELEASES[NAME]
-    return hub.WeightsRelease(real.repository, real.revision, real.weights, changes.get("sha256", digest), real.beside)
+    return hub.WeightsRelease(
+        real.repository, real.revision, real.weights, changes.get("sha256", digest), real.other_files
+    )
 
 
 class FakeHub:

@@ -144,7 +144,7 @@ def test_a_patch_by_itself_is_pooled_as_an_image_of_one_patch():
     pool = random_tower(PoolingHead(shape), torch.Generator().manual_seed(0))
     patches = torch.randn(2, 5, 16, dtype=torch.float64)
     expected = torch.stack([pool(patches[:, [i]]) for i in range(5)], dim=1)
-    torch.testing.assert_close(pool.each_alone(patches), expected)
+    torch.testing.assert_close(pool.per_patch(patches), expected)
 
 
 def test_where_prompts_stand_does_not_matter():

@@ -1,4 +1,4 @@
-"""A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
+"""Encoding of images and classes by a frozen CLIP, and the tokens of a client's images."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ CHUNK_TOKENS = 1000  # tokens in one matrix product: more is no faster and takes
 
 
 class Encoder:
-    """z_c(x) = s cos(f(x), w_c), with or without prompts."""
+    """A frozen CLIP over one list of classes: z_c(x) = s cos(f(x), w_c), with or without prompts."""
 
     def __init__(self, clip: Clip, classes: Sequence[str], template: str, arithmetic: Arithmetic):
         self.clip = clip.to(arithmetic.device)
@@ -35,7 +35,7 @@ class Encoder:
         self._prompted = clip.sentences([f"{name}." for name in self._names])
 
     def refuse_long_names(self, context: int) -> None:
-        """Say which class name leaves no room for the context, before anybody trains."""
+        """Raise ConfigError for a class name that leaves no room for the context vectors."""
         for name, row in zip(self._names, self.clip.tokenizer.rows([f"{name}." for name in self._names]), strict=True):
             if len(row) + context > self.clip.positions:
                 raise ConfigError(
@@ -44,7 +44,7 @@ class Encoder:
                 )
 
     def raw_image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
-        """The vision tower's output, (B, d), not normalised."""
+        """Return the vision tower's output, (B, d), not normalised."""
         with self.arithmetic.towers():
             features: Tensor = self.clip.vision(tokens, () if visual is None else tuple(visual))
         return features.float()
@@ -59,29 +59,27 @@ class Encoder:
         return tokens.tensor_split(math.ceil(tokens.shape[0] * tokens.shape[1] / CHUNK_TOKENS))
 
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
-        """f(x), (B, d), of length one."""
+        """Return f(x), (B, d), of length one."""
         return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """The patches of each image in the space of the classes, (B, M, d), of length one."""
+        """Return the patch features of each image in the space of the classes, (B, M, d), of length one."""
         with self.arithmetic.towers():
             features = self.clip.vision.patch_features(tokens)
         return F.normalize(features.float(), dim=-1)
 
     def class_features(self, context: Tensor | None) -> Tensor:
-        """w_c, (C, d), of length one; None takes the hand-written sentences."""
-        return self._hand_written if context is None else self._encode_sentences(self._prompted, context)
+        """Return w_c, (C, d), of length one; without a context, of the hand-written sentences."""
+        return self._zero_shot_features if context is None else self._encode_sentences(self._prompted, context)
 
     @cached_property
-    def _hand_written(self) -> Tensor:
-        # Not in inference mode, whoever asks first: others train with it.
-        with torch.inference_mode(False), torch.no_grad():
+    def _zero_shot_features(self) -> Tensor:
+        """Features of the hand-written sentences; the normalised mean of several, as CLIP's authors do."""
+        with torch.inference_mode(False), torch.no_grad():  # not in inference mode: also used in training
             features = self._encode_sentences(self._zero_shot, None)
-            return features if len(features) == self.classes else self._middles(features)
-
-    def _middles(self, features: Tensor) -> Tensor:
-        """Where a class has several sentences, it is their mean direction, as CLIP's authors do it."""
-        return F.normalize(torch.stack([own.mean(0) for own in features.split(self._worded)]), dim=-1)
+            if len(features) == self.classes:
+                return features
+            return F.normalize(torch.stack([own.mean(0) for own in features.split(self._worded)]), dim=-1)
 
     def _encode_sentences(self, sentences: Sentences, context: Tensor | None) -> Tensor:
         with self.arithmetic.towers():
@@ -101,15 +99,15 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TokenStore:
-    """Images of a data set, embedded once and kept, or embedded from their pixels each time they are asked for.
+    """Tokens of a data set's images before the first block: embedded once and kept, or on every access.
 
-    Tokens depend on no prompt, so keeping them saves work: little for a vision transformer (one layer of patches), a
-    lot for a ResNet. What does not fit into memory stays as pixels in the cache on disk.
+    Tokens do not depend on prompts. Keeping them saves little time for a vision transformer, and a lot for a ResNet.
+    If they do not fit into `memory`, the images stay as pixels in the cache on disk.
     """
 
     clip: Clip
     pixels: NDArray[np.uint8]  # (n, 3, side, side)
-    memory: float = math.inf  # bytes that may be used to keep what is computed of these images
+    memory: float = math.inf  # bytes available for tokens or features of these images
     kept: Tensor | None = None
 
     @classmethod
@@ -125,7 +123,7 @@ class TokenStore:
         """Tokens (n, N, width) on the CPU."""
         if self.kept is not None:
             return self.kept[torch.from_numpy(rows)]
-        # Few on a CPU: an image has the same bits in whatever company it is embedded.
+        # Few on a CPU: the tokens of an image must not depend on the other images of the batch.
         at_once = self.clip.vision.embed_batch if self.clip.text.positions.device.type == "cpu" else ENCODE_BATCH
         groups = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
         return torch.cat([self._embedded(group) for group in groups])
@@ -137,7 +135,7 @@ class TokenStore:
 
 @dataclass(frozen=True)
 class ClientImages:
-    """One client's part of a store. Nothing is copied until it is used."""
+    """One client's rows of a token store."""
 
     store: TokenStore
     rows: Rows
@@ -146,20 +144,20 @@ class ClientImages:
         return len(self.rows)
 
     def part(self, rows: Rows) -> "ClientImages":
-        """Some of these images, by their numbers among them."""
+        """Return a subset, by positions within the client."""
         return ClientImages(self.store, self.rows[rows])
 
     @property
     def memory(self) -> float:
-        """This part's share of the memory for what is computed of the images."""
+        """Return this part's share of the store's memory."""
         return self.store.memory * len(self.rows) / max(len(self.store.pixels), 1)
 
     def tokens(self, index: Rows) -> Tensor:
-        """Tokens of some of the client's images, counted within the client."""
+        """Return the tokens of some images, by positions within the client."""
         return self.store[self.rows[index]]
 
     def batches(self) -> Iterator[Tensor]:
-        """Tokens of all of them, in batches of one fixed size."""
+        """Yield the tokens of all images in batches of a fixed size."""
         return (self.store[rows] for rows in _in_batches(self.rows))
 
 

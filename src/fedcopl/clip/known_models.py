@@ -21,19 +21,19 @@ Layout = Literal["hugging face", "open_clip", "bare file"]
 
 @dataclass(frozen=True)
 class KnownModel:
-    """One checkpoint as its publisher describes it."""
+    """A published checkpoint."""
 
-    name: str  # its repository on the hub
+    name: str  # repository on the hub
     purpose: str
     licence: str
     layout: Layout
     loads: bool = True
-    hint: str = ""  # what else a user must know
-    revision: str = ""  # where only a commit is known
+    hint: str = ""  # for the user
+    revision: str = ""  # commit, where it has no entry in RELEASES
 
     @property
     def pinned(self) -> str:
-        """The commit that was published with it in public records; "" where none is known to us."""
+        """Pinned commit, or ""."""
         release = RELEASES.get(self.name)
         return self.revision if release is None else release.revision
 
@@ -47,14 +47,14 @@ class MeasuredModel:
     """Random weights of a model's true shape, loaded and run on one core in fp32."""
 
     parameters: int
-    memory: float  # GB of the process at its highest, in which nothing else was loaded
-    seconds: float  # of the processor, for 1,000 images
-    images: int  # on how many that was measured
+    memory: float  # peak GB of a process
+    seconds: float  # CPU time of 1,000 images
+    images: int  # number of measured images
 
 
 @cache
 def measured() -> Mapping[str, MeasuredModel]:
-    """By name; a model that was not measured is not in it."""
+    """Return the measurements by name of the model."""
     return {name: MeasuredModel(**values) for name, values in json.loads(MEASURED.read_text("utf-8")).items()}
 
 
@@ -131,7 +131,7 @@ BY_NAME = {model.name: model for model in KNOWN_MODELS}
 
 
 def known_model(name: str) -> KnownModel:
-    """By name; an unknown one is answered with the nearest."""
+    """Return a model by name; raises ModelError with the nearest name."""
     if name in BY_NAME:
         return BY_NAME[name]
     within = [known for known in BY_NAME if name.lower() in known.lower()]
@@ -141,7 +141,7 @@ def known_model(name: str) -> KnownModel:
 
 
 def about(model: KnownModel) -> Iterator[tuple[str, str]]:
-    """All that is known of a model, line by line."""
+    """Describe a model, line by line."""
     yield "name", model.name
     yield "for", model.purpose
     yield "licence", model.licence
@@ -150,7 +150,7 @@ def about(model: KnownModel) -> Iterator[tuple[str, str]]:
     yield "fetch", "yes" if model.can_be_fetched else "by hand"
     yield "loads", "yes" if model.loads else "no: `fedcopl models check` says why"
     if model.hint:
-        yield "mind", model.hint
+        yield "note", model.hint
     found = measured().get(model.name)
     if found is None:
         yield "measured", "no"

@@ -1,7 +1,7 @@
 """CLIP's ResNet: three convolutions as a stem, pooling instead of strides, attention as the last pooling.
 
-It has no tokens before the last pooling, so that is where a visual prompt enters: as further keys and values
-beside those of the image. The modules bear the names of OpenAI's checkpoints.
+Visual prompts enter at the attention pooling, as further keys and values. The modules have the names of OpenAI's
+checkpoints.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ HEAD_WIDTH = 64
 
 
 class FrozenNorm(nn.Module):
-    """Batch normalisation by the stored statistics, whatever mode the model is in."""
+    """Batch normalisation by the stored statistics."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -33,7 +33,7 @@ class FrozenNorm(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Convolutions all of stride 1; a block that halves the grid averages 2 x 2 cells instead."""
+    """Bottleneck block with stride 1; a block that halves the grid averages 2 x 2 cells instead."""
 
     def __init__(self, width_in: int, width: int, stride: int):
         super().__init__()
@@ -57,7 +57,7 @@ class Bottleneck(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """One query, the grid's mean, over all cells of the grid, itself and the prompt."""
+    """Attention of the grid's mean over all cells, itself and the prompt."""
 
     def __init__(self, width: int, cells: int, output: int):
         super().__init__()
@@ -82,7 +82,7 @@ class AttentionPool(nn.Module):
         return features
 
     def all_positions(self, tokens: Tensor) -> Tensor:
-        """Every position as a query, (B, 1 + cells, output)."""
+        """Return the output for every position as the query, (B, 1 + cells, output)."""
         query, key, value = (self._split_heads(project(tokens)) for project in (self.q_proj, self.k_proj, self.v_proj))
         attended = F.scaled_dot_product_attention(query, key, value)
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
@@ -93,9 +93,9 @@ class AttentionPool(nn.Module):
 
 
 class ResNetTower(nn.Module):
-    """CLIP's ResNet with a `VisionTower`'s interface. Only `prompts[0]`, (P, width), has a place to go."""
+    """CLIP's ResNet with the interface of `VisionTower`; only `prompts[0]`, (P, width), is used."""
 
-    embed_batch = 1  # image at once: how a convolution adds up may depend on how many there are
+    embed_batch = 1  # the sums of a convolution may depend on the batch size
 
     def __init__(self, *, stem: int, depths: Sequence[int], image: int, output: int):
         super().__init__()
@@ -119,7 +119,7 @@ class ResNetTower(nn.Module):
         self.attnpool = AttentionPool(width, (image // SHRINK) ** 2, output)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) -> tokens (B, 1 + cells, width). Prompts play no part in it."""
+        """Pixels (B, 3, H, W) -> tokens (B, 1 + cells, width), independent of prompts."""
         x = F.relu(self.bn1(self.conv1(pixels)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = F.avg_pool2d(F.relu(self.bn3(self.conv3(x))), 2)
@@ -131,12 +131,12 @@ class ResNetTower(nn.Module):
         return features
 
     def blank_states(self) -> Iterator[Tensor]:
-        """The cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
+        """Yield the cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
         blank = torch.zeros(1, 3, self.image, self.image, dtype=torch.float64)
         yield in_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Every cell of the grid as the pool sees it, (B, cells, output)."""
+        """Return the pooled features of every cell, (B, cells, output)."""
         return self.attnpool.all_positions(tokens)[:, 1:]
 
 

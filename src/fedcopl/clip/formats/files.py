@@ -1,4 +1,8 @@
-"""Reading a checkpoint's files without ever running what is in them."""
+"""Safe reading of a checkpoint's files, without running code in them.
+
+`torch.jit.load` compiles a TorchScript archive's code and runs its `__setstate__` methods. Here only the tree of
+modules is read, by an unpickler that knows tensors and plain containers and replaces every class by an empty box.
+"""
 
 import json
 import pickle
@@ -21,7 +25,7 @@ WholeOrFloat = TypeVar("WholeOrFloat", int, float)
 
 @dataclass(frozen=True)
 class Weights:
-    """Named tensors, and the file to blame if one is wrong."""
+    """Named tensors, and their file for error messages."""
 
     file: Path
     tensors: Mapping[str, Tensor]
@@ -38,7 +42,7 @@ class Weights:
         return shape
 
     def table(self, name: str) -> tuple[int, int]:
-        """Rows and columns of a weight that may be kept as a batch of one."""
+        """Return rows and columns of a weight that may be stored as a batch of one."""
         shape = tuple(self.get(name).shape)
         *batch, rows, columns = shape if len(shape) > 1 else (0, *shape)
         if len(shape) < 2 or any(size != 1 for size in batch):
@@ -57,14 +61,14 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def positive(kind: type[WholeOrFloat], value: Any, name: str, file: Path) -> WholeOrFloat:
-    """A setting that must be a number above zero."""
+    """Validate a setting that must be a number above zero."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
         raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")
     return value
 
 
 def read_weights(file: Path) -> Weights:
-    """The tensors of one file, by the kind that its ending names; memory-mapped where the format allows."""
+    """Read the tensors of one file by its suffix; memory-mapped where the format allows."""
     readers: dict[str, Callable[[Path], Mapping[str, Tensor]]] = {
         ".safetensors": _read_safetensors,
         ".json": _read_shards,
@@ -78,12 +82,12 @@ def read_weights(file: Path) -> Weights:
         return Weights(file, readers[file.suffix](file))
     except ModelError:
         raise
-    except Exception as error:  # whatever a broken or hostile file may set off in a parser
+    except Exception as error:  # of parsers, on a damaged or hostile file
         raise ModelError(f"{file}: is damaged or no file of weights ({first_sentence(error)})") from error
 
 
 def first_sentence(error: Exception) -> str:
-    """Enough of an error of somebody else's to tell what went wrong; some go on for half a page."""
+    """Return the first sentence of a library's error message."""
     return re.split(r"\. |\n", str(error).strip())[0].rstrip(".") or type(error).__name__
 
 
@@ -93,7 +97,7 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """An index names the file of each tensor; they lie beside it."""
+    """Read the files of an index, which are in its folder."""
     where: dict[str, str] = read_json(index)["weight_map"]
     shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(where.values()))}
     return {tensor: shards[shard].get(tensor) for tensor, shard in where.items()}
@@ -113,11 +117,11 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
 def _load_pickle(file: Path) -> Any:
     try:  # only torch's newer format, a zip archive, can be mapped
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except pickle.UnpicklingError as error:  # torch's own message goes on to say how to run the file all the same
+    except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        asked = f"asks for {named[1]}" if named else "is no pickle of tensors"
+        asked = f"calls {named[1]}" if named else "is no pickle of tensors"
         raise ModelError(
-            f"{file}: holds more than weights ({asked}): it is not opened, for it could run code"
+            f"{file}: holds more than weights ({asked}): it is not opened, because it could run code"
         ) from error
 
 
@@ -133,14 +137,14 @@ STORAGES = {
 
 
 class Box:
-    """Stands for an object of the archive's own classes: holds its attributes, does nothing."""
+    """Stand-in for objects of the archive's own classes; only holds attributes."""
 
     def __setstate__(self, state: Any) -> None:
         self.attributes = state if isinstance(state, dict) else {}
 
 
 def is_torchscript(file: Path) -> bool:
-    """TorchScript's zip archives have a pickle of constants; those of `torch.save` do not."""
+    """Detect TorchScript archives: only they contain a pickle of constants."""
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as archive:
@@ -155,7 +159,7 @@ def read_torchscript(file: Path) -> dict[str, Tensor]:
 
 
 def _tensors(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
-    """Each tensor under its dotted name. A box is opened once: a file may make boxes contain each other."""
+    """Yield each tensor with its dotted name; boxes may contain each other, so each is visited once."""
     if torch.is_tensor(value):
         yield name, value
     elif isinstance(value, Box) and id(value) not in seen:
@@ -165,7 +169,7 @@ def _tensors(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Tenso
 
 
 class _Reader(pickle.Unpickler):
-    """An unpickler that can make tensors, boxes and plain containers, and nothing else."""
+    """Unpickler of tensors, boxes and plain containers only."""
 
     def __init__(self, tree: Any, archive: zipfile.ZipFile, root: str):
         super().__init__(tree)
@@ -185,15 +189,15 @@ class _Reader(pickle.Unpickler):
             return Box
         if module == "torch.jit._pickle" and name.startswith("build_"):
             return _untagged
-        raise pickle.UnpicklingError(f"asks for {module}.{name}, which no CLIP needs")
+        raise pickle.UnpicklingError(f"calls {module}.{name}, which no CLIP needs")
 
     def persistent_load(self, key: Any) -> Tensor:
-        """A storage, as one row of numbers."""
+        """Return a storage as a flat tensor."""
         _, kind, record, *_ = key
         entry = self.archive.getinfo(f"{self.root}data/{record}")
         if entry.compress_type != zipfile.ZIP_STORED:
             raise pickle.UnpicklingError(f"{entry.filename} is compressed, which torch never does")
-        # Copied into torch's own memory: the last bits of a product may depend on how its factors are aligned.
+        # Copied into torch's memory: the last bits of a product may depend on alignment.
         return torch.frombuffer(bytearray(self.archive.read(entry)), dtype=kind).clone()
 
 
@@ -202,5 +206,5 @@ def _rebuild(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[
 
 
 def _untagged(value: Any, *_: Any) -> Any:
-    """Typed lists and dictionaries as plain ones."""
+    """Return typed lists and dictionaries as plain ones."""
     return value
