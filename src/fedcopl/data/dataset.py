@@ -183,7 +183,7 @@ def build(
     if not any(record.split == "train" for record in ordered):
         excluded = sorted(skipped)
         example = (
-            f"; {len(excluded)} left out, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
+            f"; {len(excluded)} skipped, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
         )
         raise DataError(f"{origin}: holds no training images{example}")
     classes = _classes(ordered, origin, listed)

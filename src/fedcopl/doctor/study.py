@@ -1,4 +1,4 @@
-"""What a run's settings name: the model and the images."""
+"""Checks of a run's model, images and expected time."""
 
 import re
 import shlex
@@ -31,10 +31,10 @@ LONG = 600  # seconds
 
 
 def check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
-    """Whether the CLIP model is here and sound, and if so, it. Nothing is fetched: that is for a run to do."""
+    """Check and return the CLIP model; nothing is downloaded, a run does that."""
     name = config.model.backbone
     if name in RELEASES and not _is_here(name):
-        do = "a run fetches it; without a network see docs/models.md for where to put its files"
+        do = "a run downloads it; without a network see docs/models.md for where to put its files"
         yield note("model", f"{name} is not on this machine yet", do)
         return None
     activation = None if config.model.activation == "auto" else config.model.activation
@@ -58,7 +58,7 @@ def _is_here(name: str) -> bool:
 
 
 def _refuse_other_files(name: str) -> None:
-    """The weights of a well-known model must be the published ones, where their checksum is known."""
+    """Raise ModelError if the weights of a known model are not the published ones."""
     if name not in RELEASES:
         return
     release, found = RELEASES[name], find_or_download(name)
@@ -67,7 +67,7 @@ def _refuse_other_files(name: str) -> None:
 
 
 def check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[Finding, None, Dataset | None]:
-    """Every image is opened once; nothing is written. `file` are the settings. What can be used."""
+    """Decode every image once and return the usable data set; `file` is the settings file."""
     yield from check_folders(config.data)
     try:
         dataset = load_dataset(config.data)
@@ -80,7 +80,7 @@ def check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[F
     images = f"{len(usable.train):,} training and {counted(len(usable.test), 'test image')}"
     yield ok("data", f"{counted(len(usable.classes), 'class')}, {images}")
     yield from list_sites(usable)
-    yield from _left_out(usable.skipped, file)
+    yield from _skipped(usable.skipped, file)
     yield from (note("data", remark, "nothing, if that is meant") for remark in found.notes)
     yield from _few(usable)
     yield from _between_sites(usable)
@@ -89,26 +89,26 @@ def check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[F
 
 def _what_to_do(path: str, home: Path) -> str:
     if path and not Path(path).exists() and (home / path).exists():
-        return f"paths count from where you are, so first: cd {home}"
-    return "fix what it names; docs/data.md shows the layouts"
+        return f"paths are relative to the current folder, so first: cd {home}"
+    return "fix the file or folder named above; docs/data.md shows the layouts"
 
 
-def _left_out(skipped: Sequence[Skipped], settings: Path) -> Iterator[Finding]:
-    """One finding for the files that each missing package would read, and one for all others."""
+def _skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[Finding]:
+    """Report the skipped files, one finding per missing package and one for all others."""
     by_package: dict[str, list[Skipped]] = defaultdict(list)
     for name, why in skipped:
         missing = re.search(r"pip install 'fedcopl\[\w+\]'", why)
         by_package[missing[0] if missing else ""].append((name, why))
     for package, files in by_package.items():
         (name, why), many = files[0], len(files)
-        left = counted(many, "file is left out,", "files are left out, for example")
+        left = counted(many, "file is skipped,", "files are skipped, for example")
         do = package or ("fix or remove them" if many > 1 else "fix or remove it")
         listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
         yield note("data", f"{left} {name!r}: {why}", do + listed)
 
 
 def _few(dataset: Dataset) -> Iterator[Finding]:
-    """A site with fewer images than classes can hardly have one of each."""
+    """Report sites with fewer images than classes."""
     owners = dataset.train.clients
     held = {"all sites together": len(dataset.train)}
     if owners is not None:
@@ -133,7 +133,7 @@ def _between_sites(dataset: Dataset) -> Iterator[Finding]:
 
 
 def shared_between(contents: Sequence[str], owners: Sequence[int]) -> int:
-    """How many different images at least two sites hold."""
+    """Count the distinct images that at least two sites hold."""
     holders: dict[str, set[int]] = defaultdict(set)
     for content, owner in zip(contents, owners, strict=True):
         if not content.startswith(UNREADABLE):

@@ -1,4 +1,4 @@
-"""All checks, one after the other."""
+"""All checks in order, and safe fixes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +15,14 @@ from .study import check_data, check_model, check_time
 SETTINGS = "settings.toml"
 
 
-def visit(
+def diagnose(
     where: Path | None = None,
     *,
     server: str | None = None,
     certificate: Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Finding]:
-    """What is found about this machine, about settings, about the folder of a site or server, and about a server."""
+    """Check this machine, the settings, the folder of a site or server, and a server."""
     yield from check_python()
     yield from check_packages()
     yield from check_extras()
@@ -40,15 +40,15 @@ def visit(
         yield from check_server(server, certificate)
 
 
-def mend(where: Path | None = None) -> Iterator[str]:
-    """Do what is safe about the findings, and say what was done: folders whose names are slips are renamed."""
+def fix(where: Path | None = None) -> Iterator[str]:
+    """Apply safe fixes and yield what was done: folders with misspelt names are renamed."""
     file = settings_file(where) if where is None or not is_federation_folder(where) else None
     if file is not None:
         yield from fix_folders(load(file).data)
 
 
 def settings_file(where: Path | None) -> Path | None:
-    """The file that is meant: the one named, that of a folder, or the one right here if there is one."""
+    """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists."""
     if where is None:
         return Path(SETTINGS) if Path(SETTINGS).is_file() else None
     file = where / SETTINGS if where.is_dir() else where
@@ -61,7 +61,7 @@ def _study(file: Path, progress: Progress) -> Iterator[Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield problem("settings", str(error), "fix what it names; docs/settings.md lists all settings")
+        yield problem("settings", str(error), "fix the setting named above; docs/settings.md lists all settings")
         return
     yield ok("settings", str(file))
     yield from check_device(config.model)
