@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clip.tiny_clip import in_openai_layout, save_folder, save_torchscript, tiny_model
-from fedcopl.clip.formats.layouts import to_hugging_face
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.errors import ModelError
+from hugging_face_export import to_hugging_face
 
 torch.set_num_threads(1)
 VISION_NORM = "vision_model.post_layernorm.weight"

@@ -88,7 +88,7 @@ class Block(nn.Module):
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = self.query_key_value(self.attention_input(x)).chunk(3, dim=-1)
-        return split_heads(query, self.heads), split_heads(key, self.heads), split_heads(value, self.heads)
+        return _split_heads(query, self.heads), _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values only, for tokens whose own output is not used."""
@@ -123,7 +123,7 @@ class PostNormBlock(Block):
         return finished
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, N, D) -> (B, heads, N, D / heads)."""
     batch, length, width = x.shape
     return x.view(batch, length, heads, width // heads).transpose(1, 2)
@@ -132,14 +132,14 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def queries(query_key_value: nn.Linear, x: Tensor, heads: int) -> Tensor:
     """Queries: the first third of the joint projection."""
     width = x.shape[-1]
-    return split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
+    return _split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
 
 
 def keys_values(query_key_value: nn.Linear, x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Keys and values: the other two thirds of the joint projection."""
     width = x.shape[-1]
     key, value = F.linear(x, query_key_value.weight[width:], query_key_value.bias[width:]).chunk(2, dim=-1)
-    return split_heads(key, heads), split_heads(value, heads)
+    return _split_heads(key, heads), _split_heads(value, heads)
 
 
 def take_row(x: Tensor, row: Tensor) -> Tensor:

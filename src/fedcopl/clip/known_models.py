@@ -43,7 +43,7 @@ class KnownModel:
 
 
 @dataclass(frozen=True)
-class MeasuredModel:
+class _MeasuredModel:
     """Random weights of a model's true shape, loaded and run on one core in fp32."""
 
     parameters: int
@@ -53,9 +53,9 @@ class MeasuredModel:
 
 
 @cache
-def measured() -> Mapping[str, MeasuredModel]:
+def measured() -> Mapping[str, _MeasuredModel]:
     """Return the measurements by name of the model."""
-    return {name: MeasuredModel(**values) for name, values in json.loads(MEASURED.read_text("utf-8")).items()}
+    return {name: _MeasuredModel(**values) for name, values in json.loads(MEASURED.read_text("utf-8")).items()}
 
 
 SAY_GELU = "a bare file: say model.activation=gelu"

@@ -17,7 +17,7 @@ SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
 HEAD_WIDTH = 64
 
 
-class FrozenNorm(nn.Module):
+class _FrozenNorm(nn.Module):
     """Batch normalisation by the stored statistics."""
 
     def __init__(self, width: int):
@@ -32,22 +32,22 @@ class FrozenNorm(nn.Module):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training=False)
 
 
-class Bottleneck(nn.Module):
-    """Bottleneck block with stride 1; a block that halves the grid averages 2 x 2 cells instead."""
+class _Bottleneck(nn.Module):
+    """_Bottleneck block with stride 1; a block that halves the grid averages 2 x 2 cells instead."""
 
     def __init__(self, width_in: int, width: int, stride: int):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(width_in, width, 1, bias=False), FrozenNorm(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), FrozenNorm(width)
+        self.conv1, self.bn1 = nn.Conv2d(width_in, width, 1, bias=False), _FrozenNorm(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), _FrozenNorm(width)
         self.conv3, self.bn3 = (
             nn.Conv2d(width, width * EXPANSION, 1, bias=False),
-            FrozenNorm(width * EXPANSION),
+            _FrozenNorm(width * EXPANSION),
         )
         self.pool = nn.AvgPool2d(stride) if stride > 1 else nn.Identity()
         self.downsample = None
         if stride > 1 or width_in != width * EXPANSION:
             shortcut = nn.Conv2d(width_in, width * EXPANSION, 1, bias=False)
-            self.downsample = nn.Sequential(shortcut, FrozenNorm(width * EXPANSION))
+            self.downsample = nn.Sequential(shortcut, _FrozenNorm(width * EXPANSION))
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.bn1(self.conv1(x)))
@@ -56,7 +56,7 @@ class Bottleneck(nn.Module):
         return F.relu(inner + (x if self.downsample is None else self.downsample(self.pool(x))))
 
 
-class AttentionPool(nn.Module):
+class _AttentionPool(nn.Module):
     """Attention of the grid's mean over all cells, itself and the prompt."""
 
     def __init__(self, width: int, cells: int, output: int):
@@ -105,18 +105,18 @@ class ResNetTower(nn.Module):
         self.prompt_levels = self.usual_prompt_levels = 1
         self.conv1, self.bn1 = (
             nn.Conv2d(3, stem // 2, 3, stride=2, padding=1, bias=False),
-            FrozenNorm(stem // 2),
+            _FrozenNorm(stem // 2),
         )
         self.conv2, self.bn2 = (
             nn.Conv2d(stem // 2, stem // 2, 3, padding=1, bias=False),
-            FrozenNorm(stem // 2),
+            _FrozenNorm(stem // 2),
         )
-        self.conv3, self.bn3 = nn.Conv2d(stem // 2, stem, 3, padding=1, bias=False), FrozenNorm(stem)
+        self.conv3, self.bn3 = nn.Conv2d(stem // 2, stem, 3, padding=1, bias=False), _FrozenNorm(stem)
         self.layer1 = _stage(stem, stem, depths[0], stride=1)
         self.layer2 = _stage(stem * 4, stem * 2, depths[1], stride=2)
         self.layer3 = _stage(stem * 8, stem * 4, depths[2], stride=2)
         self.layer4 = _stage(stem * 16, stem * 8, depths[3], stride=2)
-        self.attnpool = AttentionPool(width, (image // SHRINK) ** 2, output)
+        self.attnpool = _AttentionPool(width, (image // SHRINK) ** 2, output)
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) -> tokens (B, 1 + cells, width), independent of prompts."""
@@ -141,5 +141,5 @@ class ResNetTower(nn.Module):
 
 
 def _stage(width_in: int, width: int, depth: int, *, stride: int) -> nn.Sequential:
-    first = Bottleneck(width_in, width, stride)
-    return nn.Sequential(first, *(Bottleneck(width * EXPANSION, width, 1) for _ in range(depth - 1)))
+    first = _Bottleneck(width_in, width, stride)
+    return nn.Sequential(first, *(_Bottleneck(width * EXPANSION, width, 1) for _ in range(depth - 1)))

@@ -61,7 +61,7 @@ class Pixels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CacheEntry:
+class _CacheEntry:
     """One finished entry on disk."""
 
     folder: Path
@@ -115,9 +115,9 @@ class PixelCache:
         progress(len(images), len(images))
         return Pixels(array, [Bad(index, images.names[index], why) for index, why in entry.bad], contents)
 
-    def entries(self) -> list[CacheEntry]:
+    def entries(self) -> list[_CacheEntry]:
         """Return all finished entries, the most recently used first."""
-        found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := read_entry(path.parent))]
+        found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := _read_entry(path.parent))]
         return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
@@ -146,8 +146,8 @@ class PixelCache:
         made_of = json.dumps([FORMAT, PIL.__version__, key, contents])
         return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
 
-    def _find(self, contents: list[str], key: str) -> CacheEntry | None:
-        entry = read_entry(self._home(contents, key))
+    def _find(self, contents: list[str], key: str) -> _CacheEntry | None:
+        entry = _read_entry(self._home(contents, key))
         if entry and any(is_readable_now(reason) for _, reason in entry.bad):
             return None
         if entry:
@@ -157,7 +157,7 @@ class PixelCache:
 
     def _make(
         self, images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, key: str, progress: Progress
-    ) -> CacheEntry:
+    ) -> _CacheEntry:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
@@ -176,7 +176,7 @@ class PixelCache:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):  # another process used the space meanwhile
                     self._require_space(math.prod(shape))
                 raise
-        entry = read_entry(home)
+        entry = _read_entry(home)
         if entry is None:
             raise DataError(f"{home}: the entry just written cannot be read back; check the disk")
         return entry
@@ -213,13 +213,13 @@ class PixelCache:
             raise DataError(f"{self.folder}: cannot be written: {reason}; {HINT}") from error
 
 
-def read_entry(folder: Path) -> CacheEntry | None:
+def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
         plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
         if plain["format"] != FORMAT:
             return None
-        entry = CacheEntry(
+        entry = _CacheEntry(
             folder,
             str(plain["transform"]),
             str(plain["pillow"]),

@@ -109,7 +109,7 @@ CifarBatch = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Form:
+class _Form:
     """An official file format: folder, files and the number of images in each."""
 
     folder: str
@@ -120,12 +120,12 @@ class Form:
 
 
 TEN = (
-    Form("cifar-10-batches-py", [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"], "labels", (10000, 10000)),
-    Form("cifar-10-batches-bin", [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"], 1, (10000, 10000)),
+    _Form("cifar-10-batches-py", [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"], "labels", (10000, 10000)),
+    _Form("cifar-10-batches-bin", [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"], 1, (10000, 10000)),
 )
 HUNDRED = (
-    Form("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
-    Form("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
+    _Form("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
+    _Form("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
 )
 TEN_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 HUNDRED_CLASSES = """
@@ -139,15 +139,15 @@ HUNDRED_CLASSES = """
 """.split()
 
 
-def read_cifar10(data: Data, forms: Sequence[Form] = TEN) -> Dataset:
+def read_cifar10(data: Data, forms: Sequence[_Form] = TEN) -> Dataset:
     return _read("cifar10", data, forms, TEN_CLASSES)
 
 
-def read_cifar100(data: Data, forms: Sequence[Form] = HUNDRED) -> Dataset:
+def read_cifar100(data: Data, forms: Sequence[_Form] = HUNDRED) -> Dataset:
     return _read("cifar100", data, forms, HUNDRED_CLASSES)
 
 
-def _read(name: str, data: Data, forms: Sequence[Form], classes: Sequence[str]) -> Dataset:
+def _read(name: str, data: Data, forms: Sequence[_Form], classes: Sequence[str]) -> Dataset:
     root = require_folder(data.path, name)
     folder, form = _find(root, name, forms)
     missing = [file for file in (*form.train, *form.test) if not (folder / file).is_file()]
@@ -162,7 +162,7 @@ def _read(name: str, data: Data, forms: Sequence[Form], classes: Sequence[str]) 
     )
 
 
-def _find(root: Path, name: str, forms: Sequence[Form]) -> tuple[Path, Form]:
+def _find(root: Path, name: str, forms: Sequence[_Form]) -> tuple[Path, _Form]:
     """Find the folder of one of the formats: the root, or its official name in the root."""
     for form in forms:
         for folder in (root, root / form.folder):
@@ -172,7 +172,7 @@ def _find(root: Path, name: str, forms: Sequence[Form]) -> tuple[Path, Form]:
     raise DataError(f"{root}: holds no {known}; fetch it with: fedcopl data get {name} {root}")
 
 
-def _image_set(folder: Path, files: Sequence[str], size: int, form: Form, classes: int) -> ImageSet:
+def _image_set(folder: Path, files: Sequence[str], size: int, form: _Form, classes: int) -> ImageSet:
     batches = [_batch(folder / file, size, form, classes) for file in files]
     pixels = np.concatenate([pixels for pixels, _ in batches])
     # Stored channel by channel.
@@ -181,7 +181,7 @@ def _image_set(folder: Path, files: Sequence[str], size: int, form: Form, classe
     return ImageSet(ImageArrays(rows), np.concatenate([labels for _, labels in batches]), names)
 
 
-def _batch(file: Path, size: int, form: Form, classes: int) -> CifarBatch:
+def _batch(file: Path, size: int, form: _Form, classes: int) -> CifarBatch:
     try:
         content = file.read_bytes()
     except OSError as error:

@@ -15,7 +15,7 @@ from .dataset import TEMPLATE, Dataset, ImageSet, clean_all
 from .images import StoredImages
 
 
-class ImageColumn(StoredImages):
+class _ImageColumn(StoredImages):
     """Encoded images in one column of a table."""
 
     def __init__(self, table: Any, column: str):
@@ -87,7 +87,7 @@ def _column(path: str, features: Mapping[str, Any], kind: type, name: str) -> st
 
 
 def _image_set(package: Any, table: Any, image: str, label: str) -> ImageSet:
-    stored = ImageColumn(table.cast_column(image, package.Image(decode=False)), image)
+    stored = _ImageColumn(table.cast_column(image, package.Image(decode=False)), image)
     labels = np.array(table.select_columns([label])[:][label], np.int64)
     # The hub marks images without a label as -1.
     return ImageSet(stored, labels if len(labels) and labels.min() >= 0 else None)

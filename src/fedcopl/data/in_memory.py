@@ -21,14 +21,14 @@ from .formats import pages_in, read_picture
 from .images import ImageFiles, StoredImages
 
 
-class FilePage(NamedTuple):
+class _FilePage(NamedTuple):
     """One page of a file of several, counted from 0."""
 
     path: Path
     page: int
 
 
-GivenPicture = Path | FilePage | Image.Image | NDArray[np.uint8]
+GivenPicture = Path | _FilePage | Image.Image | NDArray[np.uint8]
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
 """A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
 LabelsOfImages = Sequence[str] | Sequence[int] | NDArray[Any]
@@ -59,7 +59,7 @@ class SiteHolding:
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
-class InMemoryImages(StoredImages):
+class _InMemoryImages(StoredImages):
     """Files, arrays and Pillow images in one sequence."""
 
     def __init__(self, pictures: Sequence[GivenPicture]):
@@ -69,7 +69,7 @@ class InMemoryImages(StoredImages):
         return len(self.pictures)
 
     def content(self, index: int) -> bytes:
-        return content_of(self.pictures[index])
+        return _content_of(self.pictures[index])
 
     def take(self, indices: Sequence[int]) -> Self:
         some = copy.copy(self)
@@ -77,10 +77,10 @@ class InMemoryImages(StoredImages):
         return some
 
 
-def content_of(picture: GivenPicture) -> bytes:
+def _content_of(picture: GivenPicture) -> bytes:
     """Return the bytes of a file, or encode an image in memory, so that one decoder reads all."""
-    if isinstance(picture, Path | FilePage):
-        return (picture.path if isinstance(picture, FilePage) else picture).read_bytes()
+    if isinstance(picture, Path | _FilePage):
+        return (picture.path if isinstance(picture, _FilePage) else picture).read_bytes()
     image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else ImageOps.exif_transpose(picture)
     file = io.BytesIO()
     # Uncompressed TIFF is fast and supports nearly every mode of Pillow.
@@ -91,10 +91,10 @@ def content_of(picture: GivenPicture) -> bytes:
 def open_picture(picture: GivenPicture, reading: DecodeOptions) -> Image.Image:
     """Decode an image, upright and of 8 bits per channel; raises BadImage."""
     try:
-        content = content_of(picture)
+        content = _content_of(picture)
     except OSError as error:
         raise BadImage(f"unreadable: {error.strerror or error}") from error
-    return read_picture(content, reading, picture.page if isinstance(picture, FilePage) else None).image
+    return read_picture(content, reading, picture.page if isinstance(picture, _FilePage) else None).image
 
 
 def pages_of(picture: GivenPicture, reading: DecodeOptions) -> Sequence[GivenPicture]:
@@ -102,7 +102,7 @@ def pages_of(picture: GivenPicture, reading: DecodeOptions) -> Sequence[GivenPic
     if reading.pages != "all" or not isinstance(picture, Path):
         return [picture]
     many = pages_in(picture, reading)
-    return [picture] if many == 1 else [FilePage(picture, page) for page in range(many)]
+    return [picture] if many == 1 else [_FilePage(picture, page) for page in range(many)]
 
 
 def gather(images: Images, what: str) -> InMemoryPictures:
@@ -244,7 +244,7 @@ def _image_set(parts: Sequence[InMemoryPictures], sites: Sequence[str]) -> Image
     items = [item for pictures in parts for item in pictures.items]
     files = [item for item in items if isinstance(item, Path)]
     # Only ImageFiles has an index of digests; files mixed with arrays are read again by each run.
-    images: StoredImages = ImageFiles(files) if len(files) == len(items) else InMemoryImages(items)
+    images: StoredImages = ImageFiles(files) if len(files) == len(items) else _InMemoryImages(items)
     named = zip(sites, parts, strict=True)
     names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
     return ImageSet(images, names=names)

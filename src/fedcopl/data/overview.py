@@ -52,7 +52,7 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
     return DatasetSurvey(usable, tuple(notes))
 
 
-class OpenedImage(NamedTuple):
+class _OpenedImage(NamedTuple):
     """Result of decoding an image, without its pixels."""
 
     digest: str
@@ -61,10 +61,10 @@ class OpenedImage(NamedTuple):
     span: Span | None = None
 
 
-def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[OpenedImage]:
+def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_OpenedImage]:
     stored = images.images
     if not isinstance(stored, StoredImages):
-        return [OpenedImage(digest(image.mode, image.tobytes())) for image in stored]
+        return [_OpenedImage(digest(image.mode, image.tobytes())) for image in stored]
     opened = []
     with silence_decoders():
         for seen in in_order(lambda index: _open(stored, index), len(stored)):
@@ -73,25 +73,25 @@ def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[OpenedI
     return opened
 
 
-def _open(stored: StoredImages, index: int) -> OpenedImage:
+def _open(stored: StoredImages, index: int) -> _OpenedImage:
     try:
         content = stored.content(index)
     except OSError as error:
         reason = f"{UNREADABLE}{error.strerror or error}"
-        return OpenedImage(reason, reason)
+        return _OpenedImage(reason, reason)
     known = digest(stored.kind(index), content)
     try:
         picture = stored.picture(index, content)
     except BadImage as reason:
-        return OpenedImage(known, str(reason))
-    return OpenedImage(known, "", picture.remarks, picture.span)
+        return _OpenedImage(known, str(reason))
+    return _OpenedImage(known, "", picture.remarks, picture.span)
 
 
-def _broken(opened: Sequence[OpenedImage]) -> dict[int, str]:
+def _broken(opened: Sequence[_OpenedImage]) -> dict[int, str]:
     return {index: seen.reason for index, seen in enumerate(opened) if seen.reason}
 
 
-def _how_read(opened: Sequence[OpenedImage]) -> list[str]:
+def _how_read(opened: Sequence[_OpenedImage]) -> list[str]:
     """Count the remarks on how images were decoded."""
     counts = Counter(remark for seen in opened for remark in seen.remarks)
     spans: dict[str, list[Span]] = {}

@@ -31,7 +31,7 @@ def diagnose(
     if where is not None and is_federation_folder(where):
         yield from check_endings(where)
         where = None
-    file = settings_file(where)
+    file = _settings_file(where)
     if file is None:
         yield from check_device(RunConfig().model)
     else:
@@ -42,12 +42,12 @@ def diagnose(
 
 def fix(where: Path | None = None) -> Iterator[str]:
     """Apply safe fixes and yield what was done: folders with misspelt names are renamed."""
-    file = settings_file(where) if where is None or not is_federation_folder(where) else None
+    file = _settings_file(where) if where is None or not is_federation_folder(where) else None
     if file is not None:
         yield from fix_folders(load(file).data)
 
 
-def settings_file(where: Path | None) -> Path | None:
+def _settings_file(where: Path | None) -> Path | None:
     """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists."""
     if where is None:
         return Path(SETTINGS) if Path(SETTINGS).is_file() else None

@@ -65,7 +65,7 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
         raise ConfigError(f"--backbone: {error}") from error
     check_output_folder(folder, new=True)
     found = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone  # the folder is not where we are
-    written = dict(_files(study_name(folder), sites, found))
+    written = dict(_files(_study_name(folder), sites, found))
     for name, text in written.items():
         publish_text(folder / name, text)
     return [folder / name for name in written]
@@ -81,7 +81,7 @@ def _files(name: str, sites: int, backbone: str) -> list[tuple[str, str]]:
     ]
 
 
-def study_name(folder: Path) -> str:
+def _study_name(folder: Path) -> str:
     """Return the folder's name with only letters, digits, dots, dashes and underscores."""
     plain = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name)
     return plain or "study"

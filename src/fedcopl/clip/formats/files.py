@@ -104,8 +104,8 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 
 def _read_pickle(file: Path) -> dict[str, Tensor]:
-    if is_torchscript(file):
-        return read_torchscript(file)
+    if _is_torchscript(file):
+        return _read_torchscript(file)
     loaded = _load_pickle(file)
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]  # a training checkpoint of open_clip's
@@ -136,14 +136,14 @@ STORAGES = {
 }
 
 
-class Box:
+class _Box:
     """Stand-in for objects of the archive's own classes; only holds attributes."""
 
     def __setstate__(self, state: Any) -> None:
         self.attributes = state if isinstance(state, dict) else {}
 
 
-def is_torchscript(file: Path) -> bool:
+def _is_torchscript(file: Path) -> bool:
     """Detect TorchScript archives: only they contain a pickle of constants."""
     if not zipfile.is_zipfile(file):
         return False
@@ -151,7 +151,7 @@ def is_torchscript(file: Path) -> bool:
         return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
-def read_torchscript(file: Path) -> dict[str, Tensor]:
+def _read_torchscript(file: Path) -> dict[str, Tensor]:
     with zipfile.ZipFile(file) as archive:
         root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).removesuffix("data.pkl")
         with archive.open(f"{root}data.pkl") as tree:
@@ -162,7 +162,7 @@ def _tensors(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Tenso
     """Yield each tensor with its dotted name; boxes may contain each other, so each is visited once."""
     if torch.is_tensor(value):
         yield name, value
-    elif isinstance(value, Box) and id(value) not in seen:
+    elif isinstance(value, _Box) and id(value) not in seen:
         seen.add(id(value))
         for child, inner in value.__dict__.get("attributes", {}).items():
             yield from _tensors(inner, f"{name}.{child}" if name else str(child), seen)
@@ -186,7 +186,7 @@ class _Reader(pickle.Unpickler):
         if module == "torch" and name in STORAGES:
             return STORAGES[name]
         if module.split(".")[0] == "__torch__":
-            return Box
+            return _Box
         if module == "torch.jit._pickle" and name.startswith("build_"):
             return _untagged
         raise pickle.UnpicklingError(f"calls {module}.{name}, which no CLIP needs")

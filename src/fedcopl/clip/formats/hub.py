@@ -39,7 +39,7 @@ class WeightsRelease:
 
     @property
     def snapshot(self) -> Path:
-        return hub_cache() / f"models--{self.repository.replace('/', '--')}" / "snapshots" / self.revision
+        return _hub_cache() / f"models--{self.repository.replace('/', '--')}" / "snapshots" / self.revision
 
 
 VIT_B_32 = WeightsRelease(
@@ -142,7 +142,7 @@ def find_or_download(name: str) -> Path:
     return _fetch(name, release)
 
 
-def hub_cache() -> Path:
+def _hub_cache() -> Path:
     """Return the cache folder of `huggingface_hub`."""
     user_cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     home = os.environ.get("HF_HOME") or user_cache / "huggingface"
@@ -166,7 +166,7 @@ def _fetch(name: str, release: WeightsRelease) -> Path:
     try:
         # The weights come last: a snapshot without them is not complete.
         for file in (*release.other_files, release.weights):
-            hf_hub_download(release.repository, file, revision=release.revision, cache_dir=hub_cache())
+            hf_hub_download(release.repository, file, revision=release.revision, cache_dir=_hub_cache())
     except Exception as error:  # of several network libraries
         raise ModelError(_by_hand(name, release, str(error).partition("\n")[0])) from error
     if release.sha256:

@@ -20,24 +20,12 @@ from ..text_towers import BertText, CausalText, PaddedText, SentenceReading, Tex
 from ..tokenizer import Tokenizer
 from ..vision_tower import VisionTower
 from .files import Weights
-from .names import BERT_TEXT, BIAS, HARMLESS, HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SCALE, TowerNames
+from .names import BERT_TEXT, BIAS, HARMLESS, SCALE, TowerNames
 
 Tower = TypeVar("Tower", bound=nn.Module)
 
 
 HEAD_WIDTH = 64  # of all of OpenAI's models
-
-
-def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict[str, Tensor]:
-    """Convert our towers to the state dict of a Hugging Face `CLIPModel`."""
-    weights = dict(_export(vision, HUGGING_FACE_VISION)) | dict(_export(text, HUGGING_FACE_TEXT)) | {SCALE: scale}
-    return {name: value.detach().contiguous() for name, value in weights.items()}
-
-
-def _export(tower: nn.Module, names: TowerNames) -> Iterator[tuple[str, Tensor]]:
-    for ours, weight in tower.state_dict().items():
-        theirs = names.of(ours)
-        yield from zip(theirs, weight.chunk(len(theirs)), strict=True)
 
 
 @dataclass(frozen=True)

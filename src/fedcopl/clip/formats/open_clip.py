@@ -61,13 +61,13 @@ def load_open_clip_folder(folder: Path) -> Parts:
     model, vision, text = _sections(config, file)
     preprocess = config.get("preprocess_cfg") or {}
     if vision.get("timm_model_name"):
-        traits, is_pooled = timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
-        weights = read_weights(find_open_clip_weights(folder))
+        traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
+        weights = read_weights(_find_open_clip_weights(folder))
         return _load_with_timm(weights, traits, is_pooled, vision, text, preprocess, file)
-    return _load_plain(read_weights(find_open_clip_weights(folder)), model, vision, text, preprocess, file)
+    return _load_plain(read_weights(_find_open_clip_weights(folder)), model, vision, text, preprocess, file)
 
 
-def find_open_clip_weights(folder: Path) -> Path:
+def _find_open_clip_weights(folder: Path) -> Path:
     for name in OPEN_CLIP_WEIGHTS:
         if (folder / name).is_file():
             return folder / name
@@ -175,7 +175,7 @@ def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
     return pool == "map"
 
 
-def timm_traits(name: Any, file: Path) -> BlockTraits:
+def _timm_traits(name: Any, file: Path) -> BlockTraits:
     match = TIMM_NAME.fullmatch(str(name))
     if match is None:
         nearest = next((model for start, model in NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP")

@@ -56,7 +56,7 @@ def assemble(
     """Build a CLIP from weights in OpenAI's layout."""
     is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
     vision_names = OPENAI_RESNET if is_resnet else OPENAI_VISION
-    vision = build_resnet(weights) if is_resnet else build_vision(weights, OPENAI_VISION, vision_traits)
+    vision = _build_resnet(weights) if is_resnet else build_vision(weights, OPENAI_VISION, vision_traits)
     text = build_text(weights, OPENAI_TEXT, text_traits, CausalText)
     compare_outputs(weights, vision, text)
     refuse_leftovers(weights, [(vision, vision_names), (text, OPENAI_TEXT)])
@@ -64,7 +64,7 @@ def assemble(
     return Parts(vision, text, read_scale(weights), _tokenizer(weights, text), transform, ReadUpToEnd(None))
 
 
-def build_resnet(weights: Weights) -> ResNetTower:
+def _build_resnet(weights: Weights) -> ResNetTower:
     """Build a ResNet from its weights."""
     (stem, *_) = weights.shape("visual.layer1.0.conv1.weight", 4)
     (tokens, _) = weights.shape("visual.attnpool.positional_embedding", 2)

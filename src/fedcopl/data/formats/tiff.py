@@ -135,7 +135,7 @@ TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 
 MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
-class TiffLayout(NamedTuple):
+class _TiffLayout(NamedTuple):
     """Layout of numbers in a kind of TIFF; formats as in `struct`."""
 
     first: int  # where the offset of the first IFD is
@@ -171,11 +171,11 @@ def refuse_endless(content: bytes) -> None:
         raise BadImage(f"damaged: after page {len(pages)} comes page {pages[offset]} again, without end")
 
 
-def _layout(content: bytes) -> TiffLayout:
+def _layout(content: bytes) -> _TiffLayout:
     order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in TIFF[2:]
     size = "u8" if is_big else "u4"
     tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
-    return TiffLayout(8, f"{order}Q", f"{order}Q", tag) if is_big else TiffLayout(4, f"{order}H", f"{order}I", tag)
+    return _TiffLayout(8, f"{order}Q", f"{order}Q", tag) if is_big else _TiffLayout(4, f"{order}H", f"{order}I", tag)
 
 
 def _number(kind: str, content: bytes, offset: int) -> int:
