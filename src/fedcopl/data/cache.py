@@ -107,7 +107,7 @@ class PixelCache:
             progress(len(images), len(images))
             rows = [cut(image) for image in stored]
             return Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), [], [])
-        key += stored.reading.key
+        key += stored.options.key
         with self._explained():
             contents = self._digests(stored)
             entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)

@@ -94,24 +94,24 @@ def load_dataset(data: Data) -> Dataset:
 
 def read_by_settings(dataset: Dataset, data: Data) -> Dataset:
     """Apply the decode options of the settings: window, bands, pages."""
-    reading = DecodeOptions.of(data)
-    return replace(dataset, train=_read_by(dataset.train, reading), test=_read_by(dataset.test, reading))
+    options = DecodeOptions.of(data)
+    return replace(dataset, train=_read_by(dataset.train, options), test=_read_by(dataset.test, options))
 
 
-def _read_by(images: ImageSet, reading: DecodeOptions) -> ImageSet:
+def _read_by(images: ImageSet, options: DecodeOptions) -> ImageSet:
     stored = images.images
     if not isinstance(stored, StoredImages):
         return images
-    if reading.pages == "all" and isinstance(stored, ImageFiles):
-        return _every_page(images, stored.read_as(reading))
-    return replace(images, images=stored.read_as(reading))
+    if options.pages == "all" and isinstance(stored, ImageFiles):
+        return _every_page(images, stored.with_options(options))
+    return replace(images, images=stored.with_options(options))
 
 
 def _every_page(images: ImageSet, files: ImageFiles) -> ImageSet:
     """Make an image of each page, named file#1, file#2 and so on; a file of one page keeps its name."""
 
     def pages_of(index: int) -> int:
-        return 1 if files.pages[index] is not None else pages_in(files.paths[index], files.reading)
+        return 1 if files.pages[index] is not None else pages_in(files.paths[index], files.options)
 
     with silence_decoders():
         counts = list(in_order(pages_of, len(files)))

@@ -118,9 +118,9 @@ def refuse_giants(size: tuple[int, int]) -> None:
         raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
 
 
-def page_remark(pages: int, reading: DecodeOptions) -> tuple[str, ...]:
+def page_remark(pages: int, options: DecodeOptions) -> tuple[str, ...]:
     """Remark that the other pages are not used."""
-    return (f"the {reading.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
+    return (f"the {options.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
 
 
 def one_line(error: Exception) -> str:

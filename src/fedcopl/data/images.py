@@ -30,7 +30,7 @@ SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pg
 class StoredImages(Sequence[Image.Image]):
     """Sequence of encoded images that are decoded on access."""
 
-    reading = DecodeOptions()
+    options = DecodeOptions()
 
     @abstractmethod
     def content(self, index: int) -> bytes:
@@ -42,16 +42,16 @@ class StoredImages(Sequence[Image.Image]):
 
     def picture(self, index: int, content: bytes) -> Picture:
         """Decode the bytes; raises BadImage."""
-        return read_picture(content, self.reading)
+        return read_picture(content, self.options)
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
         """Return a subset."""
 
-    def read_as(self, reading: DecodeOptions) -> Self:
+    def with_options(self, options: DecodeOptions) -> Self:
         """Return these images with other decode options."""
         copied = copy.copy(self)
-        copied.reading = reading
+        copied.options = options
         return copied
 
     @overload
@@ -83,7 +83,7 @@ class ImageFiles(StoredImages):
         return "file" if page is None else f"page {page}"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        return read_picture(content, self.reading, self.pages[index])
+        return read_picture(content, self.options, self.pages[index])
 
     def take(self, indices: Sequence[int]) -> Self:
         some = copy.copy(self)

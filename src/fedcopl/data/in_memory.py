@@ -88,20 +88,20 @@ def _content_of(picture: GivenPicture) -> bytes:
     return file.getvalue()
 
 
-def open_picture(picture: GivenPicture, reading: DecodeOptions) -> Image.Image:
+def open_picture(picture: GivenPicture, options: DecodeOptions) -> Image.Image:
     """Decode an image, upright and of 8 bits per channel; raises BadImage."""
     try:
         content = _content_of(picture)
     except OSError as error:
         raise BadImage(f"unreadable: {error.strerror or error}") from error
-    return read_picture(content, reading, picture.page if isinstance(picture, _FilePage) else None).image
+    return read_picture(content, options, picture.page if isinstance(picture, _FilePage) else None).image
 
 
-def pages_of(picture: GivenPicture, reading: DecodeOptions) -> Sequence[GivenPicture]:
+def pages_of(picture: GivenPicture, options: DecodeOptions) -> Sequence[GivenPicture]:
     """Return an image per page of a file with data.pages=all, otherwise the image itself."""
-    if reading.pages != "all" or not isinstance(picture, Path):
+    if options.pages != "all" or not isinstance(picture, Path):
         return [picture]
-    many = pages_in(picture, reading)
+    many = pages_in(picture, options)
     return [picture] if many == 1 else [_FilePage(picture, page) for page in range(many)]
 
 

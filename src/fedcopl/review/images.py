@@ -174,7 +174,7 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
         reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
-        return ImageFiles([Path(file) for file in held.files], held.pages).read_as(reading)
+        return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
     data = load(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")

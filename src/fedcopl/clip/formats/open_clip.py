@@ -61,10 +61,17 @@ def load_open_clip_folder(folder: Path) -> Parts:
     model, vision, text = _sections(config, file)
     preprocess = config.get("preprocess_cfg") or {}
     if vision.get("timm_model_name"):
-        traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
-        weights = read_weights(_find_open_clip_weights(folder))
-        return _load_with_timm(weights, traits, is_pooled, vision, text, preprocess, file)
-    return _load_plain(read_weights(_find_open_clip_weights(folder)), model, vision, text, preprocess, file)
+        return _load_with_timm(folder, vision, text, preprocess, file)
+    weights = read_weights(_find_open_clip_weights(folder))
+    activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
+    head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
+    heads = positive(int, text.get("heads"), "heads", file)
+    traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
+    parts = assemble(weights, *traits, preprocess)
+    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
+    claims = {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
+    compare_sizes(file, claims, _sizes(parts))
+    return parts
 
 
 def _find_open_clip_weights(folder: Path) -> Path:
@@ -96,28 +103,6 @@ def _refuse_others(section: str, settings: OpenClipSettings, known: set[str], fi
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
 
 
-def _load_plain(
-    weights: Weights,
-    model: OpenClipSettings,
-    vision: OpenClipSettings,
-    text: OpenClipSettings,
-    preprocess: OpenClipSettings,
-    file: Path,
-) -> Parts:
-    activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
-    head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
-    heads = positive(int, text.get("heads"), "heads", file)
-    traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
-    parts = assemble(weights, *traits, preprocess)
-    compare_sizes(file, _claims(model, vision, text), _sizes(parts))
-    return parts
-
-
-def _claims(model: OpenClipSettings, vision: OpenClipSettings, text: OpenClipSettings) -> dict[str, Any]:
-    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
-    return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
-
-
 def _sizes(parts: Parts) -> dict[str, int]:
     """Sizes of the weights under the names of open_clip's config."""
     sizes = {
@@ -136,14 +121,11 @@ def _sizes(parts: Parts) -> dict[str, int]:
 
 
 def _load_with_timm(
-    weights: Weights,
-    traits: BlockTraits,
-    is_pooled: bool,
-    vision: OpenClipSettings,
-    text: OpenClipSettings,
-    preprocess: OpenClipSettings,
-    file: Path,
+    folder: Path, vision: OpenClipSettings, text: OpenClipSettings, preprocess: OpenClipSettings, file: Path
 ) -> Parts:
+    """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
+    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
+    weights = read_weights(_find_open_clip_weights(folder))
     vision_names = TIMM_POOLED_VISION if is_pooled else TIMM_CLASS_VISION
     image = positive(int, vision.get("image_size", 224), "image_size", file)
     images = build_vision(weights, vision_names, traits, image)

@@ -37,24 +37,24 @@ def _without_logs() -> Iterator[None]:
         _LOG_FILTER.is_decoding = False
 
 
-def read_picture(content: bytes, reading: DecodeOptions, page: int | None = None) -> Picture:
+def read_picture(content: bytes, options: DecodeOptions, page: int | None = None) -> Picture:
     """Decode a file's bytes, or one of its pages counted from 0; raises BadImage."""
     if not content:
         raise BadImage("the file is empty")
     with _without_logs():
         if dicom.is_it(content):
-            return dicom.read(content, reading, page)
+            return dicom.read(content, options, page)
         if by_pillow.is_heic(content):
             return by_pillow.read_heic(content)
         if content[:4] in TIFF:
             refuse_endless(content)
         try:
-            return by_pillow.read(content, reading, page)
+            return by_pillow.read(content, options, page)
         except by_pillow.BeyondPillow:
-            return tiff.read(content, reading, page)
+            return tiff.read(content, options, page)
 
 
-def pages_in(path: Path, reading: DecodeOptions) -> int:
+def pages_in(path: Path, options: DecodeOptions) -> int:
     """Count the pages of a file; 1 for an unreadable file, which is reported when it is decoded.
 
     Only TIFF and DICOM files are read as a whole.
@@ -64,7 +64,7 @@ def pages_in(path: Path, reading: DecodeOptions) -> int:
             first = file.read(132)
             if dicom.is_it(first):
                 return dicom.pages(first + file.read())
-            is_stack = first[:4] in TIFF and not reading.bands  # with bands, pages may be the bands
+            is_stack = first[:4] in TIFF and not options.bands  # with bands, pages may be the bands
             if not is_stack:
                 return 1
             content = first + file.read()

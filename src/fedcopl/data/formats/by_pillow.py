@@ -47,14 +47,14 @@ def pages(content: bytes) -> int:
         raise BeyondPillow from None
 
 
-def read(content: bytes, reading: DecodeOptions, page: int | None) -> Picture:
+def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode an image by Pillow; raises BadImage, or BeyondPillow for a TIFF that tifffile may read."""
     is_tiff = content[:4] in TIFF
-    if reading.bands and is_tiff:
+    if options.bands and is_tiff:
         raise BeyondPillow
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return _read(image, content, reading, page)
+            return _read(image, content, options, page)
     except (BadImage, BeyondPillow):
         raise
     except UnidentifiedImageError:
@@ -67,22 +67,22 @@ def read(content: bytes, reading: DecodeOptions, page: int | None) -> Picture:
         raise BadImage(f"damaged: {one_line(error)}") from error
 
 
-def _read(image: ImageFile.ImageFile, content: bytes, reading: DecodeOptions, page: int | None) -> Picture:
+def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     refuse_giants(image.size)
     found = _pages(image)
-    chosen = found[reading.page_of(len(found)) if page is None else page]
+    chosen = found[options.page_of(len(found)) if page is None else page]
     if image.format == "TIFF":
         image.seek(chosen)
         refuse_giants(image.size)
     if _tag(image, PLANES, 1) == SEPARATE and int(_tag(image, BITS, 8)) > 8:
         raise BeyondPillow  # Pillow would mix up the channels
-    taken = page_remark(len(found), reading) if page is None else ()
+    taken = page_remark(len(found), options) if page is None else ()
     if _is_of_two_halves(image):
         numbers = _both_halves(image, content, chosen)
-        picture = _coloured(numbers, image.mode, reading.window)
+        picture = _coloured(numbers, image.mode, options.window)
     else:
         image.load()
-        picture = _eight_bits(image, reading.window)
+        picture = _eight_bits(image, options.window)
     return picture._replace(remarks=picture.remarks + taken)
 
 

@@ -47,16 +47,16 @@ def pages(content: bytes) -> int:
     return _frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
 
 
-def read(content: bytes, reading: DecodeOptions, page: int | None) -> Picture:
+def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode a DICOM file; raises BadImage."""
     package = _package()
     _refuse_inflated(content)
     try:
         header = package.dcmread(io.BytesIO(content))
         frames = _frames(header)
-        number = reading.page_of(frames) if page is None else page
-        picture = _picture(header, number, reading.window)
-        passed_over = page_remark(frames, reading) if page is None else ()
+        number = options.page_of(frames) if page is None else page
+        picture = _picture(header, number, options.window)
+        passed_over = page_remark(frames, options) if page is None else ()
         burned_in = (BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
         return picture._replace(remarks=picture.remarks + passed_over + burned_in)
     except BadImage:

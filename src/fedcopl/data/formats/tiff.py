@@ -38,12 +38,12 @@ def pages(content: bytes) -> int:
         return len(_pages(file))
 
 
-def read(content: bytes, reading: DecodeOptions, page: int | None) -> Picture:
+def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     """Decode a TIFF by tifffile; raises BadImage."""
     package = _package()
     try:
         with package.TiffFile(io.BytesIO(content)) as file:
-            return _read(file, reading, page)
+            return _read(file, options, page)
     except BadImage:
         raise
     except Exception as error:  # of tifffile, its codecs, and NumPy
@@ -61,16 +61,16 @@ def _pages(file: Any) -> list[Any]:
     return [one for one in file.pages if not int(one.subfiletype) & REDUCED_OR_MASK] or [file.pages[0]]
 
 
-def _read(file: Any, reading: DecodeOptions, page: int | None) -> Picture:
+def _read(file: Any, options: DecodeOptions, page: int | None) -> Picture:
     pages = _pages(file)
     first = pages[0]
-    if reading.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each band is a page of its own
-        _refuse_missing(reading.bands, len(pages))
-        bands = np.stack([_numbers(pages[band - 1]) for band in reading.bands], axis=-1)
-        return _picture(bands, first, reading, len(pages))
-    chosen = pages[reading.page_of(len(pages)) if page is None else page]
-    picture = _picture(_bands(chosen, reading.bands), chosen, reading, chosen.samplesperpixel)
-    return picture._replace(remarks=picture.remarks + (page_remark(len(pages), reading) if page is None else ()))
+    if options.bands and first.samplesperpixel == 1 and len(pages) > 1:  # each band is a page of its own
+        _refuse_missing(options.bands, len(pages))
+        bands = np.stack([_numbers(pages[band - 1]) for band in options.bands], axis=-1)
+        return _picture(bands, first, options, len(pages))
+    chosen = pages[options.page_of(len(pages)) if page is None else page]
+    picture = _picture(_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
+    return picture._replace(remarks=picture.remarks + (page_remark(len(pages), options) if page is None else ()))
 
 
 def _numbers(page: Any) -> NDArray[Any]:
@@ -111,20 +111,20 @@ def _refuse_missing(bands: tuple[int, ...], there: int) -> None:
         raise BadImage(f"has {counted(there, 'band')}, so no band {max(bands)}")
 
 
-def _picture(numbers: NDArray[Any], page: Any, reading: DecodeOptions, there: int) -> Picture:
+def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: int) -> Picture:
     """Make an image of 8 bits per channel; deeper values are scaled by the window."""
-    band = "band" if len(reading.bands) == 1 else "bands"
-    words = f"{band} {', '.join(map(str, reading.bands))} of {there}" if reading.bands else "a TIFF"
+    band = "band" if len(options.bands) == 1 else "bands"
+    words = f"{band} {', '.join(map(str, options.bands))} of {there}" if options.bands else "a TIFF"
     if numbers.dtype == np.uint8:
         scaled, span, text = numbers, None, words
     elif numbers.dtype.kind in "uif":
         missing = None if page.nodata is None or not page.tags.get(42113) else numbers == page.nodata
-        scaled, span = eight_bits(numbers, reading.window, missing=missing)
+        scaled, span = eight_bits(numbers, options.window, missing=missing)
         bits = "floating point" if numbers.dtype.kind == "f" else f"{8 * numbers.dtype.itemsize} bits"
-        text = remark(f"{words} in {bits}", reading.window)
+        text = remark(f"{words} in {bits}", options.window)
     else:
         raise BadImage(f"numbers of the kind {numbers.dtype}")
-    if int(page.photometric) == WHITE_IS_ZERO and not reading.bands:
+    if int(page.photometric) == WHITE_IS_ZERO and not options.bands:
         scaled = 255 - scaled
     image = Image.fromarray(np.ascontiguousarray(scaled[..., 0] if scaled.shape[-1] == 1 else scaled))
     return Picture(image, (text,), span)
