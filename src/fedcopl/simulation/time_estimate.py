@@ -95,18 +95,16 @@ def measure_seconds(config: RunConfig, clip: Clip, dataset: Dataset) -> tuple[fl
     """Wall time of encoding one image and of one training step, with the run's model, method and class names."""
     config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
     built = build_model(config, clip, dataset.classes, dataset.wording(config.model.template))
-    side = clip.image_size
-    pixels = np.zeros((ENCODED, 3, side, side), np.uint8)
+    pixels = np.zeros((ENCODED, 3, side := clip.image_size, side), np.uint8)
     built.learner(built.images(pixels[:1]), 0).features()  # allocates memory
     encoding = _seconds(lambda: built.learner(built.images(pixels), 0).features()) / ENCODED
     if not choose_method(config).trains:
         return encoding, 0.0
-    batch = config.train.batch
-    images = max(1, min(batch, int(STEP_LIMIT / (3 * encoding))))
+    images = max(1, min(batch := config.train.batch, int(STEP_LIMIT / (3 * encoding))))
     learner = built.learner(built.images(np.zeros((images, 3, side, side), np.uint8)), 0)
     learner.train(learner.initial(), Selection(np.arange(1), np.arange(1)), 0)
-    rows = np.arange(images)
-    step = _seconds(lambda: learner.train(learner.initial(), Selection(rows, rows % len(dataset.classes)), 0))
+    selection = Selection(np.arange(images), np.arange(images) % len(dataset.classes))
+    step = _seconds(lambda: learner.train(learner.initial(), selection, 0))
     return encoding, step * batch / images
 
 
