@@ -64,7 +64,6 @@ LONGEST = (
     "tests/methods/test_all_methods.py",
     "experiments/tests/test_experiment_trackers.py",
     "tests/test_examples.py",
-    "tests/run/test_cost_model.py",
     "experiments/tests/test_grid.py",
     "tests/api/test_federation.py",
     "tests/predict/test_classifier.py",

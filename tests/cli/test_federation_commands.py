@@ -87,7 +87,7 @@ def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
     assert checked.returncode == 0, checked.stderr
     for words in (
         "site                  site-a",
-        "images                12, 0 left out",
+        "images                12, 0 skipped",
         "10 classes, ",
         "glyph-clip ",
     ):
@@ -103,13 +103,13 @@ def test_check_names_the_command_that_lists_what_is_left_out(checked, place, mon
     broken = place / "data/clients/site-a/train/broken.png"
     broken.write_bytes(b"?")
     process = ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
-    [listing] = re.findall("1 left out: fedcopl (.*) lists them", process.stdout)
+    [listing] = re.findall("1 skipped: fedcopl (.*) lists them", process.stdout)
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", ["fedcopl", *shlex.split(listing)])
     with pytest.raises(SystemExit):
         main()
     broken.unlink()
-    assert "1 left out:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
+    assert "1 skipped:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
 
 
 def test_a_wrong_certificate_ends_a_join_at_once(checked, place):

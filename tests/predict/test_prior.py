@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.class_prior_file import class_prior_of, read_class_prior
 from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
+from fedcopl.data.label_files import class_prior_of, read_class_prior
 from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
@@ -315,7 +315,7 @@ WRONG_JSON = {
     "NaN": ('{"cat": NaN, "dog": 1}', "the share of 'cat' is nan"),
     "a list": ("[1, 2]", "write it as"),
     "a number": ("3", "write it as"),
-    "no JSON": ('{"cat"', "cannot be read as a mix of classes"),
+    "no JSON": ('{"cat"', "cannot be read as class shares"),
     "twice": ('{"cat": 1, "cat": 2, "dog": 1}', "it names 'cat' twice"),
     "true": ('{"cat": true, "dog": 1}', "the share of 'cat' is True"),
     "a list for a number": ('{"cat": [1], "dog": 1}', r"the share of 'cat' is \[1\]"),

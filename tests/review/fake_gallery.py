@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from fedcopl.data.reading import BadImage
+from fedcopl.data.decoding import BadImage
 from fedcopl.review.images import beliefs_of
 from fedcopl.rng import stream
 from fedcopl.run.pseudo_labels import PseudoLabels

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..config import RunConfig, override
+from ..data.catalog import read_by_settings
 from ..data.dataset import Dataset, clean_all, read_classes, read_other_names
 from ..data.in_memory import (
     SITES,
@@ -23,7 +24,6 @@ from ..data.in_memory import (
     gather,
     gather_labelled,
 )
-from ..data.pages import read_by_settings
 from ..errors import ConfigError, DataError, naming_arguments
 from ..plurals import counted
 from ..progress import watching

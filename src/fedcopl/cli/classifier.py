@@ -102,7 +102,7 @@ def predict(
 
 def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
     """The classifier for the mix that --prior means: by a word, or by the shares of its file."""
-    from ..data.class_prior_file import class_prior_of
+    from ..data.label_files import class_prior_of
 
     if shares is not None:
         return loaded.with_class_prior(class_prior_of(shares, loaded.recipe.classes, prior))

@@ -146,7 +146,7 @@ def _left_out(site: "RunningSite") -> str:
     settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.files}
     pairs = [f"data.{name}={value}" for name, value in settings.items()]
     listing = shlex.join(["fedcopl", "data", "check", str(home.images), *pairs, "--all"])
-    return f"{many:,} left out" + (f": {listing} lists them" if many else "")
+    return f"{many:,} skipped" + (f": {listing} lists them" if many else "")
 
 
 def _serve(site: "RunningSite", server: str, ca: Path, watcher: ProgressReporter, metrics_port: int) -> None:

@@ -18,10 +18,10 @@ from ..progress import watch
 from ..published import AS_PUBLISHED, load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
-from .show import print_expected, print_results
+from .show import print_estimate, print_results
 
 if TYPE_CHECKING:
-    from ..doctor.cost import ExpectedRun
+    from ..simulation.time_estimate import TimeEstimate
 
 RUNS = Path("runs")
 
@@ -50,7 +50,9 @@ Published = Annotated[
         "--as-published", help="The paper, with its authors' choices where it is silent: docs/as-published.md."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would take, by docs/scale.md; play nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Estimate time and memory on this machine: docs/scale.md. Run nothing.")
+]
 Earlier = Annotated[
     Path | None,
     typer.Option("--from", help="Folder of a finished run to go on from: docs/living-study.md.", show_default=False),
@@ -82,7 +84,7 @@ def run(
     paper = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()] if published else []
     config = _read(file, [*paper, *pairs], folder if resume else None)
     if dry_run:
-        print_expected(_expected(config), as_json=as_json)
+        print_estimate(_estimate(config), as_json=as_json)
         return
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     outcome = _simulate(_simulation(engine, workers), config, folder, resume, earlier)
@@ -93,16 +95,13 @@ def run(
         print_results(outcome, folder)
 
 
-def _expected(config: RunConfig) -> "ExpectedRun":
-    """Loads the model and lists the images; brings torch."""
-    from ..clip.timing import try_towers
+def _estimate(config: RunConfig) -> "TimeEstimate":
+    """Load the model, list the images and time them; imports torch."""
     from ..data.catalog import load_dataset
-    from ..doctor.cost import expect
     from ..run.build import build_clip
+    from ..simulation.time_estimate import estimate_time
 
-    dataset = load_dataset(config.data)
-    clip = build_clip(config.model)
-    return expect(config, clip, dataset, try_towers(clip))
+    return estimate_time(config, build_clip(config.model), load_dataset(config.data))
 
 
 def _newest_run() -> Path:

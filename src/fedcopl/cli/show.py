@@ -18,7 +18,7 @@ WORTH_A_WORD = 1.0  # points
 
 if TYPE_CHECKING:
     from ..deployment.status import Status
-    from ..doctor.cost import ExpectedRun
+    from ..simulation.time_estimate import TimeEstimate
 
 
 def print_results(outcome: Outcome, folder: Path) -> None:
@@ -35,24 +35,15 @@ def print_results(outcome: Outcome, folder: Path) -> None:
     console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
 
 
-def print_expected(run: "ExpectedRun", *, as_json: bool) -> None:
-    """What a run would take, before it is played."""
+def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
+    """Print the expected wall time and memory of a run."""
     if as_json:
-        plain = {"seconds": run.seconds, "memory": run.memory, "workers": run.workers, "cost": asdict(run.cost)}
-        print(json.dumps(plain))
+        names = ("seconds", "memory", "workers", "is_busy")
+        print(json.dumps({**{name: getattr(run, name) for name in names}, **asdict(run.work)}))
         return
-    console, cost = _console(), run.cost
-    parts = {
-        "looking at images": cost.embedding + cost.labelling,
-        "training on them": cost.training,
-        "sentences": cost.texts,
-    }
-    shares = ", ".join(f"{percent(flop / cost.flop)} {name}" for name, flop in parts.items())
-    beside = " and what the priors exchange" if run.config.adapts else ""
-    beside += " and the masks of secure aggregation" if run.config.privacy.secure_aggregation else ""
+    console = _console()
     console.print(f"{'takes':<22}{run}", soft_wrap=True)
-    console.print(f"{'computes':<22}{cost.flop / 1e12:,.1f} TFLOP: {shares}", soft_wrap=True)
-    console.print(f"{'sends to the server':<22}{size(cost.up)} (back: {size(cost.down)}){beside}", soft_wrap=True)
+    console.print(f"{'computes':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
 
 
 def accuracy_table(outcome: Outcome) -> Table:

@@ -53,12 +53,13 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Check machine, packages, device, disk, model, images and server, and say what to do about each finding."""
-    from ..doctor import mend, visit
+    from ..doctor import diagnose
+    from ..doctor import fix as apply_fixes
 
-    for done in mend(where) if fix else ():
+    for done in apply_fixes(where) if fix else ():
         print(f"fixed: {_plain(done)}", file=sys.stderr)
     with progress_bar("opening the images") as progress:
-        found = list(visit(where, server=server, certificate=certificate, progress=progress))
+        found = list(diagnose(where, server=server, certificate=certificate, progress=progress))
     levels = Counter(finding.level for finding in found)
     if as_json:
         print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in found]}))

@@ -29,10 +29,10 @@ def site_of(context: Context) -> RequestHandler:
 
 @lru_cache(maxsize=1)
 def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
-    return RunningSite(home_of(dict(node)))
+    return RunningSite(common_folder(dict(node)))
 
 
-def home_of(node: Mapping[str, Any]) -> SiteHome:
+def common_folder(node: Mapping[str, Any]) -> SiteHome:
     """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
     Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `min-sites`, `min-noise`,

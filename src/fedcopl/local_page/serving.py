@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..data.images import quiet
+from ..data.images import silence_decoders
 from ..errors import ConfigError
 from ..report import numbers as words
 from .access import Keys
@@ -32,7 +32,7 @@ def serve(
     make: Callable[[Keys], ASGIApp], *, port: int, token: str, tell: Callable[[str], None], open_it: bool
 ) -> None:
     """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `tell` gets the address as soon as it answers."""
-    with closing(_listen(port)) as listening, quiet():
+    with closing(_listen(port)) as listening, silence_decoders():
         keys = Keys(token, listening.getsockname()[1])
         settings = uvicorn.Config(
             make(keys),

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from ..algorithm.holdout import evenly_spaced
-from ..clip.image_tokens import Rows
+from ..clip.encoder import Rows
 from .prompted_model import ImageSide, Prompts
 
 ENOUGH = 64  # images of a client to look at: a share of them is then known to a few per cent

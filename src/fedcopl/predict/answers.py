@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
+from ..clip.encoder import ENCODE_BATCH as BATCH  # as in an exam: the same images have the same bits
 from ..data.cache import Cut
-from ..data.images import quiet
+from ..data.decoding import BadImage, DecodeOptions
+from ..data.images import silence_decoders
 from ..data.in_memory import GivenPicture, open_picture, pages_of
 from ..data.parallel import in_order
-from ..data.reading import BadImage, ImageReading
 
 AskClassifier = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Pixels (n, 3, side, side) to log p (n, C)."""
@@ -46,7 +46,7 @@ class AnswerBatch:
     problems: Mapping[int, str]
 
 
-def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterator[NamedImages]:
+def every_page(pictures: Iterable[NamedImages], reading: DecodeOptions) -> Iterator[NamedImages]:
     """Each page of a file as an image of its own, called file#1, file#2 ..., where files are read so."""
     for named in pictures:
         pages = pages_of(named.picture, reading)
@@ -57,7 +57,7 @@ def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterat
         )
 
 
-def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) -> Iterator[AnswerBatch]:
+def batches(pictures: Iterable[NamedImages], cut: Cut, reading: DecodeOptions) -> Iterator[AnswerBatch]:
     """All images, a fixed number at a time, so that memory does not grow with them."""
     waiting = iter(pictures)
     while chunk := list(islice(waiting, BATCH)):
@@ -69,12 +69,12 @@ def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) ->
         )
 
 
-def _open_all(pictures: Sequence[GivenPicture], cut: Cut, reading: ImageReading) -> list[NDArray[np.uint8] | str]:
-    with quiet():
+def _open_all(pictures: Sequence[GivenPicture], cut: Cut, reading: DecodeOptions) -> list[NDArray[np.uint8] | str]:
+    with silence_decoders():
         return list(in_order(lambda index: _open(pictures[index], cut, reading), len(pictures)))
 
 
-def _open(picture: GivenPicture, cut: Cut, reading: ImageReading) -> NDArray[np.uint8] | str:
+def _open(picture: GivenPicture, cut: Cut, reading: DecodeOptions) -> NDArray[np.uint8] | str:
     try:
         return cut(open_picture(picture, reading))
     except BadImage as reason:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..data.dataset import Skipped
-from ..data.reading import ImageReading
+from ..data.decoding import DecodeOptions
 from ..errors import DataError
 from .answer_file import AnswerFile, AnswerRows
 from .answers import Answer, NamedImages, every_page
@@ -40,7 +40,7 @@ class Tally:
         self.skipped.clear()
 
 
-def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: ImageReading) -> Iterator[NamedImages]:
+def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: DecodeOptions) -> Iterator[NamedImages]:
     """All images that were named, in their order, and those below folders, sorted; called by the path to open."""
     refuse_missing(paths)
     return every_page(_pictures_at(paths, skipped), reading)

@@ -15,8 +15,7 @@ from safetensors import SafetensorError, safe_open
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
-from ..data.dataset import Dataset
-from ..data.records import TEMPLATE
+from ..data.dataset import TEMPLATE, Dataset
 from ..errors import ConfigError, ModelError
 from ..federation.state_arrays import below
 from ..files import no_folder

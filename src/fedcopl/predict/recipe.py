@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..data.dataset import clean_all
-from ..data.reading import ImageReading
+from ..data.decoding import DecodeOptions
 from ..errors import DataError, FedCoPLError, ModelError
 from .prior import NUMBERS
 
@@ -95,9 +95,9 @@ class Recipe:
     about: Mapping[str, Any] = field(default_factory=dict)  # for people: who trained it, how, and how good it is
 
     @property
-    def reading(self) -> ImageReading:
+    def reading(self) -> DecodeOptions:
         """How files of images are read: as they were in training."""
-        return ImageReading.of(self.config.data)
+        return DecodeOptions.of(self.config.data)
 
     @property
     def threshold(self) -> float | None:
@@ -114,7 +114,7 @@ class Recipe:
             "method": self.config.method,
             "options": self.config.options,
             "model": {name: model[name] for name in SIZES},
-            **({"reading": self.reading.plain()} if self.reading != ImageReading() else {}),
+            **({"reading": self.reading.plain()} if self.reading != DecodeOptions() else {}),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
             "confidence": None if self.confidence is None else vars(self.confidence),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import by_full_name
-from ..data.records import printable
+from ..data.dataset import printable
 from ..files import write_text
 from ..run.record import Outcome
 from . import curves

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from ..data.records import printable
+from ..data.dataset import printable
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
 from ..run.reading import read_so_far

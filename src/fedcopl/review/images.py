@@ -15,10 +15,9 @@ from PIL import Image
 
 from ..config import RunConfig, load
 from ..data.catalog import SOURCES, load_dataset
-from ..data.digests import digest
-from ..data.images import ImageFiles, StoredImages
-from ..data.reading import BadImage, ImageReading
-from ..data.records import printable
+from ..data.dataset import printable
+from ..data.decoding import BadImage, DecodeOptions
+from ..data.images import ImageFiles, StoredImages, digest
 from ..errors import DataError, RunFolderError
 from ..files import no_folder
 from ..plurals import counted
@@ -174,8 +173,8 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 
 def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
-        reading = ImageReading.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
-        return ImageFiles([Path(file) for file in held.files], held.pages).read_as(reading)
+        reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
+        return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
     data = load(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")

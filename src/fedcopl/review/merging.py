@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..data.corrections import read_answer_rows
+from ..data.label_files import read_answer_rows
 from .cards import words_of
 from .corrections import WORDS
 from .expert_answers import AnswerKind, Given

@@ -53,7 +53,7 @@ def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
         return {"names": names, "files": None}
     own = stored.take(part.tolist())
     pages = {"pages": list(own.pages)} if any(page is not None for page in own.pages) else {}
-    reading = {"reading": stored.reading.plain()} if stored.reading.plain() else {}
+    reading = {"reading": stored.options.plain()} if stored.options.plain() else {}
     return {"names": names, "files": [str(path.absolute()) for path in own.paths], **pages, **reading}
 
 

@@ -84,7 +84,7 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, watcher: 
         watcher.noticed(note)
     skipped = simulation.dataset.skipped
     if skipped:
-        left = counted(len(skipped), "image is left out,", "images are left out, for example")
+        left = counted(len(skipped), "image is skipped,", "images are skipped, for example")
         listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
         watcher.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
         run_folder.write_lines(SKIPPED, [{"name": name, "why": why} for name, why in skipped])

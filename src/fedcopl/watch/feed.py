@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.records import printable
+from ..data.dataset import printable
 from ..run.folder import ENDED, PROGRESS, RESULTS, ROUNDS, SETTINGS
 from ..run.record import Counts, Outcome, RoundRecord
 from ..run.record_reader import parse_json, read_outcome, read_rounds

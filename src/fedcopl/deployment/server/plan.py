@@ -6,8 +6,7 @@ from pathlib import Path
 from ...algorithm import FloatArray
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
-from ...data.dataset import clean_all, read_classes, read_other_names
-from ...data.records import TEMPLATE
+from ...data.dataset import TEMPLATE, clean_all, read_classes, read_other_names
 from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy
 from ...methods import choose_method, settled

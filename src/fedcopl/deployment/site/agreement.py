@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ...config import RunConfig, read_settings
-from ...data.records import TEMPLATE
+from ...data.dataset import TEMPLATE
 from ...errors import ConfigError
 from ...files import make_private_folder, write_private
 from ...labelers import choose_labeler

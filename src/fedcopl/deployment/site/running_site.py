@@ -11,11 +11,10 @@ import numpy as np
 
 from ...clip.frozen_clip import Clip
 from ...config import Data, Model, RunConfig
-from ...data.cache import PixelCache
+from ...data.cache import PixelCache, Prepared
 from ...data.catalog import load_dataset
-from ...data.corrections import corrections_of
-from ...data.prepare import Prepared
-from ...data.reading import ImageReading
+from ...data.decoding import DecodeOptions
+from ...data.label_files import corrections_of
 from ...errors import ConfigError, DataError
 from ...federation.client import Client
 from ...federation.client_state import ClientState
@@ -205,5 +204,5 @@ def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepar
     bad = {one.number for one in cut_before.bad}
     contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
     # By other rules the same files are other images.
-    rules = ImageReading.of(home.data()).key
+    rules = DecodeOptions.of(home.data()).key
     return prepared, clip, images_digest(prepared.dataset.train.names, [content + rules for content in contents])

@@ -1,4 +1,4 @@
-"""All checks, one after the other."""
+"""All checks in order, and safe fixes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,24 +6,23 @@ from pathlib import Path
 from ..config import RunConfig, load
 from ..data.cache import Progress
 from ..errors import ConfigError
-from .cost import check_cost
 from .federation_folder import check_endings, is_federation_folder
 from .findings import Finding, ok, problem
 from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python, check_server
-from .sites import mend_folders
-from .study import check_data, check_model
+from .sites import fix_folders
+from .study import check_data, check_model, check_time
 
 SETTINGS = "settings.toml"
 
 
-def visit(
+def diagnose(
     where: Path | None = None,
     *,
     server: str | None = None,
     certificate: Path | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Finding]:
-    """What is found about this machine, about settings, about the folder of a site or server, and about a server."""
+    """Check this machine, the settings, the folder of a site or server, and a server."""
     yield from check_python()
     yield from check_packages()
     yield from check_extras()
@@ -32,7 +31,7 @@ def visit(
     if where is not None and is_federation_folder(where):
         yield from check_endings(where)
         where = None
-    file = settings_file(where)
+    file = _settings_file(where)
     if file is None:
         yield from check_device(RunConfig().model)
     else:
@@ -41,15 +40,15 @@ def visit(
         yield from check_server(server, certificate)
 
 
-def mend(where: Path | None = None) -> Iterator[str]:
-    """Do what is safe about the findings, and say what was done: folders whose names are slips are renamed."""
-    file = settings_file(where) if where is None or not is_federation_folder(where) else None
+def fix(where: Path | None = None) -> Iterator[str]:
+    """Apply safe fixes and yield what was done: folders with misspelt names are renamed."""
+    file = _settings_file(where) if where is None or not is_federation_folder(where) else None
     if file is not None:
-        yield from mend_folders(load(file).data)
+        yield from fix_folders(load(file).data)
 
 
-def settings_file(where: Path | None) -> Path | None:
-    """The file that is meant: the one named, that of a folder, or the one right here if there is one."""
+def _settings_file(where: Path | None) -> Path | None:
+    """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists."""
     if where is None:
         return Path(SETTINGS) if Path(SETTINGS).is_file() else None
     file = where / SETTINGS if where.is_dir() else where
@@ -62,11 +61,11 @@ def _study(file: Path, progress: Progress) -> Iterator[Finding]:
     try:
         config = load(file)
     except ConfigError as error:
-        yield problem("settings", str(error), "fix what it names; docs/settings.md lists all settings")
+        yield problem("settings", str(error), "fix the setting named above; docs/settings.md lists all settings")
         return
     yield ok("settings", str(file))
     yield from check_device(config.model)
     clip = yield from check_model(config)
     dataset = yield from check_data(config, file, progress)
     if clip is not None and dataset is not None:
-        yield from check_cost(config, clip, dataset)
+        yield from check_time(config, clip, dataset)
