@@ -178,8 +178,7 @@ def encode(out: Path, source: str, path: str, backbone: str, images: int) -> Non
     """Encode some images of a data set with a model, and write the arrays of the study."""
     from fedcopl.clip import load_clip
     from fedcopl.clip.device import choose_arithmetic
-    from fedcopl.clip.encoder import Encoder
-    from fedcopl.clip.image_tokens import TokenStore
+    from fedcopl.clip.encoder import Encoder, TokenStore
     from fedcopl.config import Data
     from fedcopl.data.catalog import load_dataset
 
