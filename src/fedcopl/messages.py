@@ -43,6 +43,7 @@ class Adapt:
     totals: tuple[NDArray[np.float64], ...] = ()  # of the step before; of all steps for a client that missed them
     class_prior: NDArray[np.float64] | None = None  # over all sites, where the study knows it
     peers: tuple[str, ...] = ()  # with secure aggregation: whose sums are added up, and masked for each other
+    weight: float = 1.0  # of this client's sums in the totals; below 1 if it has many times as many images as others
 
 
 @dataclass(frozen=True)

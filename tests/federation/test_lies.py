@@ -120,7 +120,7 @@ def test_the_story_told_to_the_priors_counts_as_ten_sites_at_most():
     config = config_of(priors={"logit_bias": True})
     _, [report] = played(config, consistent)
     assert report.dropped == {}
-    assert "Adapt: 12,000,000 images count as 120" in report.bounds.in_words()[LIAR]
+    assert "Adapt: weight clipped from 12,000,000 to 120 images" in report.bounds.in_words()[LIAR]
 
 
 def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():

@@ -203,7 +203,8 @@ def test_class_feature_sums_of_fewer_images_than_the_minimum_are_withheld(min_im
     client, state, total = two_members(5, min_images, sure)
     reply, _ = client.handle(Adapt(0, 5, (total,)), state)
     counts = reply.sums.reshape(2, CLASSES, 1 + WIDTH)[:, :, 0]
-    assert counts[:, 0] == pytest.approx([11, 11], abs=0.1)
+    # The sum of all twelve minus that of eleven would be the one image: so class 0 gets all twelve.
+    assert counts[:, 0] == pytest.approx([12 if withheld else 11] * 2, abs=0.1)
     assert (counts[:, 1] == 0).all() == withheld
 
 
@@ -247,7 +248,44 @@ def test_one_client_counts_as_ten_others_at_most():
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
     _, total = PlainAggregator(config).adaptation(server, tuple(members), Adapt(0, 0))
     assert total.sum() == pytest.approx(168)
-    assert server.report.bounds.in_words() == {"large": "Adapt: 600 images count as 120"}
+    assert server.report.bounds.in_words() == {"large": "Adapt: weight clipped from 600 to 120 images"}
+
+
+@pytest.mark.parametrize("priors", [{}, NO_FEATURES])
+def test_a_run_with_one_large_client_goes_on_with_its_weight_clipped(priors):
+    # Four clients have 60 images and one has 3,000, which count as 600: 840 in all.
+    config = config_of(priors=priors)
+    members = {f"small-{number}": Client(SkewedLearner(number), config) for number in range(4)}
+    federation = LocalTransport(members | {"large": Client(SkewedLearner(4, images=3000), config)})
+    state, report = run_round(config, federation, start())
+    assert report.bounds.in_words()["large"].startswith("Adapt: weight clipped from 3,000 to 600 images")
+    assert report.dropped == {} and len(state.members) == 5
+    images = state.prior_totals[0][0] if not priors else state.prior_totals[0].sum()
+    assert images == pytest.approx(840)
+    assert [one.prior.weight for one in federation.states.values()] == [1, 1, 1, 1, 0.2]
+    for one in federation.states.values():  # every client computes what the server does
+        assert one.prior.model.logit_bias == pytest.approx(state.prior_model.logit_bias)
+
+
+def test_a_client_with_a_clipped_weight_still_refuses_false_totals():
+    client, other = Client(SkewedLearner(0), config_of()), Client(SkewedLearner(1), config_of())
+    sent, state = client.handle(Adapt(0, 0), ClientState())
+    elsewhere, _ = other.handle(Adapt(0, 0), ClientState())
+    total = elsewhere.sums + 0.5 * sent.sums
+    for weight in (0.0, -1.0, 1.5, math.nan):
+        with pytest.raises(CannotReply, match=f"its weight in the totals of the priors is {weight:g}"):
+            client.handle(Adapt(0, 1, (total,), weight=weight), state)
+    with pytest.raises(CannotReply, match="do not contain this client's own images"):
+        client.handle(Adapt(0, 1, (elsewhere.sums,), weight=0.5), state)
+    reply, state = client.handle(Adapt(0, 1, (total,), weight=0.5), state)
+    with pytest.raises(CannotReply, match=r"its weight in the totals of the priors changed from 0\.5 to 0\.25"):
+        client.handle(Adapt(0, 2, (reply.sums,), weight=0.25), state)
+
+
+def test_under_secure_aggregation_no_weight_is_clipped():
+    client = client_of(privacy={"secure_aggregation": True})
+    with pytest.raises(CannotReply, match=r"its weight in the totals of the priors is 0\.5"):
+        client.handle(Adapt(0, 0, weight=0.5), ClientState())
 
 
 def test_the_class_prior_that_the_study_knows_reaches_the_clients():

@@ -71,10 +71,13 @@ class PlainAggregator:
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
         """Who replied to a step of the priors, and the sum over them."""
-        adapted = server.request(clients, lambda _: request, Adapted)
+        adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
         server.let_out("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
-        rows = bounded.sums(server, sums) if self.config.sharing.bounded else list(sums.values())
+        if not request.step:
+            server.prior_weights = bounded.prior_weights(server, sums) if self.config.sharing.bounded else {}
+        weights = server.prior_weights
+        rows = (weights[client] * row if client in weights else row for client, row in sums.items())
         return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
 
     def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
@@ -153,12 +156,13 @@ class SecureAggregator:
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
         """Who is in the sum of a step of the priors, and that sum."""
-        bare = self._counts(server, tuple(clients), lambda peers: replace(request, peers=peers))
+        members = tuple(clients)
+        bare = self._counts(server, members, lambda peers: replace(request, peers=peers))
         server.let_out("sums", bare.clients, bare.share)
         total, estimation = adapted_sums(bare.total), server.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
-            images = estimation.images if bare.clients == request.peers else None
+            images = estimation.images if set(bare.clients) == set(members) else None  # else it starts again
             reason = invalid_sums(step, total, settings.classes, settings.width, images)
             if reason:
                 raise _hidden(request.round, "Adapt", reason)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from ..algorithm.robust import FEWEST, bounded_counts, bounded_weights, overreach, within_reach
 from ..messages import Shared, Trained
 from ..plurals import counted
-from ..privacy.masked_layout import Checks, Values
+from ..privacy.masked_layout import Checks
 from .transport import RoundExchange
 
 ClassCounts = NDArray[np.int64]
@@ -30,17 +30,14 @@ def counts(server: RoundExchange, sent: Mapping[str, ClassCounts]) -> list[Class
     return list(allowed)
 
 
-def sums(server: RoundExchange, sent: Mapping[str, Values]) -> list[Values]:
-    """Nobody has many times as many images as the others, by what each has said of itself."""
-    images = [server.claims[client].images or 0 for client in sent]
-    allowed = bounded_weights(images)
-    for client, has, weight in zip(sent, images, allowed, strict=True):
-        if weight < has:
-            _note(server, client, "Adapt", f"{counted(has, 'image counts', 'images count')} as {weight:,}")
-    return [
-        row if weight == has else row * (weight / has)
-        for row, has, weight in zip(sent.values(), images, allowed, strict=True)
-    ]
+def prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
+    """Return the weight in the totals of the priors of each client that has many times as many images as the others."""
+    images = {client: server.claims[client].images or 0 for client in clients}
+    allowed = dict(zip(images, bounded_weights(list(images.values())), strict=True))
+    clipped = [client for client in images if allowed[client] < images[client]]
+    for client in clipped:
+        _note(server, client, "Adapt", f"weight clipped from {images[client]:,} to {allowed[client]:,} images")
+    return {client: allowed[client] / images[client] for client in clipped}
 
 
 def updates(server: RoundExchange, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:

@@ -27,6 +27,7 @@ class PriorState:
     scores: ClientScores | None = None  # during the estimation, and until the images are labelled for the first time
     totals: tuple[FloatArray, ...] = ()  # of the steps so far
     sent: FloatArray | None = None  # its own reply to the last step
+    weight: float = 1.0  # of its sums in the totals
     model: PosteriorModel | None = None  # the outcome
     class_prior: FloatArray | None = None  # pi_k, (C,)
     distances: FloatArray | None = None  # of its own images to prototypes without themselves, (n, C)
@@ -89,13 +90,13 @@ def reply_to(
     The request carries totals and nothing else; what is computed from them is the client's own decision.
 
     Args:
-        ask: The request.
+        request: The totals of the step before.
         prior: What the client kept of the step before.
         config: The settings of the run.
         log_probs: Returns log p_c(x) of all images by zero-shot CLIP, (n, C).
         features: Returns the image features, (n, d).
         text: The class embeddings of zero-shot CLIP, (C, d).
-        min_images: No sum is over fewer images, and no class feature sum over fewer effective ones.
+        min_images: No sum and no class feature sum is over fewer images.
 
     Raises:
         CannotReply: The totals are impossible, or do not continue what the client knows.
@@ -110,6 +111,7 @@ def reply_to(
     assert scores is not None
     totals = (*prior.totals, *request.totals)
     if not settings.noisy_steps:
+        prior = _with_weight(prior, request, config)
         _validate(settings, totals, prior, text)
     estimation = estimation_after(settings, totals, text)
     if estimation.outcome is not None and len(totals) == settings.max_steps:
@@ -118,10 +120,20 @@ def reply_to(
         raise CannotReply(f"has fewer than {counted(min_images, 'image')}, the minimum of this site for any sum")
     sums = []
     for statistic in estimation.steps[request.step]:
-        part, scores = scores.compute(statistic, features, min_images)
+        part, scores = scores.compute(statistic, features, min_images, prior.weight)
         sums.append(part.ravel())
     sent = np.concatenate(sums)
-    return sent, PriorState(scores, totals, sent)
+    return sent, PriorState(scores, totals, sent, prior.weight)
+
+
+def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorState:
+    """Take the client's weight in the totals from the first ones; it is the same in all others."""
+    weight = request.weight
+    if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
+        raise CannotReply(f"its weight in the totals of the priors is {weight:g}, not a share of its own sums")
+    if prior.totals and weight != prior.weight:
+        raise CannotReply(f"its weight in the totals of the priors changed from {prior.weight:g} to {weight:g}")
+    return replace(prior, weight=weight)
 
 
 def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
@@ -130,7 +142,7 @@ def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorSt
         estimation = estimation_after(settings, totals[:step], text)
         if step >= settings.max_steps or totals[step].shape != (estimation.size(step),):
             raise CannotReply(f"the totals of step {step + 1} of the priors have the wrong size")
-        own = prior.sent if step == len(prior.totals) else None
+        own = None if prior.sent is None or step > len(prior.totals) else prior.weight * prior.sent
         images = None if not step else float(estimation.images or 0)
         reason = invalid_sums(estimation.steps[step], totals[step], settings.classes, settings.width, images, own)
         if reason:
@@ -147,7 +159,7 @@ def _finished(
         model = replace(model, strength=scores.strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
-    return PriorState(kept, prior.totals, None, model, scores.class_prior(model), distances)
+    return PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
 
 
 def is_worth_training(confidence: FloatArray) -> bool:

@@ -150,7 +150,8 @@ def estimate_priors(
         return state.prior_model, state.prior_totals
     members = server.labelling_with(everyone)
     for _ in range(MAX_ESTIMATIONS):
-        estimation = server.estimation = Estimation(settings)
+        estimation, server.prior_weights = Estimation(settings), {}
+        server.estimation = estimation
         while estimation.outcome is None:
             step = len(estimation.totals)
             request = Adapt(state.round, step, tuple(estimation.totals[-1:]), state.class_prior)
@@ -169,7 +170,11 @@ def estimate_priors(
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     whole = replace(last, totals=totals)  # for clients that missed a step
-    server.request(server.labelling_with(everyone), lambda client: last if client in members else whole, Adapted)
+    server.request(
+        server.labelling_with(everyone),
+        lambda client: server.weighted(last, client) if client in members else whole,
+        Adapted,
+    )
     if config.method != "priors":  # there it is the result
         server.report.untrained = evaluate(server, state.round, None, through="priors")
     return estimation.outcome, totals

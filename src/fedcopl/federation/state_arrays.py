@@ -42,6 +42,7 @@ def prior_tensors(prior: PriorState) -> Tensors:
         "sent": prior.sent,
         "class_prior": prior.class_prior,
         "own_distances": prior.distances,
+        "weight": None if prior.weight == 1 else np.array([prior.weight]),
     }
     named |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
     if prior.scores is not None:
@@ -63,6 +64,7 @@ def prior_from(stored: Tensors) -> PriorState:
         ClientScores(stored["log_probs"], entered, distances) if "log_probs" in stored else None,
         tuple(totals[str(number)] for number in range(len(totals))),
         stored.get("sent"),
+        float(stored.get("weight", [1.0])[0]),
         PosteriorModel.from_arrays(model) if model else None,
         stored.get("class_prior"),
         stored.get("own_distances"),

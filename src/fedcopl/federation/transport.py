@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -186,6 +186,7 @@ class RoundExchange:
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     refused: set[str] = field(default_factory=set)  # whose labelling made no sense: in no more of this round's
     estimation: Estimation | None = None  # of the priors, as far as it has come
+    prior_weights: dict[str, float] = field(default_factory=dict)  # of clients whose sums for the priors are clipped
 
     def __post_init__(self) -> None:
         self._note(self.left_out)
@@ -236,6 +237,10 @@ class RoundExchange:
             self.report.drops.add(client, type(questions[client]).__name__, why)
         self.refused.update(client for client in wrong if isinstance(questions[client], Adapt | Estimate))
         return wrong
+
+    def weighted(self, request: Adapt, client: str) -> Adapt:
+        """Return a step of the priors as one client gets it: with its weight in the totals, where that is clipped."""
+        return replace(request, weight=self.prior_weights[client]) if client in self.prior_weights else request
 
     def leave_out(self, clients: Mapping[str, str]) -> None:
         """For the rest of the run, with the reason for each."""
