@@ -21,7 +21,7 @@ from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import CannotReply, ConfigError, RunFolderError
 from fedcopl.federation.prior_estimation import prior_settings
-from fedcopl.federation.request_validation import Expected, validate_request
+from fedcopl.federation.validation import Expected, validate_request
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import epsilon_of
@@ -324,7 +324,7 @@ def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
         site.handle(Evaluate(0, None), terms(site))
 
 
-EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, width=4, experts=1)
+EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, experts=1)
 FEW, MANY = np.zeros(9), tuple(np.zeros(9) for _ in range(101))
 HOSTILE = {
     "many totals": (Adapt(0, 1, MANY), "are not those of steps of the priors"),

@@ -406,7 +406,7 @@ def test_the_people_at_a_site_read_only_what_its_conditions_allow():
         return {line.split(":")[0] for line in sent_fields(consent) if "." in line.split(":")[0]}
 
     masked = {"Adapted.masked", "Estimated.masked", "Trained.masked"}
-    only_sums = {"Introduced.keys", "Introduced.voucher", "SharedOut.sealed", "Unmasked.shares"}
+    only_sums = {"PublicKeys.keys", "PublicKeys.voucher", "KeyShares.sealed", "Unmasked.shares"}
     assert named(Consent(min_sites=3)) == masked | only_sums
     assert named(Consent(secure_aggregation=False)) == named(None) - masked - only_sums
     assert named(Consent()) == named(None)

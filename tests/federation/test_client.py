@@ -184,8 +184,8 @@ def test_what_leaves_a_client():
         "Selected": ["examples", "images", "unchanged"],
         "Trained": ["shared", "examples", "loss", "masked", "checks"],
         "Evaluated": ["correct", "examples"],
-        "Introduced": ["keys", "voucher"],
-        "SharedOut": ["sealed"],
+        "PublicKeys": ["keys", "voucher"],
+        "KeyShares": ["sealed"],
         "Unmasked": ["shares"],
     }
     assert set(get_args(Reply)) == set(REPLY_TO.values())

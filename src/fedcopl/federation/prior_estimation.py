@@ -72,7 +72,7 @@ def prior_settings(config: RunConfig, classes: int, width: int, class_prior: Flo
 
 
 def prior_steps(config: RunConfig) -> int:
-    """Return how many sums the estimation takes; the request after them tells the last totals and asks for nothing."""
+    """Return how many sums the estimation takes; the request after them only carries the last totals."""
     return prior_settings(config, 2, 1).max_steps
 
 

@@ -21,12 +21,11 @@ from ..privacy import require_cryptography
 from ..privacy.masked_layout import TrainingSum, Values
 from ..rng import stream
 from .aggregation import PlainAggregator, SecureAggregator, Totals
-from .claims import Claims
 from .prior_estimation import prior_settings
-from .reply_validation import validate_reply as validate_reply
 from .transport import Clients as Clients
 from .transport import Labelling, RoundExchange
 from .transport import RoundReport as RoundReport
+from .validation import ReportedCounts
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class ServerState:
     width: int = 0  # d, numbers of an image feature: for the priors
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
     prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
-    good: Shared | None = None  # the last average that the clients' guards have seen and not found harmful
-    claims: Mapping[str, Claims] = field(default_factory=dict)  # what each client has said of itself
+    good: Shared | None = None  # the last average that the clients' hold-out checks did not find harmful
+    reported: Mapping[str, ReportedCounts] = field(default_factory=dict)  # what each client reported of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     class_prior: FloatArray | None = None  # over all clients, where the study knows it
 
@@ -108,8 +107,8 @@ def run(config: RunConfig, federation: Clients, state: ServerState, after_round:
 
 def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
     """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
-    report, left_out, claims = RoundReport(state.round), dict(state.left_out), dict(state.claims)
-    server = RoundExchange(federation, report, state.classes, config, left_out, claims, state.seen)
+    report, left_out, reported = RoundReport(state.round), dict(state.left_out), dict(state.reported)
+    server = RoundExchange(federation, report, state.classes, config, left_out, reported, state.seen)
     sums = choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
@@ -122,12 +121,12 @@ def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tup
     report.missed_refresh = tuple(client for client in server.seen if client not in members)
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
-    after = replace(after, claims=claims, seen=server.seen)
+    after = replace(after, reported=reported, seen=server.seen)
     return replace(after, left_out=left_out, good=good, prior_model=model, prior_totals=totals), report
 
 
 def look_first(federation: Clients) -> RoundReport:
-    """What plain CLIP gets right at each client, the number to be better than; and who could not tell."""
+    """Measure zero-shot CLIP at each client, the baseline of the run."""
     report = RoundReport(0)
     report.scores = evaluate(RoundExchange(federation, report, classes=0), 0, None)
     return report
@@ -201,7 +200,7 @@ def refresh(config: RunConfig, server: RoundExchange, sums: Sums, state: ServerS
 
 
 def labelling(replies: Iterable[Selected]) -> Labelling | None:
-    """The clients' numbers added up; None if nobody tells."""
+    """Add up what the clients report of their labels; None if none does."""
     counted = [reply for reply in replies if reply.images is not None]
     compared = [reply for reply in counted if reply.unchanged is not None]
     if not counted:
@@ -219,8 +218,8 @@ def train(
 ) -> tuple[Shared, Shared | None]:
     """Local training at the participants, and the average of what they share (Eq. 4); and the last good average.
 
-    The clients tell how the average they were sent does on their exams, against what they had. Where it harms all of
-    them together, it is taken back with all that was trained from it.
+    The clients report how the average they were sent fits their holdouts, compared with what they had. If it harms all
+    of them together, it is rolled back with everything that was trained from it.
     """
     everyone = state.everyone_first and state.round == 0
     chosen = members if everyone else participants(config, members, state.round)
@@ -229,24 +228,19 @@ def train(
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
-    report.checks, report.average_undone = trained.checks, has_harmed(trained) and state.good is not None
-    if report.average_undone and state.good is not None:
+    report.checks, report.server_rolled_back = trained.checks, has_harmed(trained) and state.good is not None
+    if report.server_rolled_back and state.good is not None:
         return state.good, None  # there is no way further back: sites that had more than this keep it
     return (state.shared if trained.mean is None else trained.mean), state.shared
 
 
 def has_harmed(trained: TrainingSum) -> bool:
-    """Whether the average made the clients, all together, less sure of their exams; of many no few decide that."""
-    if trained.guards:
-        return (
-            trimmed_total(
-                [rise(Evidence(g.images, g.loss_had), Evidence(g.images, g.loss_came)) for g in trained.guards]
-            )
-            > 0
-        )
+    """Return whether the average fits the holdouts of all clients worse; from three on no single one decides."""
+    if trained.holdouts:
+        rises = [rise(Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts]
+        return trimmed_total(rises) > 0
     checks = trained.checks
-    had, came = (Evidence(checks.images, loss) for loss in (checks.loss_had, checks.loss_came))
-    return is_less_confident(had, came)
+    return is_less_confident(Evidence(checks.images, checks.loss_before), Evidence(checks.images, checks.loss_after))
 
 
 def experts(state: ServerState, client: str) -> tuple[Shared, ...]:

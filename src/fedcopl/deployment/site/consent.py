@@ -36,9 +36,9 @@ WORDS = {
     ("Trained", "masked"): "its prompts, images and loss under masks, instead, where the run has secure aggregation",
     ("Evaluated", "correct"): "how many labelled test images are right; 0 of 0 if it has none, or wants masks or noise",
     ("Evaluated", "examples"): "how many labelled test images it has; 0 likewise",
-    ("Introduced", "keys"): "public keys made for one secure aggregation",
-    ("Introduced", "voucher"): "its public key, and its signature that they are its own, for the other sites",
-    ("SharedOut", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
+    ("PublicKeys", "keys"): "public keys made for one secure aggregation",
+    ("PublicKeys", "voucher"): "its public key, and its signature that they are its own, for the other sites",
+    ("KeyShares", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
     ("Unmasked", "shares"): "shares that take the masks off a sum, never off one site's numbers",
 }
 ALSO = (
@@ -143,7 +143,7 @@ OPENLY = {  # what leaves only where a site also answers without masks
     ("Adapted", "sums"),
     ("Estimated", "counts"),
 }
-IN_SUMS = {("Introduced", "keys"), ("Introduced", "voucher"), ("SharedOut", "sealed"), ("Unmasked", "shares")}
+IN_SUMS = {("PublicKeys", "keys"), ("PublicKeys", "voucher"), ("KeyShares", "sealed"), ("Unmasked", "shares")}
 
 
 def _may_leave(kind: str, field: str, consent: Consent) -> bool:
