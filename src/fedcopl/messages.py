@@ -50,6 +50,7 @@ class Adapt:
 class Adapted:
     sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None after the last step
     masked: NDArray[np.uint64] | None = None  # with secure aggregation: the sums under masks, and nothing else
+    refused: bool = False  # after the last step: the priors contradict its confident images; always False with privacy
 
 
 @dataclass(frozen=True)

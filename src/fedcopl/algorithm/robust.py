@@ -23,6 +23,9 @@ RobustRule = Literal["mean", "trimmed", "median", "krum"]
 FEWEST = 3  # among fewer nobody can be outvoted
 TRIMMED = 0.2  # share of the sites on each side
 FURTHEST = 10.0  # times the median of the others, of a move or a weight
+MIN_COMPARED = 5  # clients, to compare their class means
+MIN_CLASSES, MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
+MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
 LENGTHS = 3.0  # of the array that was sent, which anybody may move: where priors know most, most sites hardly move
 
 
@@ -92,6 +95,50 @@ def within_reach(part: NamedArrays, start: NamedArrays, too_far: Mapping[str, fl
     if max(too_far.values(), default=0.0) <= 1:
         return part
     return {name: _cut(value, start[name], too_far[name]) for name, value in part.items()}
+
+
+def swapped_classes(sums: FloatArray) -> list[int]:
+    """Return the clients whose class means are those of other classes, by the medians of the other clients' means.
+
+    The most obvious one is left out of the medians before the others are compared again. Nobody is returned if half of
+    the clients would be, or if there are fewer than MIN_COMPARED: then it is not known who is wrong.
+
+    Args:
+        sums: (K, J, C, 1 + d): N_c and S_c of each client under each of J models; all models have to agree.
+    """
+    found: list[int] = []
+    while len(sums) >= MIN_COMPARED and 2 * len(found) < len(sums):
+        left = [client for client in range(len(sums)) if client not in found]
+        excess = [
+            min(_excess_distance(sums[left, model], row) for model in range(sums.shape[1])) for row in range(len(left))
+        ]
+        worst = int(np.argmax(excess))
+        if excess[worst] < MAX_EXCESS:
+            return sorted(found)
+        found.append(left[worst])
+    return []
+
+
+def _excess_distance(sums: FloatArray, client: int) -> float:
+    """Return how many times as far a client's class means are from their own class as from the nearest one.
+
+    Squared distances, weighted by images; 1 if a tenth of the images or more is nearest to its own class, or if there
+    are too few classes of MIN_CLASS images to compare: by chance a small class looks like another one.
+    """
+    counts, means = sums[..., 0], sums[..., 1:] / np.maximum(sums[..., :1], 1e-9)
+    has = counts >= MIN_CLASS
+    others = np.arange(len(sums)) != client
+    classes = np.flatnonzero(has[others].any(axis=0))
+    compared = [c for c in classes if has[client, c]]
+    if len(compared) < MIN_CLASSES:
+        return 1.0
+    medians = np.array([np.median(means[others & has[:, c], c], axis=0) for c in classes])
+    distances = np.array([((medians - means[client, c]) ** 2).sum(axis=1) for c in compared])
+    own, nearest = distances[np.arange(len(compared)), np.searchsorted(classes, compared)], distances.min(axis=1)
+    weights = counts[client, compared]
+    if weights[own == nearest].sum() >= MIN_FIT * weights.sum():
+        return 1.0
+    return float((weights * own).sum() / max((weights * nearest).sum(), 1e-12))
 
 
 def trimmed_total(values: Sequence[float]) -> float:

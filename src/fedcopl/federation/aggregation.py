@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.robust import FEWEST, bounded_counts, bounded_weights, overreach, robust_mean, within_reach
+from ..algorithm.robust import (
+    FEWEST,
+    bounded_counts,
+    bounded_weights,
+    overreach,
+    robust_mean,
+    swapped_classes,
+    within_reach,
+)
 from ..config import RunConfig
 from ..errors import NoClientReplied
 from ..labelers import choose_labeler
@@ -74,6 +82,8 @@ class PlainAggregator:
         adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
         server.account("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
+        if self.config.sharing.bounded:
+            _drop_swapped_classes(server, request.step, sums)
         if not request.step:
             server.prior_weights = _prior_weights(server, sums) if self.config.sharing.bounded else {}
         weights = server.prior_weights
@@ -113,6 +123,18 @@ def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Tota
             before, after = (int(np.abs(one).sum()) for one in (row, clipped))
             server.report.bounds.add(client, "Estimate", f"counts clipped from {before:,} to {after:,} images")
     return list(allowed)
+
+
+def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+    """Drop clients whose class feature sums are those of other classes; the estimation starts again without them."""
+    estimation = server.estimation
+    if estimation is None or [statistic.kind for statistic in estimation.steps[step]] != ["class_sums"]:
+        return
+    shape = estimation.steps[step][0].shape(estimation.settings.classes, estimation.settings.width)
+    clients = list(sums)
+    for number in swapped_classes(np.stack([sums[client].reshape(shape) for client in clients])):
+        server.drop(clients[number], "Adapt", "its class means are those of other classes at the other clients")
+        del sums[clients[number]]
 
 
 def _prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, float]:

@@ -102,7 +102,8 @@ class Client:
         )
         state = replace(state, prior=prior)
         if sums is None:  # new priors: verdicts on the holdout through the old ones are obsolete
-            return Adapted(None), replace(state, holdout=replace(state.holdout, log_probs=None))
+            refused = prior.refused and not self.config.is_private
+            return Adapted(None, refused=refused), replace(state, holdout=replace(state.holdout, log_probs=None))
         reply, secrets = self._replies.adaptation(sums, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 

@@ -1,5 +1,6 @@
 """The estimation of the priors in a federation: what a client replies and keeps, and what the server adds up."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,12 +12,14 @@ from ..errors import CannotReply
 from ..messages import Adapt
 from ..plurals import counted
 from ..priors.estimation import CLEAR, Settings, estimation_after
-from ..priors.posterior import LogitAdjustment, PosteriorModel
+from ..priors.posterior import LogitAdjustment, PosteriorModel, no_priors
 from ..priors.statistics import ClientScores
 from ..priors.validation import invalid_sums
 from ..privacy.accountant import NOISY_STEPS
 
 ALL = slice(None)
+CONFIDENT, MIN_CONFIDENT = 0.1, 10  # share of the images, and number, with the most confident zero-shot labels
+MIN_UNCHANGED = 0.3  # of these labels, with the priors: on the demo 0.67 and more, with poisoned priors down to 0.05
 GOOD_LABELS = 0.9  # expected share of correct labels, below which training on them does more harm than good
 
 
@@ -31,6 +34,7 @@ class PriorState:
     model: PosteriorModel | None = None  # the outcome
     class_prior: FloatArray | None = None  # pi_k, (C,)
     distances: FloatArray | None = None  # of its own images to prototypes without themselves, (n, C)
+    refused: bool = False  # the estimated priors contradict its confident images: it uses zero-shot CLIP instead
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """Return the log-posteriors of new images, (n, C); without priors the log-probabilities as they are."""
@@ -159,7 +163,26 @@ def _finished(
         model = replace(model, strength=scores.strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
-    return PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
+    found = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
+    if not contradicts_zero_shot(scores.log_probs, found.own_log_posteriors(scores.log_probs)):
+        return found
+    fallback = replace(no_priors(settings.classes), strength=math.inf)
+    return replace(found, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
+
+
+def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:
+    """Return whether priors change most of the labels of which zero-shot CLIP is most confident.
+
+    Args:
+        log_probs: By zero-shot CLIP, (n, C).
+        posteriors: The log-posteriors with the priors, (n, C).
+    """
+    count = max(MIN_CONFIDENT, round(CONFIDENT * len(log_probs)))
+    if len(log_probs) < count:
+        return False
+    confident = np.argsort(-log_probs.max(axis=1), kind="stable")[:count]
+    unchanged = log_probs[confident].argmax(axis=1) == posteriors[confident].argmax(axis=1)
+    return bool(unchanged.mean() < MIN_UNCHANGED)
 
 
 def is_worth_training(confidence: FloatArray) -> bool:

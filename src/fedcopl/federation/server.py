@@ -169,11 +169,13 @@ def estimate_priors(
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     whole = replace(last, totals=totals)  # for clients that missed a step
-    server.request(
+    replies = server.request(
         server.labelling_with(everyone),
         lambda client: server.weighted(last, client) if client in members else whole,
         Adapted,
     )
+    for client in (client for client, reply in replies.items() if reply.refused):
+        server.report.bounds.add(client, "Adapt", "refused the priors, which contradict its most confident images")
     if config.method != "priors":  # there it is the result
         server.report.untrained = evaluate(server, state.round, None, through="priors")
     return estimation.outcome, totals

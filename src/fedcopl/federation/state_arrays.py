@@ -43,6 +43,7 @@ def prior_tensors(prior: PriorState) -> Tensors:
         "class_prior": prior.class_prior,
         "own_distances": prior.distances,
         "weight": None if prior.weight == 1 else np.array([prior.weight]),
+        "refused": np.array([True]) if prior.refused else None,
     }
     named |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
     if prior.scores is not None:
@@ -68,6 +69,7 @@ def prior_from(stored: Tensors) -> PriorState:
         PosteriorModel.from_arrays(model) if model else None,
         stored.get("class_prior"),
         stored.get("own_distances"),
+        "refused" in stored,
     )
 
 

@@ -233,6 +233,11 @@ class RoundExchange:
         self.refused.update(client for client in wrong if isinstance(questions[client], Adapt | Estimate))
         return wrong
 
+    def drop(self, client: str, step: str, why: str) -> None:
+        """Leave a client out of the rest of this round's labelling."""
+        self.report.drops.add(client, step, why)
+        self.refused.add(client)
+
     def weighted(self, request: Adapt, client: str) -> Adapt:
         """Return a step of the priors as one client gets it: with its weight in the totals, where that is clipped."""
         return replace(request, weight=self.prior_weights[client]) if client in self.prior_weights else request

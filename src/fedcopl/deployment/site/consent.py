@@ -28,6 +28,7 @@ WORDS = {
         "masked",
     ): "such sums under masks, instead, where the run has secure aggregation; "
     "with `--share features` also sums of image features by class",
+    ("Adapted", "refused"): "whether the priors contradict its most confident images; nothing where the run is private",
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
     ("Estimated", "masked"): "its class counts under masks, instead, where the run has secure aggregation",
     ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
@@ -155,6 +156,7 @@ OPENLY = {  # what leaves only where a site also answers without masks
     *(("Trained", name) for name in ("shared", "examples", "loss", "checks")),
     *(("Evaluated", name) for name in ("correct", "examples")),
     ("Adapted", "sums"),
+    ("Adapted", "refused"),
     ("Estimated", "counts"),
 }
 IN_SUMS = {("PublicKeys", "keys"), ("PublicKeys", "voucher"), ("KeyShares", "sealed"), ("Unmasked", "shares")}
