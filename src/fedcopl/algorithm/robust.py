@@ -1,13 +1,13 @@
-"""Averages that one site cannot steer, and how far its say goes in any average.
+"""Robust aggregation: averages that a few Byzantine clients cannot steer, and clipping by the others' numbers.
 
-The rules (all but `mean` count every site the same, whatever number of images it claims):
+The rules (all but `mean` weigh every client the same, whatever number of images it reports):
 
-    mean      Eq. 4, weighted by images: one lying site can move it anywhere
+    mean      Eq. 4, weighted by images: one Byzantine client can move it anywhere
     trimmed   of each number, the mean without the highest and lowest fifth, at least one each (Yin et al., 2018)
     median    of each number (Yin et al., 2018)
     krum      the one update that is nearest to its nearest others (Blanchard et al., 2017)
 
-Among one or two there is nobody who could say which of them lies: then each rule is the mean, and nothing is bounded.
+Of one or two clients it is not known which is Byzantine: then each rule is the mean, and nothing is clipped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,7 @@ def nearest_to_others(updates: Sequence[FloatArray]) -> int:
 
 
 def bounded_weights(weights: Sequence[int]) -> list[int]:
-    """No site weighs more than FURTHEST times the median of the others; who weighs nothing has no say in it.
+    """Clip each weight to FURTHEST times the median of the others that are not 0.
 
     >>> bounded_weights([5, 10, 100]), bounded_weights([5, 10, 10**9]), bounded_weights([1, 99])
     ([5, 10, 75], [5, 10, 75], [1, 99])
@@ -71,7 +71,7 @@ def bounded_weights(weights: Sequence[int]) -> list[int]:
 
 
 def bounded_counts(counts: IntArray) -> IntArray:
-    """The rows of (K, C) counts, their sums bounded in the same way; rounded down where one is cut."""
+    """Clip the rows of (K, C) counts so that their sums are bounded weights; clipped rows are rounded down."""
     sizes = np.abs(counts).sum(axis=1).tolist()
     allowed = bounded_weights(sizes)
     rows = [row if most == size else row * most // size for row, size, most in zip(counts, sizes, allowed, strict=True)]
@@ -91,7 +91,7 @@ def overreach(parts: Sequence[NamedArrays], start: NamedArrays) -> list[dict[str
 
 
 def within_reach(part: NamedArrays, start: NamedArrays, too_far: Mapping[str, float]) -> NamedArrays:
-    """The part with its moves cut to the furthest allowed; the very same where none is further."""
+    """Clip the moves of a client's arrays to the furthest allowed; returns the same object where none is further."""
     if max(too_far.values(), default=0.0) <= 1:
         return part
     return {name: _cut(value, start[name], too_far[name]) for name, value in part.items()}
@@ -142,7 +142,7 @@ def _excess_distance(sums: FloatArray, client: int) -> float:
 
 
 def trimmed_total(values: Sequence[float]) -> float:
-    """The sum without the highest and lowest claims: no one site decides what it comes to."""
+    """Return the sum without the highest and lowest values, so that no single client decides it."""
     aside = trimmed_away(len(values))
     return float(sum(sorted(values)[aside : len(values) - aside]))
 

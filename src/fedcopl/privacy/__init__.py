@@ -1,4 +1,4 @@
-"""Secure aggregation, and differential privacy with its accountant.
+"""Secure aggregation and differential privacy.
 
 Secure aggregation is SecAgg (Bonawitz et al., 2017), which survives dropouts. Every client adds to its numbers, modulo
 2^64, a mask of its own and one for each other client; of each pair one adds and the other subtracts, so that only the
