@@ -171,7 +171,7 @@ def play(row: Row, seed: int, dataset: Dataset, model: str) -> Finished:
 
 
 def summary(row: Row, seed: int, outcome: Outcome) -> Finished:
-    guards = [record.guard for record in outcome.rounds if record.guard is not None]
+    guards = [record.holdout for record in outcome.rounds if record.holdout is not None]
     return Finished(
         row=row.name,
         seed=seed,
@@ -184,8 +184,8 @@ def summary(row: Row, seed: int, outcome: Outcome) -> Finished:
         drift=[
             {name: asdict(drift) for name, drift in record.drift.items()} for record in outcome.rounds if record.drift
         ],
-        undone=int(sum(guard.training_harmed for guard in guards)),
-        doubtful=int(sum(guard.too_doubtful for guard in guards)),
+        undone=int(sum(guard.trainings_rolled_back for guard in guards)),
+        doubtful=int(sum(guard.low_confidence for guard in guards)),
         seconds=outcome.seconds,
     )
 

@@ -14,6 +14,7 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
+from fedcopl.cli.federation import without_prototypes
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
 from fedcopl.deployment.status import status_of
@@ -227,3 +228,16 @@ def test_a_site_tells_its_conditions(tmp_path, capsys):
     (tmp_path / "working.json").write_text(json.dumps(about))
     print_status(status_of(tmp_path))
     assert "conditions            it shares\n" in capsys.readouterr().out
+
+
+def test_without_secure_aggregation_the_server_starts_without_prototypes(capsys):
+    assert not without_prototypes(RunConfig()).priors.prototypes
+    assert "note: priors.prototypes is off: sites send class feature sums only with" in capsys.readouterr().err
+    for settings in (
+        {"privacy": {"secure_aggregation": True}},
+        {"priors": {"prototypes": False}},
+        {"method": "zeroshot"},
+    ):
+        config = RunConfig.from_mapping(settings, "test")
+        assert without_prototypes(config) is config
+    assert capsys.readouterr().err == ""

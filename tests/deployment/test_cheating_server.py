@@ -20,8 +20,9 @@ from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import CannotReply, ConfigError, RunFolderError
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings
-from fedcopl.federation.request_validation import Expected, validate_request
+from fedcopl.federation.validation import Expected, validate_request
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import epsilon_of
@@ -147,14 +148,14 @@ WITH_PRIORS = RunConfig.from_mapping(SETTINGS, "test")
 
 def class_sums(site, folder, **changes):
     """What leaves this site in the first class feature sums: (J, C, 1 + d). It is alone, so totals are its own sums."""
-    site = at_home(site, site.home.folder / folder, **changes)
-    reply, step, asked = None, 0, terms(site, WITH_PRIORS)
+    client = at_home(site, site.home.folder / folder, **changes).client(terms(site, WITH_PRIORS))
+    reply, step, state = None, 0, ClientState()
     estimation = Estimation(prior_settings(WITH_PRIORS, 10, site.clip.feature_size))
     while estimation.steps[-1][0].kind != "class_sums":
-        reply = site.handle(Adapt(0, step, () if reply is None else (reply.sums,)), asked)
+        reply, state = client.handle(Adapt(0, step, () if reply is None else (reply.sums,)), state)
         estimation.add(reply.sums)
         step += 1
-    sums = site.handle(Adapt(0, step, (reply.sums,)), asked).sums
+    sums = client.handle(Adapt(0, step, (reply.sums,)), state)[0].sums
     return sums.reshape(-1, 10, 1 + site.clip.feature_size)
 
 
@@ -169,7 +170,7 @@ def test_class_feature_sums_of_few_images_do_not_leave(site):
 
 LIES = {
     "a direction of its own": (lambda own: own * 0, r"of 0 images instead|do not contain this client's own images"),
-    "no numbers": (lambda own: own * np.nan, "are not finite"),
+    "no numbers": (lambda own: own * np.nan, "not all sums are finite"),
     "of another size": (lambda own: own[:-1], "have the wrong size"),
     "half of the site": (lambda own: own / 2, "do not contain this client's own images"),
     "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "impossible"),
@@ -178,9 +179,10 @@ LIES = {
 
 @pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
 def test_totals_without_the_own_images_in_them_are_refused(site, lie, words):
-    own = site.handle(Adapt(0, 0), terms(site, WITH_PRIORS)).sums
-    with pytest.raises((Refused, CannotReply), match=words):
-        site.handle(Adapt(0, 1, (lie(own),)), terms(site, WITH_PRIORS))
+    client = site.client(terms(site, WITH_PRIORS))
+    reply, state = client.handle(Adapt(0, 0), ClientState())
+    with pytest.raises(CannotReply, match=words):
+        client.handle(Adapt(0, 1, (lie(reply.sums),)), state)
 
 
 def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
@@ -281,16 +283,29 @@ def test_people_are_shown_what_leaves_in_this_run():
     assert "\x1b" not in "".join(run_in_words(hostile)) and "\n" not in "".join(run_in_words(hostile))
 
 
-def test_feature_sums_can_be_refused_alone(loaded, tmp_path, start):
-    site = at_home(loaded, tmp_path, consent=Consent(("visual",)))
-    words = "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
+def test_class_feature_sums_are_opt_in(loaded, tmp_path, start):
+    site = at_home(loaded, tmp_path)
+    words = "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
     with pytest.raises(Refused, match=words):
         site.handle(Evaluate(0, None), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     without = RunConfig.from_mapping(SETTINGS | {"priors": {"prototypes": False}}, "test")
     site.handle(Evaluate(0, None), terms(site, without))
     with pytest.raises(Refused, match=words):  # and it is not asked for them in such a run by surprise
         site.handle(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
-    assert "prompts but no sums of image features" in str(site.home.consent)
+    assert "prompts but no class feature sums" in str(site.home.consent)
+
+
+@pytest.mark.parametrize(("min_sites", "needed"), [(0, 3), (2, 2), (5, 5)])
+def test_class_feature_sums_leave_only_under_secure_aggregation_of_enough_sites(min_sites, needed):
+    consent = Consent(("visual", "features"), min_sites)
+    words = f"class feature sums only under secure aggregation of at least {needed} sites"
+    for privacy in ({}, {"secure_aggregation": True, "min_sites": max(needed - 1, 2)}):
+        config = RunConfig.from_mapping(SETTINGS | {"privacy": privacy}, "test")
+        refused = any(words in objection for objection in consent.objections(Adapt(0, 0), config))
+        assert refused == (privacy.get("min_sites", 0) < needed)
+    enough = {"secure_aggregation": True, "min_sites": needed}
+    config = RunConfig.from_mapping(SETTINGS | {"privacy": enough}, "test")
+    assert list(consent.objections(Adapt(0, 0), config)) == []
 
 
 @pytest.mark.parametrize(
@@ -324,7 +339,7 @@ def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
         site.handle(Evaluate(0, None), terms(site))
 
 
-EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, width=4, experts=1)
+EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, experts=1)
 FEW, MANY = np.zeros(9), tuple(np.zeros(9) for _ in range(101))
 HOSTILE = {
     "many totals": (Adapt(0, 1, MANY), "are not those of steps of the priors"),

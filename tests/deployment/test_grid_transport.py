@@ -23,9 +23,9 @@ from fedcopl.messages import (
     Estimated,
     Evaluate,
     Evaluated,
+    KeyShares,
     Select,
-    SharedOut,
-    ShareOut,
+    ShareKeys,
     Train,
     Trained,
     digest,
@@ -470,7 +470,7 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
 
     def with_junk(message, terms):
         reply = answer(message, terms)
-        return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareOut) else reply
+        return KeyShares(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareKeys) else reply
 
     nodes["client-1"].handle = with_junk
     grid = LoopGrid(nodes)
@@ -490,4 +490,4 @@ def test_secure_sums_travel_too(tmp_path):
     bits, _ = played(federation, config)
     assert bits == played(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_drops().in_words() == {}
-    assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}
+    assert {"query.setupkeys", "query.sharekeys", "query.unmask"} <= {kind for _, kind in grid.sent}

@@ -23,7 +23,7 @@ ROUNDS = [
         bytes_down=5,
         seconds=9.5,
         dropped={"a": "Train: not finite", "b": "Train: refused: no"},
-        guard=HoldoutRecord(training_harmed=2, average_undone=True),
+        holdout=HoldoutRecord(trainings_rolled_back=2, server_rolled_back=True),
     ),
 ]
 
@@ -60,8 +60,8 @@ def test_a_server_counts_its_run(server):
         'fedcopl_dropped_answers{site="b"}': 2,
         'fedcopl_refusals{site="b"}': 2,
         'fedcopl_guard_events{event="training_taken_back"}': 2,
-        'fedcopl_guard_events{event="too_doubtful"}': 0,
-        'fedcopl_guard_events{event="average_undone"}': 1,
+        'fedcopl_guard_events{event="low_confidence"}': 0,
+        'fedcopl_guard_events{event="server_rolled_back"}': 1,
     }
 
 

@@ -13,7 +13,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_steps
 from fedcopl.federation.server import MAX_ESTIMATIONS, look_first, run
-from fedcopl.messages import Adapt, Estimate, Evaluate, Introduce, Select, Train, digest
+from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, Train, digest
 from fedcopl.simulation.local_transport import LocalTransport
 
 SHARED, OTHER = {"visual": START["visual"]}, {"visual": START["visual"] + 1}
@@ -157,7 +157,7 @@ def test_a_sum_that_was_spoilt_is_played_again_for_fewer_and_not_for_ever():
 
 def test_sixty_sums_a_round_are_refused():
     """With 60 sums over invented sites a server can recover a site's counts. This round has two sums."""
-    said = objections([Introduce(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
+    said = objections([SetupKeys(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
     assert sums_of_round(SECURE, 0) == 2 and sums_of_round(SECURE, 1) == 1
     assert [why is None for why in said] == [True] * (2 + SPOILT) + [False] * (58 - SPOILT)
 

@@ -16,8 +16,8 @@ from fedcopl.errors import ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
-from fedcopl.messages import Introduce, ShareOut
-from fedcopl.privacy.masking import introduce, public_keys
+from fedcopl.messages import SetupKeys, ShareKeys
+from fedcopl.privacy.masking import public_keys, setup_keys
 from fedcopl.simulation.local_transport import LocalTransport
 
 SETTINGS = {"rounds": 1, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}
@@ -61,12 +61,12 @@ def site_of(three, name, *, given=True, counts_sites=False):
 
 def rosters(three, others, client):
     """The site introduces itself; then the server lists its keys among those of others."""
-    reply, state = client.handle(Introduce(0, SESSION), ClientState())
+    reply, state = client.handle(SetupKeys(0, SESSION), ClientState())
     keys, vouchers = {"north": reply.keys}, {"north": reply.voucher}
     for name, who in others.items():
-        keys[name] = public_keys(introduce(SESSION))
+        keys[name] = public_keys(setup_keys(SESSION))
         vouchers[name] = b"" if who is None else who.vouch(SESSION, keys[name])
-    return ShareOut(0, SESSION, keys, vouchers), state
+    return ShareKeys(0, SESSION, keys, vouchers), state
 
 
 def invented(three, count=3):
@@ -87,8 +87,8 @@ def test_a_hundred_invented_sites_are_not_a_sum(three):
 def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
     client = site_of(three, "north")
     message, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
-    servers_own = public_keys(introduce(SESSION))
-    swapped = ShareOut(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
+    servers_own = public_keys(setup_keys(SESSION))
+    swapped = ShareKeys(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
     with pytest.raises(Refused, match=r"no site vouches for the keys of south"):
         client.handle(swapped, state)
     assert vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None

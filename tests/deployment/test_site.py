@@ -42,9 +42,10 @@ from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
+SETTINGS |= {"priors": {"logit_bias": False, "prototypes": False}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
 PLAIN = RunConfig.from_mapping(override(SETTINGS, NO_PRIORS), "test")
-ALL = Consent(min_images=0)  # as a simulation's clients: whatever is asked
+ALL = Consent(min_images=0)  # as a simulation's clients
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, ask
 
 
 CONDITIONS = {
-    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual, features"),
+    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual"),
     "no sums": ({"min_sites": 2}, {}, "this site answers only with privacy.secure_aggregation, and the run has none"),
     "small sums": (
         {"min_sites": 3},
@@ -131,7 +132,7 @@ def test_conditions_that_are_met_are_no_hindrance():
     prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
-        "it shares visual, text prompts but no sums of image features, only in secure aggregation of at least 3 sites, "
+        "it shares visual, text prompts but no class feature sums, only in secure aggregation of at least 3 sites, "
         "with noise of at least 0.5, in updates and sums of at least 5 images, "
         "and does not tell how many of its test images are right"
     )
@@ -380,7 +381,7 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
         common_folder({"name": "a", "folder": "site"})
     home = common_folder({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
-    assert home.consent == Consent(("visual", "features"), 0, 0.0, 5)
+    assert home.consent == Consent(("visual",), 0, 0.0, 5)
     strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
     home = common_folder({"name": "a", "folder": "site", "images": "x", **strict})
@@ -406,7 +407,7 @@ def test_the_people_at_a_site_read_only_what_its_conditions_allow():
         return {line.split(":")[0] for line in sent_fields(consent) if "." in line.split(":")[0]}
 
     masked = {"Adapted.masked", "Estimated.masked", "Trained.masked"}
-    only_sums = {"Introduced.keys", "Introduced.voucher", "SharedOut.sealed", "Unmasked.shares"}
+    only_sums = {"PublicKeys.keys", "PublicKeys.voucher", "KeyShares.sealed", "Unmasked.shares"}
     assert named(Consent(min_sites=3)) == masked | only_sums
     assert named(Consent(secure_aggregation=False)) == named(None) - masked - only_sums
     assert named(Consent()) == named(None)

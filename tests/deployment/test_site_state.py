@@ -15,7 +15,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
-from fedcopl.messages import Estimate, Evaluate, Introduce, Select, Train
+from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session
 from fedcopl.privacy.private_replies import NoisyQueries, Secrets
 from fedcopl.simulation.local_transport import LocalTransport
@@ -159,7 +159,7 @@ def test_what_keys_were_used_for_is_never_taken_back():
     before = ClientState(counts=np.ones(3, np.int64), secrets=Secrets(Session(b"sum", b"private")))
     latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyQueries(3, "asked", b"said")}))
     back = taken_back(before, latest)
-    assert (back.secrets.let_out, back.secrets.history) == (latest.secrets.let_out, "")
+    assert (back.secrets.noisy_replies, back.secrets.history) == (latest.secrets.noisy_replies, "")
     assert (back.secrets.session, back.secrets.spent) == (None, (b"x" * 32,))
     assert back.counts.tolist() == [1, 1, 1]
 
@@ -250,7 +250,7 @@ def test_no_private_key_is_left_on_disk_after_a_run(tmp_path):
 
 def test_nor_by_a_site_that_the_sum_went_on_without(states):
     client = Client(NoisyLearner(1), SECURE)
-    answered(states, [Introduce(0, b"sum")], client=client)
+    answered(states, [SetupKeys(0, b"sum")], client=client)
     assert states.state().secrets.session is not None
     answered(states, [Evaluate(0, SHARED)], client=client)
     assert states.state().secrets.session is None

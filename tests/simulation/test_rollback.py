@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedcopl.algorithm.holdout import Evidence, HoldoutMemory, HoldoutVerdict
+from fedcopl.algorithm.holdout import Evidence, HoldoutState, HoldoutVerdict
 from fedcopl.config import RunConfig
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import RoundReport
-from fedcopl.privacy.masked_layout import Checks
+from fedcopl.privacy.masked_layout import HoldoutSums
 from fedcopl.run.loop import round_record
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import FirstPrompts, HoldoutRecord, Measured, RoundRecord
@@ -22,13 +22,18 @@ def test_a_quiet_round_says_nothing():
 
 
 def test_what_was_undone_is_said():
-    report = RoundReport(2, checks=Checks(10.0, 1.0, 2.0, 1.0, 2.0), average_undone=True)
+    report = RoundReport(2, checks=HoldoutSums(10.0, 1.0, 2.0, 1.0, 2.0), server_rolled_back=True)
     record = round_record(report, Measured())
     first, second = rollback_text(record)
     assert first.startswith("2 sites took back the training")
     assert second.startswith("the last average")
-    assert record.guard == HoldoutRecord(
-        images=10.0, loss_had=1.0, loss_came=2.0, average_harmed=1.0, training_harmed=2.0, average_undone=True
+    assert record.holdout == HoldoutRecord(
+        images=10.0,
+        loss_before=1.0,
+        loss_after=2.0,
+        averages_rolled_back=1.0,
+        trainings_rolled_back=2.0,
+        server_rolled_back=True,
     )
 
 
@@ -36,9 +41,9 @@ def test_who_gave_up_and_who_keeps_another_model_is_said():
     harm = HoldoutVerdict("less sure", Evidence(), Evidence(), 0.0)
     fine = HoldoutVerdict("", Evidence(), Evidence(), 0.0)
     states = {
-        "a": ClientState(guard=HoldoutMemory(gave_up=True)),
-        "b": ClientState(guard=HoldoutMemory(arrival=harm)),
-        "c": ClientState(guard=HoldoutMemory(arrival=fine)),
+        "a": ClientState(holdout=HoldoutState(was_reset=True)),
+        "b": ClientState(holdout=HoldoutState(average=harm)),
+        "c": ClientState(holdout=HoldoutState(average=fine)),
     }
     first, second = final_text(states)
     assert first.startswith("a: gave up:")
@@ -69,7 +74,7 @@ def test_a_run_tells_how_quiet_it_began_and_what_its_guard_found(tmp_path):
     results = simulate(config, tmp_path / "run", watcher=watcher, dataset=small_digits())
     assert results.first_prompts.cosine > 0.98
     assert results.first_prompts.unchanged > 0.8
-    assert results.rounds[0].guard.training_harmed >= 1  # a learning rate of 100 is beyond any use
+    assert results.rounds[0].holdout.trainings_rolled_back >= 1  # a learning rate of 100 is beyond any use
     assert "took back the training" in next(rollback_text(results.rounds[0]))
     assert results.final.macro >= results.zero_shot.macro - 0.02
     assert np.isfinite(results.final.macro)

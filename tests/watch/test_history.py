@@ -28,7 +28,7 @@ def make(folder, name, rounds, *, when, **more):
         os.utime(file, (when, when))
 
 
-GUARD = {"training_harmed": 2.0, "average_harmed": 1.0, "average_undone": True}
+HOLDOUT = {"trainings_rolled_back": 2.0, "averages_rolled_back": 1.0, "server_rolled_back": True}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def runs(tmp_path):
         round_line(1, sites=[north], dropped={south: "Train: gave no answer within 30 s"}),
     ]
     june = [
-        round_line(0, sites=[north], dropped={east: "Adapt: refused: this site wants noise"}, guard=GUARD),
+        round_line(0, sites=[north], dropped={east: "Adapt: refused: this site wants noise"}, holdout=HOLDOUT),
         round_line(1, sites=[north, east], dropped={}, macro=0.75),
     ]
     privacy = {"secure_aggregation": False, "epsilon": 1.5, "delta": 1e-5}

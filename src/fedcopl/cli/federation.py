@@ -92,7 +92,7 @@ def server(
     out = _resumed(folder, out) if resume else out
     if not resume:
         _tell_of_unfinished(folder)
-    config = _read(given, out if resume else None, folder / "settings.toml" if package else None)
+    config = without_prototypes(_read(given, out if resume else None, folder / "settings.toml" if package else None))
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     classes = _classes(classes or (folder / "classes.txt" if package else None), out)
     port = port or (package.port if package else DEFAULT_PORT)
@@ -136,6 +136,19 @@ def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunCon
         return load_written(resumed / "settings.toml", given)
     file = file or packed
     return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
+
+
+def without_prototypes(config: RunConfig) -> RunConfig:
+    """Switch prototypes off without secure aggregation: no site sends class feature sums then."""
+    needs_sums = config.adapts and config.priors.logit_bias and config.priors.prototypes
+    if not needs_sums or config.privacy.secure_aggregation or config.privacy.noise_multiplier:
+        return config
+    typer.echo(
+        "note: priors.prototypes is off: sites send class feature sums only with --share features and under "
+        "privacy.secure_aggregation=true privacy.min_sites=3",
+        err=True,
+    )
+    return config.model_copy(update={"priors": config.priors.model_copy(update={"prototypes": False})})
 
 
 def _classes(classes: Path | None, out: Path) -> Path:

@@ -140,9 +140,9 @@ def _bytes(rounds: Iterable[RoundRecord]) -> dict[str, float]:
 
 
 def _guard(rounds: Iterable[RoundRecord]) -> dict[str, float]:
-    seen = [record.guard for record in rounds if record.guard]
+    seen = [record.holdout for record in rounds if record.holdout]
     return {
-        "training_taken_back": sum(int(one.training_harmed) for one in seen),
-        "too_doubtful": sum(int(one.too_doubtful) for one in seen),
-        "average_undone": sum(bool(one.average_undone) for one in seen),
+        "training_taken_back": sum(int(one.trainings_rolled_back) for one in seen),
+        "low_confidence": sum(int(one.low_confidence) for one in seen),
+        "server_rolled_back": sum(bool(one.server_rolled_back) for one in seen),
     }

@@ -98,7 +98,7 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         bounded=report.bounds.in_words(),
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
-        guard=HoldoutRecord(**report.checks._asdict(), average_undone=report.average_undone),
+        holdout=HoldoutRecord(**report.checks._asdict(), server_rolled_back=report.server_rolled_back),
         macro=found.macro,
         weighted=found.weighted,
         everywhere=found.everywhere,

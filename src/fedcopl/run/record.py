@@ -76,21 +76,21 @@ class LabelCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldoutRecord:
-    """What the clients' guards found in a round, added up; all 0 where there was nothing to check, or no guard."""
+    """The clients' hold-out checks of a round, added up; all 0 where there was nothing to check."""
 
     images: Number = 0.0
-    """on which the average that came was held against what the clients had"""
-    loss_had: Number = 0.0
+    """of the holdouts, on which the received average was compared with what the clients had"""
+    loss_before: Number = 0.0
     """sum over them, by what the clients had"""
-    loss_came: Number = 0.0
+    loss_after: Number = 0.0
     """and by the average"""
-    average_harmed: Number = 0.0
+    averages_rolled_back: Number = 0.0
     """clients that keep the model they had"""
-    training_harmed: Number = 0.0
-    """clients that took their own training back"""
-    too_doubtful: Number = 0.0
+    trainings_rolled_back: Number = 0.0
+    """clients that discarded their own training"""
+    low_confidence: Number = 0.0
     """clients that trained nothing, because too few of their labels are likely to be right"""
-    average_undone: Flag = False
+    server_rolled_back: Flag = False
     """the server went back to the average before"""
 
 
@@ -148,7 +148,7 @@ class RoundRecord(Measured):
     """known clients that chose no images at the last refresh, and train nothing until the next"""
     drift: Mapping[Text, Drift] | None = None
     """of each trained array; simulation only"""
-    guard: HoldoutRecord | None = None
+    holdout: HoldoutRecord | None = None
     """what was checked and undone without labels; None in folders of version 0.1"""
     releases: tuple[Release, ...] = ()
     """what was let out with noise on it"""

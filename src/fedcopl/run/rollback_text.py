@@ -1,4 +1,4 @@
-"""What the guard found, in words for log, report and watch page."""
+"""Rollbacks of the hold-out check, in words for log, report and watch page."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,23 +10,23 @@ LOUD = 0.2  # of the answers changed by first prompts that nobody has trained ye
 
 def rollback_text(record: RoundRecord) -> Iterator[str]:
     """What was undone in a round."""
-    harmed = int(record.guard.training_harmed) if record.guard else 0
+    harmed = int(record.holdout.trainings_rolled_back) if record.holdout else 0
     if harmed:
         sites = f"{harmed} site{'s' * (harmed > 1)}"
         yield f"{sites} took back the training, which made answers on images kept for checking worse"
-    doubtful = int(record.guard.too_doubtful) if record.guard else 0
+    doubtful = int(record.holdout.low_confidence) if record.holdout else 0
     if doubtful:
         yield f"{doubtful} site{'s' * (doubtful > 1)} trained nothing: too few labels are likely to be right"
-    if record.guard and record.guard.average_undone:
+    if record.holdout and record.holdout.server_rolled_back:
         yield "the last average made the sites' answers worse; the one before is back"
 
 
 def final_text(states: Mapping[str, ClientState]) -> Iterator[str]:
     """Who gave up, and who goes on with another model than the average."""
     for name, state in states.items():
-        if state.guard.gave_up:
+        if state.holdout.was_reset:
             yield f"{name}: gave up: its model contradicts most of its first sure answers; it keeps the first prompts"
-        elif state.guard.arrival is not None and state.guard.arrival.harm:
+        elif state.holdout.average is not None and state.holdout.average.harm:
             yield f"{name}: keeps the model it had; the last average made its answers worse"
 
 

@@ -122,10 +122,12 @@ def run_row(run: Snapshot, state: str) -> RunRow:
 
 def guard_events(record: RoundRecord) -> int:
     """How often a guard took something back in a round, or kept a site from training."""
-    guard = record.guard
+    guard = record.holdout
     if guard is None:
         return 0
-    return int(guard.average_harmed + guard.training_harmed + guard.too_doubtful) + guard.average_undone
+    return (
+        int(guard.averages_rolled_back + guard.trainings_rolled_back + guard.low_confidence) + guard.server_rolled_back
+    )
 
 
 def who_was_there(runs: Sequence[Snapshot]) -> list[tuple[str, list[int | None]]]:

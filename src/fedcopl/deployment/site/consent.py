@@ -17,13 +17,18 @@ from ...methods import METHODS, choose_method
 from ...plurals import counted
 
 FEATURES = "features"  # beside prompts: sums of image features, in all and by class, for the priors
-USUAL = ("visual", FEATURES)  # what FedCoPL makes use of; all else is personal
+USUAL = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
+FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
 MIN_IMAGES = 5  # fewer are somebody in particular
 NEVER = "images, file names, labels, predictions, what stays at home of the prompts, the private key, site.secret"
 WORDS = {
-    ("Adapted", "sums"): "sums over its images for the priors: of posteriors, and of image features by class "
-    "(`--share visual` alone refuses these)",
-    ("Adapted", "masked"): "such sums for the priors under masks, instead, where the run has secure aggregation",
+    ("Adapted", "sums"): "sums of posteriors over its images, for the priors",
+    (
+        "Adapted",
+        "masked",
+    ): "such sums under masks, instead, where the run has secure aggregation; "
+    "with `--share features` also sums of image features by class",
+    ("Adapted", "refused"): "whether the priors contradict its most confident images; nothing where the run is private",
     ("Estimated", "counts"): "how many images of each class it is sure of, at each refresh",
     ("Estimated", "masked"): "its class counts under masks, instead, where the run has secure aggregation",
     ("Selected", "examples"): "how many images it chose to train on; nothing where the run is private",
@@ -36,9 +41,9 @@ WORDS = {
     ("Trained", "masked"): "its prompts, images and loss under masks, instead, where the run has secure aggregation",
     ("Evaluated", "correct"): "how many labelled test images are right; 0 of 0 if it has none, or wants masks or noise",
     ("Evaluated", "examples"): "how many labelled test images it has; 0 likewise",
-    ("Introduced", "keys"): "public keys made for one secure aggregation",
-    ("Introduced", "voucher"): "its public key, and its signature that they are its own, for the other sites",
-    ("SharedOut", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
+    ("PublicKeys", "keys"): "public keys made for one secure aggregation",
+    ("PublicKeys", "voucher"): "its public key, and its signature that they are its own, for the other sites",
+    ("KeyShares", "sealed"): "shares of the secrets behind its masks, sealed for the other sites",
     ("Unmasked", "shares"): "shares that take the masks off a sum, never off one site's numbers",
 }
 ALSO = (
@@ -77,7 +82,12 @@ class Consent:
         return tuple(name for name in self.share if name != FEATURES)
 
     def __str__(self) -> str:
-        features = "" if FEATURES in self.share else " but no sums of image features"
+        sites = self.min_sites or FEATURE_SITES
+        features = (
+            f" and class feature sums (secure aggregation of at least {sites} sites)"
+            if FEATURES in self.share
+            else " but no class feature sums"
+        )
         sums = (
             f"only in secure aggregation of at least {counted(self.min_sites, 'site')}"
             if self.min_sites
@@ -100,9 +110,14 @@ class Consent:
         foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
         if foreign:
             yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        privacy, sites = config.privacy, self.min_sites or FEATURE_SITES
         if FEATURES not in self.share and _wants_features(config):
-            yield "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
-        privacy = config.privacy
+            yield "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
+        elif _wants_features(config) and not (privacy.secure_aggregation and privacy.min_sites >= sites):
+            yield (
+                f"this site sends class feature sums only under secure aggregation of at least {sites} sites: set "
+                f"privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
+            )
         if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
             yield "this site takes part in no secure aggregation, and the run has them"
         if self.min_sites and not privacy.secure_aggregation:
@@ -141,9 +156,10 @@ OPENLY = {  # what leaves only where a site also answers without masks
     *(("Trained", name) for name in ("shared", "examples", "loss", "checks")),
     *(("Evaluated", name) for name in ("correct", "examples")),
     ("Adapted", "sums"),
+    ("Adapted", "refused"),
     ("Estimated", "counts"),
 }
-IN_SUMS = {("Introduced", "keys"), ("Introduced", "voucher"), ("SharedOut", "sealed"), ("Unmasked", "shares")}
+IN_SUMS = {("PublicKeys", "keys"), ("PublicKeys", "voucher"), ("KeyShares", "sealed"), ("Unmasked", "shares")}
 
 
 def _may_leave(kind: str, field: str, consent: Consent) -> bool:

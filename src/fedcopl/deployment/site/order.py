@@ -26,7 +26,7 @@ from ...config import RunConfig
 from ...federation.prior_estimation import prior_steps
 from ...federation.server import MAX_ESTIMATIONS, is_evaluated
 from ...labelers import choose_labeler
-from ...messages import Adapt, Estimate, Evaluate, Introduce, Request, Select, Train, digest
+from ...messages import Adapt, Estimate, Evaluate, Request, Select, SetupKeys, Train, digest
 
 SPOILT = 2  # times that one sum may be played again because somebody spoilt it
 
@@ -145,12 +145,12 @@ def _another_model(request: Request, so_far: RoundSoFar, config: RunConfig) -> I
 def _too_often(request: Request, so_far: RoundSoFar, config: RunConfig, restarts: int) -> str | None:
     """More different answers than an honest server can need that was stopped so many times in this round."""
     turn = turn_of(request)
-    if turn.stage == RoundStage.keys and not isinstance(request, Introduce):
-        return None  # one of each for each `Introduce`: the secure aggregation itself sees to that
+    if turn.stage == RoundStage.keys and not isinstance(request, SetupKeys):
+        return None  # one of each for each `SetupKeys`: the secure aggregation itself sees to that
     like = sum((one.kind, one.stage, one.step) == (turn.kind, turn.stage, turn.step) for one in so_far.made)
-    once = sums_of_round(config, request.round) if isinstance(request, Introduce) else 1
+    once = sums_of_round(config, request.round) if isinstance(request, SetupKeys) else 1
     once = MAX_ESTIMATIONS if isinstance(request, Adapt) else once
-    spoilt = SPOILT if isinstance(request, Introduce) or turn.peers else 0
+    spoilt = SPOILT if isinstance(request, SetupKeys) or turn.peers else 0
     if like < (once + spoilt) * (1 + restarts):
         return None
     return (

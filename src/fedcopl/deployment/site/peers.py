@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ...errors import ConfigError, RunFolderError
 from ...files import write_private
-from ...messages import ShareOut
+from ...messages import ShareKeys
 from ..certificates import private_key, read_site_keys
 from ..wire.message_format import one_line
 
@@ -78,7 +78,7 @@ class Peers:
     counts_sites: bool = False  # the site wants sums of so many sites: then nobody joins those of the first sum later
     watch: Callable[[str], None] = lambda what: None
 
-    def objection(self, request: ShareOut) -> str | None:
+    def objection(self, request: ShareKeys) -> str | None:
         """Why a sum among these is none to take part in; None: all of them are known."""
         who = {
             name: vouched_by(request.vouchers.get(name, b""), request.session, keys)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...federation.client import Client
 from ...federation.client_state import ClientState
-from ...federation.request_validation import Expected, validate_request
-from ...messages import Introduce, Introduced, Reply, Request, ShareOut
+from ...federation.validation import Expected, validate_request
+from ...messages import PublicKeys, Reply, Request, SetupKeys, ShareKeys
 from ...methods import choose_method
 from ...run.folder import file_name
 from ..certificates import site_key
@@ -89,7 +89,7 @@ def valid(request: SiteRequest) -> Iterator[str]:
     site, client = request.site, request.client
     method, start = choose_method(client.config), client.learner.initial()
     prompts = {name: start[name] for name in method.shared()}
-    expected = Expected(prompts, len(site.prepared.dataset.classes), site.clip.feature_size, method.neighbours())
+    expected = Expected(prompts, len(site.prepared.dataset.classes), method.neighbours())
     wrong = validate_request(request.request, expected)
     if wrong:
         yield wrong
@@ -110,7 +110,7 @@ def in_order(request: SiteRequest, step: SiteStep) -> Iterator[str]:
 
 def known_peers(request: SiteRequest, step: SiteStep) -> Iterator[str]:
     """Secure aggregation are among sites whose keys this site knows."""
-    if isinstance(request.request, ShareOut) and request.client.config.privacy.secure_aggregation:
+    if isinstance(request.request, ShareKeys) and request.client.config.privacy.secure_aggregation:
         why_not = request.peers.objection(request.request)
         if why_not:
             yield why_not
@@ -129,7 +129,7 @@ def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
 
 def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     """Sign the keys that this site has made for a secure aggregation."""
-    if isinstance(request.request, Introduce) and isinstance(reply, Introduced):
+    if isinstance(request.request, SetupKeys) and isinstance(reply, PublicKeys):
         return replace(reply, voucher=request.peers.own.vouch(request.request.session, reply.keys))
     return reply
 
