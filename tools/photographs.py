@@ -171,7 +171,7 @@ def play(row: Row, seed: int, dataset: Dataset, model: str) -> Finished:
 
 
 def summary(row: Row, seed: int, outcome: Outcome) -> Finished:
-    guards = [record.guard for record in outcome.rounds if record.guard is not None]
+    guards = [record.holdout for record in outcome.rounds if record.holdout is not None]
     return Finished(
         row=row.name,
         seed=seed,

@@ -23,7 +23,7 @@ ROUNDS = [
         bytes_down=5,
         seconds=9.5,
         dropped={"a": "Train: not finite", "b": "Train: refused: no"},
-        guard=HoldoutRecord(training_harmed=2, average_undone=True),
+        holdout=HoldoutRecord(training_harmed=2, average_undone=True),
     ),
 ]
 

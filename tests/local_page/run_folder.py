@@ -1,7 +1,5 @@
 """A run's folder with labels, made by hand: no model, a few tiny image files."""
 
-import json
-
 import numpy as np
 from PIL import Image
 
@@ -43,44 +41,3 @@ def make_run(folder, names=None, classes=CLASSES, client="site", refreshes=(0, 2
     for round, belief in zip(refreshes, beliefs, strict=True):
         write_labels(folder, round, {client: belief})
     return beliefs[-1] if beliefs else None
-
-
-def round_line(number, **more):
-    """A line of rounds.jsonl as a simulation writes it; rounds are counted from 0 there."""
-    line = {
-        "round": number,
-        "refreshed": number % 2 == 0,
-        "participants": 2,
-        "examples": 40 + number,
-        "loss": 1 / (number + 1),
-        "bytes_up": 10,
-        "bytes_down": 20,
-        "kept_old_prompt": False,
-        "dropped": {},
-        "macro": 0.5 + number / 100,
-        "weighted": 0.5,
-        "global": None,
-        "clients": [0.4, 0.6],
-        "recall": None,
-        "seconds": 3.0 * (number + 1),
-    }
-    return {**line, **more}
-
-
-def write_rounds(folder, lines):
-    temporary = folder / ".rounds.part"
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    temporary.replace(folder / "rounds.jsonl")
-
-
-def progress(rounds, names=("north", "south"), classes=("cat", "dog")):
-    """progress.json of a simulation with two clients."""
-    return {
-        "classes": list(classes),
-        "clients": [{"name": name, "train": 50} for name in names],
-        "zero_shot": {"macro": 0.45},
-        "rounds": rounds,
-        "refreshes": [
-            {"round": 0, "estimated": [[10, 4], [2, 8]], "allocated": [[7, 3], [3, 9]], "selected": [[6, 3], [3, 8]]}
-        ],
-    }

@@ -133,7 +133,7 @@ def test_every_control_is_reached_by_tab_and_shows_it(review, visit):  # noqa: F
     assert {"text", "next"} <= set(reached)
     assert any("None of the classes" in name for name in reached)
     # Enter on a focused link follows the link, and answers nothing
-    page.focus("text=Surest first")
+    page.focus("text=Most confident first")
     press(page, "Enter")
     assert "order=sure" in page.url
     assert said(review[0]) == []
@@ -144,7 +144,7 @@ def test_by_mouse_through_orders_and_classes(review, visit):  # noqa: F811
     page = enter(visit, keys)
     most = int(survey.class_sizes.argmax())
     with page.expect_navigation():
-        page.click("text=Least sure first")
+        page.click("text=Least confident first")
     with page.expect_navigation():
         page.select_option("#class", str(most))
     assert page.inner_text("#question") == f"Is this {survey.gallery.classes[most]}?"
@@ -232,7 +232,7 @@ def test_a_finger_finds_every_target(review, visit):  # noqa: F811
     page = enter(visit, keys, PHONE)
     for selector in (
         ".guess.first",
-        "text=Surest first",
+        "text=Most confident first",
     ):  # an answer, so that all links are there; and the list of classes
         with page.expect_navigation():
             page.tap(selector)
@@ -288,7 +288,7 @@ def test_every_field_and_image_has_a_name(review, visit):  # noqa: F811
     _, keys = review
     page = enter(visit, keys)
     with page.expect_navigation():
-        page.click("text=Surest first")
+        page.click("text=Most confident first")
     nameless = page.evaluate(
         """() => [...document.querySelectorAll('input:not([type=hidden]), select, button, a, img')].filter((e) =>
             e.tagName === 'IMG' ? !e.hasAttribute('alt')

@@ -27,7 +27,7 @@ def test_what_was_undone_is_said():
     first, second = rollback_text(record)
     assert first.startswith("2 sites took back the training")
     assert second.startswith("the last average")
-    assert record.guard == HoldoutRecord(
+    assert record.holdout == HoldoutRecord(
         images=10.0, loss_had=1.0, loss_came=2.0, average_harmed=1.0, training_harmed=2.0, average_undone=True
     )
 
@@ -69,7 +69,7 @@ def test_a_run_tells_how_quiet_it_began_and_what_its_guard_found(tmp_path):
     results = simulate(config, tmp_path / "run", watcher=watcher, dataset=small_digits())
     assert results.first_prompts.cosine > 0.98
     assert results.first_prompts.unchanged > 0.8
-    assert results.rounds[0].guard.training_harmed >= 1  # a learning rate of 100 is beyond any use
+    assert results.rounds[0].holdout.training_harmed >= 1  # a learning rate of 100 is beyond any use
     assert "took back the training" in next(rollback_text(results.rounds[0]))
     assert results.final.macro >= results.zero_shot.macro - 0.02
     assert np.isfinite(results.final.macro)

@@ -210,23 +210,23 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
 
 
 def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
-    """Show how a simulation or a federation gets on, on a local page that only reads.
+    """Serve the report of a run on a local page that follows the run: rounds, missing clients, rollbacks.
 
-    With the folder of several runs, of a server or of a site it shows the history of its runs. With a fixed --port an
-    open page finds its way back when this command is started again.
+    With a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open
+    page reconnects when this command is started again.
     """
     if not run.is_dir():
-        raise RunFolderError(f"{run}: {no_folder(run)}; name that of a run that has begun")
+        raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a run that has started")
     _need_web("watch")
     from ..data.cache import default_folder
     from ..local_page.serving import lasting_token, serve
-    from ..watch.history import page_of, title_of
+    from ..watch import LivePage
 
     token = lasting_token(default_folder() / "watch.key", str(run.resolve()))
-    print(f"{title_of(run)}: open this address; Ctrl-C ends.", file=sys.stderr)
+    print(f"{run}: open this address; Ctrl-C ends.", file=sys.stderr)
     try:
         serve(
-            lambda keys: page_of(run, keys).app(),
+            lambda keys: LivePage(run, keys).app(),
             port=port,
             token=token,
             tell=lambda address: print(address, flush=True),

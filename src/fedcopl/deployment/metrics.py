@@ -140,7 +140,7 @@ def _bytes(rounds: Iterable[RoundRecord]) -> dict[str, float]:
 
 
 def _guard(rounds: Iterable[RoundRecord]) -> dict[str, float]:
-    seen = [record.guard for record in rounds if record.guard]
+    seen = [record.holdout for record in rounds if record.holdout]
     return {
         "training_taken_back": sum(int(one.training_harmed) for one in seen),
         "too_doubtful": sum(int(one.too_doubtful) for one in seen),

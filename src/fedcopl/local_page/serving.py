@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
@@ -86,16 +86,16 @@ def lasting_token(key_file: Path, purpose: str) -> str:
 
 FILES = {
     "icon.svg": "image/svg+xml",
+    "live.js": "text/javascript",
     "pages.css": "text/css",
     "review.js": "text/javascript",
-    "watch.js": "text/javascript",
 }
 
 
 @cache
 def environment() -> Environment:
     made = Environment(
-        loader=ChoiceLoader([PackageLoader("fedcopl.local_page", "templates"), PackageLoader("fedcopl.report", "")]),
+        loader=PackageLoader("fedcopl.local_page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

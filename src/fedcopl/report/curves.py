@@ -36,7 +36,7 @@ ByRound = Mapping[int, float]
 """A number of those rounds that have it, counted from 1."""
 
 PERCENT = Unit(lambda value: words.percent(value / 100), lambda values: words.marks(values, "%"), (0, 100), least=5)
-LOSS = Unit(words.loss)
+LOSS = Unit(words.loss, include=(0,))
 BYTES = Unit(lambda value: words.size(round(value)), words.sizes, include=(0,))
 SECONDS = Unit(words.duration, lambda values: words.marks(values, "s"), include=(0,))
 RATIO = Unit(words.ratio, include=(0,))

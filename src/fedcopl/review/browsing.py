@@ -19,10 +19,10 @@ Numbers = NDArray[np.int64]
 SAMPLE, ANSWERED = "sample", "answered"
 ORDERS: Mapping[str, str] = {
     SAMPLE: "Random sample",
-    "doubtful": "Least sure first",
-    "sure": "Surest first",
+    "doubtful": "Least confident first",
+    "sure": "Most confident first",
     "changed": "Changed most often",
-    ANSWERED: "ReplyAndState",
+    ANSWERED: "Reviewed",
 }
 KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
 

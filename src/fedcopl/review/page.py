@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from ..data.dataset import clean
 from ..errors import RunFolderError
-from ..local_page.access import Guard, Keys, read_form
+from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_routes, page
 from .browsing import ANSWERED, ORDERS, SAMPLE, Numbers, Position, whole_number
 from .cards import card, detail, words_of
@@ -45,7 +45,7 @@ class ReviewPage:
             *file_routes("icon.svg", "pages.css", "review.js"),
         ]
         app = Starlette(routes=routes, exception_handlers={RunFolderError: _cannot_keep})
-        return Guard(app, self.keys, writes=True)
+        return AccessControl(app, self.keys, writes=True)
 
     def show(self, request: Request) -> Response:
         position = Position.read(request.query_params, len(self.survey.gallery.classes))

@@ -97,7 +97,7 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         bounded=report.bounds.in_words(),
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
-        guard=HoldoutRecord(**report.checks._asdict(), average_undone=report.average_undone),
+        holdout=HoldoutRecord(**report.checks._asdict(), average_undone=report.average_undone),
         macro=found.macro,
         weighted=found.weighted,
         everywhere=found.everywhere,

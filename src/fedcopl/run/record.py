@@ -76,22 +76,22 @@ class LabelCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldoutRecord:
-    """What the clients' guards found in a round, added up; all 0 where there was nothing to check, or no guard."""
+    """Hold-out checks of a round, summed over the clients; all 0 where nothing was checked."""
 
     images: Number = 0.0
-    """on which the average that came was held against what the clients had"""
+    """held-out images on which the new average was compared with the clients' previous models"""
     loss_had: Number = 0.0
-    """sum over them, by what the clients had"""
+    """summed loss of the previous models"""
     loss_came: Number = 0.0
-    """and by the average"""
+    """summed loss of the new average"""
     average_harmed: Number = 0.0
-    """clients that keep the model they had"""
+    """clients that rejected the new average and keep their previous model"""
     training_harmed: Number = 0.0
-    """clients that took their own training back"""
+    """clients that rolled back their own training"""
     too_doubtful: Number = 0.0
-    """clients that trained nothing, because too few of their labels are likely to be right"""
+    """clients that skipped training because too few of their labels are likely to be right"""
     average_undone: Flag = False
-    """the server went back to the average before"""
+    """the server rolled back to the previous average"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,8 @@ class RoundRecord(Measured):
     """known clients that chose no images at the last refresh, and train nothing until the next"""
     drift: Mapping[Text, Drift] | None = None
     """of each trained array; simulation only"""
-    guard: HoldoutRecord | None = None
-    """what was checked and undone without labels; None in folders of version 0.1"""
+    holdout: HoldoutRecord | None = None
+    """results of the hold-out checks, and what was rolled back"""
     releases: tuple[Release, ...] = ()
     """what was let out with noise on it"""
     pseudo_label_accuracy: Share | None = None
@@ -183,8 +183,8 @@ class RefreshRecord:
     """how many of each class each client was allowed"""
     selected: tuple[Counts, ...] = ()
     """how many of each class each client chose"""
-    believed_mix: tuple[tuple[Share, ...], ...] = ()
-    """in what mix each client believes to hold the classes, found without a label; empty without priors"""
+    class_prior: tuple[tuple[Share, ...], ...] = ()
+    """estimated class prior of each client, found without labels; empty without priors"""
     pseudo_label_accuracy: Share | None = None
     """share of the chosen images whose label is true"""
     distribution_similarity: Number | None = None

@@ -10,14 +10,14 @@ LOUD = 0.2  # of the answers changed by first prompts that nobody has trained ye
 
 def rollback_text(record: RoundRecord) -> Iterator[str]:
     """What was undone in a round."""
-    harmed = int(record.guard.training_harmed) if record.guard else 0
+    harmed = int(record.holdout.training_harmed) if record.holdout else 0
     if harmed:
         sites = f"{harmed} site{'s' * (harmed > 1)}"
         yield f"{sites} took back the training, which made answers on images kept for checking worse"
-    doubtful = int(record.guard.too_doubtful) if record.guard else 0
+    doubtful = int(record.holdout.too_doubtful) if record.holdout else 0
     if doubtful:
         yield f"{doubtful} site{'s' * (doubtful > 1)} trained nothing: too few labels are likely to be right"
-    if record.guard and record.guard.average_undone:
+    if record.holdout and record.holdout.average_undone:
         yield "the last average made the sites' answers worse; the one before is back"
 
 
