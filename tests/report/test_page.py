@@ -178,8 +178,8 @@ def test_the_result_leads_with_three_bars_and_the_clients():
     widths = [float(rect.attributes["width"]) for rect in section.one("ul").all("rect", class_="fill")]
     assert widths[1] == 70.1  # on an axis from 0 to 100
     head, first, second = rows(section.one("table"))
-    assert head[3:6] == ["zero-shot", "priors", "trained"]
-    assert (first[4], second[4]) == ("60.0 %", "80.2 %")
+    assert head[1:4] == ["zero-shot", "priors", "trained"]
+    assert (first[2], second[2]) == ("60.0 %", "80.2 %")
 
 
 @pytest.mark.parametrize(("untrained", "warned"), [(0.99, True), (0.1, False)])
@@ -431,10 +431,10 @@ def test_client_table():
         accuracies = [percent(client["zero_shot"]), percent(client["final"])]
         assert row == [
             client["name"],
-            str(client["train"]),
-            str(client["test"]),
             *accuracies,
             f"{gain:+.1f}",
+            str(client["train"]),
+            str(client["test"]),
         ]
     assert "5 clients are better, 0 worse, 0 equal" in words_of(section)
 
@@ -443,7 +443,7 @@ def test_a_client_without_test_images():
     results = sample_results()
     results["clients"][1] |= {"test": 0, "zero_shot": None, "final": None}
     section = page(results).one("section", id="result")
-    assert rows(section.one("table"))[2][2:6] == ["0", NOTHING, NOTHING, NOTHING]
+    assert rows(section.one("table"))[2][1:] == [NOTHING, NOTHING, NOTHING, str(results["clients"][1]["train"]), "0"]
     assert "4 clients are better, 0 worse, 0 equal" in words_of(section)
 
 
@@ -544,7 +544,7 @@ def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
         client["final"] = None
     tree = page(results)
     assert f"{percent(first['macro'])} round (1)" in tiles(tree)["Accuracy, macro"]
-    assert rows(tree.one("section", id="result").one("table"))[1][4] == percent(first["clients"][0])
+    assert rows(tree.one("section", id="result").one("table"))[1][2] == percent(first["clients"][0])
 
 
 def test_a_server_of_real_sites_knows_less():
@@ -660,8 +660,8 @@ def test_without_labels_the_result_is_priors_confidence_rollbacks_and_the_next_s
     assert shown["Rolled back"].startswith("Rolled back 1 round 2: 1 site ")
     assert section.one("pre").text == "fedcopl review . --client client-1"
     assert rows(section.one("table"))[1:] == [
-        ["client-0", "30", "cat 70.0 %, dog 30.0 %", "80.0 %", "0"],
-        ["client-1", "20", "dog 80.0 %, cat 20.0 %", "50.0 %", "1"],
+        ["client-0", "cat 70.0 %, dog 30.0 %", "80.0 %", "0", "30"],
+        ["client-1", "dog 80.0 %, cat 20.0 %", "50.0 %", "1", "20"],
     ]
 
 
@@ -779,6 +779,6 @@ def test_a_thousand_clients_and_two_hundred_classes():
     assert [f"{number:,}" for number in sums] == total[1:]
     biggest = sorted((client["train"] for client in results["clients"]), reverse=True)
     few, rest = (rows(table)[1:] for table in tree.one("section", id="result").all("table"))
-    assert [int(row[1]) for row in (*few, *rest)] == biggest
+    assert [int(row[-2]) for row in (*few, *rest)] == biggest
     assert [row[0] for row in few] == [row[0] for row in body]
     assert "The 30 clients with the most images are shown" in words_of(tree.one("div", id="balance"))

@@ -14,6 +14,7 @@ from .tables import estimated_priors
 
 UNSURE = 0.5  # probability of the predicted class below which an image counts as unsure
 NAMED = 3  # largest classes of a prior that are named
+LEAST = 0.005  # share of a class that is named
 LISTED = 10  # clients whose prior is printed on the terminal
 DOUBTED = 12  # examples shown among those with the lowest confidence
 
@@ -38,6 +39,7 @@ class LabelFree:
     images: int  # whose confidence is known
     unsure: int
     rolled_back: Sequence[str]
+    checked: bool  # on held-out images, at least once
     unchanged: float | None  # share of labels that the last refresh left as they were
 
     def review_command(self, run: str) -> str:
@@ -61,6 +63,7 @@ def label_free(outcome: Outcome, confidence: Mapping[str, NDArray[np.float64]]) 
         len(every),
         int((every < UNSURE).sum()),
         [f"round {record.number}: {text}" for record in outcome.rounds for text in rollback_text(record)],
+        any(record.holdout and record.holdout.images for record in outcome.rounds),
         min(1.0, compared[-1].unchanged / compared[-1].compared) if compared else None,
     )
 
@@ -73,7 +76,7 @@ def _client(
     return LabelFreeClient(
         client.name,
         client.train,
-        [(outcome.classes[label], float(prior[label])) for label in largest if prior is not None],
+        [(outcome.classes[k], float(prior[k])) for k in largest if prior is not None and prior[k] >= LEAST],
         None if own is None or not len(own) else float(own.mean()),
         None if own is None else int((own < UNSURE).sum()),
     )
@@ -92,4 +95,5 @@ def label_free_facts(summary: LabelFree) -> Iterator[tuple[str, str]]:
     for client in [client for client in summary.clients if client.prior][:LISTED]:
         named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in client.prior)
         yield "class prior", f"{client.name}: {named}"
-    yield "rolled back", "; ".join(summary.rolled_back) or "nothing"
+    nothing = "nothing" if summary.checked else "nothing: no hold-out check was made"
+    yield "rolled back", "; ".join(summary.rolled_back) or nothing
