@@ -27,7 +27,7 @@ def log_probs(images, classes, seed=0):
 
 
 def make_run(folder, names=None, classes=CLASSES, client="site", refreshes=(0, 2), images=12):
-    """Write image files and what is believed about them; the log-probabilities of the last refresh."""
+    """Write image files and what is predicted about them; the log-probabilities of the last refresh."""
     names = names or [f"{number:03}.png" for number in range(images)]
     pictures = folder.parent / f"{folder.name}-images"
     pictures.mkdir(parents=True)
@@ -37,7 +37,7 @@ def make_run(folder, names=None, classes=CLASSES, client="site", refreshes=(0, 2
     (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
     held = ImageSet(ImageFiles([pictures / name for name in names]), names=names)
     write_images(folder, classes, held, {client: np.arange(len(names))})
-    beliefs = [log_probs(len(names), len(classes), seed) for seed, _ in enumerate(refreshes)]
-    for round, belief in zip(refreshes, beliefs, strict=True):
-        write_labels(folder, round, {client: belief})
-    return beliefs[-1] if beliefs else None
+    predictions = [log_probs(len(names), len(classes), seed) for seed, _ in enumerate(refreshes)]
+    for round, prediction in zip(refreshes, predictions, strict=True):
+        write_labels(folder, round, {client: prediction})
+    return predictions[-1] if predictions else None

@@ -505,7 +505,7 @@ def test_where_the_time_went():
     assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), all else 16 s (32.0 %)." in text
     results["rounds"][0]["seconds_of"]["adapt"] = 10.0
     text = words_of(page(results).one("div", id="cost"))
-    assert "learning the priors 10 s (20.0 %), labelling" in text and "all else 6.0 s (12.0 %)." in text
+    assert "estimating priors 10 s (20.0 %), labelling" in text and "all else 6.0 s (12.0 %)." in text
 
 
 def test_no_step_takes_more_than_all_of_the_time():

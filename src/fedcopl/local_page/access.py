@@ -85,7 +85,7 @@ class AccessControl:
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
             return _refusal(403, "Open the address that fedcopl printed: it has a token that lets you in.")
         if _is_foreign(request):
-            return _refusal(403, "Another page asked for this.")
+            return _refusal(403, "This request comes from another site.")
         return None
 
     def _welcome(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ def _host_name(request: Request) -> str:
 
 
 def _is_foreign(request: Request) -> bool:
-    """Whether a request comes from a page that is not ours, as far as the browser tells; a POST must tell."""
+    """Whether a request comes from another site; a POST must have our Origin."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return True
     ours = f"http://{request.headers.get('host', '')}"

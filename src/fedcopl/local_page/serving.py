@@ -1,4 +1,4 @@
-"""A page on this machine: a free port, an address with a token, an end by Ctrl-C; and pages made from templates."""
+"""Serving a page on this machine: a free port, an address with a token, until Ctrl-C."""
 
 import hmac
 import os
@@ -29,9 +29,9 @@ HOST = "127.0.0.1"
 
 
 def serve(
-    make: Callable[[Keys], ASGIApp], *, port: int, token: str, tell: Callable[[str], None], open_it: bool
+    make: Callable[[Keys], ASGIApp], *, port: int, token: str, on_listening: Callable[[str], None], open_it: bool
 ) -> None:
-    """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `tell` gets the address as soon as it answers."""
+    """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `on_listening` receives the address."""
     with closing(_listen(port)) as listening, quiet():
         keys = Keys(token, listening.getsockname()[1])
         settings = uvicorn.Config(
@@ -43,7 +43,7 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=2,
         )
-        tell(keys.address)  # the socket listens already: who comes early waits
+        on_listening(keys.address)  # the socket listens already: early requests wait
         if open_it:
             webbrowser.open(keys.address)
         uvicorn.Server(settings).run(sockets=[listening])

@@ -192,7 +192,7 @@ def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
 
 
 def short_folders(folders: Sequence[Path]) -> list[str]:
-    """As few of the last parts of each path as tell all of them apart."""
+    """The shortest endings of the paths that are all different."""
     whole = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, whole)) + 1):
         short = ["/".join(parts[-depth:]) for parts in whole]
@@ -235,7 +235,7 @@ def _column(groups: Sequence[RunGroup], measure: Measure) -> Iterator[RankedCell
 
 
 def _ranks(numbers: Sequence[Spread | None], measure: Measure) -> dict[str, int]:
-    """Which written mean is best and second best: what looks the same is the same. The worse of two is no second."""
+    """Rank of each written mean; equal texts have equal ranks, and of two means only the best is marked."""
     means = {measure.write(number.mean): number.mean for number in numbers if number is not None}
     if not measure.better or len(means) < 2:
         return {}

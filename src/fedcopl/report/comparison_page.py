@@ -35,7 +35,7 @@ from .curves import SERIES, ByRound, drift_unit
 from .run_page import LiveStatus, by_section, template, written
 
 LONG_TITLE = 60
-OVERLAID = len(SERIES)  # groups in one chart; more could not be told apart
+OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
 SECTIONS = {
     "experiments": "What differs",
     "result": "Result",
