@@ -34,7 +34,7 @@ from .compared_runs import (
 from .curves import SERIES, ByRound, drift_unit
 from .run_page import LiveStatus, by_section, template, written
 
-LONG_TITLE = 60
+LONG_TITLE = 100
 OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
 SECTIONS = {
     "experiments": "What differs",
