@@ -55,7 +55,7 @@ LONGEST = (
     "tests/report/test_in_browser.py",
     "tests/clip/test_clip.py",
     "tests/simulation/test_simulation.py",
-    "tests/watch/test_watch_browser.py",
+    "tests/test_watch_browser.py",
     "tests/simulation/test_methods.py",
     "tests/methods/test_learner.py",
     "tests/cli/test_run_command.py",

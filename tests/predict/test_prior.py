@@ -164,7 +164,7 @@ def test_sites_that_differ_score_as_in_their_exams(run):
 def test_the_results_say_what_each_site_believes(run):
     """After the only round of this run that is what its classifiers go by."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
-    assert [list(row) for row in refresh.believed_mix] == [
+    assert [list(row) for row in refresh.class_prior] == [
         load_file(class_prior_path(run, site.name))["site_mix"].tolist() for site in HOLDINGS
     ]
 

@@ -149,7 +149,7 @@ class RoundRecord(Measured):
     drift: Mapping[Text, Drift] | None = None
     """of each trained array; simulation only"""
     holdout: HoldoutRecord | None = None
-    """what was checked and undone without labels; None in folders of version 0.1"""
+    """results of the hold-out checks, and what was rolled back"""
     releases: tuple[Release, ...] = ()
     """what was let out with noise on it"""
     pseudo_label_accuracy: Share | None = None
@@ -185,8 +185,8 @@ class RefreshRecord:
     """how many of each class each client was allowed"""
     selected: tuple[Counts, ...] = ()
     """how many of each class each client chose"""
-    believed_mix: tuple[tuple[Share, ...], ...] = ()
-    """in what mix each client believes to hold the classes, found without a label; empty without priors"""
+    class_prior: tuple[tuple[Share, ...], ...] = ()
+    """estimated class prior of each client, found without labels; empty without priors"""
     pseudo_label_accuracy: Share | None = None
     """share of the chosen images whose label is true"""
     distribution_similarity: Number | None = None

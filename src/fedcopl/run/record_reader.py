@@ -129,10 +129,10 @@ def _misfits(outcome: Outcome) -> Iterator[str]:
                 yield f"refreshes[{n}].{kind} has {len(rows)} rows for {counted(clients, 'client')}"
             elif any(len(row) not in (0, classes) for row in rows):
                 yield f"refreshes[{n}].{kind} is not one count for each of {classes} classes"
-        if len(refresh.believed_mix) not in (0, clients):
-            yield f"refreshes[{n}].believed_mix has {len(refresh.believed_mix)} rows for {counted(clients, 'client')}"
-        elif any(len(row) not in (0, classes) for row in refresh.believed_mix):
-            yield f"refreshes[{n}].believed_mix is not one share for each of {classes} classes"
+        if len(refresh.class_prior) not in (0, clients):
+            yield f"refreshes[{n}].class_prior has {len(refresh.class_prior)} rows for {counted(clients, 'client')}"
+        elif any(len(row) not in (0, classes) for row in refresh.class_prior):
+            yield f"refreshes[{n}].class_prior is not one share for each of {classes} classes"
     for n, client in enumerate(outcome.clients):
         if len(client.true_counts or ()) not in (0, classes):
             yield f"clients[{n}].true_counts is not one count for each of {classes} classes"

@@ -109,7 +109,7 @@ class Audit:
             estimated=estimated,
             allocated=allocated,
             selected=selected,
-            believed_mix=class_priors if any(class_priors) else (),
+            class_prior=class_priors if any(class_priors) else (),
         )
         return record if self.truth is None else self._with_truth(record, chosen, self.truth)
 
