@@ -7,9 +7,8 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import Timeouts
 from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
-from fedcopl.deployment.site.agreement import FileAgreement
-from fedcopl.deployment.site.consent import Consent
-from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.pipeline import reply_to
+from fedcopl.deployment.site.policies import Consent, FileAgreement
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.errors import ConfigError
 from fedcopl.run.progress_reporter import SilentReporter

@@ -125,7 +125,7 @@ def test_made_up_pieces_are_an_error_of_their_sender(grid, link, content):
         link.pieces[piece] = content
     [message] = pulled(grid, request)
     assert message.error.code == ErrorCode.UNKNOWN and not is_lost(message)
-    assert message.error.reason.startswith("cannot be put together")
+    assert message.error.reason.startswith("malformed message")
     assert message.metadata.src_node_id == 7
 
 
@@ -155,7 +155,7 @@ def grid_to_nobody(should_stop):
 
 
 def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_has_ended():
-    with pytest.raises(Interrupted, match="stopped; go on with --resume"):
+    with pytest.raises(Interrupted, match="stopped; continue with --resume"):
         grid_to_nobody(lambda: True).get_nodes()
 
     def ended():
@@ -169,6 +169,6 @@ def test_a_superlink_that_does_not_answer_is_not_waited_for_forever(monkeypatch)
     monkeypatch.setattr(grid_threads, "TIME_LIMIT", 0.1)
     never = threading.Event()
     grid = GridThreads(SimpleNamespace(get_nodes=never.wait), lambda: False)
-    with pytest.raises(FederationError, match="the SuperLink has not answered for 0 s; go on with --resume"):
+    with pytest.raises(FederationError, match="no response from the SuperLink for 0 s; continue with --resume"):
         grid.get_nodes()
     never.set()

@@ -1,4 +1,4 @@
-"""The protocol over a grid: order, patience, rubbish, and who is there."""
+"""The protocol over a grid: order, timeouts, rubbish, and who is there."""
 
 import io
 import math
@@ -13,8 +13,8 @@ from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearn
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
-from fedcopl.deployment.site.replies import harmless_reason
-from fedcopl.deployment.wire.message_format import answer_records, read_answer
+from fedcopl.deployment.site.pipeline import public_reason
+from fedcopl.deployment.wire.message_format import read_reply, reply_records
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientReplied
 from fedcopl.federation.server import look_first, run
@@ -69,8 +69,8 @@ def sites(tmp_path, config=CONFIG, count=3):
     return {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, count).items()}
 
 
-def federation_of(grid, watcher=None, patience=A_MINUTE, **more):
-    return GridTransport(grid, terms(CONFIG), KnownSites({}), patience, watcher or NotingWatcher(), **more)
+def federation_of(grid, watcher=None, timeouts=A_MINUTE, **more):
+    return GridTransport(grid, terms(CONFIG), KnownSites({}), timeouts, watcher or NotingWatcher(), **more)
 
 
 def played(federation, config=CONFIG):
@@ -119,7 +119,7 @@ def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
     federation.request({"client-1": Evaluate(0, None)})
     assert ("twin", "query.evaluate") not in grid.sent
     assert federation.take_drops().in_words() == {
-        "client-1": "connect: two sites have this name; the one that came second is left out"
+        "client-1": "connect: two sites have this name; the one that connected second is left out"
     }
 
 
@@ -154,8 +154,8 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
     bits, reports = played(federation)
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: gave no answer within 60 s"]
-    assert federation.take_drops().in_words() == {"client-1": "Train: gave no answer within 60 s"}
+    assert watcher.notes == ["round 1, Train: client-1 is left out: no reply within 60 s"]
+    assert federation.take_drops().in_words() == {"client-1": "Train: no reply within 60 s"}
 
 
 @pytest.mark.parametrize("works", [False, True])
@@ -192,31 +192,31 @@ def answering(records):
 
 
 def to(message, reply):
-    return answering(answer_records(reply, digest(message), "fake"))
+    return answering(reply_records(reply, digest(message), "fake"))
 
 
 def bent(shape, data=b""):
     """An answer in which the header of the prompt claims this shape."""
     header = io.BytesIO()
     npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    records = answer_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
+    records = reply_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
     records["message"]["arrays"] = [header.getvalue() + data]
     return answering(records)
 
 
 RUBBISH = {
-    "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another question"),
+    "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another request"),
     "a huge answer": (
         to(TRAIN, Trained({"visual": np.zeros(400_000, np.float32)}, 1, 0.5)),
-        "no answer to this question has more",
+        "more than the limit of",
     ),
     "another kind of number": (to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)), "shared of the Trained"),
-    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has a shape that no array can have"),
+    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has an impossible shape"),
     "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (to(TRAIN, Trained(TRAIN.shared, "many", 0.5)), "examples of the Trained is 'many'"),
     "an exception": (
         lambda message: failed(message, "CLIENT_APP_RAISED_EXCEPTION", "boom\n"),
-        "broke while answering: boom",
+        "failed: boom",
     ),
 }
 
@@ -257,17 +257,17 @@ def test_a_sound_message_with_wrong_numbers_is_dropped_by_the_protocol(tmp_path,
 
 def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monkeypatch):
     def breaks(records, question, most):
-        reply, folder = read_answer(records, question, most)
+        reply, folder = read_reply(records, question, most)
         if isinstance(reply, Trained) and reply.loss == -1:
             raise MemoryError
         return reply, folder
 
-    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_answer", breaks)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_reply", breaks)
     nodes, watcher = sites(tmp_path), NotingWatcher()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
     _, reports = played(federation_of(LoopGrid(nodes), watcher))
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: its answer cannot be read: MemoryError"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: the reply cannot be read: MemoryError"]
 
 
 def test_an_answer_from_another_node_is_not_taken(tmp_path):
@@ -285,7 +285,7 @@ def test_an_answer_from_another_node_is_not_taken(tmp_path):
     watcher = NotingWatcher()
     bits, _ = played(federation_of(grid, watcher))
     assert bits == lost("client-1", ("Train", 0))[0]
-    assert watcher.notes == ["round 1, Train: client-1 is left out: another node answered in its place"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: the reply came from another node"]
 
 
 def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
@@ -299,8 +299,8 @@ def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
     grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
     assert list(federation.request({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
     assert watcher.notes == [
-        "round 2, Evaluate: client-1 is left out: answered from another folder than before: "
-        "two sites use its key, or it has lost its own"
+        "round 2, Evaluate: client-1 is left out: the reply came from another folder than before: "
+        "two sites use this key, or it was moved"
     ]
     grid.keys["client-1"] = b"new"  # the operator has let in a new key under the old name
     assert list(federation.request({"client-1": Evaluate(2, None)})) == ["client-1"]
@@ -326,10 +326,10 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
 
 def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
     grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
-    federation = federation_of(grid, patience=Timeouts(90, 1), watcher=watcher)
+    federation = federation_of(grid, timeouts=Timeouts(90, 1), watcher=watcher)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
-        federation._announce_who_left(("a", "b"), present)
-    assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
+        federation._note_connections(("a", "b"), present)
+    assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is connected again"]
 
 
 def test_a_site_that_came_back_is_asked_again(tmp_path, local):
@@ -368,7 +368,7 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
     federation = federation_of(LoopGrid(nodes), watcher, Timeouts(60, 2))
     replies = federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
-    assert "waiting: 1 of at least 2 sites have answered" in watcher.notes
+    assert "waiting: 1 of at least 2 sites have replied" in watcher.notes
 
 
 def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
@@ -376,13 +376,13 @@ def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
     nodes["client-0"] = lambda message: None
     nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
     nodes["client-2"] = to(Evaluate(0, None), Evaluated(11, 10))
-    federation = federation_of(LoopGrid(nodes), patience=Timeouts(60, 2))
+    federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     report = look_first(federation)
     assert report.scores == {}
     assert report.dropped == {"client-2": "Evaluate: more right than there are"}
     assert federation.take_drops().in_words() == {
-        "client-0": "Evaluate: gave no answer within 60 s",
-        "client-1": "Evaluate: answered another question than was asked: an old answer, or of another round",
+        "client-0": "Evaluate: no reply within 60 s",
+        "client-1": "Evaluate: the reply is to another request: an old one, or one of another round",
     }
 
 
@@ -403,13 +403,13 @@ def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path)
         match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
         r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
     ):
-        played(federation_of(LoopGrid(nodes), patience=Timeouts(60, 2)))
+        played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
 
 
 def test_enough_good_answers_are_enough(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
-    _, reports = played(federation_of(LoopGrid(nodes), patience=Timeouts(60, 2)))
+    _, reports = played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
     assert reports[0].participants == ("client-0", "client-2")
 
 
@@ -417,9 +417,10 @@ def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
         nodes[name] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
-    federation = federation_of(LoopGrid(nodes), patience=Timeouts(60, 2))
+    federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     with pytest.raises(
-        NoClientReplied, match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: answered"
+        NoClientReplied,
+        match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: the reply is",
     ):
         federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
 
@@ -428,7 +429,7 @@ def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path)
     nodes = sites(tmp_path)
     nodes["client-1"] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, patience=Timeouts(1, 1, 0.01))
+    federation = federation_of(LoopGrid(nodes), watcher, timeouts=Timeouts(1, 1, 0.01))
     federation.clients()
     for _ in range(3):
         federation.request({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
@@ -449,10 +450,10 @@ def test_what_went_wrong_at_a_site_stays_there(tmp_path):
         try:
             raise error
         except Exception as caught:
-            return harmless_reason(caught)
+            return public_reason(caught)
 
-    assert broken(DataError(f"{secret}: is broken")) == "its images cannot be read; the site's own log says more"
-    assert broken(ValueError(f"{secret}")) == "it failed with ValueError; the site's own log says more"
+    assert broken(DataError(f"{secret}: is broken")) == "its images cannot be read; see the site's own log"
+    assert broken(ValueError(f"{secret}")) == "it failed with ValueError; see the site's own log"
     assert broken(Refused("classes: the server has 3, this site has 4")).startswith("classes: ")
 
 

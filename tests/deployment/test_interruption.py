@@ -23,7 +23,7 @@ class Endless:
 
 def test_an_answer_without_end_is_given_up():
     with (
-        pytest.raises(Refused, match=r"^the answer takes longer than this site's limit of 0\.1 s$"),
+        pytest.raises(Refused, match=r"^the reply takes longer than this site's limit of 0\.1 s$"),
         time_limit(0.1, lambda: False),
     ):
         Endless().work()

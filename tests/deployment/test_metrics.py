@@ -6,8 +6,16 @@ from urllib.error import HTTPError
 
 import pytest
 
-from fedcopl.deployment.metrics import AnswerCounts, Metric, health, prometheus_text, server_metrics, site_metrics
-from fedcopl.deployment.metrics_port import metrics_port, respond_to
+from fedcopl.deployment.metrics import (
+    Metric,
+    ReplyCounts,
+    health,
+    metrics_port,
+    prometheus_text,
+    respond_to,
+    server_metrics,
+    site_metrics,
+)
 from fedcopl.deployment.processes import holding
 from fedcopl.errors import ConfigError, FederationError
 from fedcopl.run.record import HoldoutRecord, RoundRecord, round_to_plain
@@ -56,12 +64,12 @@ def test_a_server_counts_its_run(server):
         "fedcopl_run_seconds": 9.5,
         'fedcopl_message_bytes{direction="up"}': 30,
         'fedcopl_message_bytes{direction="down"}': 10,
-        'fedcopl_dropped_answers{site="a"}': 1,
-        'fedcopl_dropped_answers{site="b"}': 2,
+        'fedcopl_dropped_replies{site="a"}': 1,
+        'fedcopl_dropped_replies{site="b"}': 2,
         'fedcopl_refusals{site="b"}': 2,
-        'fedcopl_guard_events{event="training_taken_back"}': 2,
-        'fedcopl_guard_events{event="too_doubtful"}': 0,
-        'fedcopl_guard_events{event="average_undone"}': 1,
+        'fedcopl_rollbacks{event="training"}': 2,
+        'fedcopl_rollbacks{event="uncertain"}': 0,
+        'fedcopl_rollbacks{event="average"}': 1,
     }
 
 
@@ -74,17 +82,17 @@ def test_a_superlink_that_does_not_answer_has_nobody_connected(server, monkeypat
 
 
 def test_a_site_counts_its_answers(tmp_path):
-    counts = AnswerCounts()
+    counts = ReplyCounts()
     counts.add("train", 1.5, refused=False)
     counts.add("train", 0.5, refused=False)
     counts.add("estimate", 0.25, refused=True)
     counts.connected = True
     assert numbers(site_metrics(tmp_path, counts)) == {
         "fedcopl_connected": 1,
-        'fedcopl_answers{question="train"}': 2,
-        'fedcopl_refusals{question="estimate"}': 1,
-        'fedcopl_answer_seconds{question="train"}': 2,
-        'fedcopl_answer_seconds{question="estimate"}': 0.25,
+        'fedcopl_replies{request="train"}': 2,
+        'fedcopl_refusals{request="estimate"}': 1,
+        'fedcopl_reply_seconds{request="train"}': 2,
+        'fedcopl_reply_seconds{request="estimate"}': 0.25,
     }
 
 
@@ -95,10 +103,10 @@ def test_a_name_cannot_break_out_of_its_label():
 
 
 def test_health_is_trouble_when_something_has_ended(server):
-    assert health(server) == {"status": "ok", "role": "server", "troubles": []}
+    assert health(server) == {"status": "ok", "role": "server", "errors": []}
     (server / "ca.pem").write_text("no certificate")
-    assert health(server)["status"] == "trouble"
-    assert health(server / "nowhere")["status"] == "trouble"
+    assert health(server)["status"] == "error"
+    assert health(server / "nowhere")["status"] == "error"
 
 
 def well():
@@ -118,7 +126,7 @@ def test_the_port_answers_this_machine_and_no_page_of_elsewhere():
 
 
 def test_trouble_is_a_status_of_its_own():
-    assert respond_to("/health", list, lambda: {"status": "trouble"})[0] == 503
+    assert respond_to("/health", list, lambda: {"status": "error"})[0] == 503
 
     def broken():
         raise FederationError("the folder is gone")

@@ -74,7 +74,7 @@ def test_a_question_asked_again_gets_the_same_bits_and_is_not_worked_out_again(s
 def test_an_older_question_is_refused_and_changes_nothing(states):
     answered(states, [*round_of(0), Train(1, SHARED)])
     before = state_bits(states.state())
-    with pytest.raises(Refused, match="an old question, of round 1 and start 1"):
+    with pytest.raises(Refused, match="an old request, of round 1 and start 1"):
         states.handle(Train(0, SHARED), 1, never)
     answered(states, [Train(1, SHARED)], attempt=2)
     with pytest.raises(Refused, match="start 1 of the server"):

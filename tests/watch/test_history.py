@@ -37,7 +37,7 @@ def runs(tmp_path):
     north, south, east = "north", "south", "east"
     may = [
         round_line(0, sites=[north, south], dropped={}),
-        round_line(1, sites=[north], dropped={south: "Train: gave no answer within 30 s"}),
+        round_line(1, sites=[north], dropped={south: "Train: no reply within 30 s"}),
     ]
     june = [
         round_line(0, sites=[north], dropped={east: "Adapt: refused: this site wants noise"}, guard=GUARD),

@@ -1,6 +1,6 @@
-"""Flower's ServerApp, for `flwr run`: a simulation where the nodes are simulated, else a real federation.
+"""Flower's ServerApp, for `flwr run`: a simulation or a real federation.
 
-Its settings are those of `[tool.flwr.app.config]`; without `classes` it is a simulation.
+Its settings are those of `[tool.flwr.app.config]`; without `classes` it runs a simulation.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("flwr")
 
 
 class LogReporter(SilentReporter):
-    """Tells Flower's log, which `flwr log` shows."""
+    """Writes to Flower's log, which `flwr log` shows."""
 
     def preparing(self, what: str) -> None:
         log.info("%s", what)

@@ -7,8 +7,8 @@ import pytest
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message
 
-from fedcopl.deployment.flower_internals.answer_limit import KEY, PULL, UploadLimit
-from fedcopl.deployment.server.reply_size import WRAPPING, largest_reply
+from fedcopl.deployment.flower_internals.superlink import KEY, PULL, UploadLimit
+from fedcopl.deployment.server.server_process import WRAPPING, largest_reply
 from fedcopl.federation.server import ServerState
 
 PUSH, ANNOUNCE = "/v1/fleet/push-object", "/v1/fleet/push-messages"
