@@ -112,7 +112,7 @@ def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
     assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600 == (tmp_path / HEAD).stat().st_mode & 0o777
 
 
-def test_what_cannot_be_written_down_is_not_answered(tmp_path):
+def test_what_cannot_be_logged_is_refused(tmp_path):
     (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
     site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
     wire = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})

@@ -56,7 +56,7 @@ def test_a_certificate_of_another_server_is_an_error_that_names_both(made, liste
         check_server(ServerAddress(f"127.0.0.1:{listening}", other.ca))
 
 
-def test_a_site_that_runs_already_is_told_that_the_certificate_is_wrong(made, listening, tmp_path):
+def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
     said = turned_away(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
     assert said.startswith(f"127.0.0.1:{listening}: its certificate is not signed by {other.ca} (")
@@ -72,7 +72,7 @@ def test_a_server_does_not_begin_with_a_certificate_that_has_ended(tmp_path, mon
         check_not_expired(files, "renew it")
 
 
-def test_who_is_not_there_yet_is_waited_for(made, tmp_path):
+def test_a_site_waits_for_a_server_that_is_not_running_yet(made, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     server = ServerAddress(f"127.0.0.1:{port}", made.ca)
@@ -168,7 +168,7 @@ def in_memory(folder, *names):
     return folder
 
 
-def test_who_may_join_is_read_from_a_folder(tmp_path):
+def test_the_sites_that_may_join_are_read_from_a_folder(tmp_path):
     found = read_site_keys(in_memory(tmp_path, "a", "b with space"))
     assert sorted(found) == ["a", "b with space"]
     assert found["a"].public.startswith(b"-----BEGIN PUBLIC KEY")
@@ -213,7 +213,7 @@ def test_from_outside_only_sites_get_in(path, client, let_in):
     assert link.is_let_in(scope) is let_in
 
 
-def test_who_is_not_let_in_finds_nothing():
+def test_a_rejected_request_gets_404():
     passed, sent = [], []
 
     async def app(scope, receive, send):

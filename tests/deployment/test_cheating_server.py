@@ -75,7 +75,7 @@ def first_round(shared):
     return [Estimate(0, shared), Select(0, 0, np.full(10, 3), 2), Train(0, shared)]
 
 
-def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, start):
+def test_more_requests_than_the_run_has_are_refused_without_effect(site, start):
     for message in first_round(start):
         site.handle(message, terms(site))
     state = site.home.folder / "runs/run/state"
@@ -221,7 +221,7 @@ def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loade
         site.handle(Estimate(0, start), terms(site, run="open"))
 
 
-def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
+def test_in_secure_aggregation_only_the_noise_of_the_sites_that_must_remain_is_counted():
     config = changed(privacy={"noise_multiplier": 2.0, "secure_aggregation": True})
     message = Estimate(0, {}, tuple("abcde"))
     name, noise = release_of("run", message, config, "5e")
@@ -237,7 +237,7 @@ def test_a_full_house_takes_no_new_run(loaded, tmp_path, start):
         site.handle(Evaluate(0, None), terms(site, run="second"))
 
 
-def test_nothing_is_answered_before_somebody_agrees(site, start):
+def test_a_site_sends_nothing_before_approval(site, start):
     said, shown, notes = [None, False, True], [], []
 
     def message(run, words):
@@ -268,7 +268,7 @@ def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_pa
     site.handle(Estimate(0, start), terms(site, changed(name="other-name")))
 
 
-def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
+def test_an_unknown_value_of_accept_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match="--accept maybe: there is no such file; use ask, always, or a file of accepted settings"
     ):
@@ -355,13 +355,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("message", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_question_that_no_server_of_this_run_asks_is_found(message, words):
+def test_a_request_of_no_honest_server_is_detected(message, words):
     found = validate_request(message, EXPECTED)
     assert found is not None
     assert re.search(words, found)
 
 
-def test_honest_questions_are_fine():
+def test_honest_requests_are_valid():
     for message in (
         Adapt(0, 0),
         Adapt(0, 1, (FEW,)),

@@ -75,7 +75,7 @@ def test_a_damaged_state_is_refused_in_one_line(states, text):
     assert "\n" not in str(refusal.value)
 
 
-def test_how_a_server_and_a_site_got_on_can_be_asked(states, tmp_path):
+def test_status_of_a_stopped_server_and_site(states, tmp_path):
     server, site = tmp_path / "federation", tmp_path / "site"
     keys = {"pid": 2**22 + 1, "running": True, "since": 1.0}
     about = {"role": "server", "address": "0.0.0.0:9092", "local": "127.0.0.1:9092", "out": str(tmp_path / "run")}
@@ -99,7 +99,7 @@ def test_how_a_server_and_a_site_got_on_can_be_asked(states, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"role": "site", "pid": "x", "running": true}'])
-def test_a_damaged_note_of_who_works_here_is_refused_in_one_line(tmp_path, text):
+def test_a_damaged_process_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "working.json").write_text(text)
     with pytest.raises(FederationError, match=r"working\.json: cannot be read: ") as refusal:
         process_of(tmp_path)

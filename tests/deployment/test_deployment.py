@@ -96,7 +96,7 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
     assert json.loads((deployment.root / "run/server.json").read_text())["starts"] == 2
 
 
-def test_rubbish_is_dropped_named_and_without_effect_and_a_flood_refused_before_it_is_stored(deployment):
+def test_invalid_replies_are_dropped_and_reported_and_a_flood_is_refused_before_it_is_stored(deployment):
     deployment.admit(*deployment.names)
     deployment.server("--start-with", "3", "rounds=6", "refresh_every=6", min_sites=2)
     deployment.join("site-a")
@@ -204,7 +204,7 @@ def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     assert kinds.count("select") == 2 and kinds.count("train") <= 1  # asked, and never answered
 
 
-def test_after_the_last_round_a_site_says_where_its_classifier_is_and_not_that_nobody_answers(deployment):
+def test_after_the_last_round_a_site_names_the_folder_of_its_classifier(deployment):
     deployment.admit("site-a")
     deployment.server("rounds=1", min_sites=1)
     port = free_port()

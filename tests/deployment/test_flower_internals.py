@@ -81,7 +81,7 @@ def test_the_walk_finds_what_it_looks_for():
     assert len(USED) > 40
 
 
-def test_nobody_else_imports_what_is_not_public():
+def test_only_flower_internals_imports_private_modules():
     others = {str(file): private_imports(file) for file in SOURCES if INTERNALS not in file.parents}
     assert {file: found for file, found in others.items() if found} == {}
 
@@ -283,7 +283,7 @@ def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
     assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
 
 
-def test_a_server_asks_its_superlink_whether_it_is_up():
+def test_a_server_checks_the_health_of_its_superlink():
     assert TestClient(create_app(None)).get("/health").status_code == 200
 
 

@@ -80,7 +80,7 @@ def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
     assert f"this site was not in the run {second.called}: it begins anew" in watcher.notes
 
 
-def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let_in(data, tmp_path):
+def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_any_site_joins(data, tmp_path):
     grid = LoopGrid({"site-a": answering(site_of("site-a", data, tmp_path / "a", NotingWatcher()))})
     run_of_sites(grid, data, tmp_path / "first")
     (tmp_path / "fewer.txt").write_text("\n".join((data / "classes.txt").read_text().splitlines()[1:]))
@@ -95,7 +95,7 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let
         PreparedServer.prepare(plan)
 
 
-def test_who_agreed_to_settings_has_agreed_to_runs_that_go_on(tmp_path):
+def test_accepted_settings_include_runs_that_continue_another(tmp_path):
     (tmp_path / "agreed.toml").write_text("rounds = 3")
     agreed, config = FileAgreement(tmp_path / "agreed.toml"), RunConfig(rounds=3, earlier="may 00")
     assert agreed.objection("june", config) is None

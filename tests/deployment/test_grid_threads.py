@@ -97,7 +97,7 @@ def pulled(grid, *requests):
     return found
 
 
-def test_half_a_reply_blocks_nobody_and_is_taken_when_it_is_complete(grid, link):
+def test_an_incomplete_reply_does_not_block_and_is_read_when_complete(grid, link):
     slow, quick = sent(grid, "slow", "quick")
     contents = link.reply(slow, "slow", upto=1)
     link.reply(quick, "quick")
@@ -165,7 +165,7 @@ def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_
         grid_to_nobody(ended).get_nodes()
 
 
-def test_a_superlink_that_does_not_answer_is_not_waited_for_forever(monkeypatch):
+def test_a_call_to_a_superlink_that_does_not_respond_times_out(monkeypatch):
     monkeypatch.setattr(grid_threads, "TIME_LIMIT", 0.1)
     never = threading.Event()
     grid = GridThreads(SimpleNamespace(get_nodes=never.wait), lambda: False)

@@ -93,14 +93,14 @@ def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
     assert federation.take_drops().in_words() == {}
 
 
-def test_answers_come_in_the_order_asked_whatever_the_order_they_come_in(tmp_path):
+def test_replies_are_in_the_order_of_the_requests(tmp_path):
     federation = federation_of(LoopGrid(sites(tmp_path)))
     assert federation.clients() == ("client-0", "client-1", "client-2")
     asked = {name: Evaluate(0, None) for name in ("client-2", "client-0", "client-1")}
     assert list(federation.request(asked)) == list(asked)
 
 
-def test_names_are_asked_for_where_the_registry_has_none(tmp_path, local):
+def test_nodes_without_a_registered_name_are_queried(tmp_path, local):
     grid = LoopGrid(sites(tmp_path))
     grid.nameless = True
     bits, _ = played(federation_of(grid))
@@ -109,7 +109,7 @@ def test_names_are_asked_for_where_the_registry_has_none(tmp_path, local):
     assert sum(kind == "query.name" for _, kind in grid.sent) == 3  # once each
 
 
-def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
+def test_two_nodes_of_one_name_are_never_one_site(tmp_path):
     nodes = sites(tmp_path)
     nodes["twin"] = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     grid = LoopGrid(nodes)
@@ -145,7 +145,7 @@ def lost(client, *where):
     return played(federation)
 
 
-def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
+def test_a_late_site_is_left_out_and_reported(tmp_path):
     nodes = sites(tmp_path)
     silent = nodes["client-1"]
     nodes["client-1"] = lambda message: None if spoiled(message, "train", 1) else silent(message)
@@ -159,7 +159,7 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
 
 
 @pytest.mark.parametrize("works", [False, True])
-def test_an_answer_that_does_not_come_is_in_no_average_whether_or_not_the_site_has_worked(tmp_path, works):
+def test_a_lost_reply_is_in_no_average_whether_or_not_the_site_has_trained(tmp_path, works):
     def reference(kind):
         federation = FlakyFederation(clients(CONFIG, EntwinedLearner))
         getattr(federation, kind).add(("client-1", "Train", 0))
@@ -222,7 +222,7 @@ RUBBISH = {
 
 
 @pytest.mark.parametrize(("node", "words"), RUBBISH.values(), ids=RUBBISH)
-def test_rubbish_is_dropped_and_named(tmp_path, node, words):
+def test_malformed_replies_are_dropped_and_reported(tmp_path, node, words):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: node(message) if spoiled(message, "train", 1) else good(message)
@@ -255,7 +255,7 @@ def test_a_sound_message_with_wrong_numbers_is_dropped_by_the_protocol(tmp_path,
     assert words in reports[0].dropped["client-1"]
 
 
-def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monkeypatch):
+def test_an_exception_while_reading_a_reply_affects_one_site_only(tmp_path, monkeypatch):
     def breaks(records, question, most):
         reply, folder = read_reply(records, question, most)
         if isinstance(reply, Trained) and reply.loss == -1:
@@ -270,7 +270,7 @@ def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monk
     assert watcher.notes == ["round 1, Train: client-1 is left out: the reply cannot be read: MemoryError"]
 
 
-def test_an_answer_from_another_node_is_not_taken(tmp_path):
+def test_a_reply_from_another_node_is_dropped(tmp_path):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     honest = grid._reply
@@ -288,7 +288,7 @@ def test_an_answer_from_another_node_is_not_taken(tmp_path):
     assert watcher.notes == ["round 1, Train: client-1 is left out: the reply came from another node"]
 
 
-def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
+def test_another_process_with_a_sites_key_is_not_accepted(tmp_path):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     watcher = NotingWatcher()
@@ -306,7 +306,7 @@ def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
     assert list(federation.request({"client-1": Evaluate(2, None)})) == ["client-1"]
 
 
-def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local):
+def test_a_lost_request_is_sent_again_with_the_same_bits(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, fails = nodes["client-1"], iter([True, True, False])
@@ -324,7 +324,7 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
     assert good.asked == 2 * 2 + 4 + 4  # two refreshes of two questions, four trainings and evaluations: nothing twice
 
 
-def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
+def test_disconnection_and_reconnection_are_reported_once(tmp_path):
     grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
     federation = federation_of(grid, timeouts=Timeouts(90, 1), watcher=watcher)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
@@ -332,7 +332,7 @@ def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
     assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is connected again"]
 
 
-def test_a_site_that_came_back_is_asked_again(tmp_path, local):
+def test_a_reconnected_site_gets_its_request_again(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, answers = nodes["client-1"], []
@@ -349,7 +349,7 @@ def test_a_site_that_came_back_is_asked_again(tmp_path, local):
     assert bits == local[0]
 
 
-def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, clock):
+def test_the_server_waits_for_min_sites(tmp_path, clock):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-1", "client-2"}
     watcher = NotingWatcher()
@@ -359,7 +359,7 @@ def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, clock):
     assert watcher.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
 
 
-def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
+def test_the_timeout_does_not_apply_before_min_sites_have_replied(tmp_path, clock):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: good(message) if clock.now > 300 else None
@@ -371,7 +371,7 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
     assert "waiting: 1 of at least 2 sites have replied" in watcher.notes
 
 
-def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
+def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
     nodes = sites(tmp_path)
     nodes["client-0"] = lambda message: None
     nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
@@ -395,7 +395,7 @@ def altered(nodes, names, reply):
         )
 
 
-def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path):
+def test_invalid_replies_do_not_count_towards_min_sites(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1", "client-2"], Trained({"visual": NAN}, 1, 0.5))
     with pytest.raises(
@@ -406,14 +406,14 @@ def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path)
         played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
 
 
-def test_enough_good_answers_are_enough(tmp_path):
+def test_enough_valid_replies_are_enough(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
     _, reports = played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
     assert reports[0].participants == ("client-0", "client-2")
 
 
-def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
+def test_too_many_invalid_replies_end_the_run_with_the_reasons(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
         nodes[name] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
@@ -425,7 +425,7 @@ def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
         federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
 
 
-def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path):
+def test_a_repeated_error_of_a_site_is_reported_once_and_counted_each_time(tmp_path):
     nodes = sites(tmp_path)
     nodes["client-1"] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
     watcher = NotingWatcher()
@@ -437,13 +437,13 @@ def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path)
     assert "(3 times)" in federation.take_drops().in_words()["client-1"]
 
 
-def test_it_can_be_stopped_while_it_waits(tmp_path):
+def test_a_waiting_server_can_be_stopped(tmp_path):
     federation = federation_of(LoopGrid({}), should_stop=lambda: True)
     with pytest.raises(Interrupted):
         federation.clients()
 
 
-def test_what_went_wrong_at_a_site_stays_there(tmp_path):
+def test_details_of_a_sites_error_stay_there(tmp_path):
     secret = tmp_path / "patient-17.png"
 
     def broken(error):
@@ -457,14 +457,14 @@ def test_what_went_wrong_at_a_site_stays_there(tmp_path):
     assert broken(Refused("classes: the server has 3, this site has 4")).startswith("classes: ")
 
 
-def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
+def test_a_request_out_of_order_is_refused_with_its_reason(tmp_path):
     watcher = NotingWatcher()
     federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Timeouts(60, 0))
     assert federation.request({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
     assert watcher.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
 
 
-def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
+def test_a_secure_aggregation_is_repeated_without_the_site_that_sent_invalid_shares(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     answer = nodes["client-1"].handle
@@ -483,7 +483,7 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
     assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
 
 
-def test_secure_sums_travel_too(tmp_path):
+def test_secure_aggregation_over_the_grid(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)

@@ -197,7 +197,7 @@ def with_array(data):
 
 
 @pytest.mark.parametrize("data", RUBBISH.values(), ids=RUBBISH)
-def test_rubbish_in_the_place_of_an_array_is_refused_and_sets_nothing_off(data, tmp_path, monkeypatch):
+def test_malformed_arrays_are_refused_and_never_executed(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Unreadable):
         read_reply(with_array(data), "q", 10**6)
@@ -290,19 +290,19 @@ def test_a_name_is_read_in_one_line_and_none_is_no_name():
     assert read_name(RecordDict()) == ""
 
 
-def test_too_large_an_answer_is_refused_before_it_is_read():
+def test_a_too_large_reply_is_refused_before_it_is_parsed():
     big = reply_records(Trained({"visual": np.zeros(1000, np.float32)}, 1, 0.5), "q", "here")
     with pytest.raises(Unreadable, match="more than the limit of 4,000"):
         read_reply(big, "q", 4000)
 
 
-def test_an_answer_to_another_question_is_refused():
+def test_a_reply_to_another_request_is_refused():
     old = reply_records(Selected(3, 5, None), digest(Select(0, 0, None, 2)), "here")
     with pytest.raises(Unreadable, match="another request"):
         read_reply(old, digest(Select(1, 0, None, 2)), 10**6)
 
 
-def test_a_refusal_is_told_in_one_line():
+def test_a_refusal_is_one_line():
     with pytest.raises(Unreadable, match=r"refused: no space  left$"):
         read_reply(refusal_records("no space\n\x1bleft"), "q", 10**6)
     assert len(one_line("x" * 10_000)) < 400
@@ -321,7 +321,7 @@ def test_records_without_a_message_or_terms_are_refused(records):
         read_request(records, 10**6)
 
 
-def test_an_answer_is_no_question():
+def test_a_reply_is_not_a_request():
     records = request_records(Evaluated(1, 2), terms(RunConfig()))
     with pytest.raises(Unreadable, match="not a request"):
         read_request(records, 10**6)
@@ -351,7 +351,7 @@ def test_terms_name_both_sides_of_every_difference():
     assert line == f"classes: the server has {asked.classes}, this site has 9 classes, 77"
 
 
-def test_each_train_question_is_packed_with_its_experts():
+def test_each_train_request_is_packed_with_its_experts():
     message = Train(3, {"visual": VISUAL}, ({"visual": VISUAL + 1}, {"visual": VISUAL + 2}))
     packed = pack(message)
     assert len(packed.arrays) == 3

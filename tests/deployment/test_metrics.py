@@ -73,7 +73,7 @@ def test_a_server_counts_its_run(server):
     }
 
 
-def test_a_superlink_that_does_not_answer_has_nobody_connected(server, monkeypatch):
+def test_without_a_superlink_no_site_is_connected(server, monkeypatch):
     def silent(process):
         raise FederationError("the server does not answer")
 
@@ -81,7 +81,7 @@ def test_a_superlink_that_does_not_answer_has_nobody_connected(server, monkeypat
     assert numbers(server_metrics(server))['fedcopl_site_connected{site="a"}'] == 0
 
 
-def test_a_site_counts_its_answers(tmp_path):
+def test_a_site_counts_its_replies(tmp_path):
     counts = ReplyCounts()
     counts.add("train", 1.5, refused=False)
     counts.add("train", 0.5, refused=False)
@@ -113,7 +113,7 @@ def well():
     return {"status": "ok"}
 
 
-def test_the_port_answers_this_machine_and_no_page_of_elsewhere():
+def test_the_metrics_port_serves_this_machine_and_no_other_origin():
     with metrics_port(0, list, well) as port:
         assert port == 0  # none was asked for
     with metrics_port(free_port(), lambda: [Metric.plain("x", "An x.", 1)], well) as port:

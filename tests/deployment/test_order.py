@@ -66,14 +66,14 @@ def played(config):
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_every_question_of_an_honest_run_is_answered(config):
+def test_every_request_of_an_honest_run_is_accepted(config):
     requests = played(config)
     assert {type(message) for message in requests} >= {Estimate, Select, Train, Evaluate}
     assert objections(requests, config) == [None] * len(requests)
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_a_round_that_is_played_again_after_a_stop_may_differ_in_what_others_answered(config):
+def test_a_repeated_round_may_differ_in_the_replies_of_other_sites(config):
     first = [message for message in played(config) if message.round == 0]
     at, said = SiteStep(), []
     for attempt in range(1, 2 + RESTARTS):
@@ -192,7 +192,7 @@ def test_sixty_sums_a_round_are_refused():
     assert [why is None for why in said] == [True] * (2 + MAX_REPEATS) + [False] * (58 - MAX_REPEATS)
 
 
-def test_restarts_are_no_way_to_ask_for_ever():
+def test_restarts_do_not_allow_unlimited_requests():
     at, answered = SiteStep(), 0
     for attempt in range(50):
         message = Select(0, 0, TOTALS + attempt, 2)

@@ -107,7 +107,7 @@ def test_one_site_is_not_two(three):
         client.handle(message, state)
 
 
-def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
+def test_without_peers_the_keys_of_the_first_aggregation_are_stored_and_shown(three):
     client = site_of(three, "north", given=False)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)
@@ -127,7 +127,7 @@ def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
     assert len(three.notes) == 3
 
 
-def test_who_wants_a_number_of_sites_counts_no_newcomers(three):
+def test_with_min_sites_no_site_is_added_later(three):
     client = site_of(three, "north", given=False, counts_sites=True)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)

@@ -114,7 +114,7 @@ def test_a_package_that_was_handed_over_can_be_made_again_without_its_key(made, 
         install_site_package(folder.package("hospital"), tmp_path / "elsewhere")
 
 
-def test_a_site_is_let_in_with_the_key_of_its_package(made, folder, tmp_path):
+def test_a_site_joins_with_the_key_of_its_package(made, folder, tmp_path):
     install_site_package(folder.package("hospital"), tmp_path / "home")
     install_server_package(folder.package("server"), tmp_path / "federation")
     _, public = site_key(tmp_path / "home", "hospital")
@@ -132,7 +132,7 @@ def test_a_site_that_makes_its_own_key_hands_it_in(made, written, folder, tmp_pa
         admit_key(written, folder, tmp_path / "other" / "site.pub", DAY)
 
 
-def test_a_key_of_nobody_is_not_taken_in(made, written, folder, tmp_path):
+def test_an_unknown_key_is_not_admitted(made, written, folder, tmp_path):
     for name in ("stranger", "hospital"):
         _, public = site_key(tmp_path / name, name)
         with pytest.raises(FederationError, match="not a site of this study with its own key"):
@@ -263,7 +263,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
-def test_what_came_by_mail_is_not_believed(tmp_path, content):
+def test_packages_are_untrusted(tmp_path, content):
     (tmp_path / "x.fedcopl").write_bytes(content)
     with pytest.raises(FederationError, match=r"x\.fedcopl: is not a package of `fedcopl provision`"):
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
@@ -335,7 +335,7 @@ def test_all_that_a_plan_lacks_is_named_at_once(tmp_path):
         read_plan(tmp_path / "study.toml")
 
 
-def test_who_has_no_plan_is_told_how_to_get_one(tmp_path):
+def test_a_missing_plan_names_the_command_that_writes_one(tmp_path):
     with pytest.raises(ConfigError, match=r"no such study plan; fedcopl provision .*study\.toml --example writes one"):
         read_plan(tmp_path / "study.toml")
 

@@ -104,7 +104,7 @@ def test_a_site_finds_its_server_through_the_proxy(proxy, certificates, tmp_path
     assert all("Proxy-Authorization: Basic bWU6c2VjcmV0" in request for request in proxy)  # base64 of me:secret
 
 
-def test_a_proxy_that_looks_inside_is_found_out(proxy, tmp_path):
+def test_a_proxy_that_intercepts_tls_is_detected(proxy, tmp_path):
     other = issue_certificates(tmp_path / "other", {"server.example"})
     with pytest.raises(FederationError, match="its certificate is not signed by"):
         check_server(ServerAddress("server.example:9092", other.ca))

@@ -49,7 +49,7 @@ def control():
     return made
 
 
-def test_one_that_cannot_be_registered_stops_nobody_else(control):
+def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
     change = admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
     assert change.new == ["a", "c"]
     assert change.refused == {"b": "Public key already in use."}
@@ -92,7 +92,7 @@ def test_a_site_whose_key_was_taken_out_comes_back_with_a_new_one(tmp_path):
         until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
 
         let_in(public, "hospital")  # the old key: the operator is told what to do
-        until(lambda: any("hospital cannot be let in" in note for note in watcher.notes), lambda: watcher.notes)
+        until(lambda: any("hospital cannot be registered" in note for note in watcher.notes), lambda: watcher.notes)
         assert "the site needs a new key (delete its site.key" in watcher.notes[-1]
         assert (turned_away(server, private) or "").startswith(NOT_LET_IN)
         let_in(other_public, "zoo")  # nobody else is stopped by that

@@ -50,7 +50,7 @@ def test_a_site_only_reads_its_images():
     assert "-v /data/images:/images:ro" in SITE.containerfile("1.2.3")
 
 
-def test_a_container_is_nobody_special():
+def test_a_container_address_is_not_local():
     made = SERVER.containerfile("1.2.3")
     assert re.search(r"^USER \d{5}$", made, re.M)
     assert '"fedcopl[flower,privacy]==1.2.3"' in made

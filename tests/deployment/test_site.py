@@ -219,7 +219,7 @@ def test_a_site_without_a_whole_secret_does_not_begin(few):
 
 
 @pytest.mark.parametrize("wanted", [{"min_sites": 2}, {"min_noise": 0.5}])
-def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked, wanted, tmp_path):
+def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, asked, wanted, tmp_path):
     _, terms = asked
     strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
     assert strict.has_test_set
@@ -292,7 +292,7 @@ def served(nodes, plan, watcher=None):
     return serve(LoopGrid(nodes), PreparedServer.prepare(plan), watcher or NotingWatcher())
 
 
-def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
+def test_a_server_over_a_grid_can_be_stopped_and_reports_its_results(two, data, tmp_path):
     timeouts = Timeouts(60, 2, 0.01)
     whole = served(two, ServerPlan(PLAIN, data / "classes.txt", tmp_path / "whole", timeouts))
     plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", timeouts)
@@ -350,7 +350,7 @@ def test_a_disk_that_cannot_be_written_ends_a_run_in_words_and_it_goes_on(two, d
     assert len(served(two, replace(plan, resume=True)).rounds) == PLAIN.rounds
 
 
-def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):
+def test_a_sites_corrections_are_trained_on_and_stay_there(data, asked, tmp_path):
     server, terms = asked
     answers = tmp_path / "answers.csv"
     answers.write_text("file,label\ntrain/000.png,seven\n")
@@ -374,7 +374,7 @@ def test_zero_shot_needs_no_training(site, asked):
     assert 0 <= score.correct <= score.examples == 12
 
 
-def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
+def test_an_incomplete_node_config_is_refused():
     with pytest.raises(ConfigError, match="images: is missing"):
         home_of({"name": "a", "folder": "site"})
     home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})

@@ -77,7 +77,7 @@ def connection(link):
     return SiteConnection(link, site_connection.Node(node_id=7))
 
 
-def test_a_question_comes_whole_and_its_answer_goes_whole(link, connection):
+def test_a_request_and_its_reply_are_complete(link, connection):
     question = connection.next()
     assert question.content["say"]["what"] == "x"
     assert question.metadata.group_id == "2"
@@ -98,13 +98,13 @@ def test_a_server_that_is_away_is_waited_for(link, connection, trouble):
     assert connection.next() is not None and connection.error is None
 
 
-def test_who_is_not_known_any_more_connects_anew(link, connection):
+def test_an_unknown_connection_is_made_again(link, connection):
     link.trouble = failing(403)
     with pytest.raises(ConnectionLost, match="status 403"):
         connection.next()
 
 
-def test_a_sign_of_life_that_nobody_takes_ends_the_connection(link, connection, monkeypatch):
+def test_a_rejected_heartbeat_ends_the_connection(link, connection, monkeypatch):
     monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection.BEAT", 0.0)
     connection.beat(threading.Event())  # returns at the first that is not taken
     with pytest.raises(ConnectionLost, match="no longer knows this connection"):
@@ -117,7 +117,7 @@ def test_a_piece_that_is_missing_loses_the_connection_not_the_site(link, connect
         connection.next()
 
 
-def test_something_else_than_a_message_is_no_question(link, connection):
+def test_an_object_other_than_a_message_is_refused(link, connection):
     array = Array(np.zeros(2))
     link.question = array
     link.pieces = {name: one.deflate() for name, one in link.fleet.get_all_nested_objects(array).items()}
@@ -125,12 +125,12 @@ def test_something_else_than_a_message_is_no_question(link, connection):
         connection.next()
 
 
-def test_looks_grow_rare_but_never_stop():
+def test_polls_become_rare_but_never_stop():
     waits = [poll_interval(seconds, 0.002, 0.0) for seconds in (0, 1, 10, 60, 10**6)]
     assert waits == [0.1, 0.1, 1.0, 5.0, 5.0]
 
 
-def test_a_server_that_answers_slowly_is_left_in_peace():
+def test_a_slow_server_is_polled_less_often():
     assert [poll_interval(0, took, 0.0) for took in (0.01, 0.05, 0.2, 60)] == [
         0.1,
         0.5,
@@ -154,7 +154,7 @@ def looks(until, gap):
     return count, now - until
 
 
-def test_a_site_among_many_looks_a_dozen_times_for_a_question_not_thirty():
+def test_a_site_among_many_polls_a_dozen_times_per_request():
     first, _ = looks(6.0, 0.0)
     count, late = looks(6.0, 6.0)
     assert first > 25 and count <= 12 and late <= 0.6

@@ -15,7 +15,7 @@ def asked(kind, number):
     return SimpleNamespace(metadata=SimpleNamespace(message_type=f"query.{kind}", group_id=str(number)))
 
 
-def test_dozens_of_short_questions_are_one_line():
+def test_dozens_of_short_requests_are_one_line():
     heard = NotingWatcher()
     news = SiteReporter(heard, ServerAddress("server:1", Path("ca.pem")))
     for kind, refused in [("adapt", False)] * 40 + [("estimate", False)] * 2 + [("adapt", True)]:
@@ -28,7 +28,7 @@ def test_dozens_of_short_questions_are_one_line():
     ]
 
 
-def test_a_server_that_leaves_after_a_run_is_not_missed():
+def test_a_server_that_ends_after_a_run_is_not_an_error():
     heard, away = NotingWatcher(), httpx.ConnectError("refused")
     news = SiteReporter(heard, ServerAddress("server:1", Path("ca.pem")))
     for trouble, finished in [(None, None), (None, Path("site/runs/a b")), (away, None), (None, None), (away, None)]:
@@ -44,7 +44,7 @@ def test_a_server_that_leaves_after_a_run_is_not_missed():
     assert heard.notes == [connected, answered, answered, finished, connected, answered, missed]
 
 
-def test_a_class_name_too_long_for_usual_prompts_is_told_of_before_joining(tmp_path):
+def test_a_class_name_too_long_for_default_prompts_is_reported_before_joining(tmp_path):
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images/0.png")
     (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 12)  # fits into 40 tokens, but not beside 16 of a prompt
