@@ -70,14 +70,14 @@ def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
     for name in sites:
         own = tmp_path / name / "runs" / second.called / "prompts/clients" / f"{name}.safetensors"
         assert own.read_bytes() == (tmp_path / "june/prompts/clients" / f"{name}.safetensors").read_bytes()
-    assert not [note for note in watcher.notes if "begins anew" in note]
+    assert not [note for note in watcher.notes if "starts with new prompts" in note]
 
-    # A site that has lost its folder was in no earlier run, and says so; the server's run goes on with it.
+    # A site that has lost its folder reports that it was in no earlier run, and takes part.
     newcomer = site_of("site-b", data, tmp_path / "anew", watcher)
     grid = LoopGrid({"site-a": answering(sites["site-a"]), "site-b": answering(newcomer)})
     third = run_of_sites(grid, data, tmp_path / "third", tmp_path / "second")
     assert third.rounds[0].sites == ("site-a", "site-b")
-    assert f"this site was not in the run {second.called}: it begins anew" in watcher.notes
+    assert f"this site was not in the run {second.called} and starts with new prompts" in watcher.notes
 
 
 def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_any_site_joins(data, tmp_path):

@@ -67,7 +67,7 @@ def test_a_site_gets_all_it_needs_and_no_more(made, folder):
     notes = package.notes
     assert (notes.study, notes.name, notes.address) == ("digits", "hospital", "server.example:1234")
     assert notes.settings == {"rounds": 7, "train.epochs": 2}  # threads are each site's own business
-    assert notes.key_ends == "2027-04-11"  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
+    assert notes.key_ends == date(2027, 4, 11)  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
     assert notes.classes.startswith("2 classes, ") and notes.model.startswith("glyph-clip ")
     assert "site.key" not in site_package(folder, "clinic").files  # makes its own
     assert {name: one.has_key for name, one in made.items()} == {"hospital": True, "clinic": False, "server": False}
@@ -173,7 +173,7 @@ def test_a_renewed_key_replaces_the_old_one_at_the_site(made, written, folder, t
     install_site_package(folder.package("hospital"), home)
     assert (home / "site.key").read_bytes() != old
     assert (home / "site.secret").read_bytes() == b"stays"
-    assert folder_notes(home).key_ends == "2027-05-31"  # 50 days later than 11 April
+    assert folder_notes(home).key_ends == date(2027, 5, 31)  # 50 days later than 11 April
 
 
 def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, written, folder, tmp_path):

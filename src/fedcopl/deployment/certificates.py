@@ -53,7 +53,9 @@ def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
     files = folder_certificates(folder)
     ca_key = folder / "ca.key"
     if not files.ca.exists() or not ca_key.exists():
-        _write_authority(files.ca, ca_key)
+        key = ec.generate_private_key(CURVE)
+        write_private(ca_key, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        publish_bytes(files.ca, _authority_certificate(key))
     if not files.key.exists() or not _covers(files.certificate, addresses):
         _write_server(files, ca_key, addresses)
     return files
@@ -115,12 +117,6 @@ def own_addresses() -> set[str]:
     """Return the names and loopback addresses of this machine that a certificate can include."""
     names = {name for name in (socket.gethostname(), socket.getfqdn()) if HOST_NAME.fullmatch(name)}
     return {"localhost", HERE, "::1"} | names
-
-
-def _write_authority(certificate: Path, key_file: Path) -> None:
-    key = ec.generate_private_key(CURVE)
-    write_private(key_file, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    publish_bytes(certificate, _authority_certificate(key))
 
 
 def _authority_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:

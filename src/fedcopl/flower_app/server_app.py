@@ -21,7 +21,7 @@ app = ServerApp()
 log = logging.getLogger("flwr")
 
 
-class LogReporter(SilentReporter):
+class _LogReporter(SilentReporter):
     """Writes to Flower's log, which `flwr log` shows."""
 
     def preparing(self, what: str) -> None:
@@ -36,7 +36,7 @@ class LogReporter(SilentReporter):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    plan, watcher = read_run_settings(context.run_config), LogReporter()
+    plan, watcher = read_run_settings(context.run_config), _LogReporter()
     if plan.classes_file is None:
         over = threading.Event()
         simulate_over(grid, plan.config, plan.out, resume=plan.resume, watcher=watcher, over=over, earlier=plan.earlier)

@@ -73,7 +73,7 @@ class RegisteredSite:
     since: str  # when it last connected
 
 
-class OperatorKey:
+class _OperatorKey:
     """Authenticates requests to Control with the server's secret, which other users of the machine cannot read."""
 
     def __init__(self, secret: bytes):
@@ -89,7 +89,7 @@ class Control:
     """The Control interface of a SuperLink on this machine."""
 
     def __init__(self, address: str, ca: Path, secret: bytes):
-        interceptors = (RuntimeVersionHttpInterceptor(component_name="flwr"), OperatorKey(secret))
+        interceptors = (RuntimeVersionHttpInterceptor(component_name="flwr"), _OperatorKey(secret))
         self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors)
 
     def sites(self) -> list[RegisteredSite]:

@@ -5,7 +5,7 @@ folder of public keys, for the server, and in the site's own `package.json`.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from ...errors import FederationError
 from ...plurals import counted
 from ..certificates import certificate_end
 from ..site_keys import SiteKey, key_digest, read_site_keys
-from .packages import AUTHORITY, CERTIFICATE, NOTES, folder_notes
+from .packages import AUTHORITY, CERTIFICATE, folder_notes
 
 ENDS = "ends.json"
 SOON = 30  # days
@@ -64,16 +64,21 @@ def expiries(folder: Path) -> Iterator[Expiry]:
         )
         yield Expiry("server's certificate", certificate_end(folder / CERTIFICATE).date(), renewed)
     if notes and notes.key_ends:
-        yield Expiry("key of this site", _day(notes.key_ends, folder / NOTES), ask)
+        yield Expiry("key of this site", notes.key_ends, ask)
     for name, day in key_ends(folder / "sites").items():
         yield Expiry(f"key of {name}", day, f"fedcopl provision STUDY --renew {name}")
 
 
 def key_ends(sites: Path) -> dict[str, date]:
     """Return name -> last day of every site's key that has one."""
-    if not (sites / ENDS).exists():
+    file = sites / ENDS
+    if not file.exists():
         return {}
-    ends = _ends(sites / ENDS)
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        ends = {str(key): date.fromisoformat(day) for key, day in kept.items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise FederationError(f"{file}: cannot be read: {error}") from error
     return {key.name: ends[key_digest(key)] for key in read_site_keys(sites).values() if key_digest(key) in ends}
 
 
@@ -81,18 +86,3 @@ def admitted_keys(sites: Path, today: date) -> dict[str, SiteKey]:
     """Return the sites that may join on this day: every key of the folder that has not expired."""
     ends = key_ends(sites)
     return {name: key for name, key in read_site_keys(sites).items() if ends.get(name, today) >= today}
-
-
-def _ends(file: Path) -> Mapping[str, date]:
-    try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-        return {str(key): date.fromisoformat(day) for key, day in kept.items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise FederationError(f"{file}: cannot be read: {error}") from error
-
-
-def _day(text: str, file: Path) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError as error:
-        raise FederationError(f"{file}: {text!r} is not a date") from error

@@ -9,6 +9,7 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
@@ -48,7 +49,7 @@ class PackageNotes(Section):
     settings: dict[str, str | int | float | bool]  # of the runs, as far as they differ from the defaults
     key: Literal["packed", "own"] = "packed"  # made by the operator, or by the site
     key_number: int = 1  # increases with each renewal
-    key_ends: str = ""  # the last day of the site's key
+    key_ends: date | None = None  # the last day of the site's key
 
     @property
     def port(self) -> int:

@@ -9,7 +9,7 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from importlib.metadata import version
@@ -155,19 +155,15 @@ def renew(study: PreparedStudy, folder: StudyFolder, what: str, today: date) -> 
     elif what == SERVER:
         folder_certificates(folder.authority).certificate.unlink(missing_ok=True)
     elif what in study.plan.sites:
-        _renew_key(study, folder, what, today)
+        register = Register.read(folder.path)
+        if what in register.keys:
+            register = register.revoke(what, today, "renewed")
+        register, key = _issue(study, folder, register, what, today)
+        register.write(folder.path)
+        _site_package(study, folder, what, register.keys[what], key)
     else:
         raise ConfigError(f"--renew: {what!r} is neither a site of the study nor '{SERVER}' or '{AUTHORITY}'")
     return provision(study, folder, today)
-
-
-def _renew_key(study: PreparedStudy, folder: StudyFolder, site: str, today: date) -> None:
-    register = Register.read(folder.path)
-    if site in register.keys:
-        register = register.revoke(site, today, "renewed")
-    register, key = _issue(study, folder, register, site, today)
-    register.write(folder.path)
-    _site_package(study, folder, site, register.keys[site], key)
 
 
 def _issue(
@@ -214,44 +210,36 @@ def _packed_before(folder: StudyFolder, site: str, issued: IssuedKey) -> bytes:
     return before.files.get(names.SITE_KEY, b"") if before.notes.key_number == issued.number else b""
 
 
-def _notes(study: PreparedStudy, kind: Literal["site", "server"], name: str, **key: str | int) -> PackageNotes:
-    common = {"study": study.plan.name, "address": study.plan.server, "version": version("fedcopl")}
-    about = {"model": study.model, "classes": study.classes, "settings": study.settings}
-    return PackageNotes.model_validate({"kind": kind, "name": name, **common, **about, **key})
-
-
 def _site_package(study: PreparedStudy, folder: StudyFolder, site: str, issued: IssuedKey, key: bytes) -> Handover:
-    about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends.isoformat()}
     settings = config_from(study.settings, study.plan.name).to_toml()  # to approve: without the operator's paths
-    files = _common_files(study, folder) | {names.SETTINGS: settings.encode()}
-    files |= {names.SITE_KEY: key} if key else {}
-    return _write(folder, Package.of(_notes(study, "site", site, **about), files))
+    files = {names.SETTINGS: settings.encode(), **({names.SITE_KEY: key} if key else {})}
+    about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
+    return _write(study, folder, {"kind": "site", "name": site, **about}, files)
 
 
 def _server_package(study: PreparedStudy, folder: StudyFolder, register: Register) -> Handover:
     made = folder_certificates(folder.authority)
     known = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
-    files = _common_files(study, folder) | {
+    ends = {issued.digest: issued.ends.isoformat() for issued in known.values()}
+    files = {
         names.SETTINGS: study.config.to_toml().encode(),
         names.CERTIFICATE: made.certificate.read_bytes(),
         names.SERVER_KEY: made.key.read_bytes(),
-        names.ENDS: _ends(known.values()),
+        names.ENDS: (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
         **{f"{names.SITES}{file_name(site)}.pub": folder.public(site).read_bytes() for site in known},
     }
-    return _write(folder, Package.of(_notes(study, "server", SERVER), files))
+    return _write(study, folder, {"kind": "server", "name": SERVER}, files)
 
 
-def _common_files(study: PreparedStudy, folder: StudyFolder) -> dict[str, bytes]:
+def _write(
+    study: PreparedStudy, folder: StudyFolder, about: Mapping[str, object], files: Mapping[str, bytes]
+) -> Handover:
+    """Write a package with these files and those that all packages of the study have."""
+    common = {"study": study.plan.name, "address": study.plan.server, "version": version("fedcopl")}
+    common |= {"model": study.model, "classes": study.classes}
+    notes = PackageNotes.model_validate({**common, "settings": study.settings, **about})
     ca = folder_certificates(folder.authority).ca.read_bytes()
-    return {names.AUTHORITY: ca, names.CLASSES: study.classes_text.encode()}
-
-
-def _ends(keys: Iterable[IssuedKey]) -> bytes:
-    ends: Mapping[str, str] = {issued.digest: issued.ends.isoformat() for issued in keys}
-    return (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _write(folder: StudyFolder, package: Package) -> Handover:
-    path = folder.package(package.notes.name)
+    package = Package.of(notes, {names.AUTHORITY: ca, names.CLASSES: study.classes_text.encode(), **files})
+    path = folder.package(notes.name)
     write_package(path, package)
-    return Handover(path, package.notes.name, package.digest, names.SITE_KEY in package.files)
+    return Handover(path, notes.name, package.digest, names.SITE_KEY in files)

@@ -27,7 +27,7 @@ DELTA = 1e-5  # set by the site: with one set by the server any epsilon could lo
 
 
 @dataclass(frozen=True)
-class Entries:
+class _Entries:
     """The content of the file."""
 
     runs: dict[str, float] = field(default_factory=dict)  # run -> when it began here
@@ -70,20 +70,20 @@ class SiteLedger:
         noises = self.read().releases.values()
         return epsilon_of(noises, DELTA) if noises else 0.0
 
-    def read(self) -> Entries:
+    def read(self) -> _Entries:
         file = self.folder / LEDGER
         if not file.exists():
-            return Entries()
+            return _Entries()
         try:
             kept = json.loads(file.read_text(encoding="utf-8"))
-            return Entries(
+            return _Entries(
                 {str(run): float(began) for run, began in kept["runs"].items()},
                 {str(name): float(noise) for name, noise in kept["releases"].items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{file}: is damaged: {error}") from error
 
-    def _write(self, entries: Entries) -> None:
+    def _write(self, entries: _Entries) -> None:
         make_private_folder(self.folder)
         write_private(self.folder / LEDGER, json.dumps(asdict(entries), indent=1).encode())
 

@@ -32,7 +32,7 @@ from ...messages import Adapt, Estimate, Evaluate, Introduce, Request, Select, T
 MAX_REPEATS = 2  # of one secure aggregation that could not be unmasked
 
 
-class RoundStage(IntEnum):
+class _RoundStage(IntEnum):
     """The position of a request in a round; keys belong to the secure aggregation that follows."""
 
     keys = -1
@@ -70,17 +70,17 @@ def order_entry(request: Request) -> HandledRequest:
     kind = type(request).__name__
     match request:
         case Adapt():
-            return HandledRequest(kind, RoundStage.adapt, request.step, len(request.peers))
+            return HandledRequest(kind, _RoundStage.adapt, request.step, len(request.peers))
         case Estimate():
-            return HandledRequest(kind, RoundStage.estimate, peers=len(request.peers))
+            return HandledRequest(kind, _RoundStage.estimate, peers=len(request.peers))
         case Train():
-            return HandledRequest(kind, RoundStage.train, peers=len(request.peers), last=True)
+            return HandledRequest(kind, _RoundStage.train, peers=len(request.peers), last=True)
         case Select():
-            return HandledRequest(kind, RoundStage.select, last=True)
+            return HandledRequest(kind, _RoundStage.select, last=True)
         case Evaluate():
-            plain = RoundStage.untrained if request.through else RoundStage.zero_shot
-            return HandledRequest(kind, plain if request.shared is None else RoundStage.evaluate, last=True)
-    return HandledRequest(kind, RoundStage.keys)
+            plain = _RoundStage.untrained if request.through else _RoundStage.zero_shot
+            return HandledRequest(kind, plain if request.shared is None else _RoundStage.evaluate, last=True)
+    return HandledRequest(kind, _RoundStage.keys)
 
 
 def model_of(request: Request) -> str:
@@ -120,14 +120,14 @@ def _not_in_round(request: Request, config: RunConfig) -> Iterator[str]:
 
 def _too_late(request: Request, progress: RoundProgress) -> Iterator[str]:
     """Yield why this request comes too late or a second time."""
-    entry, before = order_entry(request), [one for one in progress.handled if one.stage != RoundStage.keys]
-    if entry.stage == RoundStage.keys or not before:
+    entry, before = order_entry(request), [one for one in progress.handled if one.stage != _RoundStage.keys]
+    if entry.stage == _RoundStage.keys or not before:
         return
     last, words = before[-1], f"{entry.kind} in round {request.round + 1}"
     if entry.stage < last.stage:
         yield f"{words} after {last.kind}"
     elif entry.stage == last.stage:
-        is_next = entry.step > last.step or (entry.stage == RoundStage.adapt and entry.step == 0)  # starts again
+        is_next = entry.step > last.step or (entry.stage == _RoundStage.adapt and entry.step == 0)  # starts again
         is_repeat = entry.step == last.step and 0 < entry.peers < last.peers
         if last.last or not (is_next or is_repeat):
             yield f"{words} again, with another content"
@@ -143,7 +143,7 @@ def _another_model(request: Request, progress: RoundProgress) -> Iterator[str]:
 def _too_often(request: Request, progress: RoundProgress, config: RunConfig, restarts: int) -> str | None:
     """Return why an honest server that was stopped `restarts` times does not send this request again."""
     entry = order_entry(request)
-    if entry.stage == RoundStage.keys and not isinstance(request, Introduce):
+    if entry.stage == _RoundStage.keys and not isinstance(request, Introduce):
         return None  # one of each per `Introduce`: the secure aggregation itself checks that
     like = sum((one.kind, one.stage, one.step) == (entry.kind, entry.stage, entry.step) for one in progress.computed)
     once = max_aggregations(config, request.round) if isinstance(request, Introduce) else 1
