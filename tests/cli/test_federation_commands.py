@@ -175,7 +175,7 @@ def test_a_server_whose_link_dies_ends_with_one_line(place):
         os.kill(link_of(server), signal.SIGKILL)
         assert server.wait(PATIENCE) == 10
         said = (place / "orphan.log").read_text().splitlines()
-        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; go on with --resume"
+        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; continue with --resume"
         assert "Traceback" not in "".join(said)
     finally:
         if server.poll() is None:
