@@ -46,7 +46,7 @@ MISTAKES = {
     "no server": (["join", *SITE[:6]], 2, "--server: say where the server listens"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
     "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is the server's to say"),
-    "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is the server's to say"),
+    "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
     "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),
     "no such model": (["join", *SITE, "model.backbone=glyph"], 4, "glyph: no such file or folder"),
     "no classes": (["server"], 2, "--classes: name the file"),
@@ -57,12 +57,12 @@ MISTAKES = {
     "an address with a port": (
         [*SERVER, "--address", "server.example:9092"],
         2,
-        "--address: 'server.example:9092' is no name or number of a machine",
+        "--address: 'server.example:9092' is not a host name or IP address",
     ),
     "no such certificate": ([*SERVER, "--certificates", "a", "b", "c"], 10, "a: there is no such certificate"),
-    "nothing to resume": (["server", "--resume"], 10, "federation: holds neither a server nor a site"),
-    "nobody to ask": (["status"], 10, "federation: holds neither a server nor a site"),
-    "nobody to stop": (["stop", "--folder", "x"], 10, "x: holds neither a server nor a site"),
+    "nothing to resume": (["server", "--resume"], 10, "federation: is not the folder of a server or a site"),
+    "nobody to ask": (["status"], 10, "federation: is not the folder of a server or a site"),
+    "nobody to stop": (["stop", "--folder", "x"], 10, "x: is not the folder of a server or a site"),
 }
 
 
@@ -176,7 +176,7 @@ def test_a_server_whose_link_dies_ends_with_one_line(place):
         os.kill(link_of(server), signal.SIGKILL)
         assert server.wait(PATIENCE) == 10
         said = (place / "orphan.log").read_text().splitlines()
-        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; go on with --resume"
+        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; continue with --resume"
         assert "Traceback" not in "".join(said)
     finally:
         if server.poll() is None:

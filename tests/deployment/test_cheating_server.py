@@ -12,10 +12,15 @@ import pytest
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.plan import PreparedServer
-from fedcopl.deployment.site.agreement import FileAgreement, InteractiveAgreement, agreement_of, run_in_words
-from fedcopl.deployment.site.consent import Consent
 from fedcopl.deployment.site.ledger import SiteLedger, release_of
-from fedcopl.deployment.site.limits import Limits
+from fedcopl.deployment.site.policies import (
+    Consent,
+    FileAgreement,
+    InteractiveAgreement,
+    Limits,
+    choose_agreement,
+    describe_run,
+)
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
@@ -71,7 +76,7 @@ def first_round(shared):
     return [Estimate(0, shared), Select(0, 0, np.full(10, 3), 2), Train(0, shared)]
 
 
-def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, start):
+def test_more_requests_than_the_run_has_are_refused_without_effect(site, start):
     for message in first_round(start):
         site.handle(message, terms(site))
     state = site.home.folder / "runs/run/state"
@@ -80,7 +85,7 @@ def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, st
     attacks = [Train(98, start), *(Train(0, {"visual": start["visual"] + n}) for n in range(1, 6))]
     attacks += [Estimate(0, {"visual": start["visual"] * n}) for n in range(2, 62)]
     for attack in attacks:
-        with pytest.raises(Refused, match=r"^asked to (Train|Estimate) in round"):
+        with pytest.raises(Refused, match=r"^unexpected request: (Train|Estimate) in round"):
             site.handle(attack, terms(site))
     with pytest.raises(Refused, match="with other prompts than the round began with"):  # also after a restart
         site.handle(Train(0, moved), terms(site, attempt=2))
@@ -119,7 +124,10 @@ def test_prompts_that_the_run_does_not_average_are_refused(site, start):
 COSTLY = {
     "memory": ({"model": {"visual_prompts": 1_000_000}}, "model.visual_prompts is 1,000,000, and this site's limit"),
     "time": ({"train": {"epochs": 1_000_000}}, "train.epochs is 1,000,000, and this site's limit is 100"),
-    "a sentence": ({"model": {"template": "a {} " * 200_000}}, "model.template is 1,000,000 letters, and this site's"),
+    "a sentence": (
+        {"model": {"template": "a {} " * 200_000}},
+        "model.template is 1,000,000 characters, and this site's",
+    ),
     "batches": ({"train": {"batch": 10**9}}, "train.batch is 1,000,000,000, and this site's limit is 512"),
     "for ever": ({"rounds": 10**6}, "rounds is 1,000,000, and this site's limit is 1,000"),
 }
@@ -211,11 +219,11 @@ def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loade
             site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
     site.handle(Estimate(0, start), terms(site, private, run="run-0"))  # the same bits again cost nothing
     assert site.ledger.epsilon == pytest.approx(epsilon_of([2.0] * 3, 1e-5))
-    with pytest.raises(Refused, match=r"it answers only with privacy\.noise_multiplier, and the run has none"):
+    with pytest.raises(Refused, match=r"requires privacy\.noise_multiplier, and the run has none"):
         site.handle(Estimate(0, start), terms(site, run="open"))
 
 
-def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
+def test_in_secure_aggregation_only_the_noise_of_the_sites_that_must_remain_is_counted():
     config = changed(privacy={"noise_multiplier": 2.0, "secure_aggregation": True})
     message = Estimate(0, {}, tuple("abcde"))
     name, noise = release_of("run", message, config, "5e")
@@ -227,11 +235,11 @@ def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
 def test_a_full_house_takes_no_new_run(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, limits=Limits(disk=0.0))
     site.handle(Evaluate(0, None), terms(site))
-    with pytest.raises(Refused, match="there is no room for another run: this site's limit is 0 GB"):
+    with pytest.raises(Refused, match="no disk space for another run: this site's limit is 0 GB"):
         site.handle(Evaluate(0, None), terms(site, run="second"))
 
 
-def test_nothing_is_answered_before_somebody_agrees(site, start):
+def test_a_site_sends_nothing_before_approval(site, start):
     said, shown, notes = [None, False, True], [], []
 
     def message(run, words):
@@ -239,12 +247,12 @@ def test_nothing_is_answered_before_somebody_agrees(site, start):
         return said.pop(0)
 
     site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
-    for words in ("have not agreed to this run yet", "have declined this run", "have declined this run"):
+    for words in ("has not approved this run yet", "has declined this run", "has declined this run"):
         with pytest.raises(Refused, match=words):
             site.handle(Estimate(0, start), terms(site))
     assert not (site.home.folder / "runs").exists() and len(shown) == 2  # who said no is not asked again
-    file = site.home.folder / "asked/run.toml"
-    assert notes == [f"run run waits for your agreement: read {file}, then join with --accept {file}"]
+    file = site.home.folder / "pending/run.toml"
+    assert notes == [f"run run needs your approval: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
     site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
     for question in first_round(start):
@@ -257,30 +265,30 @@ def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_pa
     file.write_text(CONFIG.to_toml())
     site.agreement = FileAgreement(file)
     other = changed(train={"epochs": 2}, privacy={"noise_multiplier": 1.0})
-    with pytest.raises(Refused, match=r"has agreed to other settings: privacy\.noise_multiplier, train\.epochs$"):
+    with pytest.raises(Refused, match=r"has accepted other settings: privacy\.noise_multiplier, train\.epochs$"):
         site.handle(Estimate(0, start), terms(site, other))
     site.handle(Estimate(0, start), terms(site, changed(name="other-name")))
 
 
-def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
+def test_an_unknown_value_of_accept_is_refused(tmp_path):
     with pytest.raises(
-        ConfigError, match="--accept maybe: there is no such file; say ask, always, or name the settings"
+        ConfigError, match="--accept maybe: there is no such file; use ask, always, or a file of accepted settings"
     ):
-        agreement_of("maybe", tmp_path, lambda run, words: None, print)
+        choose_agreement("maybe", tmp_path, lambda run, words: None, print)
     (tmp_path / "wrong.toml").write_text("rounds = 'many'")
     with pytest.raises(ConfigError, match=r"wrong\.toml: rounds"):
-        agreement_of(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
+        choose_agreement(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
 
 
 def test_people_are_shown_what_leaves_in_this_run():
     shown = "\n".join(
-        run_in_words(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
+        describe_run(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
     )
-    assert "in secure aggregation of at least 4 sites, with noise of 1.5" in shown
+    assert "in secure aggregation over at least 4 sites, with noise of 1.5" in shown
     assert "privacy.noise_multiplier = 1.5" in shown
-    assert "image features by class" in "\n".join(run_in_words(RunConfig()))
+    assert "image features by class" in "\n".join(describe_run(RunConfig()))
     hostile = changed(model={"template": "a {}\n\x1b[2Jyes"})
-    assert "\x1b" not in "".join(run_in_words(hostile)) and "\n" not in "".join(run_in_words(hostile))
+    assert "\x1b" not in "".join(describe_run(hostile)) and "\n" not in "".join(describe_run(hostile))
 
 
 def test_class_feature_sums_are_opt_in(loaded, tmp_path, start):
@@ -311,9 +319,9 @@ def test_class_feature_sums_leave_only_under_secure_aggregation_of_enough_sites(
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"share": ("visuel",)}, "share: nothing is called 'visuel' .*; did you mean visual?"),
+        ({"share": ("visuel",)}, "share: 'visuel' is unknown .*; did you mean visual?"),
         ({"share": ("features",)}, "share: name at least one kind of prompts"),
-        ({"secure_aggregation": False, "min_sites": 3}, "min-sites: is about secure aggregation"),
+        ({"secure_aggregation": False, "min_sites": 3}, "min-sites: needs secure aggregation"),
     ],
 )
 def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
@@ -323,7 +331,7 @@ def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
 
 def test_secure_sums_can_be_refused(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, consent=Consent(secure_aggregation=False))
-    with pytest.raises(Refused, match="this site takes part in no secure aggregation, and the run has them"):
+    with pytest.raises(Refused, match="this site takes part in no secure aggregation, and the run has it"):
         site.handle(Estimate(0, start), terms(site, changed(privacy={"secure_aggregation": True})))
 
 
@@ -362,13 +370,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("message", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_question_that_no_server_of_this_run_asks_is_found(message, words):
+def test_a_request_of_no_honest_server_is_detected(message, words):
     found = validate_request(message, EXPECTED)
     assert found is not None
     assert re.search(words, found)
 
 
-def test_honest_questions_are_fine():
+def test_honest_requests_are_valid():
     for message in (
         Adapt(0, 0),
         Adapt(0, 1, (FEW,)),

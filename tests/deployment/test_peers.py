@@ -7,10 +7,10 @@ import pytest
 
 from fakes import NO_PRIORS, START, FakeLearner, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.certificates import site_key
 from fedcopl.deployment.site.peers import Identity, Peers, check_peers, vouched_by
 from fedcopl.deployment.site.pipeline import known_peers, refuse, vouched
 from fedcopl.deployment.site.site_state import SiteStep
+from fedcopl.deployment.site_keys import site_key
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import ConfigError
 from fedcopl.federation.client import Client
@@ -77,10 +77,10 @@ def test_a_hundred_invented_sites_are_not_a_sum(three):
     """A server that plays all other sites would learn one site's numbers. It has no known site's key."""
     client = site_of(three, "north")
     message, state = rosters(three, invented(three), client)
-    with pytest.raises(Refused, match=r"^site-0 is none of the sites whose keys this site was given$"):
+    with pytest.raises(Refused, match=r"^site-0 has no key in the folder of --peers$"):
         client.handle(message, state)
     unsigned, state = rosters(three, {"south": None, "west": None}, client)
-    with pytest.raises(Refused, match=r"^no site vouches for the keys of south$"):
+    with pytest.raises(Refused, match=r"^the keys of south have no valid signature$"):
         client.handle(unsigned, state)
 
 
@@ -89,7 +89,7 @@ def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
     message, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
     servers_own = public_keys(setup_keys(SESSION))
     swapped = ShareKeys(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
-    with pytest.raises(Refused, match=r"no site vouches for the keys of south"):
+    with pytest.raises(Refused, match=r"the keys of south have no valid signature"):
         client.handle(swapped, state)
     assert vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
     assert vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.who["south"].public
@@ -100,21 +100,21 @@ def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
 def test_one_site_is_not_two(three):
     client = site_of(three, "north")
     message, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
-    with pytest.raises(Refused, match=r"names one site twice"):
+    with pytest.raises(Refused, match=r"has one site twice"):
         client.handle(message, state)
     message, state = rosters(three, {"south": three.who["south"], "again": three.who["north"]}, client)
-    with pytest.raises(Refused, match=r"names one site twice"):
+    with pytest.raises(Refused, match=r"has one site twice"):
         client.handle(message, state)
 
 
-def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
+def test_without_peers_the_keys_of_the_first_aggregation_are_stored_and_shown(three):
     client = site_of(three, "north", given=False)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)
     assert set(client.handle(message, state)[0].sealed) == {"north", "south", "west"}
-    assert [note[:49] for note in three.notes] == [
-        "from now on in secure aggregation with south, key",
-        "from now on in secure aggregation with west, key ",
+    assert [note.rpartition(" ")[0] for note in three.notes] == [
+        "trusting south in secure aggregation from now on, key",
+        "trusting west in secure aggregation from now on, key",
     ]
     message, state = rosters(three, others, client)
     client.handle(message, state)
@@ -127,7 +127,7 @@ def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
     assert len(three.notes) == 3
 
 
-def test_who_wants_a_number_of_sites_counts_no_newcomers(three):
+def test_with_min_sites_no_site_is_added_later(three):
     client = site_of(three, "north", given=False, counts_sites=True)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)

@@ -8,7 +8,7 @@ from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.deployment.server.plan import PreparedServer
 from fedcopl.deployment.site import running_site
-from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of

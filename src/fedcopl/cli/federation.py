@@ -23,7 +23,7 @@ from .signals import stopping_on_sigterm
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates
-    from ..deployment.provisioning.package_file import PackageNotes
+    from ..deployment.provisioning.packages import PackageNotes
     from ..deployment.server.plan import PreparedServer, ServerPlan
     from ..deployment.server.server_process import ServerHome
 
@@ -165,13 +165,20 @@ def _certificates(
     host: str,
     package: "PackageNotes | None",
 ) -> "Certificates":
-    from ..deployment.certificates import folder_certificates, given_certificates, refuse_ended, server_certificates
+    from ..deployment.certificates import (
+        check_not_expired,
+        folder_certificates,
+        given_certificates,
+        server_certificates,
+    )
     from ..deployment.wire.addresses import own_address
 
     here = own_address(host)
     if package and not own:  # made by the study's authority, whose key is not on this machine
         made = folder_certificates(folder)
-        refuse_ended(made, "the operator renews it (fedcopl provision STUDY --renew server, or authority); start anew")
+        check_not_expired(
+            made, "the operator renews it (fedcopl provision STUDY --renew server, or authority); start anew"
+        )
         return made
     return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
@@ -221,11 +228,11 @@ def stop(
     patience: Annotated[float, typer.Option(help="Seconds to wait until it has stopped.")] = 60.0,
 ) -> None:
     """Ask a server or a site to stop. Finished rounds are kept: go on with --resume."""
-    from ..deployment.processes import ask_to_stop, process_of
+    from ..deployment.processes import process_of, request_stop
 
     if not process_of(folder).running:
         print(f"nothing is running in {folder}")
-    elif ask_to_stop(folder, patience):
+    elif request_stop(folder, patience):
         print("stopped")
     else:
         raise FederationError(f"{folder}: did not stop within {patience:.0f} s")

@@ -15,17 +15,17 @@ def is_federation_folder(where: Path) -> bool:
 
 def check_endings(folder: Path) -> Iterator[Finding]:
     """Report when keys and certificates expire, and what to do."""
-    from ..deployment.provisioning.endings import endings_of, this_day
+    from ..deployment.provisioning.expiry import expiries, today_utc
 
-    today = this_day()
+    today = today_utc()
     try:
-        endings = list(endings_of(folder))
+        endings = list(expiries(folder))
     except FedCoPLError as error:
         yield problem("keys and certificates", str(error), "fix or replace the file named above")
         return
     for ending in endings:
-        when = ending.in_words(today)
+        when = ending.text(today)
         if ending.days_left(today) < 0:
-            yield problem(ending.what, when, ending.do)
+            yield problem(ending.what, when, ending.renewal)
         else:
-            yield note(ending.what, when, ending.do) if ending.is_near(today) else ok(ending.what, when)
+            yield note(ending.what, when, ending.renewal) if ending.is_near(today) else ok(ending.what, when)

@@ -14,7 +14,7 @@ from ..clip.device import choose_arithmetic, threads_for
 from ..config import Model
 from ..data.cache import default_folder
 from ..data.parallel import free_memory, workers
-from ..deployment.wire.proxies import connect, proxy_to, without_login
+from ..deployment.wire.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError
 from .findings import Finding, note, ok, problem
 
@@ -122,7 +122,7 @@ def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
         return
     with connection:
         proxy = proxy_to(host)
-        yield ok("server", f"{address} answers" + (f", through the proxy {without_login(proxy)}" if proxy else ""))
+        yield ok("server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else ""))
         yield _handshake(connection, host, certificate)
 
 

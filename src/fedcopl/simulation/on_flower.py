@@ -23,7 +23,7 @@ from ..data.catalog import load_dataset
 from ..data.partitioning import client_names
 from ..deployment.server.grid_transport import GridTransport, Timeouts
 from ..deployment.server.site_registry import KnownSites
-from ..deployment.site.replies import make_client_app
+from ..deployment.site.pipeline import make_client_app
 from ..deployment.site.site_state import SiteState
 from ..deployment.wire.terms import Terms
 from ..errors import FedCoPLError, FederationError
@@ -83,8 +83,8 @@ class OverGrid(LocalTransport):
             simulated_state(folder, self._run, name).seed(state)
         names = {name: number for number, name in enumerate(self._clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
-        patience = Timeouts(LONG, len(names), poll=0.05)
-        self._sites = GridTransport(grid, terms, KnownSites(names), patience, self._watcher, over.is_set)
+        timeouts = Timeouts(LONG, len(names), poll=0.05)
+        self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, self._watcher, over.is_set)
 
     def _replies(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         self._sites.clients()  # all of them have to be there
