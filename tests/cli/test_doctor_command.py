@@ -221,6 +221,9 @@ def test_fix_renames_what_is_safe_to_rename(study):
     for folder in (a / "Tests", b / "tests", b / "test"):
         folder.mkdir()
     result = CliRunner().invoke(app, ["doctor", "--fix"])
-    assert result.stderr == "fixed: images/clients/site-a/Tests is now called test\n"
+    assert result.stderr.splitlines() == [
+        "fixed: images/clients/site-a/Tests is now called test",
+        "next: fedcopl run settings.toml method=priors",
+    ]
     assert sorted(path.name for path in a.iterdir()) == ["test", "train"]
     assert sorted(path.name for path in b.iterdir()) == ["test", "tests", "train"]  # there something is in the way

@@ -28,7 +28,7 @@ def typed(monkeypatch, capsys):
     [
         (["review", "--exprt"], "--exprt: there is no such option of fedcopl review; did you mean --export?"),
         (["review"], "RUN: is missing; see fedcopl review --help"),
-        (["predict", "x.png"], "--classifier: is missing; see fedcopl predict --help"),
+        (["predict", "x.png"], "--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE"),
         (["rn"], "rn: there is no such command; did you mean run?"),
         (["data", "chek"], "chek: there is no such command; did you mean check?"),
         (

@@ -1,6 +1,8 @@
 """What a person sees of a run that is over, and of a federation that goes on."""
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -33,6 +35,13 @@ def print_results(outcome: Outcome, folder: Path) -> None:
     for title, value in facts(outcome):
         console.print(f"{title:<22}{value}")
     console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
+
+
+def print_next(*commands: Sequence[object] | str) -> None:
+    """Name the commands that usually follow, on standard error: the results alone are on standard output."""
+    for number, command in enumerate(commands):
+        line = command if isinstance(command, str) else shlex.join(map(str, command))
+        print(f"{'      or' if number else 'next:'} {line}", file=sys.stderr)
 
 
 def print_expected(run: "ExpectedRun", *, as_json: bool) -> None:

@@ -31,7 +31,6 @@ def visit(
     yield from check_disk(Path.cwd())
     if where is not None and is_federation_folder(where):
         yield from check_endings(where)
-        where = None
     file = settings_file(where)
     if file is None:
         yield from check_device(RunConfig().model)
@@ -43,14 +42,17 @@ def visit(
 
 def mend(where: Path | None = None) -> Iterator[str]:
     """Do what is safe about the findings, and say what was done: folders whose names are slips are renamed."""
-    file = settings_file(where) if where is None or not is_federation_folder(where) else None
+    file = settings_file(where)
     if file is not None:
         yield from mend_folders(load(file).data)
 
 
 def settings_file(where: Path | None) -> Path | None:
-    """The file that is meant: the one named, that of a folder, or the one right here if there is one."""
-    if where is None:
+    """Return the settings that are meant: the file named, that of a folder, or settings.toml here if it exists.
+
+    The folder of a site or server has none.
+    """
+    if where is None or is_federation_folder(where):
         return Path(SETTINGS) if Path(SETTINGS).is_file() else None
     file = where / SETTINGS if where.is_dir() else where
     if not file.is_file():
