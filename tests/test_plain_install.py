@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tarfile
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,17 +15,19 @@ from tempfile import TemporaryDirectory
 import pytest
 from PIL import Image
 
-from release_check import ENVIRONMENT, QUICK, build_wheels, install
+from release_check import ENVIRONMENT, QUICK, build_sdist, build_wheels, install, look_inside
+from waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
-PATIENCE = 240  # seconds for a command on a busy machine; a command that hangs fails
 
 
 class PlainInstall:
     """The program `fedcopl` of a fresh environment, and a folder to work in."""
 
     def __init__(self, scratch: Path):
-        self.bin, self.folder = install(scratch / "venv", *build_wheels(scratch)), scratch / "work"
+        wheels = build_wheels(scratch)
+        self.scratch, self.wheel, self.folder = scratch, wheels[0], scratch / "work"
+        self.bin = install(scratch / "venv", *wheels)
         self.folder.mkdir()
         (self.folder / "photos").mkdir()
         for number in range(3):
@@ -85,6 +88,13 @@ def test_no_extra_is_installed(fedcopl):
     found, typer = printed.rsplit(maxsplit=1)
     assert found == "[]"
     assert tuple(map(int, typer.split(".")[:2])) >= (0, 29), "this is older than what users get"
+
+
+def test_the_files_of_a_release(fedcopl):
+    look_inside(fedcopl.wheel)
+    with tarfile.open(build_sdist(fedcopl.scratch)) as sdist:
+        inside = {name.split("/", 1)[-1] for name in sdist.getnames()}
+    assert {"pyproject.toml", "src/fedcopl/demo.toml", "experiments/pyproject.toml"} <= inside
 
 
 ALL_HELP = """
@@ -253,18 +263,19 @@ def test_a_table_of_the_paper_with_the_default_number_of_jobs(fedcopl):
     assert "written to results/smoke" in ended.stdout
 
 
-@pytest.mark.parametrize("seconds", [0.15, 0.3, 0.5, 0.8])
-@pytest.mark.parametrize("words", ["run", "doctor", "data check digits"])
+@pytest.mark.parametrize("seconds", [0, 0.4])
+@pytest.mark.parametrize("words", ["run", "doctor"])
 def test_ctrl_c_while_it_loads(fedcopl, words, seconds):
-    process = fedcopl.start(*words.split())
+    process = fedcopl.start(words)
+    wait_until_loaded(process, "pydantic_core")  # before, Python itself starts
     time.sleep(seconds)
     ended = interrupt(fedcopl, process)
-    assert ended.returncode in (130, 0) and ended.stderr.splitlines()[-1].startswith("fedcopl: stopped")
+    assert ended.returncode == 130 and ended.stderr.splitlines()[-1].startswith("fedcopl: stopped")
 
 
 def test_ctrl_c_in_a_run_which_goes_on(fedcopl):
-    process = fedcopl.start("run", "rounds=3", "train.epochs=1", "-o", "stopped")
-    assert any(line.startswith("round 1/3") for line in process.stderr)
+    process = fedcopl.start("run", "rounds=6", "train.epochs=1", "-o", "stopped")
+    assert any(line.startswith("round 1/6") for line in process.stderr)
     ended = interrupt(fedcopl, process)
     assert ended.returncode == 130
     assert ended.stderr == "fedcopl: stopped; go on with: fedcopl run --out stopped --resume\n"
@@ -274,11 +285,14 @@ def test_ctrl_c_in_a_run_which_goes_on(fedcopl):
 @pytest.mark.parametrize("command", ["predict photos -c {} --client client-0", "export {} --client client-0 -o late"])
 def test_ctrl_c_in_what_uses_a_run(fedcopl, run, command):
     process = fedcopl.start(*command.format(run).split())
-    time.sleep(1.5)
-    if process.poll() is None:
-        ended = interrupt(fedcopl, process)
-        assert ended.returncode in (0, 130)
-        assert ended.returncode == 0 or ended.stderr.splitlines()[-1].startswith("fedcopl: stopped")
+    wait_until_loaded(process, "libtorch")
+    ended = interrupt(fedcopl, process)
+    assert ended.returncode == 130 and ended.stderr.startswith("fedcopl: stopped")
+
+
+def wait_until_loaded(process, library):
+    maps = Path(f"/proc/{process.pid}/maps")
+    until(lambda: library in maps.read_text())
 
 
 def interrupt(fedcopl, process):

@@ -40,7 +40,7 @@ def build_wheels(scratch: Path) -> tuple[Path, Path]:
 
 
 def build_sdist(scratch: Path) -> Path:
-    """Build the sdist. Not from the root of the repository: its folder `build` hides the module `build`."""
+    """Build the sdist, away from the folder `build` of `make docs`, which is not the module `build`."""
     python = install(scratch / "builder", "build") / "python"
     run(python, "-m", "build", "--sdist", "--outdir", scratch / "dist", ROOT, cwd=scratch)
     [sdist] = (scratch / "dist").glob("fedcopl-*.tar.gz")
