@@ -1,5 +1,6 @@
 """What a run will take here, in time and memory: a few images through the model, then arithmetic."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,6 +48,13 @@ def check_cost(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Find
     """An estimate, to tell minutes from days."""
     rates, free = try_towers(clip), free_memory()
     run = expect(config, clip, dataset, rates)
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        yield note(
+            "load",
+            f"cost is measured on a busy machine: load {load:.1f} on {counted(cores, 'core')}",
+            "try again later",
+        )
     if free is not None and run.memory > free:
         yield note("cost", f"{run}; only {free / GIGABYTE:.1f} GB are free", "lower model.memory or train.batch")
     elif run.seconds > LONG:
