@@ -39,6 +39,7 @@ settings.load_profile("fedcopl")
 # What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests. What
 # mostly waits, for processes or a browser, stands between what computes: they run beside each other.
 LONGEST = (
+    "tests/test_plain_install.py",
     "tests/deployment/test_deployment.py",
     "tests/test_docs.py",
     "tests/deployment/test_flower_simulation.py",

@@ -216,11 +216,22 @@ def test_names_that_are_slips(study):
     )
 
 
+@pytest.mark.parametrize(("load", "notes"), [(0.1, 0), (99.0, 1)])
+def test_an_estimate_on_a_busy_machine_says_so(study, monkeypatch, load, notes):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+    found = about(doctor(), "load", "note")
+    assert len(found) == notes
+    assert all(one["detail"].startswith("cost is measured on a busy machine: load 99.0 on ") for one in found)
+
+
 def test_fix_renames_what_is_safe_to_rename(study):
     a, b = study / "images/clients/site-a", study / "images/clients/site-b"
     for folder in (a / "Tests", b / "tests", b / "test"):
         folder.mkdir()
     result = CliRunner().invoke(app, ["doctor", "--fix"])
-    assert result.stderr == "fixed: images/clients/site-a/Tests is now called test\n"
+    assert result.stderr.splitlines() == [
+        "fixed: images/clients/site-a/Tests is now called test",
+        "next: fedcopl run settings.toml method=priors",
+    ]
     assert sorted(path.name for path in a.iterdir()) == ["test", "train"]
     assert sorted(path.name for path in b.iterdir()) == ["test", "tests", "train"]  # there something is in the way

@@ -66,7 +66,7 @@ def test_every_byte_that_crossed_the_wire_is_in_the_record(played):
         lines = [line.message for line in read_audit(folder / name)]
         there = [(one.way, one.bytes, one.digest) for one in lines]
         assert there == [(way, len(content), sha256(content).hexdigest()) for way, content in crossed]
-        assert {one.kind for one in lines} >= {"setup_keys", "estimate", "train", "evaluate"}
+        assert {one.kind for one in lines} >= {"setupkeys", "estimate", "train", "evaluate"}
         assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
         # and the server's record has the same digests, from the other side
         other_way = {"in": "out", "out": "in"}
@@ -131,7 +131,7 @@ def test_the_command_shows_verifies_and_exports(played, tmp_path):
     exported = CliRunner().invoke(app, ["audit", str(site), "--export", str(tmp_path / "out.csv")])
     assert f"{count} messages written" in exported.output
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert len(rows) == count and rows[0]["kind"] == "setup_keys" and len(rows[0]["digest"]) == 64
+    assert len(rows) == count and rows[0]["kind"] == "setupkeys" and len(rows[0]["digest"]) == 64
     head = json.loads((site / AUDIT).read_text().splitlines()[-1])["chain"]
     assert rows[-1]["chain"] == head
     shutil.copytree(site, tmp_path / "copy")

@@ -19,7 +19,14 @@ from fedcopl.simulation.local_transport import LocalTransport
 from small_digits import small_digits
 
 CONFIG = RunConfig.from_mapping(
-    {"rounds": 2, "labels": {"refresh_every": 1}, "train": {"epochs": 1}, "model": {"threads": 1}}, "test"
+    {
+        "rounds": 2,
+        "labels": {"refresh_every": 1},
+        "train": {"epochs": 1},
+        "model": {"threads": 1},
+        "priors": {"prototypes": False},
+    },
+    "test",
 )
 RELABEL = {"true": lambda labels: labels, "wrong": lambda labels: (labels * 7 + 3) % 10, "none": lambda _: None}
 

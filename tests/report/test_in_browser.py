@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedcopl.data.records import printable
 from PIL import Image
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
+from fedcopl.data.dataset import printable
 from fedcopl.report.compared_runs import ComparedRun
 from fedcopl.report.comparison_page import write_comparison
 from fedcopl.report.gallery import ChosenImages, gallery

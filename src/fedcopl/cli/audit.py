@@ -11,7 +11,6 @@ from rich.table import Table
 
 from ..files import check_output_file, write_text
 from ..plurals import counted
-from .run import flower
 
 if TYPE_CHECKING:
     from ..deployment.audit_log import AuditLine
@@ -28,8 +27,8 @@ def audit(
     ] = None,
 ) -> None:
     """Verify and show the record of every message that came in or went out; an error if it was tampered with."""
-    with flower():
-        from ..deployment.audit_log import audit_csv, read_audit
+    from ..deployment.audit_log import audit_csv, read_audit
+
     if export is not None:
         check_output_file(export)
     lines = read_audit(_home(folder))

@@ -15,9 +15,10 @@ from ..progress import watch
 from ..published import load_written
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
+from .command import PluginFiles
 from .join_options import MetricsPort
 from .packages import server_package
-from .run import RUNS, Earlier, flower
+from .run import RUNS, Earlier
 from .show import print_outcome, print_status
 from .signals import stopping_on_sigterm
 
@@ -80,6 +81,7 @@ def server(
     ] = False,
     earlier: Earlier = None,
     metrics_port: MetricsPort = 0,
+    plugin: PluginFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Wait for the sites whose keys lie in FOLDER/sites, and train with them.
@@ -96,10 +98,10 @@ def server(
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     classes = _classes(classes or (folder / "classes.txt" if package else None), out)
     port = port or (package.port if package else DEFAULT_PORT)
-    with flower():
-        from ..deployment.server.grid_transport import Timeouts
-        from ..deployment.server.plan import PreparedServer, ServerPlan
-        from ..deployment.server.server_process import ServerHome
+    from ..deployment.server.grid_transport import Timeouts
+    from ..deployment.server.plan import PreparedServer, ServerPlan
+    from ..deployment.server.server_process import ServerHome
+
     plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
     prepared = PreparedServer.prepare(plan)
     made = _certificates(folder, address or [], certificates, host, package)
@@ -217,8 +219,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Tell who is connected and how far the run is; at a site, how far the site is."""
-    with flower():
-        from ..deployment.status import status_of
+    from ..deployment.status import status_of
+
     status = status_of(folder)
     print(json.dumps(asdict(status))) if as_json else print_status(status)
 

@@ -14,6 +14,7 @@ from ..plurals import counted
 from ..progress import watch_site
 from ..run.progress_reporter import ProgressReporter
 from .agree import ask_at_terminal
+from .command import PluginFiles
 from .join_options import (
     AcceptOption,
     CertificateOption,
@@ -35,7 +36,6 @@ from .join_options import (
     SharedNames,
 )
 from .packages import no_package_in, package_facts
-from .run import flower
 from .signals import stopping_on_sigterm
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def join(
     accept: AcceptOption = "ask",
     limit: LimitOption = None,
     metrics_port: MetricsPort = 0,
+    plugin: PluginFiles = None,
     check: CheckOption = False,
 ) -> None:
     """Take part in a federation with the images of this machine.
@@ -76,9 +77,9 @@ def join(
     if not server and not check:
         raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
     called, own = _site_name(name), _own_settings(given)
-    with flower():
-        from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
-        from ..deployment.site.running_site import SiteHome
+    from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
+    from ..deployment.site.running_site import SiteHome
+
     consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
     files, model, limits = own.get("data", {}), own.get("model", {}), Limits.from_pairs(limit or ())
     home = SiteHome(called, images, str(classes), folder, model, str(corrections or ""), consent, files, limits, peers)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, FedCoPLError, Interrupted, RunFolderError
+from ..errors import FedCoPLError, Interrupted, RunFolderError
 from ..files import check_output_file, no_folder
 from ..plurals import counted
+from .command import PluginFiles
 from .data import progress_bar
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ..review.images import StoredGallery
     from ..review.sample_survey import SampleOutcome, SampleSurvey
 
-
-WEB = "pip install 'fedcopl[web]'"
 
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
 Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
@@ -66,6 +65,7 @@ def review(
     manifest: ManifestFile = None,
     merge: MergedFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Also over a file that is there.")] = False,
+    plugin: PluginFiles = None,
 ) -> None:
     """Review the labels of one client's images on a local page; confirm or correct a few by keyboard.
 
@@ -77,7 +77,7 @@ def review(
 
     shows = export is None and manifest is None and merge is None and not score
     if shows:
-        _need_web("review")  # before the classifier is loaded
+        import_module("..local_page.serving", __package__)  # a missing extra is reported before the work
     for file in (export, manifest):
         if file is not None:
             check_output_file(file, overwrite=overwrite)
@@ -109,13 +109,6 @@ def _labelled(gallery: "StoredGallery", run: Path, labels: WhichLabels) -> "Stor
             why = f"; the finished classifier cannot be used: {error}"
     print(f"labels made {gallery.predictions.made}{why}", file=sys.stderr)
     return gallery
-
-
-def _need_web(command: str) -> None:
-    try:
-        import_module("..local_page.serving", __package__)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"fedcopl {command} needs {error.name}, which is not installed: {WEB}") from error
 
 
 def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
@@ -217,7 +210,6 @@ def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
     """
     if not run.is_dir():
         raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a run that has started")
-    _need_web("watch")
     from ..data.cache import default_folder
     from ..local_page.serving import lasting_token, serve
     from ..watch import LivePage

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -44,6 +45,13 @@ def print_results(outcome: Outcome, folder: Path) -> None:
     report = ("report", str(folder / "report.html"))
     for title, value in (*first, *facts(outcome), report, *([("next step", step)] if command else ())):
         console.print(f"{title:<22}{value}", soft_wrap=True)
+
+
+def print_next(*commands: Sequence[object] | str) -> None:
+    """Name the commands that usually follow, on standard error: the results alone are on standard output."""
+    for number, command in enumerate(commands):
+        line = command if isinstance(command, str) else shlex.join(map(str, command))
+        print(f"{'      or' if number else 'next:'} {line}", file=sys.stderr)
 
 
 def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:

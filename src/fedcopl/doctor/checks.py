@@ -30,8 +30,7 @@ def diagnose(
     yield from check_disk(Path.cwd())
     if where is not None and is_federation_folder(where):
         yield from check_endings(where)
-        where = None
-    file = _settings_file(where)
+    file = settings_file(where)
     if file is None:
         yield from check_device(RunConfig().model)
     else:
@@ -42,14 +41,17 @@ def diagnose(
 
 def fix(where: Path | None = None) -> Iterator[str]:
     """Apply safe fixes and yield what was done: folders with misspelt names are renamed."""
-    file = _settings_file(where) if where is None or not is_federation_folder(where) else None
+    file = settings_file(where)
     if file is not None:
         yield from fix_folders(load(file).data)
 
 
-def _settings_file(where: Path | None) -> Path | None:
-    """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists."""
-    if where is None:
+def settings_file(where: Path | None) -> Path | None:
+    """Return the settings file: the given one, that of the given folder, or ./settings.toml if it exists.
+
+    The folder of a site or server has none.
+    """
+    if where is None or is_federation_folder(where):
         return Path(SETTINGS) if Path(SETTINGS).is_file() else None
     file = where / SETTINGS if where.is_dir() else where
     if not file.is_file():

@@ -43,12 +43,14 @@ Then, in this folder:
 
 ```sh
 fedcopl doctor
-fedcopl run settings.toml --out runs/first
+fedcopl run settings.toml method=priors -o runs/priors    # no training: done in minutes
+fedcopl run settings.toml -o runs/first
+fedcopl review runs/first --client site-a                 # estimate accuracy from a few confirmed labels
 fedcopl export runs/first --client site-a -o classifier-a
+fedcopl predict FOLDER -c classifier-a -o answers.csv     # label new images
 ```
 
-`runs/first/report.html` shows the results. Label new images with
-`fedcopl predict --classifier classifier-a FOLDER -o answers.csv`.
+`runs/first/report.html` shows the results.
 """
 PUT_HERE = "Images of {site} go into this folder. This file may stay.\n"
 

@@ -1,5 +1,6 @@
 """Labelling images of any number into a file or onto standard output."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ class Tally:
     images: int = 0
     abstained: int = 0
     broken: int = 0
+    unsure: int = 0  # no class is as probable as all others together
+    labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0  # rows that were there already
     passed_over: int = 0  # files in folders that are no images
     first_passed_over: Skipped | None = None
@@ -31,6 +34,8 @@ class Tally:
         self.images += len(answers)
         self.abstained += sum(answer.abstains is True for answer in answers)
         self.broken += sum(answer.problem is not None for answer in answers)
+        self.unsure += sum(answer.probability is not None and answer.probability < 0.5 for answer in answers)
+        self.labels.update(answer.label for answer in answers if answer.label is not None)
         self.count_skipped()
 
     def count_skipped(self) -> None:

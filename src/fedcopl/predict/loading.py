@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
-from ..data.dataset import TEMPLATE, Dataset
+from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
 from ..errors import ConfigError, ModelError
 from ..federation.state_arrays import below
 from ..files import no_folder
@@ -64,6 +64,16 @@ def load(
     if not folder.is_dir():
         raise ModelError(f"{folder}: {no_folder(folder)}")
     raise ModelError(f"{folder}: holds neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
+
+
+def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
+    """Return plain CLIP as a classifier of the classes that a file names, one a line; it needs no run."""
+    classes = clean_all(read_classes(classes_file), classes_file)
+    template = TEMPLATE + read_other_names(classes_file)
+    config = RunConfig(method="zeroshot")
+    built = _build(config, classes, template, backbone, device, "fp32")
+    clip = TrainedOn(_public_name(str(backbone)), fingerprint(built.clip))
+    return Classifier(Predictor(built.model, built.start), Recipe(classes, template, config, clip))
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
