@@ -11,7 +11,7 @@ NO_BROWSER := $(if $(shell command -v chromium),,and not browser)
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=1
 
-.PHONY: demo demo-photos test test-fast test-real test-gpu mutants bench bench-quick docs release-check check clean say-browser
+.PHONY: demo demo-photos test test-install test-fast test-real test-gpu mutants bench bench-quick docs release-check check clean say-browser
 
 $(VENV)/.installed: pyproject.toml experiments/pyproject.toml
 	rm -rf $(VENV)
@@ -36,6 +36,10 @@ demo-photos: $(VENV)/.installed
 test: WORKERS = $(shell $(PYTHON) -c 'import os; print(os.cpu_count() + 1)')
 test: $(VENV)/.for-developers say-browser
 	$(PYTEST) -m 'not real and not gpu $(NO_BROWSER)'
+
+# What users install: wheels in a fresh environment, without extras, with the newest dependencies. Part of `test`.
+test-install: $(VENV)/.for-developers
+	$(BIN)/python -m pytest tests/test_plain_install.py
 
 # Neither whole runs, nor full-size models, nor pages in a browser.
 test-fast: WORKERS = auto

@@ -39,6 +39,7 @@ settings.load_profile("fedcopl")
 # What takes longest comes first, so that no core stands idle at the end; xdist would go by the number of tests. What
 # mostly waits, for processes or a browser, stands between what computes: they run beside each other.
 LONGEST = (
+    "tests/test_plain_install.py",
     "tests/deployment/test_deployment.py",
     "tests/test_docs.py",
     "tests/deployment/test_flower_simulation.py",
@@ -55,7 +56,7 @@ LONGEST = (
     "tests/report/test_in_browser.py",
     "tests/clip/test_clip.py",
     "tests/simulation/test_simulation.py",
-    "tests/watch/test_watch_browser.py",
+    "tests/test_watch_browser.py",
     "tests/simulation/test_methods.py",
     "tests/methods/test_learner.py",
     "tests/cli/test_run_command.py",
@@ -64,7 +65,6 @@ LONGEST = (
     "tests/methods/test_all_methods.py",
     "experiments/tests/test_experiment_trackers.py",
     "tests/test_examples.py",
-    "tests/run/test_cost_model.py",
     "experiments/tests/test_grid.py",
     "tests/api/test_federation.py",
     "tests/classifier/test_classifier.py",

@@ -14,9 +14,8 @@ from transformers import CLIPConfig, CLIPModel
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil as CLIPImageProcessor
 
 from fedcopl.clip.device import Arithmetic
-from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import Clip, load_clip
-from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
 from fedcopl.data.parallel import in_order
 from fedcopl.methods import choose_method

@@ -14,7 +14,8 @@ import numpy as np
 from PIL import Image
 
 from fedcopl.config import RunConfig, override
-from fedcopl.deployment.certificates import server_certificates, site_key
+from fedcopl.deployment.certificates import server_certificates
+from fedcopl.deployment.site_keys import site_key
 from fedcopl.run.record import Outcome
 from fedcopl.run.record_reader import read_outcome
 from fedcopl.simulation.simulate import simulate

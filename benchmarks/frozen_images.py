@@ -9,9 +9,8 @@ import torch
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.clip.device import Arithmetic
-from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
 from fedcopl.methods import choose_method
 from fedcopl.methods.learner import ClipLearner

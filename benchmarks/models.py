@@ -9,12 +9,17 @@ from fedcopl.clip.vision_tower import VisionTower
 START, END = 49406, 49407
 
 
-def vit_b32() -> tuple[VisionTower, CausalText]:
-    """ViT-B/32 with CLIP's text tower, frozen."""
+def towers() -> tuple[VisionTower, CausalText]:
+    """The towers of ViT-B/32, with weights that nobody has set."""
     vision = VisionTower(
         TowerShape(768, 12, 12, 3072), patch=32, image=224, output=512, patch_bias=False, norm_first=True
     )
-    text = CausalText(TowerShape(512, 12, 8, 2048), vocabulary=49408, positions=77, output=512)
+    return vision, CausalText(TowerShape(512, 12, 8, 2048), vocabulary=49408, positions=77, output=512)
+
+
+def vit_b32() -> tuple[VisionTower, CausalText]:
+    """ViT-B/32 with CLIP's text tower, random weights, frozen."""
+    vision, text = towers()
     generator = torch.Generator().manual_seed(0)
     for tower in (vision, text):
         for parameter in tower.parameters():

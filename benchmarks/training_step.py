@@ -3,13 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedcopl.clip.text_towers import split_sentences
-from fedcopl.clip.tower_work import image_work, prompt_work, text_work
-from fedcopl.clip.weightless import weightless_clip
-
+from .counted_work import step_flop
 from .measure import Line, Turns, by_turns, share_of_peak
-from .models import class_rows
-from .step_worker import CONTEXT, VECTORS, WAYS, StepWorker
+from .step_worker import WAYS, StepWorker
 
 BATCH = 64
 REACH = {47: 2.2, 100: 4.0, 200: 5.5}
@@ -49,7 +45,7 @@ def measured_step(
     key = f"{classes}-batch-{batch}"
     yield Line(f"step-{key}", f"training step, {shape}", "plain", against.ratio, reach, detail=against.in_seconds)
     work, peaks = (
-        step_flops(classes, batch),
+        step_flop(classes, batch)[0],
         by_turns(lambda: fast.request("step"), lambda: fast.request("peak"), turns),
     )
     share = peaks.why_not or share_of_peak([work / took for took, _ in peaks.pairs], [peak for _, peak in peaks.pairs])
@@ -63,11 +59,3 @@ def roofline(work: float, peaks: Turns, against: Turns) -> str:
     best = max((peak for _, peak in peaks.pairs), default=float("nan"))
     reached = f"{work / took / 1e9:.0f} of {best / 1e9:.0f} GFLOP/s"
     return f"{reached}; with all of them it would be {plain * best / work:.2f}x of plain"
-
-
-def step_flops(classes: int, batch: int) -> float:
-    """FLOP that the fast path really does, both ways: by the model of cost, which is held to torch's counter."""
-    clip = weightless_clip("ViT-B/32")
-    levels, words = clip.vision.usual_prompt_levels, split_sentences(class_rows(classes)).rest.shape[1]
-    images = image_work(clip, VECTORS, levels) * batch + prompt_work(clip, VECTORS, levels)
-    return (images + text_work(clip, classes, words, CONTEXT)).both_ways

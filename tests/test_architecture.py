@@ -89,9 +89,9 @@ def test_every_package_is_named_in_the_page():
 
 
 # Size budget: raising a number is a decision that the commit message explains; lower it whenever the code shrinks.
-MAX_LINES = 35_045
-MAX_FILES = 283
-MAX_PUBLIC_NAMES = 2_130
+MAX_LINES = 33_773
+MAX_FILES = 250
+MAX_PUBLIC_NAMES = 2_030
 MAX_LABEL_DEPTH = 13  # frames of this package from `simulate` to the selection of an image's pseudo label
 MAX_STEP_DEPTH = 17  # and to a step of SGD
 

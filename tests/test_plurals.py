@@ -11,7 +11,7 @@ FILES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "experiments/src").rglob("*.py"
 THINGS = "images|clients|sites|rounds|epochs|workers|runs|answers|refreshes|files|messages|problems|notes|days|seconds"
 NUMBER_OF = re.compile(rf" ((training|test|labelled|usable|new|other) )*({THINGS})\b")
 NOT_A_NUMBER = {  # what stands before a verb, and a text whose bits count
-    ("proxies.py", "without_login(proxy)"),
+    ("proxies.py", "strip_credentials(proxy)"),
     ("machine.py", "address"),
     ("records.py", "nameless.split"),
     ("terms.py", "len(names)"),

@@ -39,7 +39,7 @@ def test_without_training_there_are_no_rounds_to_speak_of():
     watcher = LineReporter(Console(file=stream, width=200), 1)
     watcher.started(RunConfig(rounds=1, method="zeroshot"), 3, 0)
     watcher.round_done(RoundRecord(round=0, macro=0.5))
-    assert stream.getvalue().splitlines() == ["3 clients, no training", "answered, accuracy 50.0 %"]
+    assert stream.getvalue().splitlines() == ["3 clients, no training", "predicted, accuracy 50.0 %"]
 
 
 def test_a_site_has_its_terminal_back_once_its_images_are_prepared(monkeypatch):

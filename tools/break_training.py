@@ -174,10 +174,14 @@ def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
         macro(test_set.score(prompts) for test_set in test_sets) for prompts in (None, simulation.audit.start)
     )
     end = macro(reports[-1].scores.values())
-    undone = int(sum(report.checks.training_harmed for report in reports))
-    gave_up = sum(state.guard.gave_up for state in federation.states.values())
+    undone = int(sum(report.checks.trainings_rolled_back for report in reports))
+    was_reset = sum(state.holdout.was_reset for state in federation.states.values())
     cells = [dataset.name, attempt.name, *(f"{value:.1f}" for value in (zero, first, end)), f"{end - zero:+.1f}"]
-    cells += [f"{undone} of {5 * len(reports)}", sum(report.average_undone for report in reports), f"{gave_up} of 5"]
+    cells += [
+        f"{undone} of {5 * len(reports)}",
+        sum(report.server_rolled_back for report in reports),
+        f"{was_reset} of 5",
+    ]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

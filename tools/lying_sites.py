@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import math
 import statistics
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,11 +16,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedcopl.algorithm import FloatArray
 from fedcopl.algorithm.metrics import Score
 from fedcopl.config import RunConfig, override
-from fedcopl.federation.server import run
+from fedcopl.federation import server
 from fedcopl.files import write_text
 from fedcopl.messages import Adapt, Adapted, Estimated, Reply, Request, Selected, Shared, Train, Trained
+from fedcopl.priors.estimation import Estimation, Settings
 from fedcopl.rng import stream
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import Simulation, assemble
@@ -28,7 +31,7 @@ from fedcopl.simulation.local_transport import LocalTransport
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "robust.md"
 BEGIN, END = "<!-- made by tools/lying_sites.py -->\n", "<!-- end -->\n"
 SHORT = ("clients=10", "rounds=2", "epochs=2", "evaluation.every=2", "evaluation.everywhere=false")
-NOTHING_ELSE = ("balance=false", "site=false", "prototypes=false", "holdout=0")
+NOTHING_ELSE = ("logit_bias=false", "label_shift=false", "prototypes=false", "holdout=0")
 RULES = {
     "mean, not bounded": ("bounded=false",),
     "mean, bounded": (),
@@ -41,7 +44,7 @@ Lie = Callable[[Request, Reply], Reply]
 
 
 def moved(request: Request, reply: Reply, move: Callable[[Shared, Shared], Shared]) -> Reply:
-    """Another update in the place of its own, and a guard that finds nothing wrong."""
+    """Replace the update, and leave out the hold-out check."""
     if not isinstance(request, Train) or not isinstance(reply, Trained):
         return reply
     return replace(reply, shared=move(request.shared, reply.shared), examples=max(reply.examples, 1), checks=())
@@ -78,17 +81,33 @@ def as_of_many(request: Request, reply: Reply) -> Reply:
 
 
 def of_other_classes(request: Request, reply: Reply) -> Reply:
-    """Tells the sums of each class as those of the next: sums that its images could have."""
+    """Send the sums of each class as those of the next: sums that images could have."""
+    return _changed_parts(request, reply, {"predicted": 1, "class_sums": 1, "view_sums": 2}, np.roll)
+
+
+def of_one_class(request: Request, reply: Reply) -> Reply:
+    """Assign all images to the first class, whatever the logit bias is."""
+
+    def first(part: FloatArray, _: int, axis: int) -> FloatArray:
+        moved = np.zeros_like(part)
+        moved[:, 0] = part.sum(axis=axis)
+        return moved
+
+    return _changed_parts(request, reply, {"predicted": 1}, first)
+
+
+def _changed_parts(
+    request: Request, reply: Reply, axes: Mapping[str, int], change: Callable[[FloatArray, int, int], FloatArray]
+) -> Reply:
     if not isinstance(request, Adapt) or not isinstance(reply, Adapted) or reply.sums is None:
         return reply
-    classes = len(request.readings[0]["mix"]) if request.readings else 0
-    match request.wanted:
-        case "predicted":
-            return Adapted(np.roll(reply.sums.reshape(-1, classes), 1, axis=1).ravel())
-        case "classes":
-            held, total = reply.sums[:classes], reply.sums[classes:].reshape(classes, -1)
-            return Adapted(np.concatenate([np.roll(held, 1), np.roll(total, 1, axis=0).ravel()]))
-    return reply
+    settings, parts, start = LyingSites.estimation.settings, [], 0
+    for statistic in LyingSites.estimation.steps[request.step]:
+        shape = statistic.shape(settings.classes, settings.width)
+        part = reply.sums[start : start + math.prod(shape)].reshape(shape)
+        start += part.size
+        parts.append(change(part, 1, axes[statistic.kind]).ravel() if statistic.kind in axes else part.ravel())
+    return Adapted(np.concatenate(parts))
 
 
 UPDATES: Mapping[str, Lie] = {
@@ -97,7 +116,7 @@ UPDATES: Mapping[str, Lie] = {
     "update × −1": by_factor(-1),
     "1000 × images, update × −1": as_of_many,
 }
-LIES = UPDATES | {"sums of the next class": of_other_classes}
+LIES = UPDATES | {"sums of the next class": of_other_classes, "all in one class": of_one_class}
 
 
 @dataclass(frozen=True)
@@ -116,33 +135,45 @@ class Study:
 
 
 STUDIES = {
-    "updates": Study("no priors, no guards", NOTHING_ELSE, tuple(RULES), tuple(UPDATES), (1, 2)),
+    "updates": Study("no priors, no hold-out checks", NOTHING_ELSE, tuple(RULES), tuple(UPDATES), (1, 2)),
     "default": Study(
-        "priors and guards on, as by default",
+        "priors and hold-out checks on, as by default",
         (),
         ("mean, not bounded", "mean, bounded"),
-        ("update × 100", "1000 × images, update × −1", "sums of the next class"),
+        ("update × 100", "1000 × images, update × −1", "sums of the next class", "all in one class"),
         (2,),
     ),
 }
 
 
 class LyingSites(LocalTransport):
-    """The first of LIARS tell lies, the others what they are asked."""
+    """The first of LIARS send changed replies, and keep them as their own; the others are honest."""
 
+    estimation: Estimation  # that the server runs; the changes depend on its steps
     lie: Lie
     liars: tuple[str, ...] = ()
 
     def request(self, questions: Mapping[str, Request]) -> dict[str, Reply]:
         replies = super().request(questions)
-        return replies | {name: self.lie(questions[name], replies[name]) for name in self.liars if name in replies}
+        for name in (name for name in self.liars if name in replies):
+            reply = replies[name] = self.lie(questions[name], replies[name])
+            if isinstance(reply, Adapted) and reply.sums is not None:
+                state = self.states[name]
+                self.states[name] = replace(state, prior=replace(state.prior, sent=reply.sums))
+        return replies
+
+
+def _watched(settings: Settings) -> Estimation:
+    LyingSites.estimation = Estimation(settings)
+    return LyingSites.estimation
 
 
 def measured(simulation: Simulation, config: RunConfig, lie: Lie, liars: tuple[str, ...]) -> dict[str, Score]:
     """What every site gets right after the last round."""
     sites, scores = LyingSites(simulation.clients), {}
     sites.lie, sites.liars = lie, liars
-    run(config, sites, simulation.server, lambda _, report: scores.update(report.scores))
+    server.Estimation = _watched  # type: ignore[misc, assignment]
+    server.run(config, sites, simulation.server, lambda _, report: scores.update(report.scores))
     return scores
 
 

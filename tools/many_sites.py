@@ -60,7 +60,7 @@ class MadeUp:
     """A site that answers at once, whatever it is asked; in all else `fedcopl join`."""
 
     def __init__(self, name: str, folder: Path):
-        from fedcopl.deployment.site.limits import Limits
+        from fedcopl.deployment.site.policies import Limits
 
         self.name, self.folder_name = name, name
         self.home = SimpleNamespace(folder=folder, limits=Limits())
@@ -82,18 +82,17 @@ class MadeUp:
 
 def serve_made_up(name: str, root: Path, address: str) -> None:
     """Until killed: the loop of `fedcopl join` around made-up answers."""
-    from fedcopl.deployment.certificates import private_key
     from fedcopl.deployment.flower_internals.site_connection import site_connection
-    from fedcopl.deployment.site.server_probe import ServerAddress
-    from fedcopl.deployment.site.site_process import SiteNews, _answer_questions
+    from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter, _handle_requests
+    from fedcopl.deployment.site_keys import private_key
     from fedcopl.run.progress_reporter import SilentReporter
 
     ca, site = root / "federation/ca.pem", MadeUp(name, root / name)
-    news = SiteNews(SilentReporter(), ServerAddress(address, ca))
+    news = SiteReporter(SilentReporter(), ServerAddress(address, ca))
     while True:
         try:
             with site_connection(address, ca, private_key(root / name / "site.key")) as connection:
-                _answer_questions(site, connection, news)
+                _handle_requests(site, connection, news)
         except Exception:
             time.sleep(1.0)
 
@@ -101,8 +100,7 @@ def serve_made_up(name: str, root: Path, address: str) -> None:
 def serve_real(name: str, root: Path, address: str) -> None:
     """`fedcopl join`, with a few digits of its own."""
     from fedcopl.deployment.site.running_site import RunningSite, SiteHome
-    from fedcopl.deployment.site.server_probe import ServerAddress
-    from fedcopl.deployment.site.site_process import run_site
+    from fedcopl.deployment.site.site_process import ServerAddress, run_site
     from fedcopl.run.progress_reporter import SilentReporter
 
     os.environ["FEDCOPL_CACHE"] = str(root / "cache" / name)
@@ -135,7 +133,8 @@ def federation(count: int, real: bool, wait_for: int, priors: bool) -> Iterator[
 
 def prepare(root: Path, names: Sequence[str], real: bool) -> str:
     from fedcopl.data.catalog import load_digits
-    from fedcopl.deployment.certificates import server_certificates, site_key
+    from fedcopl.deployment.certificates import server_certificates
+    from fedcopl.deployment.site_keys import site_key
 
     digits = load_digits()
     (root / "classes.txt").write_text("\n".join(digits.classes) + "\n")

@@ -2,9 +2,8 @@
 
 .venv/bin/python tools/measure_models.py [NAME ...]
 
-A checkpoint is made by `transformers` in the publisher's layout, so that this also proves that the loader takes it.
-Each model has a process of its own, without `transformers`: one core, fp32. Time is the processor's, not the clock's:
-others may use the machine.
+Checkpoints are written by `transformers` in the publisher's layout, which also tests the loader. Each model runs in its
+own process, on one core in fp32. Times are CPU times, because the machine may be busy.
 """
 
 import json
@@ -21,11 +20,11 @@ import torch
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.known_models import BY_NAME, KNOWN_MODELS, MEASURED, KnownModel
 
-PIXELS = 8 * 224 * 224  # looked at in all: fewer images where they are larger
+PIXELS = 8 * 224 * 224  # in total: fewer images where they are larger
 
 
 def measure(path: Path) -> dict[str, float]:
-    """In a process that has loaded nothing else."""
+    """Measure a model; runs in a process of its own."""
     torch.set_num_threads(1)
     clip = load_clip(path)
     count = max(PIXELS // clip.image_size**2, 1)

@@ -1,8 +1,8 @@
-"""Pictures of the local pages for the documents, by a headless Chromium: docs/images/review.png and watch.png.
+"""Pictures of the pages for the documents, by a headless Chromium: docs/images/review.png and report.png.
 
     .venv/bin/python tools/page_pictures.py RUN CLIENT
 
-RUN is the folder of a finished run; a copy of it is looked at, so that nothing is answered in it. The first images of
+RUN is the folder of a finished run; a copy of it is reviewed, so that nothing is written into it. The first images of
 the random sample are confirmed by keyboard, as an expert would.
 """
 
@@ -49,10 +49,8 @@ def main(run: Path, client: str) -> None:
             confirm(page, CONFIRMED)
             page.wait_for_load_state("networkidle")
             page.screenshot(path=IMAGES / "review.png")
-        with served("watch", str(copy)) as address:
-            page.goto(address)
-            page.wait_for_selector("svg.chart")
-            page.screenshot(path=IMAGES / "watch.png")
+        page.goto((run / "report.html").resolve().as_uri())
+        page.screenshot(path=IMAGES / "report.png")
         chromium.close()
 
 

@@ -184,7 +184,7 @@ def summary(row: Row, seed: int, outcome: Outcome) -> Finished:
         drift=[
             {name: asdict(drift) for name, drift in record.drift.items()} for record in outcome.rounds if record.drift
         ],
-        undone=int(sum(guard.training_rolled_back for guard in guards)),
+        undone=int(sum(guard.trainings_rolled_back for guard in guards)),
         doubtful=int(sum(guard.low_confidence for guard in guards)),
         seconds=outcome.seconds,
     )

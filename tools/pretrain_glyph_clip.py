@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedcopl.clip.blocks import TowerShape
-from fedcopl.clip.formats.layouts import to_hugging_face
 from fedcopl.clip.text_towers import CausalText, split_sentences
 from fedcopl.clip.vision_tower import VisionTower
 from glyph_tokenizer import END, START, build_tokenizer
+from hugging_face_export import to_hugging_face
 
 FOLDER = Path(__file__).parents[1] / "src/fedcopl/clip/glyph_clip"
 FONTS = (

@@ -2,12 +2,15 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
 from fedcopl.clip.known_models import KnownModel
+from published_configs import CONFIGS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from clip.tiny_clip import in_openai_layout
@@ -17,23 +20,24 @@ from clip.tiny_siglip import word_pieces
 
 def checkpoint(model: KnownModel, folder: Path) -> Path:
     """Random weights in the publisher's layout."""
+    config = CONFIGS[model.name]
     if model.layout == "hugging face":
-        kind = model.config["model_type"]
-        made = CLIPModel(CLIPConfig(**model.config)) if kind == "clip" else SiglipModel(SiglipConfig(**model.config))
+        kind = config["model_type"]
+        made = CLIPModel(CLIPConfig(**config)) if kind == "clip" else SiglipModel(SiglipConfig(**config))
         made.save_pretrained(folder)
         if kind == "siglip":
             word_pieces().save(str(folder / "tokenizer.json"))
         return folder
-    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": model.config}))
-    weights = true_biomed() if "hf_model_name" in model.config["text_cfg"] else in_openai_layout(plain(model))
+    (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": config}))
+    weights = true_biomed() if "hf_model_name" in config["text_cfg"] else in_openai_layout(plain(config))
     save_file(weights, folder / "open_clip_model.safetensors")
     bert_words().save_pretrained(folder)
     return folder if model.layout == "open_clip" else folder / "open_clip_model.safetensors"
 
 
-def plain(model: KnownModel) -> CLIPModel:
+def plain(config: Mapping[str, Any]) -> CLIPModel:
     """An open_clip config of a plain CLIP in `transformers`' words."""
-    vision, text = model.config["vision_cfg"], model.config["text_cfg"]
+    vision, text = config["vision_cfg"], config["text_cfg"]
     towers = {
         name: {
             "hidden_size": tower["width"],
@@ -44,4 +48,4 @@ def plain(model: KnownModel) -> CLIPModel:
         for name, tower in (("vision_config", vision), ("text_config", text))
     }
     towers["vision_config"] |= {"image_size": vision["image_size"], "patch_size": vision["patch_size"]}
-    return CLIPModel(CLIPConfig(**towers, projection_dim=model.config["embed_dim"]))
+    return CLIPModel(CLIPConfig(**towers, projection_dim=config["embed_dim"]))

@@ -1,8 +1,11 @@
 """Build the wheel and the sdist, install each into a fresh environment, and use it as a newcomer would.
 
 .venv/bin/python tools/release_check.py        # `make release-check`; needs a package index, takes minutes
+
+`tests/test_plain_install.py` tries more of the wheel with the same environment.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,23 +16,39 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 NEEDED = ("fedcopl/demo.toml", "fedcopl/clip/glyph_clip/model.safetensors", "fedcopl/py.typed")
 QUICK = ("rounds=1", "train.epochs=1", "model.threads=1")
+# What a user's shell does not have: sources on the path of Python, and settings of this program.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "FEDCOPL"))}
 
 
 def main() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    with tempfile.TemporaryDirectory() as scratch:
-        built = Path(scratch) / "dist"
-        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built, ROOT)
-        run(sys.executable, "-m", "build", "--sdist", "--outdir", built, ROOT)
-        [wheel], [sdist] = built.glob(f"fedcopl-{version}-*.whl"), built.glob(f"fedcopl-{version}.tar.gz")
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        wheel, _ = build_wheels(scratch)
         look_inside(wheel)
-        for made in (wheel, sdist):
-            use(made, Path(scratch) / made.suffix.lstrip("."), version)
+        for made in (wheel, build_sdist(scratch)):
+            use(made, scratch / made.suffix.lstrip("."), version)
     print(f"fedcopl {version}: wheel and sdist install and run")
 
 
+def build_wheels(scratch: Path) -> tuple[Path, Path]:
+    """Build the wheels of fedcopl and of fedcopl-experiments."""
+    dist = scratch / "dist"
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist, ROOT, ROOT / "experiments")
+    [package], [experiments] = dist.glob("fedcopl-*.whl"), dist.glob("fedcopl_experiments-*.whl")
+    return package, experiments
+
+
+def build_sdist(scratch: Path) -> Path:
+    """Build the sdist, away from the folder `build` of `make docs`, which is not the module `build`."""
+    python = install(scratch / "builder", "build") / "python"
+    run(python, "-m", "build", "--sdist", "--outdir", scratch / "dist", ROOT, cwd=scratch)
+    [sdist] = (scratch / "dist").glob("fedcopl-*.tar.gz")
+    return sdist
+
+
 def look_inside(wheel: Path) -> None:
-    """What the demo needs is in it, and nothing of tests or tools."""
+    """Refuse a wheel that lacks what the demo needs, or that holds tests or tools."""
     names = zipfile.ZipFile(wheel).namelist()
     missing = [name for name in NEEDED if name not in names]
     strange = [name for name in names if name.split("/")[0] not in ("fedcopl",) and ".dist-info" not in name]
@@ -37,21 +56,28 @@ def look_inside(wheel: Path) -> None:
         raise SystemExit(f"{wheel.name}: lacks {missing}, should not hold {strange}")
 
 
-def use(made: Path, home: Path, version: str) -> None:
-    """In an environment of its own, away from the sources."""
-    print(f"installing {made.name}", flush=True)
+def install(home: Path, *packages: str | Path) -> Path:
+    """Install packages into a new environment with the newest dependencies that they allow; return its `bin`."""
     run(sys.executable, "-m", "venv", home)
-    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", made)
-    fedcopl = home / "bin" / "fedcopl"
-    said = subprocess.run([fedcopl, "--version"], check=True, capture_output=True, text=True, cwd=home).stdout.split()
-    if said != ["fedcopl", version]:
-        raise SystemExit(f"{made.name}: says that it is {' '.join(said)}")
+    run(home / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages)
+    return home / "bin"
+
+
+def use(made: Path, home: Path, version: str) -> None:
+    """Install a wheel or sdist into its own environment, away from the sources, and run the demo."""
+    print(f"installing {made.name}", flush=True)
+    fedcopl = install(home, made) / "fedcopl"
+    printed = subprocess.run(
+        [fedcopl, "--version"], check=True, capture_output=True, text=True, cwd=home, env=ENVIRONMENT
+    ).stdout
+    if printed.split() != ["fedcopl", version]:
+        raise SystemExit(f"{made.name}: its version is {printed.strip()}")
     run(fedcopl, "run", *QUICK, "--out", home / "run", cwd=home)
     run(fedcopl, "run", "method=priors", "--out", home / "priors", cwd=home)
 
 
 def run(*command: object, cwd: Path = ROOT) -> None:
-    subprocess.run([str(part) for part in command], check=True, cwd=cwd)
+    subprocess.run([str(part) for part in command], check=True, cwd=cwd, env=ENVIRONMENT)
 
 
 if __name__ == "__main__":

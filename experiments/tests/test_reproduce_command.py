@@ -82,8 +82,8 @@ def test_a_dry_run_lists_runs_cost_and_what_is_missing(typed, tmp_path):
     assert code == 0
     assert "fedcopl-copl-dtd-no-entropy-filter, dirichlet 0.1, ViT-B/32" in out
     assert "0 of 3" in out
-    assert "15 runs, 0 done, 15 to play: about" in out
-    assert "0 of the times are by stored runs of like settings, 15 a rough guess" in out
+    assert "15 runs, 0 done, 15 to play\n" in out
+    assert "times: 0 by stored runs, 0 measured here, 15 unknown" in out
     assert "missing: data: data/dtd: there is no such folder" in out
     assert list(tmp_path.iterdir()) == []
 

@@ -161,6 +161,8 @@ class TrainSettings(Section):
     """the gradient, in the units of `step`, is made no longer than this; 0: left as it is, as published"""
     holdout: float = Field(0.2, ge=0, lt=1)
     """share of a site's images it never trains on, to notice and undo what harms; 0: no guard, as published"""
+    patience: int = Field(2, ge=0)
+    """with priors: stop training after N rounds in a row without gain on the held-out images; 0: never, as published"""
     schedule: Literal["refresh", "run"] = "refresh"
     """the cosine restarts at each refresh, or runs once over all rounds"""
 

@@ -26,6 +26,7 @@ ARGUMENTS = {  # option of the command line -> what a caller in Python writes
     "--backbone": "backbone=...",
     "--workers 1": "workers=1",
     "--onnx": "onnx=True",
+    "add --plugin FILE.py": "first call fedcopl.load_plugin('FILE.py')",
 }
 
 
@@ -83,7 +84,7 @@ class RunFolderError(FedCoPLError):
 
 
 class FederationError(FedCoPLError):
-    """Server and sites cannot be brought together: a wrong key, certificate or address, or no Flower installed."""
+    """Server and sites cannot be brought together: a wrong key, certificate or address."""
 
     exit_code = 10
 

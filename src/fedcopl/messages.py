@@ -43,12 +43,14 @@ class Adapt:
     totals: tuple[NDArray[np.float64], ...] = ()  # of the step before; of all steps for a client that missed them
     class_prior: NDArray[np.float64] | None = None  # over all sites, where the study knows it
     peers: tuple[str, ...] = ()  # with secure aggregation: whose sums are added up, and masked for each other
+    weight: float = 1.0  # of this client's sums in the totals; below 1 if it has many times as many images as others
 
 
 @dataclass(frozen=True)
 class Adapted:
     sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None after the last step
     masked: NDArray[np.uint64] | None = None  # with secure aggregation: the sums under masks, and nothing else
+    refused: bool = False  # after the last step: the priors contradict its confident images; always False with privacy
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Trained:
     examples: int  # how many images were trained on: the weight in the average; 1 for all where there is noise
     loss: float  # mean over the last epoch; nan when there was nothing to train on, and where there is noise
     masked: NDArray[np.uint64] | None = None  # with secure aggregation: all of these under masks, and nothing else
-    checks: tuple[float, ...] = ()  # the guard's six sums, see `Checks`; none where there is noise
+    checks: tuple[float, ...] = ()  # six sums of the hold-out check, see `HoldoutSums`; none with noise
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class Introduce:
+class SetupKeys:
     """Make keys for one secure aggregation."""
 
     round: int
@@ -115,13 +117,13 @@ class Introduce:
 
 
 @dataclass(frozen=True)
-class Introduced:
+class PublicKeys:
     keys: bytes  # three public keys
     voucher: bytes = b""  # at a real site: the key that it joins with, and its signature that these are its own
 
 
 @dataclass(frozen=True)
-class ShareOut:
+class ShareKeys:
     """Share out the secrets behind your masks among all of these, so that you may get lost."""
 
     round: int
@@ -131,7 +133,7 @@ class ShareOut:
 
 
 @dataclass(frozen=True)
-class SharedOut:
+class KeyShares:
     sealed: Mapping[str, bytes]  # for each client the shares that only it can read
 
 
@@ -151,19 +153,19 @@ class Unmasked:
     shares: Mapping[str, bytes]  # of each survivor's own mask, and of each lost one's masks by pair
 
 
-Request = Adapt | Estimate | Select | Train | Evaluate | Introduce | ShareOut | Unmask
-Reply = Adapted | Estimated | Selected | Trained | Evaluated | Introduced | SharedOut | Unmasked
+Request = Adapt | Estimate | Select | Train | Evaluate | SetupKeys | ShareKeys | Unmask
+Reply = Adapted | Estimated | Selected | Trained | Evaluated | PublicKeys | KeyShares | Unmasked
 REPLY_TO: Mapping[type, type] = {
     Adapt: Adapted,
     Estimate: Estimated,
     Select: Selected,
     Train: Trained,
     Evaluate: Evaluated,
-    Introduce: Introduced,
-    ShareOut: SharedOut,
+    SetupKeys: PublicKeys,
+    ShareKeys: KeyShares,
     Unmask: Unmasked,
 }
-KeyRequest = Introduce | ShareOut | Unmask
+KeyRequest = SetupKeys | ShareKeys | Unmask
 """What a secure aggregation asks beside the numbers. These take no work."""
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from .errors import ConfigError
 from .labelers import LABELERS
 from .methods import METHODS
-from .registry import Registry
+from .registry import PLUGINS_VARIABLE, Registry
 
-PLUGINS_VARIABLE = "FEDCOPL_PLUGINS"  # files that child processes load too, separated as in PATH
 REGISTRIES: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
 
 

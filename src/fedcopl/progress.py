@@ -1,4 +1,4 @@
-"""How a run gets on, for people at a terminal, a notebook or a log file."""
+"""Progress reporting on a terminal, in a notebook or in a log file."""
 
 import time
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ COLUMNS = (
 
 @contextmanager
 def watching(progress: bool | ProgressReporter, rounds: int) -> Iterator[ProgressReporter]:
-    """True: whatever suits the place; False: silence; or somebody who wants to be told."""
+    """A reporter: for this terminal or notebook (True), a silent one (False), or the one that is given."""
     if isinstance(progress, bool):
         with watch(rounds) if progress else nullcontext(SilentReporter()) as watcher:
             yield watcher
@@ -50,7 +50,7 @@ def watching(progress: bool | ProgressReporter, rounds: int) -> Iterator[Progres
 
 @contextmanager
 def watch(rounds: int) -> Iterator[ProgressReporter]:
-    """A moving bar on a terminal and in a notebook that has widgets, plain lines anywhere else."""
+    """Show a progress bar on a terminal and in a notebook with widgets, plain lines anywhere else."""
     console = Console(stderr=True)
     if not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
         yield LineReporter(console, rounds)
@@ -61,7 +61,7 @@ def watch(rounds: int) -> Iterator[ProgressReporter]:
 
 @contextmanager
 def watch_site() -> Iterator[ProgressReporter]:
-    """Lines, with a bar on a terminal only while images are prepared: later somebody may be asked something there."""
+    """Print lines, with a bar on a terminal only while images are prepared: consent may be requested there later."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield LineReporter(console, 0)
@@ -74,7 +74,7 @@ def watch_site() -> Iterator[ProgressReporter]:
 
 
 class LineReporter:
-    """One line for each thing that is done."""
+    """Prints one line per step and round."""
 
     def __init__(self, console: Console, rounds: int):
         self._console, self._rounds, self._began = console, rounds, time.monotonic()
@@ -92,7 +92,7 @@ class LineReporter:
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._rounds, self._done_before = rounds_to_play(config), done
         self._began = time.monotonic()
-        self._line(f"going on after round {done}" if done else _size_of_run(clients, self._rounds))
+        self._line(f"continuing after round {done}" if done else _size_of_run(clients, self._rounds))
 
     def answered(self, client: str, request: Request) -> None:
         pass
@@ -100,7 +100,11 @@ class LineReporter:
     def round_done(self, record: RoundRecord) -> None:
         done = record.number
         each = (time.monotonic() - self._began) / (done - self._done_before)
-        left = f", about {in_time(each * (self._rounds - done))} left" if done < self._rounds else ""
+        left = (
+            f", about {in_time(each * (self._rounds - done))} left"
+            if done < self._rounds and not record.converged
+            else ""
+        )
         self._line(round_line(record, self._rounds) + left)
 
     def _line(self, text: str) -> None:
@@ -108,7 +112,7 @@ class LineReporter:
 
 
 class PreparingReporter(LineReporter):
-    """Lines, and a bar that is gone as soon as the last image is prepared."""
+    """Prints lines, and a bar until the last image is prepared."""
 
     def __init__(self, console: Console, bar: Progress):
         super().__init__(console, 0)
@@ -143,7 +147,7 @@ class BarReporter:
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
         self._clients, self._rounds = clients, rounds_to_play(config)
-        title = "rounds" if self._rounds else "answering"
+        title = "rounds" if self._rounds else "predicting"
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
     def answered(self, client: str, request: Request) -> None:
@@ -160,7 +164,7 @@ class BarReporter:
 
 
 def in_time(seconds: float) -> str:
-    """As people say it.
+    """A duration in words.
 
     >>> in_time(0.2), in_time(59), in_time(200), in_time(8000)
     ('1 second', '59 seconds', '3 minutes', '2 hours')
@@ -176,14 +180,14 @@ def _size_of_run(clients: int, rounds: int) -> str:
 
 
 def rounds_to_play(config: RunConfig) -> int:
-    """0 where nothing is trained: then the one pass over the images is no round to anybody."""
+    """The number of rounds; 0 where nothing is trained and the images are labelled once."""
     from .methods import choose_method  # brings torch, which is there once a run begins
 
     return config.rounds if choose_method(config).trains else 0
 
 
 def round_line(record: RoundRecord, rounds: int) -> str:
-    parts = [f"round {record.number}/{rounds}" if rounds else "answered"]
+    parts = [f"round {record.number}/{rounds}" if rounds else "predicted"]
     if record.macro is not None:
         parts.append(f"accuracy {percent(record.macro)}")
     if record.loss is not None:
@@ -191,22 +195,24 @@ def round_line(record: RoundRecord, rounds: int) -> str:
     if record.refreshed:
         parts.append(", ".join(["new labels", *_about_labels(record)]))
     if record.kept_old_prompt:
-        parts.append("nothing to average: the old prompts stay")
+        parts.append("nothing to average: the prompts stay as they were")
     parts += record.rollbacks()
-    parts += [f"{client} left out: {why}" for client, why in record.dropped.items()]
+    if record.converged:
+        parts.append("training stops: no more gain on held-out images (train.patience)")
+    parts += [f"{client} not used: {why}" for client, why in record.dropped.items()]
     parts += [f"{who}: {what}" for who, what in record.site_notes()]
     return ", ".join(parts)
 
 
 def _about_labels(record: RoundRecord) -> Iterator[str]:
-    """How good they are where that is known, else what can be seen of them."""
+    """Accuracy of the pseudo labels where labels exist, else how many are selected and unchanged."""
     seen = record.labelling
     if record.pseudo_label_accuracy is not None:
         yield f"{percent(record.pseudo_label_accuracy)} right"
     elif seen:
-        yield f"{percent(seen.chosen / max(seen.images, 1))} of the images chosen"
+        yield f"{percent(seen.chosen / max(seen.images, 1))} of the images selected"
         if seen.compared:
-            yield f"{percent(seen.unchanged / seen.compared)} labelled as before"
+            yield f"{percent(seen.unchanged / seen.compared)} unchanged"
 
 
 def percent(share: float | None, sign: str = " %") -> str:

@@ -15,6 +15,7 @@ AS_PUBLISHED: Mapping[str, str | float | bool] = {
     "train.decay_to": "zero",
     "train.clip_norm": 0.0,
     "train.holdout": 0.0,
+    "train.patience": 0,
     "sharing.bounded": False,
     "priors.logit_bias": False,
     "priors.label_shift": False,

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 from .errors import ConfigError
 
+PLUGINS_VARIABLE = "FEDCOPL_PLUGINS"  # plug-in files that child processes load too, separated as in PATH
 Implementation = TypeVar("Implementation")
 
 
@@ -43,8 +44,9 @@ class Registry(MutableMapping[str, Implementation], Generic[Implementation]):
                 self._known[name] = entry.load()
         if name not in self._known:
             near = difflib.get_close_matches(name, self._known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; if it comes from a file, add --plugin FILE.py"
-            raise ConfigError(f"{self.kind}: unknown {self.kind} {name!r} (known: {', '.join(self._known)}){hint}")
+            hint = f"did you mean {near[0]}? " if near else ""
+            known = f"{self.kind}: unknown {self.kind} {name!r} (known: {', '.join(self._known)})"
+            raise ConfigError(f"{known}; {hint}if it comes from a file, add --plugin FILE.py")
         return self._known[name]
 
     def __getitem__(self, name: str) -> Implementation:

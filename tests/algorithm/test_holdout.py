@@ -9,13 +9,13 @@ from fedcopl.algorithm.holdout import (
     LARGEST_LOSS,
     Evidence,
     HoldoutVerdict,
+    compare_models,
+    compare_training,
     evidence,
     holdout,
     is_less_confident,
-    judge,
-    judge_training,
-    mix_shift,
     next_lr_factor,
+    prediction_shift,
 )
 
 KEY = np.array([0, 0, 1, 1])
@@ -48,7 +48,7 @@ def test_evidence_is_a_sum_over_the_exam():
 
 
 def test_a_surer_model_is_no_harm():
-    verdict = judge(SURE, says(0.9, 0.9, 0.1, 0.1), KEY)
+    verdict = compare_models(SURE, says(0.9, 0.9, 0.1, 0.1), KEY)
     assert verdict.harm == ""
     assert verdict.before.loss == pytest.approx(-4 * math.log(0.8))
     assert verdict.after.loss == pytest.approx(-4 * math.log(0.9))
@@ -56,7 +56,7 @@ def test_a_surer_model_is_no_harm():
 
 
 def test_a_model_that_is_less_sure_harms():
-    assert judge(SURE, says(0.7, 0.7, 0.3, 0.3), KEY).harm == "less sure"
+    assert compare_models(SURE, says(0.7, 0.7, 0.3, 0.3), KEY).harm == "less sure"
 
 
 def test_a_hundredth_of_a_nat_is_no_harm():
@@ -71,8 +71,8 @@ def test_two_answers_that_change_are_harm_even_if_the_rest_is_surer():
     # The loss falls from 4 x .69 to 2 x .73 + 2 x .0001, while two answers turn.
     before = says(0.51, 0.51, 0.49, 0.49)
     after = says(0.48, 0.9999, 0.52, 0.0001)
-    assert judge(before, after, KEY).harm == "other answers"
-    assert judge(before, says(0.48, 0.9999, 0.48, 0.0001), KEY).harm == ""  # one may change
+    assert compare_models(before, after, KEY).harm == "other answers"
+    assert compare_models(before, says(0.48, 0.9999, 0.48, 0.0001), KEY).harm == ""  # one may change
 
 
 def test_a_mix_with_little_in_common_is_harm():
@@ -80,21 +80,21 @@ def test_a_mix_with_little_in_common_is_harm():
     before = says(0.4, 0.4, 0.4, 0.4)
     after = says(0.9, 0.9, 0.9, 0.4)
     key = np.zeros(4, np.int64)
-    assert mix_shift(before, after) == 0.75
-    assert judge(before, after, key).harm == "other mix"
+    assert prediction_shift(before, after) == 0.75
+    assert compare_models(before, after, key).harm == "other mix"
 
 
-def test_mix_shift_is_total_variation():
+def test_prediction_shift_is_total_variation():
     # before: half and half; after: three of four in the first class.
-    assert mix_shift(SURE, says(0.9, 0.9, 0.9, 0.1)) == 0.25
-    assert mix_shift(SURE, SURE) == 0
+    assert prediction_shift(SURE, says(0.9, 0.9, 0.9, 0.1)) == 0.25
+    assert prediction_shift(SURE, SURE) == 0
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none_are_harm_and_stay_numbers(broken):
     after = SURE.copy()
     after[0, 0] = broken
-    verdict = judge(SURE, after, KEY)
+    verdict = compare_models(SURE, after, KEY)
     assert verdict.harm == "not finite"
     assert verdict.after == (4.0, 4 * LARGEST_LOSS, 0.0)
 
@@ -102,11 +102,11 @@ def test_numbers_that_are_none_are_harm_and_stay_numbers(broken):
 def test_labels_that_cannot_be_told_of_unseen_images_are_no_knowledge():
     # The loss falls, as it does when a model that was wrong becomes unsure; one answer of four is the key's.
     before, after = says(0.1, 0.1, 0.9, 0.1), says(0.4, 0.4, 0.6, 0.1)
-    assert judge(before, after, KEY).harm == ""
-    verdict = judge_training(before, after, KEY)
+    assert compare_models(before, after, KEY).harm == ""
+    verdict = compare_training(before, after, KEY)
     assert verdict.harm == "cannot be learnt"
     assert isinstance(verdict, HoldoutVerdict)
-    assert judge_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
+    assert compare_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
 
 
 def test_caution_halves_and_comes_back_in_four_rounds():

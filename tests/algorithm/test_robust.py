@@ -14,6 +14,7 @@ from fedcopl.algorithm.robust import (
     nearest_to_others,
     overreach,
     robust_mean,
+    swapped_classes,
     trimmed_away,
     trimmed_total,
     within_reach,
@@ -179,3 +180,50 @@ def test_one_claim_decides_no_sum():
     assert trimmed_total([-1.0, -1.0, -1.0, -1.0, 10**6]) == -3.0
     assert trimmed_total([1.0, 1.0, 1.0, 1.0, -(10**6)]) == 3.0
     assert trimmed_total([2.0, 3.0]) == 5.0
+
+
+# Clients whose class sums are those of other classes.
+
+
+def class_sums(clients, classes=3, images=5.0):
+    """(K, 1, C, 1 + 3): `images` of each class, whose mean is the unit vector of the class that `clients` lists."""
+    rows = [[[images, *(images * np.eye(classes)[c])] for c in shown] for shown in clients]
+    return np.array(rows)[:, None]
+
+
+RIGHT, SWAPPED = (0, 1, 2), (1, 2, 0)
+
+
+def test_a_client_with_the_means_of_other_classes_is_found():
+    assert swapped_classes(class_sums([RIGHT, RIGHT, SWAPPED, RIGHT, RIGHT])) == [2]
+    assert swapped_classes(class_sums([RIGHT] * 5)) == []
+
+
+def test_two_of_five_are_found_but_not_half_or_more():
+    assert swapped_classes(class_sums([RIGHT, SWAPPED, RIGHT, SWAPPED, RIGHT])) == [1, 3]
+    assert swapped_classes(class_sums([RIGHT, RIGHT, RIGHT, SWAPPED, SWAPPED, SWAPPED])) == []
+
+
+def test_few_clients_few_classes_or_few_images_are_not_compared():
+    assert swapped_classes(class_sums([RIGHT, RIGHT, SWAPPED, RIGHT])) == []  # four clients
+    assert swapped_classes(class_sums([RIGHT, RIGHT, SWAPPED, RIGHT, RIGHT], images=4.0)) == []
+    one = class_sums([RIGHT, RIGHT, SWAPPED, RIGHT, RIGHT])
+    one[2, 0, :2] = 0  # the client has one class only
+    assert swapped_classes(one) == []
+
+
+def test_features_without_classes_in_them_are_no_reason():
+    # By chance each mean of the third client is a little nearer to another class: 1.1 times as far from its own.
+    sums = class_sums([RIGHT] * 5, images=100.0)
+    sums[2, 0, :, 1:] = 100 * np.array([[0.49, 0.51, 0], [0, 0.49, 0.51], [0.51, 0, 0.49]])
+    assert swapped_classes(sums) == []
+
+
+def test_one_class_that_looks_like_another_is_no_reason():
+    # Two of three classes fit: 67 % of its images.
+    assert swapped_classes(class_sums([RIGHT, RIGHT, (0, 1, 1), RIGHT, RIGHT])) == []
+
+
+def test_one_model_under_which_the_classes_fit_is_enough():
+    both = np.concatenate([class_sums([RIGHT, RIGHT, SWAPPED, RIGHT, RIGHT]), class_sums([RIGHT] * 5)], axis=1)
+    assert swapped_classes(both) == []

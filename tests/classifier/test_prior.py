@@ -18,8 +18,8 @@ from fedcopl.classifier.predict import Predictor
 from fedcopl.classifier.prior import Prior, prior_from, shares_for
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
-from fedcopl.data.class_prior_file import class_prior_of, read_class_prior
 from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
+from fedcopl.data.label_files import class_prior_of, read_class_prior
 from fedcopl.errors import ConfigError, DataError, FedCoPLError, ModelError
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import PriorState
@@ -164,7 +164,7 @@ def test_sites_that_differ_score_as_in_their_exams(run):
 def test_the_results_say_what_each_site_believes(run):
     """After the only round of this run that is what its classifiers go by."""
     [refresh] = FinishedRun(run, device="cpu").outcome.refreshes
-    assert [list(row) for row in refresh.class_priors] == [
+    assert [list(row) for row in refresh.class_prior] == [
         load_file(class_prior_path(run, site.name))["site_class_prior"].tolist() for site in HOLDINGS
     ]
 
@@ -317,7 +317,7 @@ WRONG_JSON = {
     "NaN": ('{"cat": NaN, "dog": 1}', "the share of 'cat' is nan"),
     "a list": ("[1, 2]", "write it as"),
     "a number": ("3", "write it as"),
-    "no JSON": ('{"cat"', "cannot be read as a mix of classes"),
+    "no JSON": ('{"cat"', "cannot be read as class shares"),
     "twice": ('{"cat": 1, "cat": 2, "dog": 1}', "it names 'cat' twice"),
     "true": ('{"cat": true, "dog": 1}', "the share of 'cat' is True"),
     "a list for a number": ('{"cat": [1], "dog": 1}', r"the share of 'cat' is \[1\]"),

@@ -50,7 +50,7 @@ def test_check_prints_counts_sentences_and_what_is_broken(folder):
     ]
     assert "folder: 2 classes, 12 train and 12 test images" in seen
     assert "note: 12 test images are also training images" not in seen
-    assert "1 left out:\n  train/cat/[odd]\\nname.png: the file is empty" in seen
+    assert "1 skipped:\n  train/cat/[odd]\\nname.png: the file is empty" in seen
 
 
 def test_check_takes_settings(folder):
@@ -67,7 +67,7 @@ def test_check_as_json(folder):
 def test_many_broken_images_are_counted(folder):
     for number in range(30):
         put(folder, f"train/cat/x{number}.png", b"")
-    assert "30 left out:" in fedcopl("data", "check", "folder", folder)
+    assert "30 skipped:" in fedcopl("data", "check", "folder", folder)
     assert "and 10 more; --all lists every one" in fedcopl("data", "check", "folder", folder)
     listed = fedcopl("data", "check", folder, "--all")
     assert all(f"train/cat/x{number}.png: the file is empty" in listed for number in range(30))

@@ -67,7 +67,7 @@ def test_images_are_looked_at(study):
     for place in range(3, 30, 2):
         (study / f"images/clients/site-b/train/{place}.png").unlink()
     notes = " ".join(finding["detail"] for finding in about(doctor(), "data", "note"))
-    assert "1 file is left out, " in notes and "1 image is at more than one site" in notes
+    assert "1 file is skipped, " in notes and "1 image is at more than one site" in notes
     assert "site 'site-b': 2 images for 10 classes" in notes
     said = CliRunner().invoke(app, ["doctor"]).stdout
     assert "\x1b" not in said and "0 problems, " in said
@@ -85,9 +85,9 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
         (train / f"x{number}.png").write_bytes(b"?")
     lists = "fedcopl data check settings.toml --all"
     notes = {finding["do"]: finding["detail"] for finding in about(doctor(), "data", "note")}
-    assert notes[f"pip install 'fedcopl[heic]'; {lists} lists them"].startswith("2 files are left out, for example ")
-    assert notes["pip install 'fedcopl[dicom]'"].startswith("1 file is left out, 'clients/site-a/train/c.dcm': DICOM")
-    assert notes[f"fix or remove them; {lists} lists them"].startswith("25 files are left out, for example ")
+    assert notes[f"pip install 'fedcopl[heic]'; {lists} lists them"].startswith("2 files are skipped, for example ")
+    assert notes["pip install 'fedcopl[dicom]'"].startswith("1 file is skipped, 'clients/site-a/train/c.dcm': DICOM")
+    assert notes[f"fix or remove them; {lists} lists them"].startswith("25 files are skipped, for example ")
     listed = CliRunner().invoke(app, lists.split()[1:]).stdout
     assert all(f"{name}: " in listed for name in ("a.heic", "b.heic", "c.dcm", *(f"x{n}.png" for n in range(25))))
 
@@ -95,7 +95,7 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
 def test_a_study_looked_at_from_outside(study, monkeypatch):
     monkeypatch.chdir(study.parent)
     [found] = about(doctor("study"), "data", "problem")
-    assert found["do"] == "paths count from where you are, so first: cd study"
+    assert found["do"] == "paths are relative to the current folder, so first: cd study"
 
 
 def test_problems(study):
@@ -186,11 +186,11 @@ def test_each_site_is_named_with_its_images(study):
 
 
 def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
-    monkeypatch.setattr("fedcopl.doctor.cost.LONG", 0)
+    monkeypatch.setattr("fedcopl.doctor.study.LONG", 0)
     [cost] = about(doctor(), "cost", "note")
     seconds = r"\(about \d+ seconds?\)"
     assert re.fullmatch(
-        rf"for a first look add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
+        rf"for a first try add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
         cost["do"],
     )
 
@@ -216,11 +216,22 @@ def test_names_that_are_slips(study):
     )
 
 
+@pytest.mark.parametrize(("load", "notes"), [(0.1, 0), (99.0, 1)])
+def test_an_estimate_on_a_busy_machine_says_so(study, monkeypatch, load, notes):
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+    found = about(doctor(), "load", "note")
+    assert len(found) == notes
+    assert all(one["detail"].startswith("cost is measured on a busy machine: load 99.0 on ") for one in found)
+
+
 def test_fix_renames_what_is_safe_to_rename(study):
     a, b = study / "images/clients/site-a", study / "images/clients/site-b"
     for folder in (a / "Tests", b / "tests", b / "test"):
         folder.mkdir()
     result = CliRunner().invoke(app, ["doctor", "--fix"])
-    assert result.stderr == "fixed: images/clients/site-a/Tests is now called test\n"
+    assert result.stderr.splitlines() == [
+        "fixed: images/clients/site-a/Tests is now called test",
+        "next: fedcopl run settings.toml method=priors",
+    ]
     assert sorted(path.name for path in a.iterdir()) == ["test", "train"]
     assert sorted(path.name for path in b.iterdir()) == ["test", "tests", "train"]  # there something is in the way

@@ -14,6 +14,7 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
+from fedcopl.cli.federation import without_prototypes
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
 from fedcopl.deployment.status import status_of
@@ -45,7 +46,7 @@ MISTAKES = {
     "no server": (["join", *SITE[:6]], 2, "--server: say where the server listens"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
     "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is the server's to say"),
-    "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is the server's to say"),
+    "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
     "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),
     "no such model": (["join", *SITE, "model.backbone=glyph"], 4, "glyph: no such file or folder"),
     "no classes": (["server"], 2, "--classes: name the file"),
@@ -56,12 +57,12 @@ MISTAKES = {
     "an address with a port": (
         [*SERVER, "--address", "server.example:9092"],
         2,
-        "--address: 'server.example:9092' is no name or number of a machine",
+        "--address: 'server.example:9092' is not a host name or IP address",
     ),
     "no such certificate": ([*SERVER, "--certificates", "a", "b", "c"], 10, "a: there is no such certificate"),
-    "nothing to resume": (["server", "--resume"], 10, "federation: holds neither a server nor a site"),
-    "nobody to ask": (["status"], 10, "federation: holds neither a server nor a site"),
-    "nobody to stop": (["stop", "--folder", "x"], 10, "x: holds neither a server nor a site"),
+    "nothing to resume": (["server", "--resume"], 10, "federation: is not the folder of a server or a site"),
+    "nobody to ask": (["status"], 10, "federation: is not the folder of a server or a site"),
+    "nobody to stop": (["stop", "--folder", "x"], 10, "x: is not the folder of a server or a site"),
 }
 
 
@@ -87,7 +88,7 @@ def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
     assert checked.returncode == 0, checked.stderr
     for words in (
         "site                  site-a",
-        "images                12, 0 left out",
+        "images                12, 0 skipped",
         "10 classes, ",
         "glyph-clip ",
     ):
@@ -103,13 +104,13 @@ def test_check_names_the_command_that_lists_what_is_left_out(checked, place, mon
     broken = place / "data/clients/site-a/train/broken.png"
     broken.write_bytes(b"?")
     process = ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
-    [listing] = re.findall("1 left out: fedcopl (.*) lists them", process.stdout)
+    [listing] = re.findall("1 skipped: fedcopl (.*) lists them", process.stdout)
     monkeypatch.chdir(place)
     monkeypatch.setattr(sys, "argv", ["fedcopl", *shlex.split(listing)])
     with pytest.raises(SystemExit):
         main()
     broken.unlink()
-    assert "1 left out:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
+    assert "1 skipped:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
 
 
 def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
@@ -175,7 +176,7 @@ def test_a_server_whose_link_dies_ends_with_one_line(place):
         os.kill(link_of(server), signal.SIGKILL)
         assert server.wait(PATIENCE) == 10
         said = (place / "orphan.log").read_text().splitlines()
-        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; go on with --resume"
+        assert said[-1] == "fedcopl: the SuperLink has ended; see orphan/flower/superlink.log; continue with --resume"
         assert "Traceback" not in "".join(said)
     finally:
         if server.poll() is None:
@@ -227,3 +228,16 @@ def test_a_site_tells_its_conditions(tmp_path, capsys):
     (tmp_path / "working.json").write_text(json.dumps(about))
     print_status(status_of(tmp_path))
     assert "conditions            it shares\n" in capsys.readouterr().out
+
+
+def test_without_secure_aggregation_the_server_starts_without_prototypes(capsys):
+    assert not without_prototypes(RunConfig()).priors.prototypes
+    assert "note: priors.prototypes is off: sites send class feature sums only with" in capsys.readouterr().err
+    for settings in (
+        {"privacy": {"secure_aggregation": True}},
+        {"priors": {"prototypes": False}},
+        {"method": "zeroshot"},
+    ):
+        config = RunConfig.from_mapping(settings, "test")
+        assert without_prototypes(config) is config
+    assert capsys.readouterr().err == ""

@@ -29,11 +29,12 @@ def test_the_folder(tmp_path):
     assert all(str(path) in said for path in files) and len(files) == 6
 
 
-def test_its_readme_names_three_commands_that_exist(tmp_path):
+def test_its_readme_names_the_commands_in_their_order(tmp_path):
     fedcopl("new", tmp_path / "study")
     block = re.search(r"```sh\n(.*?)```", (tmp_path / "study" / "README.md").read_text(), re.S)[1]
     commands = [line.split()[1] for line in block.splitlines()]
-    assert len(commands) == 3 and set(commands) <= set(get_command(app).commands)
+    assert commands == ["doctor", "run", "run", "review", "export", "predict"]
+    assert set(commands) <= set(get_command(app).commands)
 
 
 def test_nothing_is_overwritten(tmp_path):

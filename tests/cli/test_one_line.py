@@ -9,6 +9,7 @@ from typer.main import get_command
 
 import fedcopl
 from fedcopl.cli import app, main
+from fedcopl.cli.one_line import missing_extra
 from fedcopl.data.cache import PixelCache
 
 
@@ -28,7 +29,7 @@ def typed(monkeypatch, capsys):
     [
         (["review", "--exprt"], "--exprt: there is no such option of fedcopl review; did you mean --export?"),
         (["review"], "RUN: is missing; see fedcopl review --help"),
-        (["predict", "x.png"], "--classifier: is missing; see fedcopl predict --help"),
+        (["predict", "x.png"], "--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE"),
         (["rn"], "rn: there is no such command; did you mean run?"),
         (["data", "chek"], "chek: there is no such command; did you mean check?"),
         (
@@ -73,6 +74,19 @@ def test_a_mistake_is_blamed_on_where_it_stands(typed, tmp_path):
         "fedcopl: command line: seed: should be at least 0, not -1; labels.capacity: should be fixed or grow, not 'y'; "
         f"{file}: trian: unknown setting; did you mean train.lr?; rounds: should be at least 1, not 0\n"
     )
+
+
+def test_a_missing_extra(typed, monkeypatch):
+    def status(*_):
+        raise ModuleNotFoundError("No module named 'grpc.aio'", name="grpc.aio")
+
+    monkeypatch.setattr("fedcopl.deployment.status.status_of", status)
+    assert typed("status") == (
+        2,
+        ("", "fedcopl: fedcopl status needs grpc, which is not installed: pip install 'fedcopl[flower]'\n"),
+    )
+    with pytest.raises(ModuleNotFoundError):
+        missing_extra(ModuleNotFoundError(name="a_module_of_nobody"))
 
 
 def test_the_version(typed):

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,39 @@ def test_a_run_and_json_lines(classifier, photos):
 def test_a_file_that_looks_like_a_formula(classifier, photos, monkeypatch):
     monkeypatch.chdir(photos)
     assert table(fedcopl("predict", "-c", classifier, "=cmd").stdout)[0]["image"] == "./=cmd/x.png"
+
+
+def test_zero_shot_needs_a_list_of_classes_and_no_run(tmp_path):
+    images, truth = digits("test", 0, 60)
+    (tmp_path / "photos").mkdir()
+    for place, image in enumerate(images):
+        image.save(tmp_path / "photos" / f"{place:02}.png")
+    (tmp_path / "classes.txt").write_text("\n".join(CLASSES))
+    said = fedcopl(
+        "predict", "--zero-shot", "--classes", tmp_path / "classes.txt", tmp_path / "photos", "--backbone", "glyph-clip"
+    )
+    rows = table(said.stdout)
+    labels = [row["label"] for row in rows]
+    right = np.mean([label == CLASSES[number] for label, number in zip(labels, truth, strict=True)])
+    assert right > 0.5  # by chance: 0.1
+    unsure = sum(float(row["probability"]) < 0.5 for row in rows)
+    summary, counts, _ = said.stderr.splitlines()
+    assert summary == f"60 images, {unsure} unsure: no class reaches 50 %"
+    assert {part.split(": ")[0]: int(part.split(": ")[1]) for part in counts.split(", ")} == Counter(labels)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--zero-shot"], "--zero-shot: needs --classes FILE"),
+        (["--zero-shot", "--classes", "c.txt", "-c", "run"], "and no --classifier"),
+        (["-c", "run", "--classes", "c.txt"], "--classes: is for --zero-shot"),
+        ([], "--classifier: is missing"),
+    ],
+)
+def test_zero_shot_and_a_classifier_are_two_things(photos, words, message):
+    with pytest.raises(ConfigError, match=message):
+        fedcopl("predict", photos, *words)
 
 
 def test_mistakes(classifier, photos, tmp_path):

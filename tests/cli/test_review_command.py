@@ -45,7 +45,7 @@ def run(tmp_path):
 def answer_some(folder, wrong=1, right=4):
     survey = SampleSurvey(open_gallery(folder, None), Answers(folder, "site"))
     for place, number in enumerate(survey.views.numbers(SAMPLE)[: wrong + right]):
-        label = int(survey.gallery.beliefs.label[number])
+        label = int(survey.gallery.predictions.label[number])
         said = survey.gallery.classes[(label + (place < wrong)) % len(survey.gallery.classes)]
         survey.answers.add(Given(survey.gallery.names[number], "", "", "class", said, survey.views.plan_round))
 
@@ -157,7 +157,7 @@ def test_a_whole_visit_and_ctrl_c(run):
     assert process.returncode == 130
     assert out == ""
     shown, first, last = err.splitlines()
-    assert shown.startswith("labels made at the refresh of round 3; the finished classifier cannot be asked")
+    assert shown.startswith("labels made at the refresh of round 3; the finished classifier cannot be used")
     assert first == "site: 12 images. Open this address; Ctrl-C ends."
     assert last == "fedcopl: stopped; nothing was answered"
 
@@ -177,7 +177,7 @@ def test_a_taken_port_is_one_line(run):
 def test_which_labels_are_shown_is_said(typed, run):
     said = typed("review", run, "--score")[2]
     assert said == (
-        "labels made at the refresh of round 3; the finished classifier cannot be asked: the run is not over\n"
+        "labels made at the refresh of round 3; the finished classifier cannot be used: the run is not over\n"
     )
     assert typed("review", run, "--score", "--labels", "refresh")[2] == "labels made at the refresh of round 3\n"
 

@@ -1,5 +1,6 @@
 """`fedcopl watch` as a person types it, in a process of its own."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,9 +9,8 @@ import sys
 import httpx
 import pytest
 
-from fedcopl.config import RunConfig
 from free_ports import free_port
-from local_page.run_folder import round_line, write_rounds
+from report.sample_results import sample_results, so_far
 from waiting import PATIENCE
 
 
@@ -18,9 +18,13 @@ from waiting import PATIENCE
 def run(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "settings.toml").write_text(RunConfig(name="try", rounds=4).to_toml())
-    write_rounds(folder, [round_line(0)])
+    (folder / "settings.toml").write_text("")
+    go_on(folder, 1)
     return folder
+
+
+def go_on(folder, rounds):
+    (folder / "progress.json").write_text(json.dumps(so_far(sample_results(rounds=4), rounds)))
 
 
 def start(tmp_path, *words):
@@ -46,20 +50,20 @@ def test_a_page_finds_its_way_back_after_a_restart(run, tmp_path):
         out, err = stop(first)
         assert (first.returncode, out) == (130, "")
         assert err.splitlines() == [
-            "try: open this address; Ctrl-C ends.",
+            f"{run}: open this address; Ctrl-C ends.",
             "fedcopl: stopped watching; the run is not touched",
         ]
-        write_rounds(run, [round_line(0), round_line(1)])
+        go_on(run, 2)
         second = start(tmp_path, run, "--port", port)
         assert second.stdout.readline().strip() == address
         assert "round 2 of 4" in browser.get(page).text  # with the cookie of the first
         stop(second)
-    assert {path.name for path in run.iterdir()} == {"settings.toml", "rounds.jsonl"}
+    assert {path.name for path in run.iterdir()} == {"settings.toml", "progress.json"}
 
 
 def test_no_such_folder_is_one_line(tmp_path):
     process = start(tmp_path, tmp_path / "nowhere")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (7, "")
-    assert "nowhere: there is no such folder; name that of a run that has begun" in err
+    assert "nowhere: there is no such folder; name the folder of a run that has started" in err
     assert "Traceback" not in err

@@ -8,9 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedcopl.clip.device import Arithmetic
-from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.encoder import Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.image_tokens import TokenStore
 from fedcopl.data.catalog import CLASSES, load_digits
 
 IMAGES, VECTORS, CONTEXT = 64, 5, 16

@@ -13,9 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clip.tiny_clip import in_openai_layout, save_folder, save_torchscript, tiny_model
-from fedcopl.clip.formats.layouts import to_hugging_face
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.errors import ModelError
+from hugging_face_export import to_hugging_face
 
 torch.set_num_threads(1)
 VISION_NORM = "vision_model.post_layernorm.weight"
@@ -116,7 +116,7 @@ def test_tables_that_older_versions_stored_are_no_harm(folder):
             "gelu_new",
             "hidden_act is 'gelu_new'; only quick_gelu, gelu and",
         ),
-        ("vision_config", "hidden_size", 32, "vision_config.hidden_size is 32, but the weights beside it have 64"),
+        ("vision_config", "hidden_size", 32, "vision_config.hidden_size is 32, but the weights have 64"),
         ("vision_config", "num_hidden_layers", 4, "vision_config.num_hidden_layers is 4, but"),
         ("vision_config", "num_attention_heads", 5, "a width of 64 cannot be split among 5 attention heads"),
         ("vision_config", "num_attention_heads", "many", "num_attention_heads must be a number above zero, not 'many'"),
@@ -298,7 +298,7 @@ def hostile_archive(file, pickled: bytes):
 def test_a_hostile_torchscript_archive_is_not_run(tmp_path):
     mark = tmp_path / "harm"
     file = hostile_archive(tmp_path / "model.pt", pickle.dumps(Evil(mark)))
-    assert "asks for posix.mkdir, which no CLIP needs" in refused(file)
+    assert "calls posix.mkdir, which no CLIP needs" in refused(file)
     assert not mark.exists()
 
 

@@ -61,7 +61,7 @@ def test_without_a_network_one_line_says_what_to_put_where(name, no_network, emp
     message, release = str(caught.value), hub.RELEASES[name]
     assert message.startswith(f"{name}: is not here and cannot be fetched (no route to host); put ")
     assert "\n" not in message
-    assert all(file in message for file in (*release.beside, release.weights))
+    assert all(file in message for file in (*release.other_files, release.weights))
     assert f"https://huggingface.co/{release.repository}/tree/{release.revision}" in message
     assert str(release.snapshot) in message
     assert release.original is None or f"OpenAI's {release.original.name} into {empty_home}/.cache/clip" in message
@@ -130,7 +130,9 @@ def release_of(folder, **changes):
     """The real release, but with the checksums of the small model's files."""
     digest = hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()
     real = hub.RELEASES[NAME]
-    return hub.WeightsRelease(real.repository, real.revision, real.weights, changes.get("sha256", digest), real.beside)
+    return hub.WeightsRelease(
+        real.repository, real.revision, real.weights, changes.get("sha256", digest), real.other_files
+    )
 
 
 class FakeHub:

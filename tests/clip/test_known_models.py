@@ -9,6 +9,7 @@ from fedcopl.clip.formats.hub import RELEASES
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.clip.known_models import KNOWN_MODELS, MEASURED, known_model, measured
 from fedcopl.errors import ModelError
+from published_configs import CONFIGS
 
 LOADABLE = [model for model in KNOWN_MODELS if model.loads]
 REFUSED = [model for model in KNOWN_MODELS if not model.loads]
@@ -16,10 +17,10 @@ REFUSED = [model for model in KNOWN_MODELS if not model.loads]
 
 def write_config(model, folder):
     if model.layout == "hugging face":
-        (folder / "config.json").write_text(json.dumps(model.config))
+        (folder / "config.json").write_text(json.dumps(CONFIGS[model.name]))
         (folder / "model.safetensors").write_bytes(b"")
     else:
-        (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": model.config}))
+        (folder / "open_clip_config.json").write_text(json.dumps({"model_cfg": CONFIGS[model.name]}))
 
 
 @pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.name)

@@ -144,7 +144,7 @@ def test_a_patch_by_itself_is_pooled_as_an_image_of_one_patch():
     pool = random_tower(PoolingHead(shape), torch.Generator().manual_seed(0))
     patches = torch.randn(2, 5, 16, dtype=torch.float64)
     expected = torch.stack([pool(patches[:, [i]]) for i in range(5)], dim=1)
-    torch.testing.assert_close(pool.each_alone(patches), expected)
+    torch.testing.assert_close(pool.per_patch(patches), expected)
 
 
 def test_where_prompts_stand_does_not_matter():
@@ -222,8 +222,8 @@ def test_an_image_embedded_among_others_has_the_bits_it_has_alone(width, patch, 
     generator = torch.Generator().manual_seed(0)
     for parameter in (*tower.patches.parameters(), tower.class_token, tower.positions):
         torch.nn.init.normal_(parameter, std=0.02, generator=generator)
-    images = torch.randn(VisionTower.embedded_alike, 3, side, side, generator=generator)
+    images = torch.randn(VisionTower.embed_batch, 3, side, side, generator=generator)
     with torch.no_grad():
         alone = torch.cat([tower.embed(image) for image in images.split(1)])
-        for company in (2, 3, VisionTower.embedded_alike):
+        for company in (2, 3, VisionTower.embed_batch):
             assert torch.equal(torch.cat([tower.embed(group) for group in images.split(company)]), alone)

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from data.pictures import TRANSFORM, directly, encoded, load, noise, plant, put
 from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.data import cache as cache_module
-from fedcopl.data import digests
-from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder
+from fedcopl.data import images as images_module
+from fedcopl.data.cache import ENTRY, PIXELS, PixelCache, default_folder, prepare
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import ImageSet
 from fedcopl.data.images import ImageArrays
-from fedcopl.data.prepare import prepare
 from fedcopl.errors import DataError
 
 
@@ -123,7 +122,7 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
 
 def settle(monkeypatch):
     """As if all files were old enough for their times to be relied on."""
-    monkeypatch.setattr(digests, "SETTLED", -1)
+    monkeypatch.setattr(images_module, "SETTLED", -1)
 
 
 def test_unchanged_files_are_not_even_read(images, cache, monkeypatch):

@@ -3,8 +3,8 @@
 import pytest
 
 from fedcopl.data.catalog import load_digits
-from fedcopl.data.corrections import corrections_of, read_corrections
-from fedcopl.data.digests import digest
+from fedcopl.data.images import digest
+from fedcopl.data.label_files import corrections_of, read_corrections
 from fedcopl.errors import DataError
 
 DIGITS = load_digits()

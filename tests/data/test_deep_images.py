@@ -21,19 +21,19 @@ from fedcopl.classifier.predictions import NamedImages, batches, every_page
 from fedcopl.classifier.recipe import Recipe, TrainedOn, read_recipe
 from fedcopl.config import Data, RunConfig
 from fedcopl.data.cache import PixelCache
-from fedcopl.data.eight_bits import eight_bits
-from fedcopl.data.formats import by_pillow, could_be_read_now, deep_tiff, pages_in, read_picture
-from fedcopl.data.formats.tiff_chain import refuse_endless
-from fedcopl.data.images import quiet
+from fedcopl.data.decoding import BadImage, DecodeOptions, Span, Window, eight_bits
+from fedcopl.data.formats import by_pillow, is_readable_now, pages_in, read_picture
+from fedcopl.data.formats import tiff as deep_tiff
+from fedcopl.data.formats.tiff import refuse_endless
+from fedcopl.data.images import silence_decoders
 from fedcopl.data.overview import survey
-from fedcopl.data.reading import BadImage, ImageReading, Span, Window
 from fedcopl.deployment.site.running_site import SiteHome
 from fedcopl.errors import ConfigError
 from fedcopl.review.images import open_gallery
 from fedcopl.run.pseudo_labels import write_images, write_labels
 
 DRAW = np.random.default_rng(3)
-USUAL = ImageReading()
+USUAL = DecodeOptions()
 
 
 def tiff(numbers, **options) -> bytes:
@@ -78,7 +78,7 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize(("content", "words"), ENDLESS.values(), ids=ENDLESS)
-@pytest.mark.parametrize("reading", [USUAL, ImageReading(bands=(1,)), ImageReading(pages="all")])
+@pytest.mark.parametrize("reading", [USUAL, DecodeOptions(bands=(1,)), DecodeOptions(pages="all")])
 def test_a_tiff_without_end_is_refused_before_a_decoder_follows_it(tmp_path, monkeypatch, content, words, reading):
     for decoder in (by_pillow, deep_tiff):
         monkeypatch.setattr(decoder, "read", lambda *_: pytest.fail("a decoder follows it"))
@@ -102,7 +102,7 @@ def test_a_check_ends_at_a_tiff_of_62_bytes_and_names_it(tmp_path):
 def test_honest_tiffs_of_every_layout_are_read(big, order):
     stack = DRAW.integers(0, 256, (5, 9, 7), dtype=np.uint8)
     content = tiff(stack, photometric="minisblack", bigtiff=big, byteorder=order)
-    with quiet():
+    with silence_decoders():
         assert (dots(content, page=3) == stack[3]).all()
     refuse_endless(content)
     refuse_endless(content[: len(content) // 2])  # cut off, which a decoder says
@@ -113,7 +113,7 @@ def test_bands_of_more_bytes_than_a_machine_should_hold_are_refused():
     sizes = [(256, 4, 1, 9000), (257, 4, 1, 9000), (258, 3, 1, 16), (259, 3, 1, 8), (262, 3, 1, 1), (273, 4, 1, 8)]
     content = pages(None, entries=[*sizes, (277, 3, 1, 60), (278, 4, 1, 9000), (279, 4, 1, 20)])
     with pytest.raises(BadImage, match="60 bands of 9,720,000,000 bytes, more than 2,147,483,648"):
-        read_picture(content, ImageReading(bands=(1,)))
+        read_picture(content, DecodeOptions(bands=(1,)))
 
 
 MODES = {
@@ -129,7 +129,7 @@ MODES = {
 def test_of_eight_bits_nothing_has_changed(form, mode):
     content = encoded(noise(1).convert(mode), form)
     plain = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
-    for reading in (USUAL, ImageReading(Window("numbers", 0, 4095), (), "middle")):
+    for reading in (USUAL, DecodeOptions(Window("numbers", 0, 4095), (), "middle")):
         picture = read_picture(content, reading)
         assert (picture.image.mode, picture.image.tobytes()) == (plain.mode, plain.tobytes())
         assert picture.remarks == ()
@@ -147,11 +147,11 @@ def test_windows_by_hand():
     assert eight_bits(numbers, Window("percentiles", 25, 75))[0].tolist() == [[0, 36], [182, 255]]
 
 
-def test_dots_without_a_number_are_black_and_count_for_no_range():
+def test_pixels_without_a_value_are_black_and_count_for_no_range():
     numbers = np.array([[np.nan, 1.0], [np.inf, 3.0]])
     grey, span = eight_bits(numbers, Window())
     assert (grey.tolist(), span) == ([[0, 0], [0, 255]], Span(1.0, 3.0))
-    with pytest.raises(BadImage, match="no dot"):
+    with pytest.raises(BadImage, match="no pixel"):
         eight_bits(np.full((2, 2), np.nan), Window())
     assert not eight_bits(np.full((2, 2), 7, np.int32), Window())[0].any()  # of one number only: no range
 
@@ -194,7 +194,7 @@ def test_colours_of_sixteen_bits_keep_them_all(options, planes):
     numbers = DRAW.integers(0, 4096, (8, 6, 3), dtype=np.uint16)  # twelve bits in sixteen: Pillow alone makes it black
     written = numbers if planes == "contig" else numbers.transpose(2, 0, 1)
     content = tiff(written, photometric="rgb", planarconfig=planes, **options)
-    window = ImageReading(Window("numbers", 0, 4095))
+    window = DecodeOptions(Window("numbers", 0, 4095))
     assert np.abs(dots(content, window).astype(int) - by_hand(numbers, 0, 4095)).max() == 0
 
 
@@ -203,7 +203,7 @@ def test_sixteen_bit_colour_png_of_libpng(channels):
     numbers = DRAW.integers(0, 4096, (8, 6, channels), dtype=np.uint16)
     if channels == 4:
         numbers[..., 3] = 65535
-    seen = dots(imagecodecs.png_encode(numbers), ImageReading(Window("numbers", 0, 4095)))
+    seen = dots(imagecodecs.png_encode(numbers), DecodeOptions(Window("numbers", 0, 4095)))
     assert np.array_equal(seen[..., :3], by_hand(numbers[..., :3], 0, 4095))
     assert (seen[..., 3:] == 255).all()
 
@@ -234,7 +234,7 @@ def test_white_is_zero_and_no_data():
         planarconfig="separate",
         extratags=[(42113, "s", 0, "9999", True)],
     )
-    assert dots(many, ImageReading(bands=(5,))).tolist() == [[0, 128], [255, 0]]
+    assert dots(many, DecodeOptions(bands=(5,))).tolist() == [[0, 128], [255, 0]]
 
 
 SCENE = DRAW.integers(0, 3000, (13, 8, 6), dtype=np.uint16)  # as Sentinel-2 has bands
@@ -243,7 +243,7 @@ SCENE = DRAW.integers(0, 3000, (13, 8, 6), dtype=np.uint16)  # as Sentinel-2 has
 @pytest.mark.parametrize("compression", [None, "deflate", "lzw"])
 @pytest.mark.parametrize("planes", ["contig", "separate", "pages"])
 def test_three_bands_of_many(planes, compression):
-    chosen = ImageReading(Window("numbers", 0, 3000), (4, 3, 2))
+    chosen = DecodeOptions(Window("numbers", 0, 3000), (4, 3, 2))
     if planes == "pages":
         content = tiff(SCENE, photometric="minisblack", compression=compression)
     else:
@@ -254,7 +254,7 @@ def test_three_bands_of_many(planes, compression):
     assert np.array_equal(np.asarray(picture.image), expected)
     assert picture.remarks[0] == "bands 4, 3, 2 of 13 in 16 bits, scaled by the window 0:3000"
     with pytest.raises(BadImage, match="has 13 bands, so no band 14"):
-        read_picture(content, ImageReading(bands=(14,)))
+        read_picture(content, DecodeOptions(bands=(14,)))
 
 
 def test_many_bands_without_a_choice_are_left_out_with_the_way_to_choose(caplog):
@@ -270,7 +270,7 @@ STACK = DRAW.integers(0, 256, (5, 8, 6), dtype=np.uint8)
 def test_one_page_or_another():
     content = tiff(STACK, photometric="minisblack")
     assert np.array_equal(dots(content), STACK[0])
-    assert np.array_equal(dots(content, ImageReading(pages="middle")), STACK[2])
+    assert np.array_equal(dots(content, DecodeOptions(pages="middle")), STACK[2])
     assert np.array_equal(dots(content, USUAL, 4), STACK[4])
     assert read_picture(content, USUAL).remarks == ("the first of several pages; data.pages=all takes every one",)
     fractions = tiff(STACK.astype(np.float64), photometric="minisblack")  # beyond Pillow
@@ -283,7 +283,7 @@ def test_a_small_copy_of_a_page_is_no_page():
         writer.write(STACK[0], photometric="minisblack")
         writer.write(STACK[0][::2, ::2], photometric="minisblack", subfiletype=1)
     assert by_pillow.pages(file.getvalue()) == 1
-    assert read_picture(file.getvalue(), ImageReading(pages="middle")).remarks == ()
+    assert read_picture(file.getvalue(), DecodeOptions(pages="middle")).remarks == ()
 
 
 def test_every_page_is_an_image_of_its_own(tmp_path):
@@ -331,7 +331,7 @@ def test_wrong_settings_are_said_in_words(tmp_path, settings, meant):
 def test_a_window_is_written_as_it_is_read(low, width):
     window = Window("numbers", float(f"{low:g}"), float(f"{low + width:g}"))
     if window.low < window.high:
-        assert ImageReading.of(Data(window=str(window))).window == window
+        assert DecodeOptions.of(Data(window=str(window))).window == window
 
 
 def test_the_check_says_how_files_were_read(tmp_path):
@@ -355,12 +355,12 @@ def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monke
         raise ImportError(name)
 
     with monkeypatch.context() as without:
-        without.setattr("fedcopl.data.formats.deep_tiff.import_module", missing)
-        without.setattr("fedcopl.data.cache.could_be_read_now", lambda reason: False)
+        without.setattr("fedcopl.data.formats.tiff.import_module", missing)
+        without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
         assert bad[0].reason.endswith("need: pip install 'fedcopl[tiff]'")
         assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
-    assert could_be_read_now(bad[0].reason)
+    assert is_readable_now(bad[0].reason)
     assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == []
 
 
@@ -369,7 +369,7 @@ def test_a_damaged_deep_tiff_is_a_reason_and_nothing_else(garbage, start):
     whole = tiff(SCENE[:5].transpose(1, 2, 0), photometric="minisblack", planarconfig="contig")
     content = whole[:start] + garbage + whole[start + len(garbage) :]
     with contextlib.suppress(BadImage):
-        read_picture(content, ImageReading(bands=(1, 2, 3)))
+        read_picture(content, DecodeOptions(bands=(1, 2, 3)))
 
 
 @pytest.mark.parametrize("name", ["pydicom", "pillow_heif", "tifffile"])
@@ -401,7 +401,7 @@ def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
     reading = read_recipe(tmp_path / "config.json").reading
-    assert reading == ImageReading(Window("percentiles", 1, 99), (), "all")
+    assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]
     pages = list(every_page(named, reading))
@@ -412,6 +412,6 @@ def test_a_written_classifier_reads_files_so(tmp_path):
 
 def test_a_site_reads_its_files_by_its_own_settings(tmp_path):
     home = SiteHome("a", tmp_path, files={"window": "0:100", "pages": "all"})
-    assert ImageReading.of(home.data()) == ImageReading(Window("numbers", 0, 100), (), "all")
+    assert DecodeOptions.of(home.data()) == DecodeOptions(Window("numbers", 0, 100), (), "all")
     with pytest.raises(ConfigError, match="is the server's to say; a site sets window, bands, pages"):
         SiteHome("a", tmp_path, files={"beta": 1}).data()

@@ -22,13 +22,13 @@ from pydicom.uid import (
 
 from data.pictures import TRANSFORM, load, noise, put
 from fedcopl.data.cache import PixelCache
+from fedcopl.data.decoding import BadImage, DecodeOptions, Window
 from fedcopl.data.formats import dicom, read_picture
-from fedcopl.data.images import quiet
+from fedcopl.data.images import silence_decoders
 from fedcopl.data.overview import survey
-from fedcopl.data.reading import BadImage, ImageReading, Window
 
 DRAW = np.random.default_rng(5)
-USUAL = ImageReading()
+USUAL = DecodeOptions()
 PATIENT = "Doe^Jane"
 SCAN = DRAW.integers(0, 4096, (16, 12), dtype=np.uint16)  # Hounsfield units + 1024
 
@@ -64,7 +64,7 @@ def scan(pixels=SCAN, *, kind="MONOCHROME2", stored=12, syntax=ExplicitVRLittleE
 
 
 def dots(content, reading=USUAL, page=None) -> np.ndarray:
-    with quiet():
+    with silence_decoders():
         return np.asarray(read_picture(content, reading, page).image)
 
 
@@ -91,10 +91,10 @@ def test_a_given_window_is_in_the_units_of_what_was_measured():
     content = scan(RescaleSlope=1, RescaleIntercept=-1024, WindowCenter=0, WindowWidth=10)
     units = SCAN.astype(float) - 1024
     expected = np.rint(np.clip((units + 1000) / 1400, 0, 1) * 255)
-    picture = read_picture(content, ImageReading(Window("numbers", -1000, 400)))
+    picture = read_picture(content, DecodeOptions(Window("numbers", -1000, 400)))
     assert np.array_equal(np.asarray(picture.image), expected)
     assert picture.remarks == ("DICOM, scaled by the window -1000:400",)
-    whole = dots(content, ImageReading(Window("type")))  # twelve bits, whatever is in them
+    whole = dots(content, DecodeOptions(Window("type")))  # twelve bits, whatever is in them
     assert np.array_equal(whole, np.rint(SCAN / 4095 * 255))
 
 
@@ -117,7 +117,7 @@ def test_monochrome1_is_a_negative():
 
 def test_grey_and_colours_of_eight_bits_stay_what_they_are():
     grey = DRAW.integers(0, 200, (16, 12), dtype=np.uint8)
-    assert np.array_equal(dots(scan(grey, stored=8), ImageReading(Window("numbers", 0, 4095))), grey)
+    assert np.array_equal(dots(scan(grey, stored=8), DecodeOptions(Window("numbers", 0, 4095))), grey)
     colours = DRAW.integers(0, 256, (16, 12, 3), dtype=np.uint8)
     assert np.array_equal(dots(scan(colours, kind="RGB", stored=8)), colours)
 
@@ -138,7 +138,7 @@ def test_frames():
     frames = DRAW.integers(0, 256, (4, 16, 12), dtype=np.uint8)
     content = scan(frames, stored=8)
     assert np.array_equal(dots(content), frames[0])
-    assert np.array_equal(dots(content, ImageReading(pages="middle")), frames[2])
+    assert np.array_equal(dots(content, DecodeOptions(pages="middle")), frames[2])
     assert np.array_equal(dots(content, USUAL, 3), frames[3])
 
 
@@ -194,7 +194,7 @@ def recompressed(syntax) -> bytes:
 
 
 def test_who_the_patient_is_stays_in_the_file(tmp_path, capfd, caplog):
-    with quiet():
+    with silence_decoders():
         odd = scan(PatientAge="4711-Doe-years", WindowWidth="0")
     caplog.clear()
     put(tmp_path, "pictures/cat/IM0001", scan(BurnedInAnnotation="YES"))  # scanners write no suffix
@@ -211,7 +211,7 @@ def test_who_the_patient_is_stays_in_the_file(tmp_path, capfd, caplog):
     assert found.dataset.train.names == ["cat/IM0001", "cat/odd.dcm"]
     assert {name for name, _ in found.dataset.skipped} == {"cat/half.dcm", "cat/report.dcm", "cat/short.dcm"}
     assert ("cat/report.dcm", "a DICOM without an image") in found.dataset.skipped
-    assert any("writing is burned into it" in note for note in found.notes)
+    assert any("burned-in annotation" in note for note in found.notes)
     kept = b"".join(path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file())
     warnings_said = [str(one.message) for one in warned]
     said = f"{found.notes} {found.dataset.skipped} {warnings_said} {capfd.readouterr()} {caplog.text}"
@@ -228,7 +228,7 @@ def without_image() -> bytes:
 
 @pytest.mark.parametrize("cut", [133, 200, 400, 800])
 def test_a_damaged_file_is_a_reason_that_quotes_nothing(cut):
-    with quiet(), pytest.raises(BadImage) as reason:
+    with silence_decoders(), pytest.raises(BadImage) as reason:
         read_picture(scan(PatientComments="Doe " * 500)[:cut], USUAL)
     assert "Doe" not in str(reason.value)
 
@@ -249,7 +249,7 @@ def test_photographs_of_telephones(turned):
         read_picture(file.getvalue()[:200], USUAL)
 
 
-@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("heic", "heic")])
+@pytest.mark.parametrize(("module", "extra"), [("dicom", "dicom"), ("by_pillow", "heic")])
 def test_without_the_package_the_extra_is_named(module, extra, monkeypatch):
     def missing(name):
         raise ImportError(name)

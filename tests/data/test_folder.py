@@ -75,7 +75,7 @@ def test_a_client_may_have_one_image_and_another_none(tmp_path):
 
 
 def test_no_natural_partition_without_clients(tmp_path):
-    with pytest.raises(DataError, match="does not say who holds what"):
+    with pytest.raises(DataError, match="does not name the clients"):
         natural_partition(load("folder", plant(tmp_path, "cat/a.png")))
 
 
@@ -96,14 +96,14 @@ def test_what_is_left_out_is_told(tmp_path):
     dataset = load("folder", root)
     assert dataset.train.names == ["cat/good.png", "cat/inside.png"]
     assert list(dataset.skipped) == [
-        ("cat/gone.png", "a link that leads nowhere"),
-        ("cat/loop.png", "a link that leads nowhere"),
-        ("cat/notes.doc", "its name does not end like an image's"),
+        ("cat/gone.png", "a broken link"),
+        ("cat/loop.png", "a broken link"),
+        ("cat/notes.doc", "its suffix is not that of an image"),
         ("cat/out.png", "a link out of the folder"),
         ("cat/pipe.png", "not a file"),
         ("cat/up", "a link to a folder, which is not followed"),
         ("dogs", "a link to a folder, which is not followed"),
-        ("stray.png", "lies beside the class folders, so its class is not known"),
+        ("stray.png", "is next to the class folders, so its class is unknown"),
     ]
 
 
@@ -199,6 +199,6 @@ def test_a_stray_folder_does_not_make_flat_images_useless(tmp_path):
     assert dataset.train.names == ["train/0.png", "train/1.png"]
     assert dataset.train.labels is None
     assert dataset.skipped == [
-        ("tests/", "a folder beside train/ and test/, which is not read; was it meant as test/?"),
-        ("train/old/2.png", "in a sub-folder called after no class; the images beside old/ are taken"),
+        ("tests/", "a folder next to train/ and test/, which is not read; was it meant as test/?"),
+        ("train/old/2.png", "in a sub-folder not named after a class; the images next to old/ are used"),
     ]

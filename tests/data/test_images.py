@@ -13,15 +13,15 @@ from PIL import Image
 
 from data.pictures import TRANSFORM, encoded, noise
 from fedcopl.clip.preprocess import ImageTransform
+from fedcopl.data.decoding import MOST_PIXELS, BadImage, DecodeOptions, Window
 from fedcopl.data.formats import read_picture
-from fedcopl.data.images import quiet
-from fedcopl.data.reading import MOST_PIXELS, BadImage, ImageReading, Window
+from fedcopl.data.images import silence_decoders
 
 PLAIN = noise(0)
 
 
 def decode(content, window=Window("file")):  # noqa: B008
-    return read_picture(content, ImageReading(window)).image
+    return read_picture(content, DecodeOptions(window)).image
 
 
 @pytest.mark.parametrize("form", ["PNG", "BMP", "GIF", "JPEG", "PPM", "TIFF", "WEBP"])
@@ -73,7 +73,7 @@ def test_a_damaged_exif_entry_says_nothing():
     damaged = encoded(PLAIN, "JPEG", exif=b"Exif\x00\x00MM\x00*\x00\x00\xff\xffgarbage")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with quiet():
+        with silence_decoders():
             assert decode(damaged).size == PLAIN.size
 
 
@@ -116,7 +116,7 @@ def test_a_decompression_bomb_is_refused_in_silence(side):
     assert side * side > MOST_PIXELS
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with quiet(), pytest.raises(BadImage, match=f"more than {MOST_PIXELS:,} pixels"):
+        with silence_decoders(), pytest.raises(BadImage, match=f"more than {MOST_PIXELS:,} pixels"):
             decode(png_of_size(side, side))
 
 

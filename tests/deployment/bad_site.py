@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 
 from fedcopl.cli import main
-from fedcopl.deployment.site import replies
+from fedcopl.deployment.site import pipeline
 from fedcopl.deployment.site.running_site import RunningSite
 from fedcopl.messages import Train, digest
 
 NAMES = ["not finite", "wrong shape", "huge", "of another round", "an exception", "a flood"]
 FLOOD = 3_000_000  # numbers, twelve million bytes
 honest = RunningSite.handle
-send = replies.answer_records
+send = pipeline.reply_records
 old = {}
 
 
@@ -42,5 +42,5 @@ def records(reply, question, folder):
 
 
 RunningSite.handle = spoiled
-replies.answer_records = records
+pipeline.reply_records = records
 main()

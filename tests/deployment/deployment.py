@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from deployment.toolbox import digit_sites
-from fedcopl.deployment.certificates import server_certificates, site_key
+from fedcopl.deployment.certificates import server_certificates
+from fedcopl.deployment.site_keys import site_key
 from free_ports import free_port
 from ready_processes import ReadyProcess
 from waiting import PATIENCE, until
@@ -44,7 +45,7 @@ class Deployment:
             part.rename(self.root / "federation" / "sites" / f"{name}.pub")
 
     def home(self, name: str) -> Path:
-        return self.root / "homes" / name
+        return self.root / "folders" / name
 
     def server(self, *words: str, out: str = "run", min_sites: int = 3) -> ReadyProcess:
         given = ["--classes", "data/classes.txt", "--host", "127.0.0.1", "--port", str(self.port), "--out", out]
@@ -64,7 +65,7 @@ class Deployment:
         ]
         lines = map(json.loads, whole)
         return {
-            line["peer"] for line in lines if f"{line['round']} {line['kind']} {line['decision']}" == f"{step} taken"
+            line["peer"] for line in lines if f"{line['round']} {line['kind']} {line['decision']}" == f"{step} accepted"
         }
 
     def join(self, name: str, *words: str, home: str = "", log: str = "", program: Path | None = None) -> ReadyProcess:

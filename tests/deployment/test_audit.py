@@ -12,11 +12,11 @@ from deployment.toolbox import FakeSite, LoopGrid, terms
 from fakes import NO_PRIORS, clients, start
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
-from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, Crossing, read_audit
+from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, AuditMessage, read_audit
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
-from fedcopl.deployment.site.replies import reply_to
-from fedcopl.deployment.wire.crossings import content_bytes
+from fedcopl.deployment.site.pipeline import reply_to
+from fedcopl.deployment.wire.message_format import content_bytes
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate
@@ -63,14 +63,14 @@ def played(tmp_path):
 def test_every_byte_that_crossed_the_wire_is_in_the_record(played):
     wire, folder = played
     for name, crossed in wire.crossed.items():
-        lines = [line.crossing for line in read_audit(folder / name)]
+        lines = [line.message for line in read_audit(folder / name)]
         there = [(one.way, one.bytes, one.digest) for one in lines]
         assert there == [(way, len(content), sha256(content).hexdigest()) for way, content in crossed]
-        assert {one.kind for one in lines} >= {"introduce", "estimate", "train", "evaluate"}
+        assert {one.kind for one in lines} >= {"setupkeys", "estimate", "train", "evaluate"}
         assert {(one.run, one.peer) for one in lines} == {("run", "server:9092")}
         # and the server's record has the same digests, from the other side
         other_way = {"in": "out", "out": "in"}
-        at_server = [line.crossing for line in read_audit(folder / "server") if line.crossing.peer == name]
+        at_server = [line.message for line in read_audit(folder / "server") if line.message.peer == name]
         assert sorted((other_way[one.way], one.digest) for one in at_server) == sorted(
             (one.way, one.digest) for one in lines
         )
@@ -93,7 +93,7 @@ def test_what_was_tampered_with_is_found(tmp_path, change):
     log = AuditLog(tmp_path, lambda: 1.0)
     for number in range(8):
         log.write(
-            Crossing("in", "server", "run", "1", "train", number, sha256(bytes([number])).hexdigest(), "received")
+            AuditMessage("in", "server", "run", "1", "train", number, sha256(bytes([number])).hexdigest(), "received")
         )
     assert len(read_audit(tmp_path)) == 8
     lines = (tmp_path / AUDIT).read_bytes().splitlines(keepends=True)
@@ -103,7 +103,7 @@ def test_what_was_tampered_with_is_found(tmp_path, change):
 
 
 def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
-    log, one = AuditLog(tmp_path), Crossing("in", "server", "run", "1", "train", 1, "0", "received")
+    log, one = AuditLog(tmp_path), AuditMessage("in", "server", "run", "1", "train", 1, "0", "received")
     log.write(one)
     with (tmp_path / AUDIT).open("ab") as file:
         file.write(b'{"number": 2, "ti')
@@ -112,7 +112,7 @@ def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
     assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600 == (tmp_path / HEAD).stat().st_mode & 0o777
 
 
-def test_what_cannot_be_written_down_is_not_answered(tmp_path):
+def test_what_cannot_be_logged_is_refused(tmp_path):
     (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
     site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
     wire = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})
@@ -131,7 +131,7 @@ def test_the_command_shows_verifies_and_exports(played, tmp_path):
     exported = CliRunner().invoke(app, ["audit", str(site), "--export", str(tmp_path / "out.csv")])
     assert f"{count} messages written" in exported.output
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert len(rows) == count and rows[0]["kind"] == "introduce" and len(rows[0]["digest"]) == 64
+    assert len(rows) == count and rows[0]["kind"] == "setupkeys" and len(rows[0]["digest"]) == 64
     head = json.loads((site / AUDIT).read_text().splitlines()[-1])["chain"]
     assert rows[-1]["chain"] == head
     shutil.copytree(site, tmp_path / "copy")

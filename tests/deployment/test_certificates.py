@@ -11,17 +11,10 @@ import pytest
 
 from deployment.toolbox import turned_away
 from fedcopl.deployment import certificates
-from fedcopl.deployment.certificates import (
-    given_certificates,
-    public_line,
-    read_site_keys,
-    refuse_ended,
-    server_certificates,
-    site_key,
-    site_secret,
-)
+from fedcopl.deployment.certificates import check_not_expired, given_certificates, server_certificates
 from fedcopl.deployment.flower_internals import superlink as link
-from fedcopl.deployment.site.server_probe import ServerAddress, check_server
+from fedcopl.deployment.site.site_process import ServerAddress, check_server
+from fedcopl.deployment.site_keys import public_line, read_site_keys, site_key, site_secret
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -59,39 +52,37 @@ def test_a_site_with_the_right_certificate_is_sure_of_the_server(made, listening
 
 def test_a_certificate_of_another_server_is_an_error_that_names_both(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
-    with pytest.raises(FederationError, match=rf"127.0.0.1:{listening}: does not show.*ca\.pem speaks for"):
+    with pytest.raises(FederationError, match=rf"127.0.0.1:{listening}: its certificate is not signed by .*ca\.pem"):
         check_server(ServerAddress(f"127.0.0.1:{listening}", other.ca))
 
 
-def test_a_site_that_runs_already_is_told_that_the_certificate_is_wrong(made, listening, tmp_path):
+def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
     other = server_certificates(tmp_path, [])
     said = turned_away(ServerAddress(f"127.0.0.1:{listening}", other.ca), site_key(tmp_path, "a")[0])
-    assert said.startswith(f"127.0.0.1:{listening}: does not show the certificate that {other.ca} speaks for (")
+    assert said.startswith(f"127.0.0.1:{listening}: its certificate is not signed by {other.ca} (")
     assert said.endswith("(--address); trying again") and "_ssl" not in said
 
 
 def test_a_server_does_not_begin_with_a_certificate_that_has_ended(tmp_path, monkeypatch):
     files = server_certificates(tmp_path, [])
-    refuse_ended(files, "renew it")
+    check_not_expired(files, "renew it")
     monkeypatch.setattr(certificates, "VALID", timedelta(minutes=-30))
     certificates._write_server(files, tmp_path / "ca.key", {"a.example"})
-    with pytest.raises(
-        FederationError, match=r"server\.pem: has ended on \d+-\d\d-\d\d, no site .* any more; renew it"
-    ):
-        refuse_ended(files, "renew it")
+    with pytest.raises(FederationError, match=r"server\.pem: expired on \d+-\d\d-\d\d, no site accepts it; renew it"):
+        check_not_expired(files, "renew it")
 
 
-def test_who_is_not_there_yet_is_waited_for(made, tmp_path):
+def test_a_site_waits_for_a_server_that_is_not_running_yet(made, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     server = ServerAddress(f"127.0.0.1:{port}", made.ca)
     check_server(server)
-    assert turned_away(server, site_key(tmp_path, "a")[0]).startswith(f"nobody answers at 127.0.0.1:{port}")
+    assert turned_away(server, site_key(tmp_path, "a")[0]).startswith(f"no server at 127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
 def test_an_address_that_is_none_is_refused(made, address):
-    with pytest.raises(FederationError, match="is no address"):
+    with pytest.raises(FederationError, match="is not an address"):
         check_server(ServerAddress(address, made.ca))
 
 
@@ -120,9 +111,9 @@ def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, m
     assert given_certificates(made.ca, made.certificate, made.key) == made
     monkeypatch.setattr(certificates, "own_addresses", set)
     elsewhere = server_certificates(tmp_path, ["server.example"])
-    with pytest.raises(FederationError, match=r"made out also to 127\.0\.0\.1"):
+    with pytest.raises(FederationError, match=r"and include 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)
-    with pytest.raises(FederationError, match="is no certificate of a server"):
+    with pytest.raises(FederationError, match="is not a server certificate"):
         given_certificates(made.ca, made.key, made.key)
     with pytest.raises(FederationError, match="there is no such certificate"):
         given_certificates(made.ca, tmp_path / "nothing", made.key)
@@ -164,7 +155,7 @@ def test_a_secret_is_kept_and_never_guessed(tmp_path):
 @pytest.mark.parametrize("size", [0, 31, 33])
 def test_a_secret_that_is_not_whole_is_refused_with_what_to_do(tmp_path, size):
     (tmp_path / "site.secret").write_bytes(bytes(size))
-    with pytest.raises(FederationError, match=rf"site\.secret: holds {size} bytes instead of 32.*or remove this one"):
+    with pytest.raises(FederationError, match=rf"site\.secret: has {size} bytes instead of 32.*or delete this one"):
         site_secret(tmp_path)
 
 
@@ -172,12 +163,12 @@ def in_memory(folder, *names):
     """A folder of public keys; a name after a slash is that of another site's key."""
     for number, name in enumerate(names):
         called, _, like = name.partition("/")
-        private, _ = site_key(folder / "homes" / (like or called), like or called)
+        private, _ = site_key(folder / "folders" / (like or called), like or called)
         (folder / f"{number}.pub").write_bytes(public_line(private, called))
     return folder
 
 
-def test_who_may_join_is_read_from_a_folder(tmp_path):
+def test_the_sites_that_may_join_are_read_from_a_folder(tmp_path):
     found = read_site_keys(in_memory(tmp_path, "a", "b with space"))
     assert sorted(found) == ["a", "b with space"]
     assert found["a"].public.startswith(b"-----BEGIN PUBLIC KEY")
@@ -192,7 +183,7 @@ def test_one_name_for_two_keys_is_refused(tmp_path):
     in_memory(tmp_path, "a")
     private, _ = site_key(tmp_path / "another", "a")
     (tmp_path / "9.pub").write_bytes(public_line(private, "a"))
-    with pytest.raises(FederationError, match="two keys are of a site called 'a'"):
+    with pytest.raises(FederationError, match="two keys have the site name 'a'"):
         read_site_keys(tmp_path)
 
 
@@ -222,7 +213,7 @@ def test_from_outside_only_sites_get_in(path, client, let_in):
     assert link.is_let_in(scope) is let_in
 
 
-def test_who_is_not_let_in_finds_nothing():
+def test_a_rejected_request_gets_404():
     passed, sent = [], []
 
     async def app(scope, receive, send):
@@ -231,7 +222,7 @@ def test_who_is_not_let_in_finds_nothing():
     async def send(event):
         sent.append(event)
 
-    guard = link.OnlySitesFromOutside(app, (), "key")
+    guard = link.LocalOnly(app, (), "key")
     for path in ("/v1/control/start-run", "/v1/fleet/get-run"):
         asyncio.run(guard({"type": "http", "path": path, "client": ("192.0.2.1", 5)}, None, send))
     asyncio.run(guard({"type": "lifespan", "path": "start"}, None, send))

@@ -12,16 +12,22 @@ import pytest
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.plan import PreparedServer
-from fedcopl.deployment.site.agreement import FileAgreement, InteractiveAgreement, agreement_of, run_in_words
-from fedcopl.deployment.site.consent import Consent
 from fedcopl.deployment.site.ledger import SiteLedger, release_of
-from fedcopl.deployment.site.limits import Limits
+from fedcopl.deployment.site.policies import (
+    Consent,
+    FileAgreement,
+    InteractiveAgreement,
+    Limits,
+    choose_agreement,
+    describe_run,
+)
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
 from fedcopl.errors import CannotReply, ConfigError, RunFolderError
+from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings
-from fedcopl.federation.request_validation import Expected, validate_request
+from fedcopl.federation.validation import Expected, validate_request
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
 from fedcopl.privacy.accountant import epsilon_of
@@ -70,7 +76,7 @@ def first_round(shared):
     return [Estimate(0, shared), Select(0, 0, np.full(10, 3), 2), Train(0, shared)]
 
 
-def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, start):
+def test_more_requests_than_the_run_has_are_refused_without_effect(site, start):
     for message in first_round(start):
         site.handle(message, terms(site))
     state = site.home.folder / "runs/run/state"
@@ -79,7 +85,7 @@ def test_more_questions_than_the_run_has_are_refused_and_leave_no_trace(site, st
     attacks = [Train(98, start), *(Train(0, {"visual": start["visual"] + n}) for n in range(1, 6))]
     attacks += [Estimate(0, {"visual": start["visual"] * n}) for n in range(2, 62)]
     for attack in attacks:
-        with pytest.raises(Refused, match=r"^asked to (Train|Estimate) in round"):
+        with pytest.raises(Refused, match=r"^unexpected request: (Train|Estimate) in round"):
             site.handle(attack, terms(site))
     with pytest.raises(Refused, match="with other prompts than the round began with"):  # also after a restart
         site.handle(Train(0, moved), terms(site, attempt=2))
@@ -118,7 +124,10 @@ def test_prompts_that_the_run_does_not_average_are_refused(site, start):
 COSTLY = {
     "memory": ({"model": {"visual_prompts": 1_000_000}}, "model.visual_prompts is 1,000,000, and this site's limit"),
     "time": ({"train": {"epochs": 1_000_000}}, "train.epochs is 1,000,000, and this site's limit is 100"),
-    "a sentence": ({"model": {"template": "a {} " * 200_000}}, "model.template is 1,000,000 letters, and this site's"),
+    "a sentence": (
+        {"model": {"template": "a {} " * 200_000}},
+        "model.template is 1,000,000 characters, and this site's",
+    ),
     "batches": ({"train": {"batch": 10**9}}, "train.batch is 1,000,000,000, and this site's limit is 512"),
     "for ever": ({"rounds": 10**6}, "rounds is 1,000,000, and this site's limit is 1,000"),
 }
@@ -147,14 +156,14 @@ WITH_PRIORS = RunConfig.from_mapping(SETTINGS, "test")
 
 def class_sums(site, folder, **changes):
     """What leaves this site in the first class feature sums: (J, C, 1 + d). It is alone, so totals are its own sums."""
-    site = at_home(site, site.home.folder / folder, **changes)
-    reply, step, asked = None, 0, terms(site, WITH_PRIORS)
+    client = at_home(site, site.home.folder / folder, **changes).client(terms(site, WITH_PRIORS))
+    reply, step, state = None, 0, ClientState()
     estimation = Estimation(prior_settings(WITH_PRIORS, 10, site.clip.feature_size))
     while estimation.steps[-1][0].kind != "class_sums":
-        reply = site.handle(Adapt(0, step, () if reply is None else (reply.sums,)), asked)
+        reply, state = client.handle(Adapt(0, step, () if reply is None else (reply.sums,)), state)
         estimation.add(reply.sums)
         step += 1
-    sums = site.handle(Adapt(0, step, (reply.sums,)), asked).sums
+    sums = client.handle(Adapt(0, step, (reply.sums,)), state)[0].sums
     return sums.reshape(-1, 10, 1 + site.clip.feature_size)
 
 
@@ -169,7 +178,7 @@ def test_class_feature_sums_of_few_images_do_not_leave(site):
 
 LIES = {
     "a direction of its own": (lambda own: own * 0, r"of 0 images instead|do not contain this client's own images"),
-    "no numbers": (lambda own: own * np.nan, "are not finite"),
+    "no numbers": (lambda own: own * np.nan, "not all sums are finite"),
     "of another size": (lambda own: own[:-1], "have the wrong size"),
     "half of the site": (lambda own: own / 2, "do not contain this client's own images"),
     "features of any length": (lambda own: own + np.eye(1, len(own), len(own) - 1)[0] * 1e6, "impossible"),
@@ -178,9 +187,10 @@ LIES = {
 
 @pytest.mark.parametrize(("lie", "words"), LIES.values(), ids=LIES)
 def test_totals_without_the_own_images_in_them_are_refused(site, lie, words):
-    own = site.handle(Adapt(0, 0), terms(site, WITH_PRIORS)).sums
-    with pytest.raises((Refused, CannotReply), match=words):
-        site.handle(Adapt(0, 1, (lie(own),)), terms(site, WITH_PRIORS))
+    client = site.client(terms(site, WITH_PRIORS))
+    reply, state = client.handle(Adapt(0, 0), ClientState())
+    with pytest.raises(CannotReply, match=words):
+        client.handle(Adapt(0, 1, (lie(reply.sums),)), state)
 
 
 def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
@@ -209,11 +219,11 @@ def test_the_budget_of_epsilon_is_over_all_runs_and_outlives_their_folders(loade
             site.handle(Estimate(0, start), terms(site, private, run=f"run-{number}"))
     site.handle(Estimate(0, start), terms(site, private, run="run-0"))  # the same bits again cost nothing
     assert site.ledger.epsilon == pytest.approx(epsilon_of([2.0] * 3, 1e-5))
-    with pytest.raises(Refused, match=r"it answers only with privacy\.noise_multiplier, and the run has none"):
+    with pytest.raises(Refused, match=r"requires privacy\.noise_multiplier, and the run has none"):
         site.handle(Estimate(0, start), terms(site, run="open"))
 
 
-def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
+def test_in_secure_aggregation_only_the_noise_of_the_sites_that_must_remain_is_counted():
     config = changed(privacy={"noise_multiplier": 2.0, "secure_aggregation": True})
     message = Estimate(0, {}, tuple("abcde"))
     name, noise = release_of("run", message, config, "5e")
@@ -225,11 +235,11 @@ def test_in_a_secure_sum_only_the_noise_of_those_who_must_stay_is_counted():
 def test_a_full_house_takes_no_new_run(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, limits=Limits(disk=0.0))
     site.handle(Evaluate(0, None), terms(site))
-    with pytest.raises(Refused, match="there is no room for another run: this site's limit is 0 GB"):
+    with pytest.raises(Refused, match="no disk space for another run: this site's limit is 0 GB"):
         site.handle(Evaluate(0, None), terms(site, run="second"))
 
 
-def test_nothing_is_answered_before_somebody_agrees(site, start):
+def test_a_site_sends_nothing_before_approval(site, start):
     said, shown, notes = [None, False, True], [], []
 
     def message(run, words):
@@ -237,12 +247,12 @@ def test_nothing_is_answered_before_somebody_agrees(site, start):
         return said.pop(0)
 
     site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
-    for words in ("have not agreed to this run yet", "have declined this run", "have declined this run"):
+    for words in ("has not approved this run yet", "has declined this run", "has declined this run"):
         with pytest.raises(Refused, match=words):
             site.handle(Estimate(0, start), terms(site))
     assert not (site.home.folder / "runs").exists() and len(shown) == 2  # who said no is not asked again
-    file = site.home.folder / "asked/run.toml"
-    assert notes == [f"run run waits for your agreement: read {file}, then join with --accept {file}"]
+    file = site.home.folder / "pending/run.toml"
+    assert notes == [f"run run needs your approval: read {file}, then join with --accept {file}"]
     assert "3 rounds of FedCoPL, 1 epoch each" in shown[0][1]
     site.agreement = InteractiveAgreement(site.home.folder, message, notes.append)
     for question in first_round(start):
@@ -255,50 +265,63 @@ def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_pa
     file.write_text(CONFIG.to_toml())
     site.agreement = FileAgreement(file)
     other = changed(train={"epochs": 2}, privacy={"noise_multiplier": 1.0})
-    with pytest.raises(Refused, match=r"has agreed to other settings: privacy\.noise_multiplier, train\.epochs$"):
+    with pytest.raises(Refused, match=r"has accepted other settings: privacy\.noise_multiplier, train\.epochs$"):
         site.handle(Estimate(0, start), terms(site, other))
     site.handle(Estimate(0, start), terms(site, changed(name="other-name")))
 
 
-def test_what_agrees_has_to_be_said_in_words_that_mean_something(tmp_path):
+def test_an_unknown_value_of_accept_is_refused(tmp_path):
     with pytest.raises(
-        ConfigError, match="--accept maybe: there is no such file; say ask, always, or name the settings"
+        ConfigError, match="--accept maybe: there is no such file; use ask, always, or a file of accepted settings"
     ):
-        agreement_of("maybe", tmp_path, lambda run, words: None, print)
+        choose_agreement("maybe", tmp_path, lambda run, words: None, print)
     (tmp_path / "wrong.toml").write_text("rounds = 'many'")
     with pytest.raises(ConfigError, match=r"wrong\.toml: rounds"):
-        agreement_of(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
+        choose_agreement(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
 
 
 def test_people_are_shown_what_leaves_in_this_run():
     shown = "\n".join(
-        run_in_words(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
+        describe_run(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
     )
-    assert "in secure aggregation of at least 4 sites, with noise of 1.5" in shown
+    assert "in secure aggregation over at least 4 sites, with noise of 1.5" in shown
     assert "privacy.noise_multiplier = 1.5" in shown
-    assert "image features by class" in "\n".join(run_in_words(RunConfig()))
+    assert "image features by class" in "\n".join(describe_run(RunConfig()))
     hostile = changed(model={"template": "a {}\n\x1b[2Jyes"})
-    assert "\x1b" not in "".join(run_in_words(hostile)) and "\n" not in "".join(run_in_words(hostile))
+    assert "\x1b" not in "".join(describe_run(hostile)) and "\n" not in "".join(describe_run(hostile))
 
 
-def test_feature_sums_can_be_refused_alone(loaded, tmp_path, start):
-    site = at_home(loaded, tmp_path, consent=Consent(("visual",)))
-    words = "this site lets no sums of image features go, and the run wants them: set priors.prototypes=false"
+def test_class_feature_sums_are_opt_in(loaded, tmp_path, start):
+    site = at_home(loaded, tmp_path)
+    words = "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
     with pytest.raises(Refused, match=words):
         site.handle(Evaluate(0, None), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
     without = RunConfig.from_mapping(SETTINGS | {"priors": {"prototypes": False}}, "test")
     site.handle(Evaluate(0, None), terms(site, without))
     with pytest.raises(Refused, match=words):  # and it is not asked for them in such a run by surprise
         site.handle(Adapt(0, 0), terms(site, RunConfig.from_mapping(SETTINGS, "test")))
-    assert "prompts but no sums of image features" in str(site.home.consent)
+    assert "prompts but no class feature sums" in str(site.home.consent)
+
+
+@pytest.mark.parametrize(("min_sites", "needed"), [(0, 3), (2, 2), (5, 5)])
+def test_class_feature_sums_leave_only_under_secure_aggregation_of_enough_sites(min_sites, needed):
+    consent = Consent(("visual", "features"), min_sites)
+    words = f"class feature sums only under secure aggregation of at least {needed} sites"
+    for privacy in ({}, {"secure_aggregation": True, "min_sites": max(needed - 1, 2)}):
+        config = RunConfig.from_mapping(SETTINGS | {"privacy": privacy}, "test")
+        refused = any(words in objection for objection in consent.objections(Adapt(0, 0), config))
+        assert refused == (privacy.get("min_sites", 0) < needed)
+    enough = {"secure_aggregation": True, "min_sites": needed}
+    config = RunConfig.from_mapping(SETTINGS | {"privacy": enough}, "test")
+    assert list(consent.objections(Adapt(0, 0), config)) == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"share": ("visuel",)}, "share: nothing is called 'visuel' .*; did you mean visual?"),
+        ({"share": ("visuel",)}, "share: 'visuel' is unknown .*; did you mean visual?"),
         ({"share": ("features",)}, "share: name at least one kind of prompts"),
-        ({"secure_aggregation": False, "min_sites": 3}, "min-sites: is about secure aggregation"),
+        ({"secure_aggregation": False, "min_sites": 3}, "min-sites: needs secure aggregation"),
     ],
 )
 def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
@@ -308,7 +331,7 @@ def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
 
 def test_secure_sums_can_be_refused(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, consent=Consent(secure_aggregation=False))
-    with pytest.raises(Refused, match="this site takes part in no secure aggregation, and the run has them"):
+    with pytest.raises(Refused, match="this site takes part in no secure aggregation, and the run has it"):
         site.handle(Estimate(0, start), terms(site, changed(privacy={"secure_aggregation": True})))
 
 
@@ -324,7 +347,7 @@ def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
         site.handle(Evaluate(0, None), terms(site))
 
 
-EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, width=4, experts=1)
+EXPECTED = Expected({"visual": np.zeros((2, 3), np.float32)}, classes=3, experts=1)
 FEW, MANY = np.zeros(9), tuple(np.zeros(9) for _ in range(101))
 HOSTILE = {
     "many totals": (Adapt(0, 1, MANY), "are not those of steps of the priors"),
@@ -347,13 +370,13 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("message", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_question_that_no_server_of_this_run_asks_is_found(message, words):
+def test_a_request_of_no_honest_server_is_detected(message, words):
     found = validate_request(message, EXPECTED)
     assert found is not None
     assert re.search(words, found)
 
 
-def test_honest_questions_are_fine():
+def test_honest_requests_are_valid():
     for message in (
         Adapt(0, 0),
         Adapt(0, 1, (FEW,)),

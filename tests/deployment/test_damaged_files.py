@@ -7,10 +7,10 @@ import pytest
 
 from fakes import START, NoisyLearner
 from fedcopl.config import RunConfig
-from fedcopl.deployment.certificates import site_key
 from fedcopl.deployment.processes import process_of
 from fedcopl.deployment.server.rounds import ServerFile
 from fedcopl.deployment.site.site_state import SiteState
+from fedcopl.deployment.site_keys import site_key
 from fedcopl.deployment.status import status_of
 from fedcopl.errors import FederationError, RunFolderError
 from fedcopl.federation.client import Client
@@ -22,7 +22,7 @@ SERVER = {
     "run": "fedcopl-5f1c0ffee123",
     "starts": 2,
     "sites": {"site-a": 0, "site-b": 1},
-    "homes": {"site-a": "0123456789abcdef fedcba9876543210"},
+    "folders": {"site-a": "0123456789abcdef fedcba9876543210"},
 }
 
 
@@ -44,15 +44,21 @@ def test_a_server_goes_on_with_its_name_and_its_sites(tmp_path):
     file = ServerFile.begin(path, "another")
     assert (file.run, file.attempt) == ("fedcopl-5f1c0ffee123", 3)
     file.known.add(["site-c"])
-    assert file.known.is_at_home("site-a", "0123456789abcdef", "fedcba9876543210")
-    assert not file.known.is_at_home("site-a", "0123456789abcdef", "another")
+    assert file.known.is_same_folder("site-a", "0123456789abcdef", "fedcba9876543210")
+    assert not file.known.is_same_folder("site-a", "0123456789abcdef", "another")
     kept = json.loads(path.read_text())
     assert kept["starts"] == 3 and kept["sites"] == {"site-a": 0, "site-b": 1, "site-c": 2}
 
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", "{}", '{"run": "x", "starts": 1, "sites": {}}', '{"run": "x", "starts": 1, "sites": [], "homes": {}}'],
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"run": "x", "starts": 1, "sites": {}}',
+        '{"run": "x", "starts": 1, "sites": [], "folders": {}}',
+    ],
 )
 def test_a_damaged_server_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "server.json").write_text(text)
@@ -69,7 +75,7 @@ def test_a_damaged_state_is_refused_in_one_line(states, text):
     assert "\n" not in str(refusal.value)
 
 
-def test_how_a_server_and_a_site_got_on_can_be_asked(states, tmp_path):
+def test_status_of_a_stopped_server_and_site(states, tmp_path):
     server, site = tmp_path / "federation", tmp_path / "site"
     keys = {"pid": 2**22 + 1, "running": True, "since": 1.0}
     about = {"role": "server", "address": "0.0.0.0:9092", "local": "127.0.0.1:9092", "out": str(tmp_path / "run")}
@@ -78,8 +84,8 @@ def test_how_a_server_and_a_site_got_on_can_be_asked(states, tmp_path):
     shutil.copy(tmp_path / "home/site.pub", server / "sites")
     (server / "working.json").write_text(json.dumps({**about, **keys}))
     found = status_of(server)
-    assert (found.running, found.facts["server"], found.facts["rounds done"]) == (False, "not running", "0")
-    assert found.sites == [["site-a", "not connected", "", "never", "no end"]]
+    assert (found.running, found.facts["server"], found.facts["finished rounds"]) == (False, "not running", "0")
+    assert found.sites == [["site-a", "not connected", "", "never", "does not expire"]]
     assert process_of(server).results == tmp_path / "run"
 
     shutil.copytree(states.folder, site / "runs/run-1/state")
@@ -93,7 +99,7 @@ def test_how_a_server_and_a_site_got_on_can_be_asked(states, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"role": "site", "pid": "x", "running": true}'])
-def test_a_damaged_note_of_who_works_here_is_refused_in_one_line(tmp_path, text):
+def test_a_damaged_process_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "working.json").write_text(text)
     with pytest.raises(FederationError, match=r"working\.json: cannot be read: ") as refusal:
         process_of(tmp_path)

@@ -17,7 +17,7 @@ from deployment.deployment import SETTINGS, TIMEOUT, Deployment
 from fakes import FlakyFederation
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.audit_log import read_audit
-from fedcopl.deployment.processes import ask_to_stop
+from fedcopl.deployment.processes import request_stop
 from fedcopl.federation.server import run
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
@@ -61,7 +61,7 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
     deployment.server("rounds=4")
     for name in deployment.names:
         deployment.join(name)
-    deployment.wait_for("site-b", "round 1: select answered")
+    deployment.wait_for("site-b", "round 1: select replied")
 
     # A site is killed while it trains.
     deployment.kill("site-b")
@@ -73,7 +73,7 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
     deployment.join("site-a", home=str(copied), log="thief")
     stranger = deployment.join("site-c", home=str(deployment.root / "strange"), log="stranger")
     for knocking in ("thief", "stranger"):
-        deployment.wait_for(knocking, "the server does not let this site in")
+        deployment.wait_for(knocking, "the server rejects this site")
     # While the server is away it cannot tell who was there first; see the test of somebody else with a site's key.
     deployment.kill("thief")
 
@@ -81,7 +81,7 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
     deployment.join("site-b")
 
     # The server is killed in the middle of a round, and goes on.
-    deployment.wait_for("site-a", "round 3: estimate answered")
+    deployment.wait_for("site-a", "round 3: estimate replied")
     deployment.kill("server")
     deployment.server("--resume", "rounds=4")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
@@ -92,17 +92,17 @@ def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
     for name in deployment.names:
         assert text(deployment, name) == states[name].own["text"].tobytes()
     assert stranger.poll() is None  # still knocking
-    assert "answered" not in deployment.log("thief") + deployment.log("stranger")
+    assert "replied" not in deployment.log("thief") + deployment.log("stranger")
     assert json.loads((deployment.root / "run/server.json").read_text())["starts"] == 2
 
 
-def test_rubbish_is_dropped_named_and_without_effect_and_a_flood_refused_before_it_is_stored(deployment):
+def test_invalid_replies_are_dropped_and_reported_and_a_flood_is_refused_before_it_is_stored(deployment):
     deployment.admit(*deployment.names)
     deployment.server("--start-with", "3", "rounds=6", "refresh_every=6", min_sites=2)
     deployment.join("site-a")
     deployment.join("site-c")
     deployment.join("site-b", program=BAD_SITE)
-    refused = "bytes is refused, unread"
+    refused = "refused a request of"
     until(lambda: refused in deployment.link_log(), deployment.all_logs)
     deployment.time_is_up_after("6 train", "site-a", "site-c")
     assert deployment.wait_for_end() == 0, deployment.all_logs()
@@ -114,10 +114,10 @@ def test_rubbish_is_dropped_named_and_without_effect_and_a_flood_refused_before_
         [
             "not finite",
             "instead of float32",
-            "no answer to this question has more",
-            "another question",
+            "more than the limit of",
+            "another request",
             "RuntimeError",
-            f"gave no answer within {TIMEOUT} s",
+            f"no reply within {TIMEOUT} s",
         ],
         strict=True,
     ):
@@ -158,26 +158,26 @@ def test_slow_late_cut_off_and_full(deployment):
     deployment.admit("site-a", "site-b")
     deployment.server("--start-with", "2", "rounds=4", min_sites=1)
     deployment.join_until_struck("site-c", "SIGSTOP 3 train, 4 train")
-    deployment.wait_for("site-c", "the server does not let this site in")
+    deployment.wait_for("site-c", "the server rejects this site")
     deployment.join("site-a")
     deployment.join_until_struck("site-b", "SIGSTOP 2 train")
 
     # Cut off, or too slow: the process stands still for longer than a question may take.
-    cut_off = deployment.wait_until_still("site-b")
+    connection_error = deployment.wait_until_still("site-b")
     # Late: a third site is let in while the others are at it.
     deployment.admit("site-c")
-    deployment.wait_for("server", "site-c may join from now on")
+    deployment.wait_for("server", "site-c may join now")
     deployment.wait_for("site-c", "connected to")
     deployment.time_is_up_after("2 train", "site-a")
-    deployment.wait_for("server", f"site-b is left out: gave no answer within {TIMEOUT} s")
-    os.kill(cut_off, signal.SIGCONT)
-    deployment.wait_for("site-b", "round 2: train answered")
+    deployment.wait_for("server", f"site-b is left out: no reply within {TIMEOUT} s")
+    os.kill(connection_error, signal.SIGCONT)
+    deployment.wait_for("site-b", "round 2: train replied")
 
     # Full: the third site cannot write any more, for a while.
     late = deployment.wait_until_still("site-c")
     resource.prlimit(late, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
     os.kill(late, signal.SIGCONT)
-    deployment.wait_for("server", "site-c is left out: refused: its folder is full, in use or damaged; the site's")
+    deployment.wait_for("server", "site-c is left out: refused: its folder is full, in use or damaged; see the site")
     resource.prlimit(late, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     os.kill(deployment.wait_until_still("site-c"), signal.SIGCONT)
     assert deployment.wait_for_end() == 0, deployment.all_logs()
@@ -196,15 +196,15 @@ def test_a_site_stops_in_the_middle_of_a_million_epochs(deployment):
     deployment.admit("site-a")
     deployment.server("rounds=2", "epochs=1000000", min_sites=1)
     deployment.join("site-a", "--limit", "epochs=1000000")
-    deployment.wait_for("site-a", "round 1: select answered")
-    assert ask_to_stop(deployment.home("site-a"), PATIENCE)
+    deployment.wait_for("site-a", "round 1: select replied")
+    assert request_stop(deployment.home("site-a"), PATIENCE)
     assert deployment.wait_for_end("site-a") == 0
-    assert "stopped, as asked" in deployment.log("site-a")
-    kinds = [line.crossing.kind for line in read_audit(deployment.home("site-a"))]
+    assert "stopped by `fedcopl stop`" in deployment.log("site-a")
+    kinds = [line.message.kind for line in read_audit(deployment.home("site-a"))]
     assert kinds.count("select") == 2 and kinds.count("train") <= 1  # asked, and never answered
 
 
-def test_after_the_last_round_a_site_says_where_its_classifier_is_and_not_that_nobody_answers(deployment):
+def test_after_the_last_round_a_site_names_the_folder_of_its_classifier(deployment):
     deployment.admit("site-a")
     deployment.server("rounds=1", min_sites=1)
     port = free_port()

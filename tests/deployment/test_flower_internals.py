@@ -29,7 +29,6 @@ import fedcopl.deployment
 from fedcopl.deployment import OFFLINE, flower_internals
 from fedcopl.deployment.flower_internals import (
     CONTROL_HEADER,
-    answer_limit,
     connections,
     messages,
     site_connection,
@@ -42,7 +41,7 @@ from fedcopl.deployment.wire import message_format
 ROOT = Path(__file__).parents[2]
 INTERNALS = Path(flower_internals.__file__).parent
 PUBLIC = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
-TESTS_OF_INTERNALS = {"toolbox.py", "test_grid_threads.py", "test_flower_internals.py", "test_answer_limit.py"}
+TESTS_OF_INTERNALS = {"toolbox.py", "test_grid_threads.py", "test_flower_internals.py", "test_upload_limit.py"}
 SOURCES = [
     *(ROOT / "src/fedcopl").rglob("*.py"),
     *(ROOT / "experiments").rglob("*.py"),
@@ -64,12 +63,14 @@ def private_imports(file: Path) -> set[tuple[str, str]]:
 
 
 USED = {(file.stem, *one) for file in INTERNALS.glob("*.py") for one in private_imports(file)}
-ENTRY = re.compile(r"^(flwr[\w.]*): ([\w,\s]+) \((\w+)\)\n    why: \S.*\n    until: \S.*$", re.MULTILINE)
+SECTION = re.compile(r"^\w[\w ]* \((\w+)\)\n    why: \S.*\n    until: \S.*\n((?: {4,8}\w.*\n)+)", re.MULTILINE)
+ENTRY = re.compile(r"^    (flwr[\w.]*): (\w.*(?:\n {8}\w.*)*)$", re.MULTILINE)
 
 
 def listed():
-    for module, names, file in ENTRY.findall(flower_internals.__doc__):
-        yield from ((file, module, name.strip()) for name in names.split(","))
+    for file, uses in SECTION.findall(flower_internals.__doc__):
+        for module, names in ENTRY.findall(uses):
+            yield from ((file, module, name.strip()) for name in names.split(","))
 
 
 # All of it in one package
@@ -80,7 +81,7 @@ def test_the_walk_finds_what_it_looks_for():
     assert len(USED) > 40
 
 
-def test_nobody_else_imports_what_is_not_public():
+def test_only_flower_internals_imports_private_modules():
     others = {str(file): private_imports(file) for file in SOURCES if INTERNALS not in file.parents}
     assert {file: found for file, found in others.items() if found} == {}
 
@@ -88,7 +89,8 @@ def test_nobody_else_imports_what_is_not_public():
 def test_the_list_is_that_of_the_imports():
     assert set(listed()) == USED
     assert len(list(listed())) == len(USED)
-    assert flower_internals.__doc__.count("\nflwr.") == len(ENTRY.findall(flower_internals.__doc__))
+    sections = "".join(uses for _, uses in SECTION.findall(flower_internals.__doc__))
+    assert flower_internals.__doc__.count("flwr.") == len(ENTRY.findall(sections))
 
 
 def test_nothing_of_flowers_is_patched_elsewhere():
@@ -268,7 +270,7 @@ def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
     # Whatever is for others than sites has another beginning.
     fleet = {path for path, about in paths.items() if "Fleet" in str(next(iter(about.values())).get("tags"))}
     assert fleet == {path for path in paths if path.startswith(superlink.FOR_SITES)}
-    assert {answer_limit.PULL, *answer_limit.UPLOADS} <= fleet
+    assert {superlink.PULL, *superlink.UPLOADS} <= fleet
 
 
 @pytest.mark.parametrize(("path", "for_sites"), PATHS.items())
@@ -281,7 +283,7 @@ def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
     assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
 
 
-def test_a_server_asks_its_superlink_whether_it_is_up():
+def test_a_server_checks_the_health_of_its_superlink():
     assert TestClient(create_app(None)).get("/health").status_code == 200
 
 

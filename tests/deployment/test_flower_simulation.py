@@ -68,7 +68,7 @@ def test_what_flwr_run_says_becomes_a_plan(tmp_path):
     }
     plan = read_run_settings(flat)
     assert (plan.config.rounds, plan.config.train.epochs) == (7, 2)
-    assert (str(plan.out), str(plan.classes_file), plan.patience.min_sites) == ("x", "c.txt", 3)
+    assert (str(plan.out), str(plan.classes_file), plan.timeouts.min_sites) == ("x", "c.txt", 3)
     assert read_run_settings({"out": "x"}).classes_file is None
     with pytest.raises(ConfigError, match="out: name the folder"):
         read_run_settings({"settings": "rounds=3"})

@@ -7,9 +7,8 @@ from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import Timeouts
 from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
-from fedcopl.deployment.site.agreement import FileAgreement
-from fedcopl.deployment.site.consent import Consent
-from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.pipeline import reply_to
+from fedcopl.deployment.site.policies import Consent, FileAgreement
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.errors import ConfigError
 from fedcopl.run.progress_reporter import SilentReporter
@@ -71,17 +70,17 @@ def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
     for name in sites:
         own = tmp_path / name / "runs" / second.run_id / "prompts/clients" / f"{name}.safetensors"
         assert own.read_bytes() == (tmp_path / "june/prompts/clients" / f"{name}.safetensors").read_bytes()
-    assert not [note for note in watcher.notes if "begins anew" in note]
+    assert not [note for note in watcher.notes if "starts with new prompts" in note]
 
-    # A site that has lost its folder was in no earlier run, and says so; the server's run goes on with it.
+    # A site that has lost its folder reports that it was in no earlier run, and takes part.
     newcomer = site_of("site-b", data, tmp_path / "anew", watcher)
     grid = LoopGrid({"site-a": answering(sites["site-a"]), "site-b": answering(newcomer)})
     third = run_of_sites(grid, data, tmp_path / "third", tmp_path / "second")
     assert third.rounds[0].sites == ("site-a", "site-b")
-    assert f"this site was not in the run {second.run_id}: it begins anew" in watcher.notes
+    assert f"this site was not in the run {second.run_id} and starts with new prompts" in watcher.notes
 
 
-def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let_in(data, tmp_path):
+def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_any_site_joins(data, tmp_path):
     grid = LoopGrid({"site-a": answering(site_of("site-a", data, tmp_path / "a", NotingWatcher()))})
     run_of_sites(grid, data, tmp_path / "first")
     (tmp_path / "fewer.txt").write_text("\n".join((data / "classes.txt").read_text().splitlines()[1:]))
@@ -96,7 +95,7 @@ def test_a_server_refuses_an_earlier_run_that_does_not_fit_before_anybody_is_let
         PreparedServer.prepare(plan)
 
 
-def test_who_agreed_to_settings_has_agreed_to_runs_that_go_on(tmp_path):
+def test_accepted_settings_include_runs_that_continue_another(tmp_path):
     (tmp_path / "agreed.toml").write_text("rounds = 3")
     agreed, config = FileAgreement(tmp_path / "agreed.toml"), RunConfig(rounds=3, previous_run="may 00")
     assert agreed.objection("june", config) is None

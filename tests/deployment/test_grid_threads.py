@@ -97,7 +97,7 @@ def pulled(grid, *requests):
     return found
 
 
-def test_half_a_reply_blocks_nobody_and_is_taken_when_it_is_complete(grid, link):
+def test_an_incomplete_reply_does_not_block_and_is_read_when_complete(grid, link):
     slow, quick = sent(grid, "slow", "quick")
     contents = link.reply(slow, "slow", upto=1)
     link.reply(quick, "quick")
@@ -125,7 +125,7 @@ def test_made_up_pieces_are_an_error_of_their_sender(grid, link, content):
         link.pieces[piece] = content
     [message] = pulled(grid, request)
     assert message.error.code == ErrorCode.UNKNOWN and not is_lost(message)
-    assert message.error.reason.startswith("cannot be put together")
+    assert message.error.reason.startswith("malformed message")
     assert message.metadata.src_node_id == 7
 
 
@@ -155,7 +155,7 @@ def grid_to_nobody(should_stop):
 
 
 def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_has_ended():
-    with pytest.raises(Interrupted, match="stopped; go on with --resume"):
+    with pytest.raises(Interrupted, match="stopped; continue with --resume"):
         grid_to_nobody(lambda: True).get_nodes()
 
     def ended():
@@ -165,10 +165,10 @@ def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_
         grid_to_nobody(ended).get_nodes()
 
 
-def test_a_superlink_that_does_not_answer_is_not_waited_for_forever(monkeypatch):
+def test_a_call_to_a_superlink_that_does_not_respond_times_out(monkeypatch):
     monkeypatch.setattr(grid_threads, "TIME_LIMIT", 0.1)
     never = threading.Event()
     grid = GridThreads(SimpleNamespace(get_nodes=never.wait), lambda: False)
-    with pytest.raises(FederationError, match="the SuperLink has not answered for 0 s; go on with --resume"):
+    with pytest.raises(FederationError, match="no response from the SuperLink for 0 s; continue with --resume"):
         grid.get_nodes()
     never.set()

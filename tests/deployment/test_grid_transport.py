@@ -1,4 +1,4 @@
-"""The protocol over a grid: order, patience, rubbish, and who is there."""
+"""The protocol over a grid: order, timeouts, rubbish, and who is there."""
 
 import io
 import math
@@ -13,8 +13,8 @@ from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearn
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
-from fedcopl.deployment.site.replies import harmless_reason
-from fedcopl.deployment.wire.message_format import answer_records, read_answer
+from fedcopl.deployment.site.pipeline import public_reason
+from fedcopl.deployment.wire.message_format import read_reply, reply_records
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientReplied
 from fedcopl.federation.server import look_first, run
@@ -23,9 +23,9 @@ from fedcopl.messages import (
     Estimated,
     Evaluate,
     Evaluated,
+    KeyShares,
     Select,
-    SharedOut,
-    ShareOut,
+    ShareKeys,
     Train,
     Trained,
     digest,
@@ -69,8 +69,8 @@ def sites(tmp_path, config=CONFIG, count=3):
     return {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, count).items()}
 
 
-def federation_of(grid, watcher=None, patience=A_MINUTE, **more):
-    return GridTransport(grid, terms(CONFIG), KnownSites({}), patience, watcher or NotingWatcher(), **more)
+def federation_of(grid, watcher=None, timeouts=A_MINUTE, **more):
+    return GridTransport(grid, terms(CONFIG), KnownSites({}), timeouts, watcher or NotingWatcher(), **more)
 
 
 def played(federation, config=CONFIG):
@@ -93,14 +93,14 @@ def test_a_run_over_the_grid_ends_with_the_same_bits(tmp_path, local):
     assert federation.take_drops().in_words() == {}
 
 
-def test_answers_come_in_the_order_asked_whatever_the_order_they_come_in(tmp_path):
+def test_replies_are_in_the_order_of_the_requests(tmp_path):
     federation = federation_of(LoopGrid(sites(tmp_path)))
     assert federation.clients() == ("client-0", "client-1", "client-2")
     asked = {name: Evaluate(0, None) for name in ("client-2", "client-0", "client-1")}
     assert list(federation.request(asked)) == list(asked)
 
 
-def test_names_are_asked_for_where_the_registry_has_none(tmp_path, local):
+def test_nodes_without_a_registered_name_are_queried(tmp_path, local):
     grid = LoopGrid(sites(tmp_path))
     grid.nameless = True
     bits, _ = played(federation_of(grid))
@@ -109,7 +109,7 @@ def test_names_are_asked_for_where_the_registry_has_none(tmp_path, local):
     assert sum(kind == "query.name" for _, kind in grid.sent) == 3  # once each
 
 
-def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
+def test_two_nodes_of_one_name_are_never_one_site(tmp_path):
     nodes = sites(tmp_path)
     nodes["twin"] = FakeSite("client-1", nodes["client-1"].client, tmp_path / "twin")
     grid = LoopGrid(nodes)
@@ -119,7 +119,7 @@ def test_two_nodes_of_one_name_are_never_taken_for_one(tmp_path):
     federation.request({"client-1": Evaluate(0, None)})
     assert ("twin", "query.evaluate") not in grid.sent
     assert federation.take_drops().in_words() == {
-        "client-1": "connect: two sites have this name; the one that came second is left out"
+        "client-1": "connect: two sites have this name; the one that connected second is left out"
     }
 
 
@@ -145,7 +145,7 @@ def lost(client, *where):
     return played(federation)
 
 
-def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
+def test_a_late_site_is_left_out_and_reported(tmp_path):
     nodes = sites(tmp_path)
     silent = nodes["client-1"]
     nodes["client-1"] = lambda message: None if spoiled(message, "train", 1) else silent(message)
@@ -154,12 +154,12 @@ def test_who_does_not_answer_in_time_is_missing_and_named(tmp_path):
     bits, reports = played(federation)
     assert bits == lost("client-1", ("Train", 0))[0]
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: gave no answer within 60 s"]
-    assert federation.take_drops().in_words() == {"client-1": "Train: gave no answer within 60 s"}
+    assert watcher.notes == ["round 1, Train: client-1 is left out: no reply within 60 s"]
+    assert federation.take_drops().in_words() == {"client-1": "Train: no reply within 60 s"}
 
 
 @pytest.mark.parametrize("works", [False, True])
-def test_an_answer_that_does_not_come_is_in_no_average_whether_or_not_the_site_has_worked(tmp_path, works):
+def test_a_lost_reply_is_in_no_average_whether_or_not_the_site_has_trained(tmp_path, works):
     def reference(kind):
         federation = FlakyFederation(clients(CONFIG, EntwinedLearner))
         getattr(federation, kind).add(("client-1", "Train", 0))
@@ -192,37 +192,37 @@ def answering(records):
 
 
 def to(message, reply):
-    return answering(answer_records(reply, digest(message), "fake"))
+    return answering(reply_records(reply, digest(message), "fake"))
 
 
 def bent(shape, data=b""):
     """An answer in which the header of the prompt claims this shape."""
     header = io.BytesIO()
     npy.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    records = answer_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
+    records = reply_records(Trained(TRAIN.shared, 1, 0.5), digest(TRAIN), "fake")
     records["message"]["arrays"] = [header.getvalue() + data]
     return answering(records)
 
 
 RUBBISH = {
-    "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another question"),
+    "an old answer": (to(Train(7, TRAIN.shared), Trained(TRAIN.shared, 1, 0.5)), "another request"),
     "a huge answer": (
         to(TRAIN, Trained({"visual": np.zeros(400_000, np.float32)}, 1, 0.5)),
-        "no answer to this question has more",
+        "more than the limit of",
     ),
     "another kind of number": (to(TRAIN, Trained({"visual": NAN.astype(np.float64)}, 1, 0.5)), "shared of the Trained"),
-    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has a shape that no array can have"),
+    "a shape that no array has": (bent(shape=(0, 2**70)), "an array has an impossible shape"),
     "seventy dimensions": (bent(shape=(1,) * 70, data=bytes(4)), "an array has a broken header"),
     "text for a count": (to(TRAIN, Trained(TRAIN.shared, "many", 0.5)), "examples of the Trained is 'many'"),
     "an exception": (
         lambda message: failed(message, "CLIENT_APP_RAISED_EXCEPTION", "boom\n"),
-        "broke while answering: boom",
+        "failed: boom",
     ),
 }
 
 
 @pytest.mark.parametrize(("node", "words"), RUBBISH.values(), ids=RUBBISH)
-def test_rubbish_is_dropped_and_named(tmp_path, node, words):
+def test_malformed_replies_are_dropped_and_reported(tmp_path, node, words):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: node(message) if spoiled(message, "train", 1) else good(message)
@@ -255,22 +255,22 @@ def test_a_sound_message_with_wrong_numbers_is_dropped_by_the_protocol(tmp_path,
     assert words in reports[0].dropped["client-1"]
 
 
-def test_whatever_reading_an_answer_sets_off_is_one_sites_trouble(tmp_path, monkeypatch):
+def test_an_exception_while_reading_a_reply_affects_one_site_only(tmp_path, monkeypatch):
     def breaks(records, question, most):
-        reply, folder = read_answer(records, question, most)
+        reply, folder = read_reply(records, question, most)
         if isinstance(reply, Trained) and reply.loss == -1:
             raise MemoryError
         return reply, folder
 
-    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_answer", breaks)
+    monkeypatch.setattr("fedcopl.deployment.server.grid_transport.read_reply", breaks)
     nodes, watcher = sites(tmp_path), NotingWatcher()
     altered(nodes, ["client-1"], Trained(TRAIN.shared, 1, -1.0))
     _, reports = played(federation_of(LoopGrid(nodes), watcher))
     assert reports[0].participants == ("client-0", "client-2")
-    assert watcher.notes == ["round 1, Train: client-1 is left out: its answer cannot be read: MemoryError"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: the reply cannot be read: MemoryError"]
 
 
-def test_an_answer_from_another_node_is_not_taken(tmp_path):
+def test_a_reply_from_another_node_is_dropped(tmp_path):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     honest = grid._reply
@@ -285,10 +285,10 @@ def test_an_answer_from_another_node_is_not_taken(tmp_path):
     watcher = NotingWatcher()
     bits, _ = played(federation_of(grid, watcher))
     assert bits == lost("client-1", ("Train", 0))[0]
-    assert watcher.notes == ["round 1, Train: client-1 is left out: another node answered in its place"]
+    assert watcher.notes == ["round 1, Train: client-1 is left out: the reply came from another node"]
 
 
-def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
+def test_another_process_with_a_sites_key_is_not_accepted(tmp_path):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     watcher = NotingWatcher()
@@ -299,14 +299,14 @@ def test_somebody_else_with_a_sites_key_is_not_taken_for_it(tmp_path):
     grid.nodes["client-1"] = twin  # the same node to Flower: it has the key
     assert list(federation.request({"client-1": Evaluate(1, None), "client-0": Evaluate(1, None)})) == ["client-0"]
     assert watcher.notes == [
-        "round 2, Evaluate: client-1 is left out: answered from another folder than before: "
-        "two sites use its key, or it has lost its own"
+        "round 2, Evaluate: client-1 is left out: the reply came from another folder than before: "
+        "two sites use this key, or it was moved"
     ]
     grid.keys["client-1"] = b"new"  # the operator has let in a new key under the old name
     assert list(federation.request({"client-1": Evaluate(2, None)})) == ["client-1"]
 
 
-def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, local):
+def test_a_lost_request_is_sent_again_with_the_same_bits(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, fails = nodes["client-1"], iter([True, True, False])
@@ -324,15 +324,15 @@ def test_a_site_that_was_lost_is_asked_again_and_gives_the_same_bits(tmp_path, l
     assert good.asked == 2 * 2 + 4 + 4  # two refreshes of two questions, four trainings and evaluations: nothing twice
 
 
-def test_who_left_is_told_once_and_that_it_is_back(tmp_path):
+def test_disconnection_and_reconnection_are_reported_once(tmp_path):
     grid, watcher = LoopGrid(sites(tmp_path)), NotingWatcher()
-    federation = federation_of(grid, patience=Timeouts(90, 1), watcher=watcher)
+    federation = federation_of(grid, timeouts=Timeouts(90, 1), watcher=watcher)
     for present in ({"a", "b"}, {"a"}, {"a"}, {"a", "b"}):
-        federation._announce_who_left(("a", "b"), present)
-    assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is back"]
+        federation._note_connections(("a", "b"), present)
+    assert watcher.notes == ["b is not connected; waiting for it, up to 90 s", "b is connected again"]
 
 
-def test_a_site_that_came_back_is_asked_again(tmp_path, local):
+def test_a_reconnected_site_gets_its_request_again(tmp_path, local):
     nodes = sites(tmp_path)
     grid = LoopGrid(nodes)
     good, answers = nodes["client-1"], []
@@ -349,7 +349,7 @@ def test_a_site_that_came_back_is_asked_again(tmp_path, local):
     assert bits == local[0]
 
 
-def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, clock):
+def test_the_server_waits_for_min_sites(tmp_path, clock):
     grid = LoopGrid(sites(tmp_path))
     grid.offline = {"client-1", "client-2"}
     watcher = NotingWatcher()
@@ -359,7 +359,7 @@ def test_nothing_goes_on_with_fewer_sites_than_needed(tmp_path, clock):
     assert watcher.notes == ["waiting: 1 of at least 3 sites are connected"]  # said once
 
 
-def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
+def test_the_timeout_does_not_apply_before_min_sites_have_replied(tmp_path, clock):
     nodes = sites(tmp_path)
     good = nodes["client-1"]
     nodes["client-1"] = lambda message: good(message) if clock.now > 300 else None
@@ -368,21 +368,21 @@ def test_time_does_not_run_out_before_enough_have_answered(tmp_path, clock):
     federation = federation_of(LoopGrid(nodes), watcher, Timeouts(60, 2))
     replies = federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
     assert list(replies) == ["client-0", "client-1"]
-    assert "waiting: 1 of at least 2 sites have answered" in watcher.notes
+    assert "waiting: 1 of at least 2 sites have replied" in watcher.notes
 
 
-def test_for_measuring_nobody_is_waited_for_and_nothing_ends(tmp_path):
+def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
     nodes = sites(tmp_path)
     nodes["client-0"] = lambda message: None
     nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
     nodes["client-2"] = to(Evaluate(0, None), Evaluated(11, 10))
-    federation = federation_of(LoopGrid(nodes), patience=Timeouts(60, 2))
+    federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     report = look_first(federation)
     assert report.scores == {}
     assert report.dropped == {"client-2": "Evaluate: more right than there are"}
     assert federation.take_drops().in_words() == {
-        "client-0": "Evaluate: gave no answer within 60 s",
-        "client-1": "Evaluate: answered another question than was asked: an old answer, or of another round",
+        "client-0": "Evaluate: no reply within 60 s",
+        "client-1": "Evaluate: the reply is to another request: an old one, or one of another round",
     }
 
 
@@ -395,7 +395,7 @@ def altered(nodes, names, reply):
         )
 
 
-def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path):
+def test_invalid_replies_do_not_count_towards_min_sites(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1", "client-2"], Trained({"visual": NAN}, 1, 0.5))
     with pytest.raises(
@@ -403,32 +403,33 @@ def test_sites_that_answer_rubbish_do_not_count_as_sites_that_answered(tmp_path)
         match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
         r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
     ):
-        played(federation_of(LoopGrid(nodes), patience=Timeouts(60, 2)))
+        played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
 
 
-def test_enough_good_answers_are_enough(tmp_path):
+def test_enough_valid_replies_are_enough(tmp_path):
     nodes = sites(tmp_path)
     altered(nodes, ["client-1"], Trained({"visual": NAN}, 1, 0.5))
-    _, reports = played(federation_of(LoopGrid(nodes), patience=Timeouts(60, 2)))
+    _, reports = played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
     assert reports[0].participants == ("client-0", "client-2")
 
 
-def test_too_much_rubbish_ends_the_run_with_the_reason(tmp_path):
+def test_too_many_invalid_replies_end_the_run_with_the_reasons(tmp_path):
     nodes = sites(tmp_path)
     for name in ("client-1", "client-2"):
         nodes[name] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
-    federation = federation_of(LoopGrid(nodes), patience=Timeouts(60, 2))
+    federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     with pytest.raises(
-        NoClientReplied, match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: answered"
+        NoClientReplied,
+        match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: the reply is",
     ):
         federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
 
 
-def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path):
+def test_a_repeated_error_of_a_site_is_reported_once_and_counted_each_time(tmp_path):
     nodes = sites(tmp_path)
     nodes["client-1"] = to(Estimate(3, SHARED), Estimated(np.ones(3, np.int64)))
     watcher = NotingWatcher()
-    federation = federation_of(LoopGrid(nodes), watcher, patience=Timeouts(1, 1, 0.01))
+    federation = federation_of(LoopGrid(nodes), watcher, timeouts=Timeouts(1, 1, 0.01))
     federation.clients()
     for _ in range(3):
         federation.request({"client-1": Evaluate(0, SHARED), "client-0": Evaluate(0, SHARED)})
@@ -436,41 +437,41 @@ def test_the_same_trouble_of_a_site_is_said_once_and_counted_each_time(tmp_path)
     assert "(3 times)" in federation.take_drops().in_words()["client-1"]
 
 
-def test_it_can_be_stopped_while_it_waits(tmp_path):
+def test_a_waiting_server_can_be_stopped(tmp_path):
     federation = federation_of(LoopGrid({}), should_stop=lambda: True)
     with pytest.raises(Interrupted):
         federation.clients()
 
 
-def test_what_went_wrong_at_a_site_stays_there(tmp_path):
+def test_details_of_a_sites_error_stay_there(tmp_path):
     secret = tmp_path / "patient-17.png"
 
     def broken(error):
         try:
             raise error
         except Exception as caught:
-            return harmless_reason(caught)
+            return public_reason(caught)
 
-    assert broken(DataError(f"{secret}: is broken")) == "its images cannot be read; the site's own log says more"
-    assert broken(ValueError(f"{secret}")) == "it failed with ValueError; the site's own log says more"
+    assert broken(DataError(f"{secret}: is broken")) == "its images cannot be read; see the site's own log"
+    assert broken(ValueError(f"{secret}")) == "it failed with ValueError; see the site's own log"
     assert broken(Refused("classes: the server has 3, this site has 4")).startswith("classes: ")
 
 
-def test_a_step_out_of_turn_is_refused_with_its_reason(tmp_path):
+def test_a_request_out_of_order_is_refused_with_its_reason(tmp_path):
     watcher = NotingWatcher()
     federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Timeouts(60, 0))
     assert federation.request({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
     assert watcher.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
 
 
-def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
+def test_a_secure_aggregation_is_repeated_without_the_site_that_sent_invalid_shares(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     answer = nodes["client-1"].handle
 
     def with_junk(message, terms):
         reply = answer(message, terms)
-        return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareOut) else reply
+        return KeyShares(dict.fromkeys(reply.sealed, bytes(SEALED))) if isinstance(message, ShareKeys) else reply
 
     nodes["client-1"].handle = with_junk
     grid = LoopGrid(nodes)
@@ -482,7 +483,7 @@ def test_a_secure_sum_is_played_again_without_the_site_that_spoilt_it(tmp_path):
     assert [grid.sent.count((f"client-{i}", "query.train")) for i in range(4)] == [2, 0, 2, 2]
 
 
-def test_secure_sums_travel_too(tmp_path):
+def test_secure_aggregation_over_the_grid(tmp_path):
     config = RunConfig.from_mapping({"rounds": 2, "privacy": {"secure_aggregation": True}, "priors": NO_PRIORS}, "test")
     nodes = {name: FakeSite(name, client, tmp_path) for name, client in clients(config, NoisyLearner, 4).items()}
     grid = LoopGrid(nodes)
@@ -490,4 +491,4 @@ def test_secure_sums_travel_too(tmp_path):
     bits, _ = played(federation, config)
     assert bits == played(LocalTransport(clients(config, NoisyLearner, 4)), config)[0]
     assert federation.take_drops().in_words() == {}
-    assert {"query.introduce", "query.shareout", "query.unmask"} <= {kind for _, kind in grid.sent}
+    assert {"query.setupkeys", "query.sharekeys", "query.unmask"} <= {kind for _, kind in grid.sent}

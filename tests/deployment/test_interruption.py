@@ -21,15 +21,15 @@ class Endless:
             self.steps += 1
 
 
-def test_an_answer_without_end_is_given_up():
+def test_a_reply_beyond_the_time_limit_is_interrupted():
     with (
-        pytest.raises(Refused, match=r"^the answer takes longer than this site's limit of 0\.1 s$"),
+        pytest.raises(Refused, match=r"^the reply takes longer than this site's limit of 0\.1 s$"),
         time_limit(0.1, lambda: False),
     ):
         Endless().work()
 
 
-def test_a_site_is_stopped_in_the_middle_of_an_answer():
+def test_a_site_can_be_stopped_during_a_computation():
     endless = Endless()
     with pytest.raises(KeyboardInterrupt), time_limit(3600, endless.began.is_set):
         endless.work()
@@ -49,7 +49,7 @@ def test_an_interruption_that_is_swallowed_is_followed_by_another(monkeypatch):
         deaf()
 
 
-def test_an_answer_in_time_is_given():
+def test_a_reply_within_the_time_limit_is_sent():
     done = False
     with time_limit(3600, lambda: False):
         done = True

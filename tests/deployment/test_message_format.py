@@ -22,15 +22,15 @@ from fedcopl.deployment.wire.message_format import (
     KINDS,
     Packed,
     Unreadable,
-    answer_records,
     name_records,
     one_line,
     pack,
-    question_records,
-    read_answer,
     read_name,
-    read_question,
+    read_reply,
+    read_request,
     refusal_records,
+    reply_records,
+    request_records,
     unpack,
 )
 from fedcopl.deployment.wire.terms import config_from, differences, flat_settings
@@ -88,11 +88,11 @@ def test_every_message_comes_back_as_it_was(message):
 def test_so_it_does_through_flowers_records(message):
     config = RunConfig()
     if type(message) in REPLY_TO:
-        back, on = read_question(question_records(message, terms(config)), 10**6)
+        back, on = read_request(request_records(message, terms(config)), 10**6)
         assert on == terms(config)
         assert digest(back) == digest(message)
     else:
-        back, folder = read_answer(answer_records(message, "q", "here"), "q", 10**6)
+        back, folder = read_reply(reply_records(message, "q", "here"), "q", 10**6)
         assert folder == "here"
     assert equal(back, message)
 
@@ -124,7 +124,7 @@ def test_a_wrong_tree_is_refused(tree):
 
 
 def test_only_messages_of_the_list_can_be_made():
-    with pytest.raises(Unreadable, match="no message 'Path'"):
+    with pytest.raises(Unreadable, match="unknown message 'Path'"):
         unpack(Packed("Path", '{"x": 1}', ()))
 
 
@@ -191,32 +191,32 @@ RUBBISH = {
 
 
 def with_array(data):
-    records = answer_records(Trained({"visual": VISUAL}, 1, 0.5), "q", "here")
+    records = reply_records(Trained({"visual": VISUAL}, 1, 0.5), "q", "here")
     records["message"]["arrays"] = [data]
     return records
 
 
 @pytest.mark.parametrize("data", RUBBISH.values(), ids=RUBBISH)
-def test_rubbish_in_the_place_of_an_array_is_refused_and_sets_nothing_off(data, tmp_path, monkeypatch):
+def test_malformed_arrays_are_refused_and_never_executed(data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Unreadable):
-        read_answer(with_array(data), "q", 10**6)
+        read_reply(with_array(data), "q", 10**6)
     assert not list(tmp_path.iterdir())
 
 
 def test_the_same_place_takes_a_sound_array():
-    assert (read_answer(with_array(saved(VISUAL)), "q", 10**6)[0].shared["visual"] == VISUAL).all()
+    assert (read_reply(with_array(saved(VISUAL)), "q", 10**6)[0].shared["visual"] == VISUAL).all()
     for no_bytes in ("text", 3.5, [1, 2]):
         records = with_array(b"")
         records["message"]["arrays"] = no_bytes
-        with pytest.raises(Unreadable, match="its arrays are no bytes"):
-            read_answer(records, "q", 10**6)
+        with pytest.raises(Unreadable, match="its arrays are not bytes"):
+            read_reply(records, "q", 10**6)
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_set_anything_off(data):
     with pytest.raises(Unreadable):
-        read_answer(with_array(data), "q", 10**6)
+        read_reply(with_array(data), "q", 10**6)
 
 
 def headed(shape, data=b"", descr="<f4"):
@@ -240,11 +240,11 @@ SHAPES_OF_NOTHING = {
 @pytest.mark.parametrize("data", SHAPES_OF_NOTHING.values(), ids=SHAPES_OF_NOTHING)
 def test_a_shape_that_no_array_has_is_refused(data):
     with pytest.raises(Unreadable):
-        read_answer(with_array(data), "q", 10**6)
+        read_reply(with_array(data), "q", 10**6)
 
 
 def test_a_sound_header_made_by_hand_is_read():
-    assert (read_answer(with_array(headed((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL).all()
+    assert (read_reply(with_array(headed((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL).all()
 
 
 sides = st.sampled_from([-1, 0, 1, 2, 3, 2**31, 2**63, 2**70, True])
@@ -280,7 +280,7 @@ def hostile_records(draw):
 @given(hostile_records())
 @settings(max_examples=300)
 def test_whatever_comes_is_a_message_or_unreadable(records):
-    for read in (lambda: read_answer(records, "q", 10**6), lambda: read_question(records, 10**6)):
+    for read in (lambda: read_reply(records, "q", 10**6), lambda: read_request(records, 10**6)):
         with contextlib.suppress(Unreadable):
             read()
 
@@ -290,21 +290,21 @@ def test_a_name_is_read_in_one_line_and_none_is_no_name():
     assert read_name(RecordDict()) == ""
 
 
-def test_too_large_an_answer_is_refused_before_it_is_read():
-    big = answer_records(Trained({"visual": np.zeros(1000, np.float32)}, 1, 0.5), "q", "here")
-    with pytest.raises(Unreadable, match="no answer to this question has more than 4,000"):
-        read_answer(big, "q", 4000)
+def test_a_too_large_reply_is_refused_before_it_is_parsed():
+    big = reply_records(Trained({"visual": np.zeros(1000, np.float32)}, 1, 0.5), "q", "here")
+    with pytest.raises(Unreadable, match="more than the limit of 4,000"):
+        read_reply(big, "q", 4000)
 
 
-def test_an_answer_to_another_question_is_refused():
-    old = answer_records(Selected(3, 5, None), digest(Select(0, 0, None, 2)), "here")
-    with pytest.raises(Unreadable, match="another question"):
-        read_answer(old, digest(Select(1, 0, None, 2)), 10**6)
+def test_a_reply_to_another_request_is_refused():
+    old = reply_records(Selected(3, 5, None), digest(Select(0, 0, None, 2)), "here")
+    with pytest.raises(Unreadable, match="another request"):
+        read_reply(old, digest(Select(1, 0, None, 2)), 10**6)
 
 
-def test_a_refusal_is_told_in_one_line():
+def test_a_refusal_is_one_line():
     with pytest.raises(Unreadable, match=r"refused: no space  left$"):
-        read_answer(refusal_records("no space\n\x1bleft"), "q", 10**6)
+        read_reply(refusal_records("no space\n\x1bleft"), "q", 10**6)
     assert len(one_line("x" * 10_000)) < 400
 
 
@@ -318,13 +318,13 @@ def test_a_refusal_is_told_in_one_line():
 )
 def test_records_without_a_message_or_terms_are_refused(records):
     with pytest.raises(Unreadable):
-        read_question(records, 10**6)
+        read_request(records, 10**6)
 
 
-def test_an_answer_is_no_question():
-    records = question_records(Evaluated(1, 2), terms(RunConfig()))
-    with pytest.raises(Unreadable, match="no question"):
-        read_question(records, 10**6)
+def test_a_reply_is_not_a_request():
+    records = request_records(Evaluated(1, 2), terms(RunConfig()))
+    with pytest.raises(Unreadable, match="not a request"):
+        read_request(records, 10**6)
 
 
 def test_settings_travel_flat_and_only_where_they_differ():
@@ -351,7 +351,7 @@ def test_terms_name_both_sides_of_every_difference():
     assert line == f"classes: the server has {asked.classes}, this site has 9 classes, 77"
 
 
-def test_each_train_question_is_packed_with_its_experts():
+def test_each_train_request_is_packed_with_its_experts():
     message = Train(3, {"visual": VISUAL}, ({"visual": VISUAL + 1}, {"visual": VISUAL + 2}))
     packed = pack(message)
     assert len(packed.arrays) == 3

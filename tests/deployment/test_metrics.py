@@ -6,8 +6,16 @@ from urllib.error import HTTPError
 
 import pytest
 
-from fedcopl.deployment.metrics import AnswerCounts, Metric, health, prometheus_text, server_metrics, site_metrics
-from fedcopl.deployment.metrics_port import metrics_port, respond_to
+from fedcopl.deployment.metrics import (
+    Metric,
+    ReplyCounts,
+    health,
+    metrics_port,
+    prometheus_text,
+    respond_to,
+    server_metrics,
+    site_metrics,
+)
 from fedcopl.deployment.processes import holding
 from fedcopl.errors import ConfigError, FederationError
 from fedcopl.run.record import HoldoutRecord, RoundRecord, round_to_plain
@@ -23,7 +31,7 @@ ROUNDS = [
         bytes_down=5,
         seconds=9.5,
         dropped={"a": "Train: not finite", "b": "Train: refused: no"},
-        holdout=HoldoutRecord(training_rolled_back=2, average_rolled_back=True),
+        holdout=HoldoutRecord(trainings_rolled_back=2, server_rolled_back=True),
     ),
 ]
 
@@ -56,16 +64,16 @@ def test_a_server_counts_its_run(server):
         "fedcopl_run_seconds": 9.5,
         'fedcopl_message_bytes{direction="up"}': 30,
         'fedcopl_message_bytes{direction="down"}': 10,
-        'fedcopl_dropped_answers{site="a"}': 1,
-        'fedcopl_dropped_answers{site="b"}': 2,
+        'fedcopl_dropped_replies{site="a"}': 1,
+        'fedcopl_dropped_replies{site="b"}': 2,
         'fedcopl_refusals{site="b"}': 2,
-        'fedcopl_guard_events{event="training_taken_back"}': 2,
-        'fedcopl_guard_events{event="too_doubtful"}': 0,
-        'fedcopl_guard_events{event="average_undone"}': 1,
+        'fedcopl_rollbacks{event="training"}': 2,
+        'fedcopl_rollbacks{event="uncertain"}': 0,
+        'fedcopl_rollbacks{event="average"}': 1,
     }
 
 
-def test_a_superlink_that_does_not_answer_has_nobody_connected(server, monkeypatch):
+def test_without_a_superlink_no_site_is_connected(server, monkeypatch):
     def silent(process):
         raise FederationError("the server does not answer")
 
@@ -73,18 +81,18 @@ def test_a_superlink_that_does_not_answer_has_nobody_connected(server, monkeypat
     assert numbers(server_metrics(server))['fedcopl_site_connected{site="a"}'] == 0
 
 
-def test_a_site_counts_its_answers(tmp_path):
-    counts = AnswerCounts()
+def test_a_site_counts_its_replies(tmp_path):
+    counts = ReplyCounts()
     counts.add("train", 1.5, refused=False)
     counts.add("train", 0.5, refused=False)
     counts.add("estimate", 0.25, refused=True)
     counts.connected = True
     assert numbers(site_metrics(tmp_path, counts)) == {
         "fedcopl_connected": 1,
-        'fedcopl_answers{question="train"}': 2,
-        'fedcopl_refusals{question="estimate"}': 1,
-        'fedcopl_answer_seconds{question="train"}': 2,
-        'fedcopl_answer_seconds{question="estimate"}': 0.25,
+        'fedcopl_replies{request="train"}': 2,
+        'fedcopl_refusals{request="estimate"}': 1,
+        'fedcopl_reply_seconds{request="train"}': 2,
+        'fedcopl_reply_seconds{request="estimate"}': 0.25,
     }
 
 
@@ -95,17 +103,17 @@ def test_a_name_cannot_break_out_of_its_label():
 
 
 def test_health_is_trouble_when_something_has_ended(server):
-    assert health(server) == {"status": "ok", "role": "server", "troubles": []}
+    assert health(server) == {"status": "ok", "role": "server", "errors": []}
     (server / "ca.pem").write_text("no certificate")
-    assert health(server)["status"] == "trouble"
-    assert health(server / "nowhere")["status"] == "trouble"
+    assert health(server)["status"] == "error"
+    assert health(server / "nowhere")["status"] == "error"
 
 
 def well():
     return {"status": "ok"}
 
 
-def test_the_port_answers_this_machine_and_no_page_of_elsewhere():
+def test_the_metrics_port_serves_this_machine_and_no_other_origin():
     with metrics_port(0, list, well) as port:
         assert port == 0  # none was asked for
     with metrics_port(free_port(), lambda: [Metric.plain("x", "An x.", 1)], well) as port:
@@ -118,7 +126,7 @@ def test_the_port_answers_this_machine_and_no_page_of_elsewhere():
 
 
 def test_trouble_is_a_status_of_its_own():
-    assert respond_to("/health", list, lambda: {"status": "trouble"})[0] == 503
+    assert respond_to("/health", list, lambda: {"status": "error"})[0] == 503
 
     def broken():
         raise FederationError("the folder is gone")

@@ -7,13 +7,13 @@ import pytest
 
 from fakes import NO_PRIORS, START, NoisyLearner, clients, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.site.order import SPOILT, out_of_order, sums_of_round
+from fedcopl.deployment.site.order import MAX_REPEATS, max_aggregations, out_of_order
 from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_steps
 from fedcopl.federation.server import MAX_ESTIMATIONS, look_first, run
-from fedcopl.messages import Adapt, Estimate, Evaluate, Introduce, Select, Train, digest
+from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, Train, digest
 from fedcopl.simulation.local_transport import LocalTransport
 
 SHARED, OTHER = {"visual": START["visual"]}, {"visual": START["visual"] + 1}
@@ -45,7 +45,7 @@ def objections(requests, config, at=None, restarts=RESTARTS):
         at = at.at(at.attempt, message.round)
         said.append(out_of_order(message, at, config, restarts))
         if said[-1] is None:
-            at = at.made_step(digest(message), message).answered(digest(message), message)
+            at = at.with_step(digest(message), message).after(digest(message), message)
     return said
 
 
@@ -66,14 +66,14 @@ def played(config):
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_every_question_of_an_honest_run_is_answered(config):
+def test_every_request_of_an_honest_run_is_accepted(config):
     requests = played(config)
     assert {type(message) for message in requests} >= {Estimate, Select, Train, Evaluate}
     assert objections(requests, config) == [None] * len(requests)
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_a_round_that_is_played_again_after_a_stop_may_differ_in_what_others_answered(config):
+def test_a_repeated_round_may_differ_in_the_replies_of_other_sites(config):
     first = [message for message in played(config) if message.round == 0]
     at, said = SiteStep(), []
     for attempt in range(1, 2 + RESTARTS):
@@ -81,62 +81,92 @@ def test_a_round_that_is_played_again_after_a_stop_may_differ_in_what_others_ans
             changed = replace(message, totals=TOTALS + attempt) if isinstance(message, Select) else message
             at = at.at(attempt, 0)
             said.append(out_of_order(changed, at, config, RESTARTS))
-            at = at.made_step(f"{digest(message)}{attempt}", changed).answered(digest(changed), changed)
+            at = at.with_step(f"{digest(message)}{attempt}", changed).after(digest(changed), changed)
     assert set(said) == {None}
 
 
 STEPS, SUMS = prior_steps(WITH_PRIORS), np.ones(5)
 ROUND = [Estimate(0, SHARED), Select(0, 0, TOTALS, 2), Train(0, SHARED)]
 TOO_MUCH = {
-    "a round past the last": (PLAIN, [], Train(3, SHARED), "asked to Train in round 4, but the run has 3"),
-    "before the first": (PLAIN, [], Train(-1, SHARED), "asked to Train in round 0, but the run has 3"),
-    "two Trains": (PLAIN, ROUND, Train(0, SHARED, ({},)), "asked to Train in round 1 once more, with another question"),
+    "a round past the last": (PLAIN, [], Train(3, SHARED), "unexpected request: Train in round 4, but the run has 3"),
+    "before the first": (PLAIN, [], Train(-1, SHARED), "unexpected request: Train in round 0, but the run has 3"),
+    "two Trains": (
+        PLAIN,
+        ROUND,
+        Train(0, SHARED, ({},)),
+        "unexpected request: Train in round 1 again, with another content",
+    ),
     "another model": (
         PLAIN,
         ROUND[:2],
         Train(0, OTHER),
-        "asked to Train in round 1 with other prompts than the round began with",
+        "unexpected request: Train in round 1 with other prompts than the round began with",
     ),
-    "two Estimates": (PLAIN, ROUND[:1], Estimate(0, OTHER), "asked to Estimate in round 1 once more"),
-    "an Estimate after training": (PLAIN, ROUND, Estimate(0, OTHER), "asked to Estimate in round 1 after Train"),
-    "no refresh": (PLAIN, [], Estimate(1, SHARED), "asked to Estimate in round 2, which has no refresh"),
-    "two Selects": (PLAIN, ROUND[:2], Select(0, 0, TOTALS + 1, 2), "asked to Select in round 1 once more"),
-    "a wrong refresh": (PLAIN, ROUND[:1], Select(0, 7, TOTALS, 2), "asked to Select in round 1, as refresh 8"),
-    "no priors": (PLAIN, [], Adapt(0, 0), "asked to Adapt in round 1, but the run has no"),
-    "priors once more": (WITH_PRIORS, [], Adapt(2, 0), "asked to Adapt in round 3 for sums, which"),
+    "two Estimates": (PLAIN, ROUND[:1], Estimate(0, OTHER), "unexpected request: Estimate in round 1 again"),
+    "an Estimate after training": (
+        PLAIN,
+        ROUND,
+        Estimate(0, OTHER),
+        "unexpected request: Estimate in round 1 after Train",
+    ),
+    "no refresh": (PLAIN, [], Estimate(1, SHARED), "unexpected request: Estimate in round 2, which has no refresh"),
+    "two Selects": (PLAIN, ROUND[:2], Select(0, 0, TOTALS + 1, 2), "unexpected request: Select in round 1 again"),
+    "a wrong refresh": (
+        PLAIN,
+        ROUND[:1],
+        Select(0, 7, TOTALS, 2),
+        "unexpected request: Select in round 1, as refresh 8",
+    ),
+    "no priors": (PLAIN, [], Adapt(0, 0), "unexpected request: Adapt in round 1, but the run has no"),
+    "priors again": (WITH_PRIORS, [], Adapt(2, 0), "unexpected request: Adapt in round 3 for sums, which"),
     "priors without end": (
         WITH_PRIORS,
         [],
         Adapt(0, STEPS + 1),
-        f"asked to Adapt in round 1 at step {STEPS + 2}, but the priors take {STEPS + 1} at most",
+        f"unexpected request: Adapt in round 1 at step {STEPS + 2}, but the priors take {STEPS + 1} at most",
     ),
     "priors after their end": (
         WITH_PRIORS,
         [Adapt(0, STEPS)],
         Adapt(0, 1, (SUMS,)),
-        "asked to Adapt in round 1 once more",
+        "unexpected request: Adapt in round 1 again",
     ),
     "the same step of the priors": (
         WITH_PRIORS,
         [Adapt(0, 0), Adapt(0, 1, (SUMS,))],
         Adapt(0, 1, (SUMS + 1,)),
-        "asked to Adapt in round 1 once more",
+        "unexpected request: Adapt in round 1 again",
     ),
-    "priors before zero-shot": (WITH_PRIORS, [Adapt(0, 0)], Evaluate(0, None), "asked to Evaluate in round 1 after"),
-    "zero-shot later": (PLAIN, [], Evaluate(1, None), "asked to Evaluate in round 2 without prompts"),
-    "two Evaluates": (PLAIN, [Evaluate(0, SHARED)], Evaluate(0, OTHER), "asked to Evaluate in round 1 once more"),
-    "not evaluated": (config_of(evaluation={"every": 3}), [], Evaluate(0, SHARED), "asked to Evaluate in round 1, whi"),
+    "priors before zero-shot": (
+        WITH_PRIORS,
+        [Adapt(0, 0)],
+        Evaluate(0, None),
+        "unexpected request: Evaluate in round 1 after",
+    ),
+    "zero-shot later": (PLAIN, [], Evaluate(1, None), "unexpected request: Evaluate in round 2 without prompts"),
+    "two Evaluates": (
+        PLAIN,
+        [Evaluate(0, SHARED)],
+        Evaluate(0, OTHER),
+        "unexpected request: Evaluate in round 1 again",
+    ),
+    "not evaluated": (
+        config_of(evaluation={"every": 3}),
+        [],
+        Evaluate(0, SHARED),
+        "unexpected request: Evaluate in round 1, whi",
+    ),
     "a sum for others": (
         SECURE,
         [Estimate(0, SHARED, ("a", "b", "c"))],
         Estimate(0, SHARED, ("a", "b", "d")),
-        "asked to Estimate in round 1 once more",
+        "unexpected request: Estimate in round 1 again",
     ),
     "two sums of prompts": (
         SECURE,
         [*ROUND[:2], Train(0, SHARED, peers=("a", "b", "c"))],
         Train(0, SHARED, peers=("a", "b")),
-        "asked to Train in round 1 once more",
+        "unexpected request: Train in round 1 again",
     ),
 }
 
@@ -151,24 +181,24 @@ def test_what_the_protocol_does_not_have_is_refused(config, before, message, wor
 def test_a_sum_that_was_spoilt_is_played_again_for_fewer_and_not_for_ever():
     requests = [Estimate(0, SHARED, tuple("abcdefghi"[:many])) for many in range(9, 1, -1)]
     said = objections(requests, SECURE, restarts=0)
-    assert said[: 1 + SPOILT] == [None] * (1 + SPOILT)
-    assert all(why and "th time" in why for why in said[1 + SPOILT :])
+    assert said[: 1 + MAX_REPEATS] == [None] * (1 + MAX_REPEATS)
+    assert all(why and "th time" in why for why in said[1 + MAX_REPEATS :])
 
 
 def test_sixty_sums_a_round_are_refused():
     """With 60 sums over invented sites a server can recover a site's counts. This round has two sums."""
-    said = objections([Introduce(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
-    assert sums_of_round(SECURE, 0) == 2 and sums_of_round(SECURE, 1) == 1
-    assert [why is None for why in said] == [True] * (2 + SPOILT) + [False] * (58 - SPOILT)
+    said = objections([SetupKeys(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
+    assert max_aggregations(SECURE, 0) == 2 and max_aggregations(SECURE, 1) == 1
+    assert [why is None for why in said] == [True] * (2 + MAX_REPEATS) + [False] * (58 - MAX_REPEATS)
 
 
-def test_restarts_are_no_way_to_ask_for_ever():
+def test_restarts_do_not_allow_unlimited_requests():
     at, answered = SiteStep(), 0
     for attempt in range(50):
         message = Select(0, 0, TOTALS + attempt, 2)
         at = at.at(attempt, 0)
         if out_of_order(message, at, PLAIN, RESTARTS) is None:
-            at = at.made_step(digest(message), message).answered(digest(message), message)
+            at = at.with_step(digest(message), message).after(digest(message), message)
             answered += 1
     assert answered == 1 + RESTARTS
 

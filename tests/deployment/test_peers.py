@@ -7,17 +7,17 @@ import pytest
 
 from fakes import NO_PRIORS, START, FakeLearner, start
 from fedcopl.config import RunConfig
-from fedcopl.deployment.certificates import site_key
 from fedcopl.deployment.site.peers import Identity, Peers, check_peers, vouched_by
 from fedcopl.deployment.site.pipeline import known_peers, refuse, vouched
 from fedcopl.deployment.site.site_state import SiteStep
+from fedcopl.deployment.site_keys import site_key
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
-from fedcopl.messages import Introduce, ShareOut
-from fedcopl.privacy.masking import introduce, public_keys
+from fedcopl.messages import SetupKeys, ShareKeys
+from fedcopl.privacy.masking import public_keys, setup_keys
 from fedcopl.simulation.local_transport import LocalTransport
 
 SETTINGS = {"rounds": 1, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}
@@ -61,12 +61,12 @@ def site_of(three, name, *, given=True, counts_sites=False):
 
 def rosters(three, others, client):
     """The site introduces itself; then the server lists its keys among those of others."""
-    reply, state = client.handle(Introduce(0, SESSION), ClientState())
+    reply, state = client.handle(SetupKeys(0, SESSION), ClientState())
     keys, vouchers = {"north": reply.keys}, {"north": reply.voucher}
     for name, who in others.items():
-        keys[name] = public_keys(introduce(SESSION))
+        keys[name] = public_keys(setup_keys(SESSION))
         vouchers[name] = b"" if who is None else who.vouch(SESSION, keys[name])
-    return ShareOut(0, SESSION, keys, vouchers), state
+    return ShareKeys(0, SESSION, keys, vouchers), state
 
 
 def invented(three, count=3):
@@ -77,19 +77,19 @@ def test_a_hundred_invented_sites_are_not_a_sum(three):
     """A server that plays all other sites would learn one site's numbers. It has no known site's key."""
     client = site_of(three, "north")
     message, state = rosters(three, invented(three), client)
-    with pytest.raises(Refused, match=r"^site-0 is none of the sites whose keys this site was given$"):
+    with pytest.raises(Refused, match=r"^site-0 has no key in the folder of --peers$"):
         client.handle(message, state)
     unsigned, state = rosters(three, {"south": None, "west": None}, client)
-    with pytest.raises(Refused, match=r"^no site vouches for the keys of south$"):
+    with pytest.raises(Refused, match=r"^the keys of south have no valid signature$"):
         client.handle(unsigned, state)
 
 
 def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
     client = site_of(three, "north")
     message, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
-    servers_own = public_keys(introduce(SESSION))
-    swapped = ShareOut(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
-    with pytest.raises(Refused, match=r"no site vouches for the keys of south"):
+    servers_own = public_keys(setup_keys(SESSION))
+    swapped = ShareKeys(0, SESSION, {**message.keys, "south": servers_own}, message.vouchers)
+    with pytest.raises(Refused, match=r"the keys of south have no valid signature"):
         client.handle(swapped, state)
     assert vouched_by(message.vouchers["south"], b"t" * 16, message.keys["south"]) is None
     assert vouched_by(message.vouchers["south"], SESSION, message.keys["south"]) == three.who["south"].public
@@ -100,21 +100,21 @@ def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
 def test_one_site_is_not_two(three):
     client = site_of(three, "north")
     message, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
-    with pytest.raises(Refused, match=r"names one site twice"):
+    with pytest.raises(Refused, match=r"has one site twice"):
         client.handle(message, state)
     message, state = rosters(three, {"south": three.who["south"], "again": three.who["north"]}, client)
-    with pytest.raises(Refused, match=r"names one site twice"):
+    with pytest.raises(Refused, match=r"has one site twice"):
         client.handle(message, state)
 
 
-def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
+def test_without_peers_the_keys_of_the_first_aggregation_are_stored_and_shown(three):
     client = site_of(three, "north", given=False)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)
     assert set(client.handle(message, state)[0].sealed) == {"north", "south", "west"}
-    assert [note[:49] for note in three.notes] == [
-        "from now on in secure aggregation with south, key",
-        "from now on in secure aggregation with west, key ",
+    assert [note.rpartition(" ")[0] for note in three.notes] == [
+        "trusting south in secure aggregation from now on, key",
+        "trusting west in secure aggregation from now on, key",
     ]
     message, state = rosters(three, others, client)
     client.handle(message, state)
@@ -127,7 +127,7 @@ def test_without_a_list_those_of_the_first_sum_are_taken_down_and_shown(three):
     assert len(three.notes) == 3
 
 
-def test_who_wants_a_number_of_sites_counts_no_newcomers(three):
+def test_with_min_sites_no_site_is_added_later(three):
     client = site_of(three, "north", given=False, counts_sites=True)
     others = {"south": three.who["south"], "west": three.who["west"]}
     message, state = rosters(three, others, client)

@@ -8,14 +8,20 @@ from datetime import date, timedelta
 import pytest
 from cryptography import x509
 
-from fedcopl.deployment.certificates import key_digest, read_site_key, read_site_keys, site_key
-from fedcopl.deployment.provisioning.endings import admitted_keys, endings_of, folder_notes, key_ends
-from fedcopl.deployment.provisioning.package_file import NOTES, Package, read_package, write_package
-from fedcopl.deployment.provisioning.provision import StudyFolder, admit_key, provision, renew, revoke
-from fedcopl.deployment.provisioning.register import Register
+from fedcopl.deployment.provisioning.expiry import admitted_keys, expiries, key_ends
+from fedcopl.deployment.provisioning.packages import (
+    NOTES,
+    Package,
+    folder_notes,
+    install_server_package,
+    install_site_package,
+    read_package,
+    write_package,
+)
+from fedcopl.deployment.provisioning.provision import Register, StudyFolder, admit_key, provision, renew, revoke
 from fedcopl.deployment.provisioning.study_plan import EXAMPLE, prepare_study, read_plan
-from fedcopl.deployment.provisioning.taking_in import take_in_server, take_in_site
-from fedcopl.deployment.site.agreement import FileAgreement
+from fedcopl.deployment.site.policies import FileAgreement
+from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
 from fedcopl.doctor.federation_folder import check_endings
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
@@ -61,18 +67,18 @@ def test_a_site_gets_all_it_needs_and_no_more(made, folder):
     notes = package.notes
     assert (notes.study, notes.name, notes.address) == ("digits", "hospital", "server.example:1234")
     assert notes.settings == {"rounds": 7, "train.epochs": 2}  # threads are each site's own business
-    assert notes.key_ends == "2027-04-11"  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
+    assert notes.key_ends == date(2027, 4, 11)  # 31 - 1 + 28 + 31 days to 31 March are 89 of 100; 11 more
     assert notes.classes.startswith("2 classes, ") and notes.model.startswith("glyph-clip ")
     assert "site.key" not in site_package(folder, "clinic").files  # makes its own
     assert {name: one.has_key for name, one in made.items()} == {"hospital": True, "clinic": False, "server": False}
 
 
 def test_a_site_can_agree_to_the_settings_of_its_package(made, written, folder, tmp_path):
-    take_in_site(folder.package("hospital"), tmp_path / "home")
+    install_site_package(folder.package("hospital"), tmp_path / "home")
     agreed = FileAgreement(tmp_path / "home" / "settings.toml")
     assert agreed.objection("run", written.config) is None
     other = written.config.model_copy(update={"rounds": 8})
-    assert "this site has agreed to other settings: rounds" in agreed.objection("run", other)
+    assert "this site has accepted other settings: rounds" in agreed.objection("run", other)
 
 
 def test_packages_are_for_their_owner_alone(made, folder):
@@ -98,55 +104,55 @@ def test_again_gives_the_same_packages(made, written, folder):
 
 def test_a_package_that_was_handed_over_can_be_made_again_without_its_key(made, written, folder, tmp_path):
     home = tmp_path / "home"
-    take_in_site(folder.package("hospital"), home)
+    install_site_package(folder.package("hospital"), home)
     kept = (home / "site.key").read_bytes()
     folder.package("hospital").unlink()
     provision(written, folder, DAY)
-    take_in_site(folder.package("hospital"), home)
+    install_site_package(folder.package("hospital"), home)
     assert (home / "site.key").read_bytes() == kept
-    with pytest.raises(FederationError, match=r"has no key of hospital in it.*--renew hospital"):
-        take_in_site(folder.package("hospital"), tmp_path / "elsewhere")
+    with pytest.raises(FederationError, match=r"has no key of hospital.*--renew hospital"):
+        install_site_package(folder.package("hospital"), tmp_path / "elsewhere")
 
 
-def test_a_site_is_let_in_with_the_key_of_its_package(made, folder, tmp_path):
-    take_in_site(folder.package("hospital"), tmp_path / "home")
-    take_in_server(folder.package("server"), tmp_path / "federation")
+def test_a_site_joins_with_the_key_of_its_package(made, folder, tmp_path):
+    install_site_package(folder.package("hospital"), tmp_path / "home")
+    install_server_package(folder.package("server"), tmp_path / "federation")
     _, public = site_key(tmp_path / "home", "hospital")
     assert read_site_keys(tmp_path / "federation" / "sites") == {"hospital": read_site_key(public)}
 
 
 def test_a_site_that_makes_its_own_key_hands_it_in(made, written, folder, tmp_path):
     home, server = tmp_path / "clinic", tmp_path / "federation"
-    take_in_site(folder.package("clinic"), home)
+    install_site_package(folder.package("clinic"), home)
     admit_key(written, folder, site_key(home, "clinic")[1], DAY)
-    take_in_server(folder.package("server"), server)
+    install_server_package(folder.package("server"), server)
     assert set(read_site_keys(server / "sites")) == {"hospital", "clinic"}
     site_key(tmp_path / "other", "clinic")
-    with pytest.raises(FederationError, match="clinic: has another key already; first: --renew clinic"):
+    with pytest.raises(FederationError, match="clinic: already has another key; first: --renew clinic"):
         admit_key(written, folder, tmp_path / "other" / "site.pub", DAY)
 
 
-def test_a_key_of_nobody_is_not_taken_in(made, written, folder, tmp_path):
+def test_an_unknown_key_is_not_admitted(made, written, folder, tmp_path):
     for name in ("stranger", "hospital"):
         _, public = site_key(tmp_path / name, name)
-        with pytest.raises(FederationError, match="no site of this study that makes its own key"):
+        with pytest.raises(FederationError, match="not a site of this study with its own key"):
             admit_key(written, folder, public, DAY)
 
 
 def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, written, folder, tmp_path):
     server = tmp_path / "federation"
-    take_in_server(folder.package("server"), server)
+    install_server_package(folder.package("server"), server)
     old = key_digest(read_site_keys(server / "sites")["hospital"])
     revoke(written, folder, "hospital", DAY)
-    take_in_server(folder.package("server"), server)
+    install_server_package(folder.package("server"), server)
     assert read_site_keys(server / "sites") == {}
     assert not folder.package("hospital").exists()
     provision(written, folder, DAY)  # does not let it in by the back door
     assert "hospital" not in Register.read(folder.path).keys
     renew(written, folder, "hospital", DAY)
-    take_in_server(folder.package("server"), server)
+    install_server_package(folder.package("server"), server)
     assert key_digest(read_site_keys(server / "sites")["hospital"]) != old
-    with pytest.raises(FederationError, match="nobody: has no key to take back; sites with one: clinic, hospital"):
+    with pytest.raises(FederationError, match="nobody: has no key to revoke; sites with one: clinic, hospital"):
         revoke(written, folder, "nobody", DAY)
 
 
@@ -154,28 +160,28 @@ def test_a_revoked_key_of_its_own_is_not_taken_again(made, written, folder, tmp_
     _, public = site_key(tmp_path / "clinic", "clinic")
     admit_key(written, folder, public, DAY)
     renew(written, folder, "clinic", DAY)
-    with pytest.raises(FederationError, match="this key was renewed on 2027-01-01; the site has to make a new one"):
+    with pytest.raises(FederationError, match="this key was renewed on 2027-01-01; the site has to make a new key"):
         admit_key(written, folder, public, DAY)
 
 
 def test_a_renewed_key_replaces_the_old_one_at_the_site(made, written, folder, tmp_path):
     home = tmp_path / "home"
-    take_in_site(folder.package("hospital"), home)
+    install_site_package(folder.package("hospital"), home)
     (home / "site.secret").write_bytes(b"stays")
     old = (home / "site.key").read_bytes()
     renew(written, folder, "hospital", DAY + timedelta(days=50))
-    take_in_site(folder.package("hospital"), home)
+    install_site_package(folder.package("hospital"), home)
     assert (home / "site.key").read_bytes() != old
     assert (home / "site.secret").read_bytes() == b"stays"
-    assert folder_notes(home).key_ends == "2027-05-31"  # 50 days later than 11 April
+    assert folder_notes(home).key_ends == date(2027, 5, 31)  # 50 days later than 11 April
 
 
 def test_a_site_with_a_key_of_its_own_makes_another_when_it_is_renewed(made, written, folder, tmp_path):
     home = tmp_path / "clinic"
-    take_in_site(folder.package("clinic"), home)
+    install_site_package(folder.package("clinic"), home)
     site_key(home, "clinic")
     renew(written, folder, "clinic", DAY)
-    take_in_site(folder.package("clinic"), home)
+    install_site_package(folder.package("clinic"), home)
     assert not (home / "site.key").exists()
 
 
@@ -195,7 +201,7 @@ def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, wri
 
 def test_a_key_lets_in_until_its_last_day(made, folder, tmp_path):
     sites = tmp_path / "federation" / "sites"
-    take_in_server(folder.package("server"), sites.parent)
+    install_server_package(folder.package("server"), sites.parent)
     assert key_ends(sites) == {"hospital": date(2027, 4, 11)}
     assert set(admitted_keys(sites, date(2027, 4, 11))) == {"hospital"}
     assert admitted_keys(sites, date(2027, 4, 12)) == {}
@@ -205,10 +211,10 @@ def test_a_key_lets_in_until_its_last_day(made, folder, tmp_path):
 
 def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_path, monkeypatch):
     home = tmp_path / "home"
-    take_in_site(folder.package("hospital"), home)
+    install_site_package(folder.package("hospital"), home)
 
     def levels(day):
-        monkeypatch.setattr("fedcopl.deployment.provisioning.endings.this_day", lambda: day)
+        monkeypatch.setattr("fedcopl.deployment.provisioning.expiry.today_utc", lambda: day)
         return {one.what: one.level for one in check_endings(home)}
 
     assert levels(date(2027, 3, 11)) == {"authority": "ok", "key of this site": "ok"}
@@ -219,8 +225,8 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
 
 
 def test_a_server_shows_the_ends_of_everybodys_keys(made, folder, tmp_path):
-    take_in_server(folder.package("server"), tmp_path / "federation")
-    assert [one.what for one in endings_of(tmp_path / "federation")] == [
+    install_server_package(folder.package("server"), tmp_path / "federation")
+    assert [one.what for one in expiries(tmp_path / "federation")] == [
         "authority",
         "server's certificate",
         "key of hospital",
@@ -228,13 +234,13 @@ def test_a_server_shows_the_ends_of_everybodys_keys(made, folder, tmp_path):
 
 
 def test_a_folder_belongs_to_one_site(made, folder, tmp_path):
-    take_in_site(folder.package("hospital"), tmp_path / "home")
+    install_site_package(folder.package("hospital"), tmp_path / "home")
     with pytest.raises(
         FederationError, match="is the folder of hospital in the study digits, and the package is for cl"
     ):
-        take_in_site(folder.package("clinic"), tmp_path / "home")
-    with pytest.raises(FederationError, match="is the package of a server, and a site is asked for"):
-        take_in_site(folder.package("server"), tmp_path / "home")
+        install_site_package(folder.package("clinic"), tmp_path / "home")
+    with pytest.raises(FederationError, match="is the package of a server, not of a site"):
+        install_site_package(folder.package("server"), tmp_path / "home")
 
 
 def archive(packed=zipfile.ZIP_STORED, **files):
@@ -257,10 +263,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("content", BAD.values(), ids=BAD)
-def test_what_came_by_mail_is_not_believed(tmp_path, content):
+def test_packages_are_untrusted(tmp_path, content):
     (tmp_path / "x.fedcopl").write_bytes(content)
     with pytest.raises(FederationError, match=r"x\.fedcopl: is not a package of `fedcopl provision`"):
-        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
     assert not (tmp_path / "home").exists()
 
 
@@ -282,15 +288,15 @@ def test_a_small_package_that_unpacks_to_much_is_refused_before_it_is_unpacked(t
     monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("it was unpacked"))
     (tmp_path / "x.fedcopl").write_bytes(content)
     with pytest.raises(FederationError) as refused:
-        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
     assert str(refused.value) == f"{tmp_path / 'x.fedcopl'}: is not a package of `fedcopl provision`: {words}"
 
 
 def test_a_package_that_is_not_whole_is_named(made, folder, tmp_path):
     package = site_package(folder)
     write_package(tmp_path / "x.fedcopl", Package(package.notes, {NOTES: package.files[NOTES]}))
-    with pytest.raises(FederationError, match=r"is not whole: ca\.pem is missing"):
-        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+    with pytest.raises(FederationError, match=r"is incomplete: ca\.pem is missing"):
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
 def test_the_example_is_a_plan(tmp_path):
@@ -304,7 +310,7 @@ def test_the_example_is_a_plan(tmp_path):
         ('name = "a b"', "name: should be made of letters, digits, dots, dashes and underscores, not 'a b'"),
         ("address = []", "address: should be not empty"),
         ('address = "server.example"', """address: should be a list, as ["a", "b"], not 'server.example'"""),
-        ('address = ["https://a:1"]', "address: 'https://a:1' is no name or number of a machine; write it as"),
+        ('address = ["https://a:1"]', "address: 'https://a:1' is not a host name or IP address; write it as"),
         ("port = 0", "port: should be at least 1, not 0"),
         ('port = "x"', "port: should be a whole number, not 'x'"),
         ('adress = ["a"]', "adress: a study has no such setting; did you mean address?"),
@@ -329,30 +335,26 @@ def test_all_that_a_plan_lacks_is_named_at_once(tmp_path):
         read_plan(tmp_path / "study.toml")
 
 
-def test_who_has_no_plan_is_told_how_to_get_one(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"no such plan of a study; fedcopl provision .*study\.toml --example writes one"
-    ):
+def test_a_missing_plan_names_the_command_that_writes_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"no such study plan; fedcopl provision .*study\.toml --example writes one"):
         read_plan(tmp_path / "study.toml")
 
 
 def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"x\.fedcopl: there is no such package"):
-        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
     half = folder.package("hospital").read_bytes()[:700]
     (tmp_path / "x.fedcopl").write_bytes(half)
-    with pytest.raises(FederationError, match="only a part of one has arrived: let it be sent again"):
-        take_in_site(tmp_path / "x.fedcopl", tmp_path / "home")
+    with pytest.raises(FederationError, match="or an incomplete one: ask for it again"):
+        install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
 def test_a_package_in_the_wrong_hands_names_the_command_that_takes_it(made, folder, tmp_path):
-    with pytest.raises(
-        FederationError, match=r"package of a site, and a server is asked for \(fedcopl join takes it\)"
-    ):
-        take_in_server(folder.package("hospital"), tmp_path / "home")
+    with pytest.raises(FederationError, match=r"package of a site, not of a server; install it with fedcopl join"):
+        install_server_package(folder.package("hospital"), tmp_path / "home")
 
 
 def test_a_file_cannot_be_the_folder_of_a_site(made, folder, tmp_path):
     (tmp_path / "home").write_text("")
     with pytest.raises(RunFolderError, match="home: is a file, not a folder"):
-        take_in_site(folder.package("hospital"), tmp_path / "home")
+        install_site_package(folder.package("hospital"), tmp_path / "home")

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from fedcopl.deployment.certificates import issue_certificates, private_key, site_key
+from fedcopl.deployment.certificates import issue_certificates
 from fedcopl.deployment.flower_internals.site_connection import site_connection
-from fedcopl.deployment.site.server_probe import ServerAddress, check_server, why_not_let_in
-from fedcopl.deployment.wire.proxies import connect, proxy_to, spare_this_machine
+from fedcopl.deployment.site.site_process import ServerAddress, check_server, join_error
+from fedcopl.deployment.site_keys import private_key, site_key
+from fedcopl.deployment.wire.addresses import bypass_proxy_for_localhost, connect, proxy_to
 from fedcopl.doctor.machine import check_server as doctor_check
 from fedcopl.errors import FederationError
 
@@ -98,14 +99,14 @@ def test_a_site_finds_its_server_through_the_proxy(proxy, certificates, tmp_path
     private, public = site_key(tmp_path / "site", "hospital")
     with pytest.raises(httpx.HTTPStatusError) as error, site_connection(there.address, there.ca, private_key(private)):
         pass
-    assert "does not let this site in" in why_not_let_in(there, public, error.value)  # it was asked, and said no
+    assert "rejects this site" in join_error(there, public, error.value)  # it was asked, and said no
     assert len(proxy) == 2 and all(request.startswith("CONNECT server.example:9092 ") for request in proxy)
     assert all("Proxy-Authorization: Basic bWU6c2VjcmV0" in request for request in proxy)  # base64 of me:secret
 
 
-def test_a_proxy_that_looks_inside_is_found_out(proxy, tmp_path):
+def test_a_proxy_that_intercepts_tls_is_detected(proxy, tmp_path):
     other = issue_certificates(tmp_path / "other", {"server.example"})
-    with pytest.raises(FederationError, match="does not show the certificate that"):
+    with pytest.raises(FederationError, match="its certificate is not signed by"):
         check_server(ServerAddress("server.example:9092", other.ca))
 
 
@@ -131,5 +132,5 @@ def test_nothing_on_this_machine_goes_through_a_proxy(monkeypatch):
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     assert proxy_to("127.0.0.1") == "" and proxy_to("server.example") == "http://proxy.example:3128"
     environment = {"no_proxy": "intranet, 127.0.0.1", "NO_PROXY": "files"}
-    spare_this_machine(environment)
+    bypass_proxy_for_localhost(environment)
     assert environment == dict.fromkeys(("no_proxy", "NO_PROXY"), "intranet,127.0.0.1,files,localhost,::1")

@@ -9,16 +9,17 @@ import httpx
 import pytest
 
 from deployment.toolbox import NotingWatcher, turned_away
-from fedcopl.deployment.certificates import SiteKey, server_certificates, site_key
+from fedcopl.deployment.certificates import server_certificates
 from fedcopl.deployment.flower_internals.connections import Control
-from fedcopl.deployment.server.server_process import ServerHome, control_of, superlink
-from fedcopl.deployment.server.site_registry import admit, admitting
-from fedcopl.deployment.site.server_probe import ServerAddress
+from fedcopl.deployment.server.server_process import ServerHome, open_control, superlink
+from fedcopl.deployment.server.site_registry import admit, keep_admitted
+from fedcopl.deployment.site.site_process import ServerAddress
+from fedcopl.deployment.site_keys import SiteKey, site_key
 from fedcopl.deployment.wire.addresses import own_address
 from free_ports import free_port
 from waiting import until
 
-NOT_LET_IN = "the server does not let this site in"
+NOT_LET_IN = "the server rejects this site"
 
 
 class FakeControlClient:
@@ -48,7 +49,7 @@ def control():
     return made
 
 
-def test_one_that_cannot_be_registered_stops_nobody_else(control):
+def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
     change = admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
     assert change.new == ["a", "c"]
     assert change.refused == {"b": "Public key already in use."}
@@ -63,8 +64,8 @@ def open_for_sites(root, host="127.0.0.1"):
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
     with (
         superlink(home, 10**6) as (link, secret),
-        control_of(home, link, secret) as control,
-        admitting(home.sites, control, watcher),
+        open_control(home, link, secret) as control,
+        keep_admitted(home.sites, control, watcher),
     ):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home
 
@@ -91,7 +92,7 @@ def test_a_site_whose_key_was_taken_out_comes_back_with_a_new_one(tmp_path):
         until(lambda: (turned_away(server, private) or "").startswith(NOT_LET_IN), lambda: watcher.notes)
 
         let_in(public, "hospital")  # the old key: the operator is told what to do
-        until(lambda: any("hospital cannot be let in" in note for note in watcher.notes), lambda: watcher.notes)
+        until(lambda: any("hospital cannot be registered" in note for note in watcher.notes), lambda: watcher.notes)
         assert "the site needs a new key (delete its site.key" in watcher.notes[-1]
         assert (turned_away(server, private) or "").startswith(NOT_LET_IN)
         let_in(other_public, "zoo")  # nobody else is stopped by that

@@ -14,8 +14,7 @@ from fedcopl.cli import app
 from fedcopl.cli.federation import _unfinished
 from fedcopl.cli.signals import stopping_on_sigterm
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import holding
-from fedcopl.deployment.rotating_log import RotatingLog
+from fedcopl.deployment.processes import RotatingLog, holding
 from fedcopl.deployment.service_files import Service
 from fedcopl.deployment.wire.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
@@ -51,7 +50,7 @@ def test_a_site_only_reads_its_images():
     assert "-v /data/images:/images:ro" in SITE.containerfile("1.2.3")
 
 
-def test_a_container_is_nobody_special():
+def test_a_container_address_is_not_local():
     made = SERVER.containerfile("1.2.3")
     assert re.search(r"^USER \d{5}$", made, re.M)
     assert '"fedcopl[flower,privacy]==1.2.3"' in made
@@ -62,7 +61,7 @@ def test_a_container_is_nobody_special():
 def test_what_a_unit_cannot_say_is_refused():
     with pytest.raises(ConfigError, match="--images: name the images"):
         Service("site", Path("/srv"))
-    with pytest.raises(ConfigError, match="a path without blanks"):
+    with pytest.raises(ConfigError, match="a path without spaces"):
         Service("server", Path("/srv/my folder"))
 
 
@@ -74,7 +73,7 @@ def test_sigterm_is_ctrl_c():
 
 
 def test_a_log_turns_over_and_forgets_the_oldest(tmp_path):
-    log = RotatingLog(tmp_path / "log", largest=10, kept=2)
+    log = RotatingLog(tmp_path / "log", max_bytes=10, kept=2)
     log.follow(io.BytesIO(b"".join(b"line %d\n" % number for number in range(7))))  # 7 bytes each: one a file
     log.join()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {

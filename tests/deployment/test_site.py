@@ -18,9 +18,8 @@ from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
 from fedcopl.deployment.server.rounds import serve
 from fedcopl.deployment.server.site_registry import KnownSites
-from fedcopl.deployment.site.consent import ALSO, Consent, sent_fields
-from fedcopl.deployment.site.limits import Limits
-from fedcopl.deployment.site.replies import reply_to
+from fedcopl.deployment.site.pipeline import reply_to
+from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import Refused, terms_of
@@ -42,9 +41,10 @@ from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
 
 SETTINGS = {"rounds": 2, "labels": {"refresh_every": 2}, "train": {"epochs": 1}, "model": {"threads": 1}}
+SETTINGS |= {"priors": {"logit_bias": False, "prototypes": False}}
 CONFIG = RunConfig.from_mapping(SETTINGS, "test")
 PLAIN = RunConfig.from_mapping(override(SETTINGS, NO_PRIORS), "test")
-ALL = Consent(min_images=0)  # as a simulation's clients: whatever is asked
+ALL = Consent(min_images=0)  # as a simulation's clients
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +94,14 @@ def test_a_site_that_does_not_fit_refuses_in_one_line_and_does_nothing(site, ask
 
 
 CONDITIONS = {
-    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual, features"),
-    "no sums": ({"min_sites": 2}, {}, "this site answers only with privacy.secure_aggregation, and the run has none"),
+    "text prompts": ({}, {"text": 1}, "the run averages the prompt 'text', and this site shares only visual"),
+    "no sums": ({"min_sites": 2}, {}, "this site requires privacy.secure_aggregation, and the run has none"),
     "small sums": (
         {"min_sites": 3},
         {"privacy.secure_aggregation": True},
-        "this site wants sums of at least 3 sites, and privacy.min_sites is 2",
+        "this site requires sums over at least 3 sites, and privacy.min_sites is 2",
     ),
-    "no noise": ({"min_noise": 0.5}, {}, "this site wants privacy.noise_multiplier of at least 0.5, and the run has 0"),
+    "no noise": ({"min_noise": 0.5}, {}, "this site requires privacy.noise_multiplier >= 0.5, and the run has 0"),
 }
 
 
@@ -131,9 +131,9 @@ def test_conditions_that_are_met_are_no_hindrance():
     prompts = {"visual": np.zeros(1), "text": np.zeros(1)}
     assert list(consent.objections(Train(0, prompts), private)) == []
     assert str(consent) == (
-        "it shares visual, text prompts but no sums of image features, only in secure aggregation of at least 3 sites, "
-        "with noise of at least 0.5, in updates and sums of at least 5 images, "
-        "and does not tell how many of its test images are right"
+        "it shares visual, text prompts but no class feature sums, only in secure aggregation over at least "
+        "3 sites, with noise of at least 0.5, in updates and sums of at least 5 images, "
+        "and does not report its test accuracy"
     )
 
 
@@ -169,7 +169,7 @@ def test_a_run_keeps_the_images_it_began_with(few, asked, caplog):
     grid, watcher = LoopGrid({"few": lambda message: reply_to(message, few)}), NotingWatcher()
     federation = GridTransport(grid, terms, KnownSites({"few": 0}), Timeouts(60, 0, 0.01), watcher)
     assert federation.request({"few": Train(0, server.shared)}) == {}
-    words = "images: they are not those that this run began with; put them back, or wait for the next run"
+    words = "images: not those that this run began with; restore them, or wait for the next run"
     assert watcher.notes == [f"round 1, Train: few is left out: refused: {words}"]  # and not how many there are
     assert f"{words}; it began with 6 images, " in caplog.text and "; now there are 7 images, " in caplog.text
     (images / "-new.png").unlink()
@@ -215,23 +215,23 @@ def test_a_run_of_any_name_stays_in_its_folder(few, asked, run):
 def test_a_site_without_a_whole_secret_does_not_begin(few):
     site = few()
     (site.home.folder / "site.secret").write_bytes(b"")
-    with pytest.raises(FederationError, match=r"site\.secret: holds 0 bytes"):
+    with pytest.raises(FederationError, match=r"site\.secret: has 0 bytes"):
         few()
 
 
 @pytest.mark.parametrize("wanted", [{"min_sites": 2}, {"min_noise": 0.5}])
-def test_a_site_that_wants_masks_or_noise_does_not_tell_its_accuracy(site, asked, wanted, tmp_path):
+def test_a_site_that_requires_masks_or_noise_does_not_report_accuracy(site, asked, wanted, tmp_path):
     _, terms = asked
     strict = RunningSite(replace(site.home, folder=tmp_path, consent=Consent(**wanted)))
     assert strict.has_test_set
     settings = {**terms.settings, "privacy.secure_aggregation": True, "privacy.noise_multiplier": 0.5}
     reply = strict.handle(Evaluate(0, None), type(terms)(**vars(terms) | {"settings": settings}))
     assert (reply.correct, reply.examples) == (0, 0)
-    assert str(strict.home.consent).endswith("and does not tell how many of its test images are right")
+    assert str(strict.home.consent).endswith("and does not report its test accuracy")
 
 
 def test_settings_that_are_the_servers_are_not_the_sites():
-    with pytest.raises(ConfigError, match=r"model\.text_prompts: is the server's to say; a site sets backbone"):
+    with pytest.raises(ConfigError, match=r"model\.text_prompts: is set by the server; a site sets backbone"):
         SiteHome("a", "x", model={"text_prompts": 4}).own_model()
 
 
@@ -293,10 +293,10 @@ def served(nodes, plan, watcher=None):
     return serve(LoopGrid(nodes), PreparedServer.prepare(plan), watcher or NotingWatcher())
 
 
-def test_a_server_over_a_grid_can_be_stopped_and_tells_what_it_knows(two, data, tmp_path):
-    patience = Timeouts(60, 2, 0.01)
-    whole = served(two, ServerPlan(PLAIN, data / "classes.txt", tmp_path / "whole", patience))
-    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", patience)
+def test_a_server_over_a_grid_can_be_stopped_and_reports_its_results(two, data, tmp_path):
+    timeouts = Timeouts(60, 2, 0.01)
+    whole = served(two, ServerPlan(PLAIN, data / "classes.txt", tmp_path / "whole", timeouts))
+    plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", timeouts)
     with pytest.raises(Interrupted):
         served(two, plan, StopAfterOne())
     progress = json.loads((tmp_path / "run/progress.json").read_text())
@@ -344,14 +344,14 @@ def test_a_disk_that_cannot_be_written_ends_a_run_in_words_and_it_goes_on(two, d
         return good(message)
 
     with pytest.raises(
-        RunFolderError, match=r"cannot be written: .*; finished rounds are kept: put this right, and go on"
+        RunFolderError, match=r"cannot be written: .*; finished rounds are kept: fix this, then continue"
     ):
         served(two | {"site-b": when_trained}, plan)
     in_the_way.rmdir()
     assert len(served(two, replace(plan, resume=True)).rounds) == PLAIN.rounds
 
 
-def test_what_a_sites_expert_said_is_trained_on_and_stays_there(data, asked, tmp_path):
+def test_a_sites_corrections_are_trained_on_and_stay_there(data, asked, tmp_path):
     server, terms = asked
     answers = tmp_path / "answers.csv"
     answers.write_text("file,label\ntrain/000.png,seven\n")
@@ -375,12 +375,12 @@ def test_zero_shot_needs_no_training(site, asked):
     assert 0 <= score.correct <= score.examples == 12
 
 
-def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
+def test_an_incomplete_node_config_is_refused():
     with pytest.raises(ConfigError, match="images: is missing"):
         home_of({"name": "a", "folder": "site"})
     home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
-    assert home.consent == Consent(("visual", "features"), 0, 0.0, 5)
+    assert home.consent == Consent(("visual",), 0, 0.0, 5)
     strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
     home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
@@ -391,7 +391,7 @@ def test_a_node_that_says_too_little_of_itself_is_told_what_is_missing():
 def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
     named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
-    assert set(ALSO) < set(sent_fields())
+    assert set(ALSO_SENT) < set(sent_fields())
 
 
 def test_noise_comes_from_a_secret_of_the_sites_own(site):
@@ -406,7 +406,7 @@ def test_the_people_at_a_site_read_only_what_its_conditions_allow():
         return {line.split(":")[0] for line in sent_fields(consent) if "." in line.split(":")[0]}
 
     masked = {"Adapted.masked", "Estimated.masked", "Trained.masked"}
-    only_sums = {"Introduced.keys", "Introduced.voucher", "SharedOut.sealed", "Unmasked.shares"}
+    only_sums = {"PublicKeys.keys", "PublicKeys.voucher", "KeyShares.sealed", "Unmasked.shares"}
     assert named(Consent(min_sites=3)) == masked | only_sums
     assert named(Consent(secure_aggregation=False)) == named(None) - masked - only_sums
     assert named(Consent()) == named(None)

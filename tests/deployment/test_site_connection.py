@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from deployment.toolbox import act_for
 from fedcopl.deployment.flower_internals import site_connection
 from fedcopl.deployment.flower_internals.site_connection import ConnectionLost, SiteConnection
-from fedcopl.deployment.site.site_process import pace
+from fedcopl.deployment.site.site_process import poll_interval
 
 
 def records(number):
@@ -77,12 +77,12 @@ def connection(link):
     return SiteConnection(link, site_connection.Node(node_id=7))
 
 
-def test_a_question_comes_whole_and_its_answer_goes_whole(link, connection):
+def test_a_request_and_its_reply_are_complete(link, connection):
     question = connection.next()
     assert question.content["say"]["what"] == "x"
     assert question.metadata.group_id == "2"
     assert link.confirmed == [link.question.object_id]
-    connection.hand_in(Message(records(4), reply_to=question))
+    connection.send(Message(records(4), reply_to=question))
     reply = link.fleet.inflate_object_from_contents(link.root, dict(link.sent))
     assert [array.numpy().tolist() for array in reply.content["arrays"].values()] == [[4.0, 4.0, 4.0]]
     assert reply.metadata.reply_to_message_id == link.question.object_id
@@ -93,21 +93,21 @@ def test_a_question_comes_whole_and_its_answer_goes_whole(link, connection):
 @pytest.mark.parametrize("trouble", [httpx.ConnectError("gone"), failing(503)], ids=["gone", "behind a proxy"])
 def test_a_server_that_is_away_is_waited_for(link, connection, trouble):
     link.trouble = trouble
-    assert connection.next() is None and connection.trouble is link.trouble
+    assert connection.next() is None and connection.error is link.trouble
     link.trouble = None
-    assert connection.next() is not None and connection.trouble is None
+    assert connection.next() is not None and connection.error is None
 
 
-def test_who_is_not_known_any_more_connects_anew(link, connection):
+def test_an_unknown_connection_is_made_again(link, connection):
     link.trouble = failing(403)
     with pytest.raises(ConnectionLost, match="status 403"):
         connection.next()
 
 
-def test_a_sign_of_life_that_nobody_takes_ends_the_connection(link, connection, monkeypatch):
+def test_a_rejected_heartbeat_ends_the_connection(link, connection, monkeypatch):
     monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection.BEAT", 0.0)
     connection.beat(threading.Event())  # returns at the first that is not taken
-    with pytest.raises(ConnectionLost, match="does not know this connection"):
+    with pytest.raises(ConnectionLost, match="no longer knows this connection"):
         connection.next()
 
 
@@ -117,21 +117,21 @@ def test_a_piece_that_is_missing_loses_the_connection_not_the_site(link, connect
         connection.next()
 
 
-def test_something_else_than_a_message_is_no_question(link, connection):
+def test_an_object_other_than_a_message_is_refused(link, connection):
     array = Array(np.zeros(2))
     link.question = array
     link.pieces = {name: one.deflate() for name, one in link.fleet.get_all_nested_objects(array).items()}
-    with pytest.raises(ConnectionLost, match="a Array came as a question"):
+    with pytest.raises(ConnectionLost, match="a Array came as a request"):
         connection.next()
 
 
-def test_looks_grow_rare_but_never_stop():
-    waits = [pace(seconds, 0.002, 0.0) for seconds in (0, 1, 10, 60, 10**6)]
+def test_polls_become_rare_but_never_stop():
+    waits = [poll_interval(seconds, 0.002, 0.0) for seconds in (0, 1, 10, 60, 10**6)]
     assert waits == [0.1, 0.1, 1.0, 5.0, 5.0]
 
 
-def test_a_server_that_answers_slowly_is_left_in_peace():
-    assert [pace(0, took, 0.0) for took in (0.01, 0.05, 0.2, 60)] == [
+def test_a_slow_server_is_polled_less_often():
+    assert [poll_interval(0, took, 0.0) for took in (0.01, 0.05, 0.2, 60)] == [
         0.1,
         0.5,
         2.0,
@@ -150,11 +150,11 @@ def looks(until, gap):
     """How often a site looks for a question that comes after so many seconds, and how long that lies there."""
     now, count = 0.0, 1
     while now < until:
-        now, count = now + pace(now, 0.004, gap), count + 1
+        now, count = now + poll_interval(now, 0.004, gap), count + 1
     return count, now - until
 
 
-def test_a_site_among_many_looks_a_dozen_times_for_a_question_not_thirty():
+def test_a_site_among_many_polls_a_dozen_times_per_request():
     first, _ = looks(6.0, 0.0)
     count, late = looks(6.0, 6.0)
     assert first > 25 and count <= 12 and late <= 0.6

@@ -8,44 +8,43 @@ from PIL import Image
 
 from deployment.toolbox import NotingWatcher
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
-from fedcopl.deployment.site.server_probe import ServerAddress
-from fedcopl.deployment.site.site_process import SiteNews
+from fedcopl.deployment.site.site_process import ServerAddress, SiteReporter
 
 
 def asked(kind, number):
     return SimpleNamespace(metadata=SimpleNamespace(message_type=f"query.{kind}", group_id=str(number)))
 
 
-def test_dozens_of_short_questions_are_one_line():
+def test_dozens_of_short_requests_are_one_line():
     heard = NotingWatcher()
-    news = SiteNews(heard, ServerAddress("server:1", Path("ca.pem")))
+    news = SiteReporter(heard, ServerAddress("server:1", Path("ca.pem")))
     for kind, refused in [("adapt", False)] * 40 + [("estimate", False)] * 2 + [("adapt", True)]:
-        news.answered(asked(kind, 1), 0.25, refused=refused)
+        news.replied(asked(kind, 1), 0.25, refused=refused)
     assert heard.notes == [
-        "round 1: adapt answered; some dozen more such questions follow, of which nothing is said",
-        "round 1: estimate answered in 0.2 s",
-        "round 1: estimate answered in 0.2 s",
-        "round 1: adapt could not be answered",
+        "round 1: adapt replied; further prior-estimation requests are not logged individually",
+        "round 1: estimate replied in 0.2 s",
+        "round 1: estimate replied in 0.2 s",
+        "round 1: adapt refused",
     ]
 
 
-def test_a_server_that_leaves_after_a_run_is_not_missed():
+def test_a_server_that_ends_after_a_run_is_not_an_error():
     heard, away = NotingWatcher(), httpx.ConnectError("refused")
-    news = SiteNews(heard, ServerAddress("server:1", Path("ca.pem")))
+    news = SiteReporter(heard, ServerAddress("server:1", Path("ca.pem")))
     for trouble, finished in [(None, None), (None, Path("site/runs/a b")), (away, None), (None, None), (away, None)]:
-        news.look(SimpleNamespace(trouble=trouble))
+        news.check(SimpleNamespace(error=trouble))
         if trouble is None:
-            news.answered(asked("evaluate", 1), 0.25, finished, refused=False)
-    answered = "round 1: evaluate answered in 0.2 s"
+            news.replied(asked("evaluate", 1), 0.25, finished, refused=False)
+    answered = "round 1: evaluate replied in 0.2 s"
     finished = (
         "the run is finished; this site's classifier is in site/runs/a b; label images with: fedcopl predict IMAGES "
         "--classifier 'site/runs/a b' --out labels.csv; this site waits for the next run, Ctrl-C stops it"
     )
-    connected, missed = "connected to server:1", "nobody answers at server:1; trying again until somebody does"
+    connected, missed = "connected to server:1", "no server at server:1; trying again until there is one"
     assert heard.notes == [connected, answered, answered, finished, connected, answered, missed]
 
 
-def test_a_class_name_too_long_for_usual_prompts_is_told_of_before_joining(tmp_path):
+def test_a_class_name_too_long_for_default_prompts_is_reported_before_joining(tmp_path):
     (tmp_path / "images").mkdir()
     Image.new("RGB", (32, 32)).save(tmp_path / "images/0.png")
     (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 12)  # fits into 40 tokens, but not beside 16 of a prompt
@@ -54,4 +53,4 @@ def test_a_class_name_too_long_for_usual_prompts_is_told_of_before_joining(tmp_p
     RunningSite(home, heard)
     [line] = [line for line in heard.notes if "tokens" in line]
     assert "with 16 context vectors more than the 40 that glyph-clip reads" in line
-    assert line.endswith("A run that leaves this setting as it is will not begin here")
+    assert line.endswith("A run with the default of this setting will be refused")

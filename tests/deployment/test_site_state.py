@@ -15,7 +15,7 @@ from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
-from fedcopl.messages import Estimate, Evaluate, Introduce, Select, Train
+from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session
 from fedcopl.privacy.private_replies import NoisyQueries, Secrets
 from fedcopl.simulation.local_transport import LocalTransport
@@ -64,17 +64,17 @@ def test_a_state_survives_the_disk(states):
     assert state_bits(state_from(state_tensors(state))) == state_bits(state)
 
 
-def test_a_question_asked_again_gets_the_same_bits_and_is_not_worked_out_again(states):
+def test_a_repeated_request_gets_the_same_bits_without_computation(states):
     first = answered(states, round_of(0))
     again = [SiteState(states.folder).handle(message, 1, never) for message in reversed(round_of(0))]
     assert [type(reply) for reply in again] == [type(reply) for reply in reversed(first)]
     assert bits(again[0]) == bits(first[2])
 
 
-def test_an_older_question_is_refused_and_changes_nothing(states):
+def test_an_older_request_is_refused_and_changes_nothing(states):
     answered(states, [*round_of(0), Train(1, SHARED)])
     before = state_bits(states.state())
-    with pytest.raises(Refused, match="an old question, of round 1 and start 1"):
+    with pytest.raises(Refused, match="an old request, of round 1 and start 1"):
         states.handle(Train(0, SHARED), 1, never)
     answered(states, [Train(1, SHARED)], attempt=2)
     with pytest.raises(Refused, match="start 1 of the server"):
@@ -88,7 +88,7 @@ def test_a_restarted_server_meets_the_same_steps(states):
     assert bits(again[2]) == bits(first[2])
 
 
-def test_where_a_restarted_server_asks_otherwise_the_site_goes_back_to_that_point(states, tmp_path):
+def test_a_site_goes_back_to_the_first_request_that_a_restarted_server_changes(states, tmp_path):
     answered(states, round_of(0))
     # After the restart others answered: other totals at the second question. As if it had been so from the start:
     other = np.array([9, 0, 1])
@@ -159,7 +159,7 @@ def test_what_keys_were_used_for_is_never_taken_back():
     before = ClientState(counts=np.ones(3, np.int64), secrets=Secrets(Session(b"sum", b"private")))
     latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyQueries(3, "asked", b"said")}))
     back = taken_back(before, latest)
-    assert (back.secrets.let_out, back.secrets.history) == (latest.secrets.let_out, "")
+    assert (back.secrets.noisy_replies, back.secrets.history) == (latest.secrets.noisy_replies, "")
     assert (back.secrets.session, back.secrets.spent) == (None, (b"x" * 32,))
     assert back.counts.tolist() == [1, 1, 1]
 
@@ -183,7 +183,7 @@ def other(shift):
     return {"visual": START["visual"] + np.float32(shift)}
 
 
-def test_noise_cannot_be_averaged_away_by_asking_in_other_words(states):
+def test_noise_cannot_be_averaged_away_by_changed_requests(states):
     [first] = answered(states, [Estimate(0, SHARED)], client=MANY)
     for attempt, shift in ((1, 1e-6), (2, 1e-6), (3, 2e-6)):
         with pytest.raises(ValueError, match="asked to Estimate in round 1, but has answered another such question"):
@@ -250,14 +250,14 @@ def test_no_private_key_is_left_on_disk_after_a_run(tmp_path):
 
 def test_nor_by_a_site_that_the_sum_went_on_without(states):
     client = Client(NoisyLearner(1), SECURE)
-    answered(states, [Introduce(0, b"sum")], client=client)
+    answered(states, [SetupKeys(0, b"sum")], client=client)
     assert states.state().secrets.session is not None
     answered(states, [Evaluate(0, SHARED)], client=client)
     assert states.state().secrets.session is None
     assert b"private" not in b"".join(file.read_bytes() for file in states.folder.iterdir())
 
 
-def test_nobody_else_may_read_what_a_site_keeps(states):
+def test_only_its_owner_can_read_the_state_of_a_site(states):
     states.folder.mkdir(mode=0o755)  # of an older version
     answered(states, round_of(0))
     assert states.folder.stat().st_mode & 0o777 == 0o700

@@ -8,7 +8,7 @@ from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.deployment.server.plan import PreparedServer
 from fedcopl.deployment.site import running_site
-from fedcopl.deployment.site.consent import Consent
+from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
@@ -19,7 +19,14 @@ from fedcopl.simulation.local_transport import LocalTransport
 from small_digits import small_digits
 
 CONFIG = RunConfig.from_mapping(
-    {"rounds": 2, "labels": {"refresh_every": 1}, "train": {"epochs": 1}, "model": {"threads": 1}}, "test"
+    {
+        "rounds": 2,
+        "labels": {"refresh_every": 1},
+        "train": {"epochs": 1},
+        "model": {"threads": 1},
+        "priors": {"prototypes": False},
+    },
+    "test",
 )
 RELABEL = {"true": lambda labels: labels, "wrong": lambda labels: (labels * 7 + 3) % 10, "none": lambda _: None}
 

@@ -8,12 +8,12 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedcopl.deployment.certificates import private_key
 from fedcopl.deployment.flower_internals.messages import act_for
 from fedcopl.deployment.flower_internals.site_connection import site_connection
-from fedcopl.deployment.site.replies import reply_to
-from fedcopl.deployment.site.server_probe import why_not_let_in
+from fedcopl.deployment.site.pipeline import reply_to
+from fedcopl.deployment.site.site_process import join_error
 from fedcopl.deployment.site.site_state import SiteState
+from fedcopl.deployment.site_keys import private_key
 from fedcopl.deployment.wire.terms import terms_of
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
@@ -159,4 +159,4 @@ def turned_away(server, private):
         with site_connection(server.address, server.ca, private_key(private)):
             return None
     except httpx.HTTPError as error:
-        return why_not_let_in(server, private.with_suffix(".pub"), error)
+        return join_error(server, private.with_suffix(".pub"), error)

@@ -179,13 +179,13 @@ def test_questions_out_of_order_are_refused(message):
 def test_what_leaves_a_client():
     leaves = {kind.__name__: [f.name for f in fields(kind)] for kind in REPLY_TO.values()}
     assert leaves == {  # a change here is a change of what users trust us with: write a decision first
-        "Adapted": ["sums", "masked"],
+        "Adapted": ["sums", "masked", "refused"],
         "Estimated": ["counts", "masked"],
         "Selected": ["examples", "images", "unchanged"],
         "Trained": ["shared", "examples", "loss", "masked", "checks"],
         "Evaluated": ["correct", "examples"],
-        "Introduced": ["keys", "voucher"],
-        "SharedOut": ["sealed"],
+        "PublicKeys": ["keys", "voucher"],
+        "KeyShares": ["sealed"],
         "Unmasked": ["shares"],
     }
     assert set(get_args(Reply)) == set(REPLY_TO.values())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.algorithm.holdout import doubt
+from fedcopl.algorithm.holdout import expected_loss
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
@@ -15,7 +15,7 @@ from fedcopl.federation.prior_estimation import PriorState
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimate, Evaluate, Select, Train
 from fedcopl.priors.posterior import no_priors
-from fedcopl.privacy.masked_layout import Checks
+from fedcopl.privacy.masked_layout import HoldoutSums
 
 VISUAL = {"visual": np.zeros((2, 3), np.float32)}
 RIGHT = np.arange(10) % 2  # what the site answers about its ten images, two classes of three; 4 and 9 are the exam
@@ -68,7 +68,7 @@ def test_without_a_guard_everything_is_trained_on_and_kept():
     assert reply.examples == 10
     assert (reply.shared["visual"] == -3).all()
     assert reply.checks == ()
-    assert state.guard.training is None
+    assert state.holdout.training is None
 
 
 def test_training_that_helps_is_kept():
@@ -76,8 +76,8 @@ def test_training_that_helps_is_kept():
     reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert (reply.shared["visual"] == 1).all()
     assert (state.own["text"] == 1).all()
-    assert state.guard.training.harm == ""
-    assert state.guard.lr_factor == 1
+    assert state.holdout.training.harm == ""
+    assert state.holdout.lr_factor == 1
 
 
 @pytest.mark.parametrize(("move", "harm"), [(-0.5, "less sure"), (np.nan, "not finite")])
@@ -86,9 +86,9 @@ def test_training_that_harms_is_undone_and_the_next_is_slower(move, harm):
     reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert reply.shared is VISUAL
     assert reply.examples == 0  # it has no part in the average
-    assert Checks(*reply.checks).training_harmed == 1
+    assert HoldoutSums(*reply.checks).trainings_rolled_back == 1
     assert state.own == {}
-    assert state.guard.training.harm == harm
+    assert state.holdout.training.harm == harm
     client.handle(Train(1, VISUAL), state)
     assert client.learner.cautions == [1.0, 0.5]
 
@@ -139,9 +139,9 @@ def test_at_the_end_a_model_that_contradicts_its_first_answers_is_given_up():
     spoilt = replace(state, own={"visual": np.full((2, 3), -4, np.float32), "text": np.ones((1, 3), np.float32)})
     spoilt = replace(spoilt, selection=None)  # nothing to compare with: the guard of the round is blind
     _, after = client.handle(Evaluate(0, {}), spoilt)
-    assert not after.guard.gave_up  # not the last round
+    assert not after.holdout.was_reset  # not the last round
     _, after = client.handle(Evaluate(1, {}), spoilt)
-    assert after.guard.gave_up
+    assert after.holdout.was_reset
     assert (after.own["visual"] == START["visual"]).all()
 
 
@@ -150,11 +150,11 @@ def test_a_guard_is_kept_with_the_state():
     _, state = client.handle(Train(0, VISUAL), ready(client))
     _, state = client.handle(Evaluate(0, shared(-4)), state)
     again = state_from(state_tensors(state))
-    assert again.guard.lr_factor == state.guard.lr_factor == 0.5
-    assert again.guard.arrival == state.guard.arrival
-    assert again.guard.training == state.guard.training
-    assert np.array_equal(again.guard.standing, state.guard.standing)
-    assert np.array_equal(again.guard.trusted["visual"], state.guard.trusted["visual"])
+    assert again.holdout.lr_factor == state.holdout.lr_factor == 0.5
+    assert again.holdout.average == state.holdout.average
+    assert again.holdout.training == state.holdout.training
+    assert np.array_equal(again.holdout.log_probs, state.holdout.log_probs)
+    assert np.array_equal(again.holdout.accepted["visual"], state.holdout.accepted["visual"])
     assert np.array_equal(again.first.index, state.first.index)
 
 
@@ -203,16 +203,16 @@ def test_what_the_priors_hold_for_wrong_is_undone_though_the_exam_is_passed(prio
     client = replace(client, learner=Straying())
     reply, state = client.handle(Train(0, VISUAL), doubtful_of_three(client, prior))
     # By priors p = e^3 / (e^3 + 2) for the answers it had, 1 / (e^3 + 2) for new ones: here three of ten.
-    assert state.guard.training.harm == harm
+    assert state.holdout.training.harm == harm
     assert (reply.examples == 0) == bool(harm)
-    fewer = doubt(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
+    fewer = expected_loss(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
     assert fewer == pytest.approx(3 * (np.e**3 - 1) / (np.e**3 + 2))
 
 
 def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
     client = replace(client_of(), learner=Straying())
     _, state = client.handle(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
-    assert state.guard.arrival.harm == "against the priors"
+    assert state.holdout.average.harm == "against the priors"
     assert (state.own["visual"] == 0).all()
 
 
@@ -235,8 +235,8 @@ def test_the_losses_of_an_exam_of_too_few_images_are_not_told():
     open_client = client_of()
     state = ready(open_client)
     told = [
-        Checks(*client.handle(Train(0, shared(-5)), state)[0].checks)
+        HoldoutSums(*client.handle(Train(0, shared(-5)), state)[0].checks)
         for client in (open_client, replace(open_client, min_images=3))  # the exam has two images
     ]
-    assert told[0].images == 2 and told[0].loss_came > told[0].loss_had > 0
-    assert told[1] == told[0]._replace(images=0.0, loss_had=0.0, loss_came=0.0)
+    assert told[0].images == 2 and told[0].loss_after > told[0].loss_before > 0
+    assert told[1] == told[0]._replace(images=0.0, loss_before=0.0, loss_after=0.0)

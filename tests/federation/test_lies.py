@@ -8,10 +8,10 @@ import pytest
 from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
-from fedcopl.federation.claims import Claims, contradiction
 from fedcopl.federation.server import look_first, run, run_round
+from fedcopl.federation.validation import ReportedCounts, validate_reply
 from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
-from fedcopl.privacy.masked_layout import Checks
+from fedcopl.privacy.masked_layout import HoldoutSums
 from fedcopl.run.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fedcopl.run.record import Outcome, RoundRecord
 from fedcopl.simulation.local_transport import LocalTransport
@@ -52,11 +52,11 @@ MILLION = np.full(CLASSES, 10**6)
 
 def test_more_sure_images_than_it_has_are_found_out_when_it_tells_how_many_it_has():
     last, [report] = played(config_of(), only(Estimate, lambda _: Estimated(MILLION)))
-    assert report.dropped == {LIAR: "Select: was sure of 3,000,000 images, but has 12 by its own word"}
+    assert report.dropped == {LIAR: "Select: was confident of 3,000,000 images, but has 12 by its own reports"}
     assert LIAR not in last.members and report.missed_refresh == (LIAR,)
     # The others have 12 images each, so at most 12 sure ones: ten times their median is the most that counts.
     assert report.totals.sum() <= 4 * 12 + 120
-    assert "3,000,000 sure images count as" in report.bounds.in_words()[LIAR]
+    assert "counts clipped from 3,000,000 to" in report.bounds.in_words()[LIAR]
 
 
 def test_and_at_once_when_it_has_told_before():
@@ -64,13 +64,13 @@ def test_and_at_once_when_it_has_told_before():
         return Estimated(MILLION) if isinstance(message, Estimate) and message.round else reply
 
     _, [_, report] = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
-    assert report.dropped == {LIAR: "Estimate: is sure of 3,000,000 images, but has 12 by its own word"}
+    assert report.dropped == {LIAR: "Estimate: is confident of 3,000,000 images, but has 12 by its own reports"}
     assert report.totals.sum() <= 4 * 12
 
 
 def test_a_weight_beyond_what_it_chose():
     last, [report] = played(config_of(), only(Train, lambda reply: replace(reply, examples=10**6)))
-    assert "Train: trained on 1,000,000 images, but chose " in report.dropped[LIAR]
+    assert "Train: trained on 1,000,000 images, but selected " in report.dropped[LIAR]
     assert report.participants == HONEST
     assert (last.shared["visual"] == 1).all()
 
@@ -81,7 +81,7 @@ def test_a_size_that_changes():
 
     _, reports = played(config_of(rounds=2, labels={"refresh_every": 1}), lie)
     assert reports[1].dropped == {LIAR: "Select: has 13 images, but had 12 before"}
-    grown = contradiction(Claims(tested=10), Evaluate(1, None), Evaluated(5, 11), CLASSES, RunConfig())
+    grown = validate_reply(Evaluate(1, None), Evaluated(5, 11), CLASSES, RunConfig(), ReportedCounts(tested=10))
     assert grown == "tested 11 images, and 10 before"
 
 
@@ -104,7 +104,7 @@ def test_one_story_from_beginning_to_end_goes_as_far_as_the_others_allow():
     last, [report] = played(config_of(), consistent)
     assert report.dropped == {}
     cut = report.bounds.in_words()[LIAR]
-    assert "Train: moved visual 10.0 times as far as it may, and was cut to that" in cut
+    assert "Train: update of visual clipped to 1/10.0 of its length" in cut
     assert 1 < last.shared["visual"].max() < 10  # the honest move by 1, the liar by 10 at most
     plain, _ = played(config_of(sharing={"bounded": False}), consistent)
     assert plain.shared["visual"].max() == pytest.approx(100, abs=0.1)
@@ -120,7 +120,7 @@ def test_the_story_told_to_the_priors_counts_as_ten_sites_at_most():
     config = config_of(priors={"logit_bias": True})
     _, [report] = played(config, consistent)
     assert report.dropped == {}
-    assert "Adapt: 12,000,000 images count as 120" in report.bounds.in_words()[LIAR]
+    assert "Adapt: weight clipped from 12,000,000 to 120 images" in report.bounds.in_words()[LIAR]
 
 
 def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():
@@ -139,35 +139,37 @@ def test_one_guard_cannot_have_the_average_taken_back_nor_keep_it():
 
     def cries(message, reply):
         if isinstance(reply, Trained) and reply.checks and reply.checks[0]:
-            found = Checks(*reply.checks)
+            found = HoldoutSums(*reply.checks)
             images[message.round] = found.images
-            return replace(reply, checks=tuple(found._replace(loss_came=1000.0 * found.images)))
+            return replace(reply, checks=tuple(found._replace(loss_after=1000.0 * found.images)))
         return reply
 
     _, reports = played(config, cries)
     assert images  # it did cry
-    assert not any(report.average_undone for report in reports)
+    assert not any(report.server_rolled_back for report in reports)
     _, believed = played(config_of(rounds=3, sharing={"bounded": False}), cries)
-    assert any(report.average_undone for report in believed)
+    assert any(report.server_rolled_back for report in believed)
 
 
 @pytest.mark.parametrize(
     ("checks", "why"),
     [
-        (Checks(images=10**6), "its guard looked at 1,000,000 images, but it chose 9"),
-        (Checks(images=2.0, loss_came=2100.0), "beyond those of so few images"),
-        (Checks(images=2.0, average_harmed=5.0), "speaks for more than one client"),
+        (HoldoutSums(images=1e6), "its holdout has 1,000,000 images, but it selected 9"),
+        (HoldoutSums(images=2.0, loss_after=2100.0), "beyond those of its images"),
+        (HoldoutSums(images=2.0, averages_rolled_back=5.0), "counts more than one client"),
     ],
 )
-def test_what_a_guard_can_have_found(checks, why):
+def test_which_sums_a_holdout_can_have(checks, why):
     trained = Trained(START, 3, 0.5, checks=tuple(checks))
-    assert why in contradiction(Claims(12, 9, 9), Train(0, START), trained, CLASSES, RunConfig())
+    assert why in validate_reply(Train(0, START), trained, CLASSES, RunConfig(), ReportedCounts(12, 9, 9))
 
 
 def test_with_noise_all_weigh_the_same():
     config = RunConfig.from_mapping({"privacy": {"noise_multiplier": 1.0}}, "test")
-    assert "weigh more" in contradiction(Claims(), Train(0, START), Trained(START, 2, 0.5), CLASSES, config)
-    assert contradiction(Claims(), Train(0, START), Trained(START, 1, 0.5), CLASSES, config) is None
+    assert "all clients weigh the same" in validate_reply(
+        Train(0, START), Trained(START, 2, 0.5), CLASSES, config, ReportedCounts()
+    )
+    assert validate_reply(Train(0, START), Trained(START, 1, 0.5), CLASSES, config, ReportedCounts()) is None
 
 
 def test_every_reason_of_every_drop_is_kept():
@@ -211,7 +213,7 @@ def test_who_missed_a_refresh_is_named_until_it_is_back(tmp_path):
         save_checkpoint(tmp_path, Checkpoint(state, {}, outcome_of(rounds)))
         state = load_checkpoint(tmp_path).server
     assert missed == [("client-2",)] * 3 + [()] * 2
-    assert state.claims["client-0"].images == 12
+    assert state.reported["client-0"].images == 12
 
 
 def outcome_of(rounds):
@@ -227,7 +229,7 @@ def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is(
         return reply
 
     with pytest.raises(
-        NoClientReplied, match=r"step Adapt: .*a client sent rubbish, and secure aggregation hide which"
+        NoClientReplied, match=r"step Adapt: .*the sender cannot be identified under secure aggregation"
     ):
         played(config, lie)
 

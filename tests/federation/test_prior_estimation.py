@@ -6,18 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, WIDTH, FakeLearner, SkewedLearner, clients, start
+from fakes import CLASSES, WIDTH, FakeLearner, SkewedLearner, clients, start, unit_rows
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, NoClientReplied
 from fedcopl.federation.aggregation import PlainAggregator
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.prior_estimation import PriorState, is_worth_training, prior_settings
+from fedcopl.federation.prior_estimation import (
+    PriorState,
+    contradicts_zero_shot,
+    is_worth_training,
+    prior_settings,
+)
 from fedcopl.federation.server import run_round
+from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
-from fedcopl.priors.posterior import PosteriorModel, uniform
+from fedcopl.priors.posterior import PosteriorModel, log_softmax, uniform
 from fedcopl.simulation.local_transport import LocalTransport
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
@@ -203,7 +209,8 @@ def test_class_feature_sums_of_fewer_images_than_the_minimum_are_withheld(min_im
     client, state, total = two_members(5, min_images, sure)
     reply, _ = client.handle(Adapt(0, 5, (total,)), state)
     counts = reply.sums.reshape(2, CLASSES, 1 + WIDTH)[:, :, 0]
-    assert counts[:, 0] == pytest.approx([11, 11], abs=0.1)
+    # The sum of all twelve minus that of eleven would be the one image: so class 0 gets all twelve.
+    assert counts[:, 0] == pytest.approx([12 if withheld else 11] * 2, abs=0.1)
     assert (counts[:, 1] == 0).all() == withheld
 
 
@@ -247,7 +254,44 @@ def test_one_client_counts_as_ten_others_at_most():
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
     _, total = PlainAggregator(config).adaptation(server, tuple(members), Adapt(0, 0))
     assert total.sum() == pytest.approx(168)
-    assert server.report.bounds.in_words() == {"large": "Adapt: 600 images count as 120"}
+    assert server.report.bounds.in_words() == {"large": "Adapt: weight clipped from 600 to 120 images"}
+
+
+@pytest.mark.parametrize("priors", [{}, NO_FEATURES])
+def test_a_run_with_one_large_client_goes_on_with_its_weight_clipped(priors):
+    # Four clients have 60 images and one has 3,000, which count as 600: 840 in all.
+    config = config_of(priors=priors)
+    members = {f"small-{number}": Client(SkewedLearner(number), config) for number in range(4)}
+    federation = LocalTransport(members | {"large": Client(SkewedLearner(4, images=3000), config)})
+    state, report = run_round(config, federation, start())
+    assert report.bounds.in_words()["large"].startswith("Adapt: weight clipped from 3,000 to 600 images")
+    assert report.dropped == {} and len(state.members) == 5
+    images = state.prior_totals[0][0] if not priors else state.prior_totals[0].sum()
+    assert images == pytest.approx(840)
+    assert [one.prior.weight for one in federation.states.values()] == [1, 1, 1, 1, 0.2]
+    for one in federation.states.values():  # every client computes what the server does
+        assert one.prior.model.logit_bias == pytest.approx(state.prior_model.logit_bias)
+
+
+def test_a_client_with_a_clipped_weight_still_refuses_false_totals():
+    client, other = Client(SkewedLearner(0), config_of()), Client(SkewedLearner(1), config_of())
+    sent, state = client.handle(Adapt(0, 0), ClientState())
+    elsewhere, _ = other.handle(Adapt(0, 0), ClientState())
+    total = elsewhere.sums + 0.5 * sent.sums
+    for weight in (0.0, -1.0, 1.5, math.nan):
+        with pytest.raises(CannotReply, match=f"its weight in the totals of the priors is {weight:g}"):
+            client.handle(Adapt(0, 1, (total,), weight=weight), state)
+    with pytest.raises(CannotReply, match="do not contain this client's own images"):
+        client.handle(Adapt(0, 1, (elsewhere.sums,), weight=0.5), state)
+    reply, state = client.handle(Adapt(0, 1, (total,), weight=0.5), state)
+    with pytest.raises(CannotReply, match=r"its weight in the totals of the priors changed from 0\.5 to 0\.25"):
+        client.handle(Adapt(0, 2, (reply.sums,), weight=0.25), state)
+
+
+def test_under_secure_aggregation_no_weight_is_clipped():
+    client = client_of(privacy={"secure_aggregation": True})
+    with pytest.raises(CannotReply, match=r"its weight in the totals of the priors is 0\.5"):
+        client.handle(Adapt(0, 0, weight=0.5), ClientState())
 
 
 def test_the_class_prior_that_the_study_knows_reaches_the_clients():
@@ -292,6 +336,80 @@ def test_the_server_holds_the_sums_of_a_client_to_its_first_reply():
     config = config_of(priors=NO_FEATURES)
     _, report = run_round(config, Growing(clients(config)), start())
     assert report.dropped == {"client-1": "Adapt: its classes are not of 12 images in all"}
+
+
+# Priors that contradict most confident images.
+
+
+def test_a_client_refuses_priors_that_change_its_most_confident_labels():
+    # Twenty images; of the ten most confident ones the priors change 7 (30 % stay) or 8 (20 %).
+    log_probs = np.log(np.array([[0.98, 0.01, 0.01]] * 10 + [[0.4, 0.3, 0.3]] * 10))
+    for changed, contradicts in ((7, False), (8, True)):
+        posteriors = log_probs.copy()
+        posteriors[:changed] = posteriors[:changed, [1, 0, 2]]
+        assert contradicts_zero_shot(log_probs, posteriors) == contradicts
+    assert not contradicts_zero_shot(log_probs[:9], -log_probs[:9])  # too few to compare
+
+
+def test_a_client_that_refuses_the_priors_goes_on_with_zero_shot_and_says_so():
+    config = config_of(priors=NO_FEATURES)
+    member = client_of([[0.01, 0.98, 0.01]] * 30, priors=NO_FEATURES)
+    sent, state = member.handle(Adapt(0, 0), ClientState())
+    settings, step = prior_settings(config, CLASSES, WIDTH), 0
+    estimation = Estimation(settings)
+    while estimation.outcome is None:  # a thousand images of others that are always assigned to class 1
+        total = np.zeros(estimation.size(step))
+        if estimation.steps[step][0].kind == "predicted":
+            total.reshape(-1, CLASSES)[:, 1] = 1000
+        total += sent.sums
+        estimation.add(total)
+        step += 1
+        sent, state = member.handle(Adapt(0, step, (total,)), state)
+    assert sent == Adapted(None, refused=True)
+    assert estimation.outcome.logit_bias[1] < -2  # class 1 is hardly ever predicted with it
+    assert state.prior.refused and state.prior.class_prior == pytest.approx(uniform(CLASSES))
+    assert state.prior.own_log_posteriors(member.learner.log_probs) == pytest.approx(member.learner.log_probs)
+    restored = state_from(state_tensors(state)).prior
+    assert restored.refused and restored.weight == 1
+
+
+def test_a_refusal_is_in_the_report_of_the_round():
+    class Refusing(LocalTransport):
+        def request(self, questions):
+            replies = super().request(questions)
+            last = isinstance(replies.get("client-1"), Adapted) and replies["client-1"].sums is None
+            return replies | ({"client-1": Adapted(None, refused=True)} if last else {})
+
+    config = config_of(priors=NO_FEATURES)
+    _, report = run_round(config, Refusing(clients(config)), start())
+    words = "Adapt: refused the priors, which contradict its most confident images"
+    assert report.bounds.in_words() == {"client-1": words}
+
+
+def test_a_client_with_swapped_class_sums_is_named_and_left_out():
+    class Swapping(LocalTransport):
+        def request(self, questions):
+            replies = super().request(questions)
+            message = questions.get("client-1")
+            if isinstance(message, Adapt) and message.step == 5:
+                sums = replies["client-1"].sums.reshape(2, CLASSES, 1 + WIDTH)
+                replies["client-1"] = Adapted(np.roll(sums, 1, axis=1).ravel())
+            return replies
+
+    config = config_of()
+    learners = [SkewedLearner(n, images=200) for n in range(5)]
+    for learner in learners:  # a confident model, and features that tell the predicted classes apart
+        learner.log_probs = log_softmax(10 * learner.log_probs)
+        noise = 0.1 * learner.features()
+        learner._features = unit_rows(np.eye(WIDTH)[learner.log_probs.argmax(axis=1)] + noise)
+    members = {f"client-{n}": Client(learner, config) for n, learner in enumerate(learners)}
+    state, report = run_round(config, Swapping(members), start())
+    words = "Adapt: its class means are those of other classes at the other clients"
+    assert report.dropped == {"client-1": words}
+    honest = {name: member for name, member in members.items() if name != "client-1"}
+    reference, _ = run_round(config, LocalTransport(honest), start())
+    assert state.prior_model.logit_bias == pytest.approx(reference.prior_model.logit_bias)
+    assert state.members == tuple(honest)
 
 
 def test_without_priors_log_probabilities_stay_as_they_are():

@@ -16,8 +16,17 @@ from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientReplied
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.server import labelling, look_first, participants, run, run_round, validate_reply
+from fedcopl.federation.server import (
+    has_converged,
+    labelling,
+    look_first,
+    participants,
+    run,
+    run_round,
+    stale_rounds,
+)
 from fedcopl.federation.transport import Labelling
+from fedcopl.federation.validation import validate_reply
 from fedcopl.messages import (
     Estimate,
     Estimated,
@@ -29,7 +38,7 @@ from fedcopl.messages import (
     Trained,
     payload_bytes,
 )
-from fedcopl.privacy.masked_layout import LARGEST_PROMPT
+from fedcopl.privacy.masked_layout import LARGEST_PROMPT, HoldoutSums
 from fedcopl.simulation.local_transport import LocalTransport
 
 
@@ -295,11 +304,9 @@ def test_counts_must_be_one_whole_number_per_class(counts):
 
 
 def test_counts_with_noise_may_be_below_zero_but_not_beyond_all_bounds():
-    message = Estimate(0, {"visual": GOOD})
-    assert validate_reply(message, Estimated(np.array([-5, 1, 1])), CLASSES, has_noise=True) is None
-    assert "more than 2,147,483,648" in validate_reply(
-        message, Estimated(np.array([-(2**63), 1, 1])), CLASSES, has_noise=True
-    )
+    message, config = Estimate(0, {"visual": GOOD}), config_of(privacy={"noise_multiplier": 1.0})
+    assert validate_reply(message, Estimated(np.array([-5, 1, 1])), CLASSES, config) is None
+    assert "more than 2,147,483,648" in validate_reply(message, Estimated(np.array([-(2**63), 1, 1])), CLASSES, config)
 
 
 @pytest.mark.parametrize("reply", [Evaluated(1, 2**40), Evaluated(3, 2), Evaluated(-1, 2), Evaluated(1.5, 2)])
@@ -351,9 +358,9 @@ def test_honest_clients_may_choose_an_image_for_several_classes(rule):
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (Selected(3, 2, None), "chose more images than it has"),
-        (Selected(1, 2, 3), "chose more images than it has"),
-        (Selected(1, None, None), "does not say of how many"),
+        (Selected(3, 2, None), "selected more images than it has"),
+        (Selected(1, 2, 3), "selected more images than it has"),
+        (Selected(1, None, None), "does not report how many it has"),
         (Selected(-1, 2, None), "-1 is not a number of images"),
         (Selected(1, 2.5, None), "2.5 is not a number of images"),
         (Selected(1, 2**31 + 1, None), "more than 2,147,483,648 images"),
@@ -450,10 +457,32 @@ def test_an_average_that_harms_all_together_is_taken_back():
     assert (state.good["visual"] == 0).all()
     spoilt = replace(state, shared={"visual": np.full((2, 3), -1, np.float32)}, good=state.shared)
     after, report = run_round(config, federation, spoilt)
-    assert report.average_undone
-    assert report.checks.average_harmed == 2  # the third has chosen none of its exam
+    assert report.server_rolled_back
+    assert report.checks.averages_rolled_back == 2  # the third has chosen none of its exam
     assert (after.shared["visual"] == 1).all()
     assert after.good is None
     after, report = run_round(config, federation, after)
-    assert not report.average_undone
+    assert not report.server_rolled_back
     assert (after.shared["visual"] == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("before", "images", "had", "came", "after"),
+    [
+        (0, 0, 0.0, 0.0, 0),  # nothing to compare: the first round
+        (1, 0, 0.0, 0.0, 1),
+        (0, 100, 50.0, 49.95, 1),  # 0.0005 nats per image
+        (1, 100, 50.0, 50.5, 2),  # worse
+        (1, 100, 50.0, 49.8, 0),  # 0.002 nats per image
+    ],
+)
+def test_rounds_without_gain_on_held_out_images_are_counted(before, images, had, came, after):
+    assert stale_rounds(before, HoldoutSums(images, had, came)) == after
+
+
+def test_training_stops_only_with_priors_and_patience():
+    with_priors = RunConfig.from_mapping({"train": {"patience": 2}}, "test")
+    assert [has_converged(with_priors, stale) for stale in (0, 1, 2, 3)] == [False, False, True, True]
+    assert not has_converged(RunConfig.from_mapping({"train": {"patience": 0}}, "test"), 5)
+    without = {"priors": {"logit_bias": False, "label_shift": False, "prototypes": False}}
+    assert not has_converged(RunConfig.from_mapping(without, "test"), 5)

@@ -8,15 +8,14 @@ from clip.arithmetic_distance import FARTHEST, distance
 from fedcopl.clip.device import Arithmetic, choose_arithmetic, choose_device
 from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.tower_work import token_bytes
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
 from fedcopl.methods.prompted_model import PromptedModel
-from fedcopl.run.cost_model import RunSize, look_memory, step_memory
 from fedcopl.simulation.simulate import simulate
+from fedcopl.simulation.workers import working_memory
 from fedcopl_experiments.grid_workers import devices
 from methods.toolbox import CHOSEN, config_of, images, learner_of, trained
 from small_digits import SITE_ALONE, small_digits
@@ -73,7 +72,7 @@ def in_use(kind):
     return torch.cuda.max_memory_allocated() if kind == "cuda" else torch.mps.driver_allocated_memory()
 
 
-def test_memory_of_the_gpu_is_as_reckoned_and_does_not_grow(kind):
+def test_memory_of_the_gpu_is_as_estimated_and_does_not_grow(kind):
     settings = config_of("fedcopl", "batch=40")
     encoder = Encoder(load_clip("glyph-clip"), CLASSES, "a photo of a {}", Arithmetic(choose_device(kind)))
     chosen = choose_method(settings)
@@ -84,10 +83,9 @@ def test_memory_of_the_gpu_is_as_reckoned_and_does_not_grow(kind):
         learner.log_probabilities(learner.initial())
         trained(learner, CHOSEN)
         used.append(in_use(kind) - before)
-    size = RunSize(60, 0, 1, 10, 5)
-    reckoned = max(step_memory(settings, encoder.clip, size), look_memory(encoder.clip, size.train))
+    estimated = working_memory(settings, encoder.clip, CLASSES)
     assert used[2] <= 1.01 * used[1]
-    assert used[2] <= 1.5 * (reckoned + 60 * token_bytes(encoder.clip)) + 64e6  # and what the libraries set aside
+    assert used[2] <= 1.5 * estimated + 64e6  # and what the libraries reserve
 
 
 def test_each_gpu_is_a_worker_of_the_grid(kind):

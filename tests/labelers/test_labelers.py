@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedcopl.cli import app
 from fedcopl.config import RunConfig
-from fedcopl.errors import ConfigError
+from fedcopl.errors import ConfigError, naming_arguments
 from fedcopl.labelers import LABELERS, choose_labeler
 from fedcopl.messages import Select
 from fedcopl.methods import choose_method
-from fedcopl.plugins import PLUGINS_VARIABLE, load_plugin, load_plugins
-from fedcopl.registry import Registry
+from fedcopl.plugins import load_plugin, load_plugins
+from fedcopl.registry import PLUGINS_VARIABLE, Registry
 from fedcopl.simulation.simulate import simulate
 from few_sites import config_of, small
 
@@ -103,6 +105,27 @@ def test_child_processes_find_the_file_in_the_environment(plugin):
     del LABELERS._known["top-few"]
     load_plugins()
     assert "top-few" in LABELERS
+
+
+def test_a_command_loads_the_file_of_its_option(plugin):
+    assert CliRunner().invoke(app, ["methods", "--plugin", str(plugin)]).exit_code == 0
+    assert "top-few" in LABELERS
+
+
+def test_a_command_loads_the_files_of_the_environment(plugin, monkeypatch):
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(plugin))
+    assert CliRunner().invoke(app, ["methods"]).exit_code == 0
+    assert "top-few" in LABELERS
+
+
+@pytest.mark.parametrize("command", ["run", "server", "join", "predict", "export", "drift", "review", "reproduce"])
+def test_commands_that_build_a_method_take_a_file(command):
+    assert "--plugin FILE.py" in CliRunner().invoke(app, [command, "--help"]).output
+
+
+def test_python_is_told_what_to_call():
+    with pytest.raises(ConfigError, match=r"first call fedcopl\.load_plugin"), naming_arguments():
+        choose_labeler(config(labeler="mine"))
 
 
 @pytest.mark.parametrize(

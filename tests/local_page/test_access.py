@@ -7,7 +7,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from fedcopl.local_page.access import LARGEST_FORM, Guard, Keys, read_form
+from fedcopl.local_page.access import LARGEST_FORM, AccessControl, Keys, read_form
 
 KEYS = Keys("secret-token", 8000)
 OURS = "http://127.0.0.1:8000"
@@ -24,7 +24,7 @@ async def post(request: Request):
 
 def client(*, writes=True, base=OURS, known=True):
     app = Starlette(routes=[Route("/", home), Route("/post", post, methods=["POST"])])
-    browser = TestClient(Guard(app, KEYS, writes=writes), base_url=base, follow_redirects=False)
+    browser = TestClient(AccessControl(app, KEYS, writes=writes), base_url=base, follow_redirects=False)
     if known:
         browser.cookies.set(KEYS.cookie, KEYS.token)
     return browser

@@ -59,7 +59,7 @@ def test_two_equal_prompts_are_one():
 def test_what_does_not_fit_into_memory_is_computed_again(monkeypatch):
     from dataclasses import replace
 
-    from fedcopl.clip.image_tokens import ClientImages
+    from fedcopl.clip.encoder import ClientImages
     from fedcopl.methods.learner import ClipLearner
     from methods.toolbox import learner_of, trained
 

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 
 from fedcopl.algorithm.select import Selection
 from fedcopl.clip.device import Arithmetic, choose_arithmetic, choose_device
-from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.image_tokens import ClientImages, TokenStore
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES, load_digits
 from fedcopl.errors import ConfigError

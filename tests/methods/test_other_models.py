@@ -10,10 +10,9 @@ from fedcopl.algorithm.select import Selection
 from fedcopl.classifier.onnx_export import export_onnx
 from fedcopl.classifier.predict import Predictor
 from fedcopl.clip.device import Arithmetic
-from fedcopl.clip.encoder import Encoder
+from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.image_tokens import ClientImages, TokenStore
-from fedcopl.clip.neutral_init import blank_image, words_over_and_over
+from fedcopl.clip.neutral_init import blank_image, repeated_words
 from fedcopl.errors import ConfigError
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.learner import ClipLearner
@@ -79,7 +78,7 @@ def test_the_quiet_start_is_a_blank_image_and_the_templates_words(siglip):
     for level in range(3):  # 16 patches, 16 prompts: every patch, and the first is one too
         assert np.allclose(patches[level], states[level][0], rtol=1e-3, atol=1e-3)
     ids = clip.tokenizer.rows(["a photo of a"])[0][:-1]
-    assert np.array_equal(words_over_and_over(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
+    assert np.array_equal(repeated_words(clip, "", (len(ids), 64)), clip.text.embedding.weight[ids].numpy())
 
 
 def test_the_words_of_the_template_as_a_prompt_are_the_template(siglip):

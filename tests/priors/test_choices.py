@@ -15,6 +15,7 @@ from fedcopl.priors.label_shift import STRENGTHS
 PREDICTED = np.array([60.0, 40.0])  # by zero-shot CLIP, of 100 images
 BALANCED = np.array([[50.0, 50.0], [60.0, 40.0]])  # each model predicts its own class prior: no bias is left to remove
 MOMENTS = np.array([100.0, *PREDICTED, 20.0, 100.0])  # n, predictions, sum of features, sum of squares
+HALFWAY = 100 * np.sqrt([0.6, 0.4]) / np.sqrt([0.6, 0.4]).sum()  # geometric mean of both class priors
 CLASS_SUMS = np.array([[50.0, 30.0], [50.0, -10.0]])  # N_c and S_c
 
 
@@ -26,9 +27,10 @@ def evidence(*best, at=-1):
 
 
 def before_choice(**settings):
-    """The estimation without prototypes, when it asks for the evidence of both class priors."""
+    """The estimation without prototypes, when it asks for the evidence of its class priors."""
     estimation = Estimation(Settings(2, 1, prototypes=False, **settings))
-    for total in (PREDICTED, *[BALANCED.ravel()] * 5):
+    balanced = BALANCED if settings.get("label_shift") is False else np.stack([*BALANCED, HALFWAY])
+    for total in (PREDICTED, *[balanced.ravel()] * 5):
         estimation.add(total)
     assert [one.kind for one in estimation.steps[-1]] == ["evidence"]
     return estimation
@@ -52,7 +54,8 @@ def asked_about(estimation):
 def test_both_class_priors_begin_without_the_bias_of_the_predictions():
     estimation = Estimation(Settings(2, 1, prototypes=False))
     estimation.add(PREDICTED)
-    uniform, predicted = estimation.steps[-1][0].models
+    uniform, predicted, halfway = estimation.steps[-1][0].models
+    assert halfway.class_prior == pytest.approx(HALFWAY / 100)
     assert uniform.class_prior == pytest.approx([0.5, 0.5]) and predicted.class_prior == pytest.approx([0.6, 0.4])
     assert uniform.logit_bias == pytest.approx(-np.log([0.6, 0.4]))
 
@@ -63,7 +66,7 @@ def test_both_class_priors_begin_without_the_bias_of_the_predictions():
 def test_the_class_prior_is_uniform_unless_that_is_clearly_worse(uniform, predicted, chosen):
     # 0.10 and 0.15 nats per image differ by less than 0.06, 0.10 and 0.17 by more.
     estimation = before_choice()
-    estimation.add(evidence(uniform, predicted).ravel())
+    estimation.add(evidence(uniform, predicted, 0).ravel())
     assert asked_about(estimation).class_prior == pytest.approx(chosen)
 
 
@@ -75,26 +78,39 @@ def test_agreement_of_the_views_counts_in_the_choice_of_the_class_prior(predicte
     assert asked_about(estimation).class_prior == pytest.approx(chosen)
 
 
-@pytest.mark.parametrize(("small", "large", "chosen"), [(1, 6, 0.1), (1, 8, 0.2), (8, 1, 0.1)])
+@pytest.mark.parametrize(("small", "large", "chosen"), [(1, 9, 0.1), (1, 10, 0.2), (10, 1, 0.1)])
 def test_features_count_more_only_if_the_views_clearly_agree_more(small, large, chosen):
-    # 0.01 and 0.06 nats per image differ by 0.05, 0.01 and 0.08 by 0.07.
+    # 0.01 and 0.09 nats per image differ by 0.08, 0.01 and 0.10 by 0.09: the threshold is 0.085.
     estimation = before_choice_with_prototypes()
     estimation.add(np.concatenate([evidence(30, 0).ravel(), [small, large, 0, 0]]))
     assert asked_about(estimation).feature_scale == chosen
     assert asked_about(estimation).prototypes is None  # those of text alone are made anew
 
 
+def test_features_count_less_with_few_images_of_a_class():
+    """8 images of 2 classes are 4 per class, a quarter of 16: the scale 0.1 becomes 0.025."""
+    estimation = Estimation(Settings(2, 1))
+    share = 0.08
+    totals = (MOMENTS, *[BALANCED.ravel()] * 4, np.stack([CLASS_SUMS] * 2).ravel())
+    for total in (*totals, np.concatenate([BALANCED.ravel(), np.full(16, 50.0)])):
+        estimation.add(share * total)
+    estimation.add(np.concatenate([evidence(30, 0).ravel(), np.zeros(4)]) * share)
+    assert asked_about(estimation).feature_scale == pytest.approx(0.025)
+
+
 @pytest.mark.parametrize(("nats", "strength"), [(5, math.inf), (7, STRENGTHS[3])])
 def test_clients_have_class_priors_of_their_own_only_by_clear_evidence(nats, strength):
     estimation = before_choice()
-    estimation.add(evidence(nats, 0, at=3).ravel())
+    estimation.add(evidence(nats, 0, 0, at=3).ravel())
     assert asked_about(estimation).strength == strength
+    # Without it nothing tells a long tail from a bias: the bias is removed halfway.
+    assert asked_about(estimation).class_prior == pytest.approx(HALFWAY / 100 if nats == 5 else [0.5, 0.5])
 
 
 def after_choice_of_scale(found, **settings):
     """The outcome, given the evidence at each of five temperatures."""
     estimation = before_choice(**settings)
-    estimation.add(evidence(50, 0).ravel())
+    estimation.add(evidence(*([50, 0] if settings.get("label_shift") is False else [50, 0, 0])).ravel())
     for _ in range(2):
         estimation.add(np.full(10, 50.0))
     estimation.add(found.ravel())
@@ -113,7 +129,7 @@ def test_the_lowest_scale_with_nearly_the_best_evidence_is_taken(second, scale):
 
 def test_all_scales_are_tried_with_the_bias_scaled_alike():
     estimation = before_choice()
-    estimation.add(evidence(50, 0).ravel())
+    estimation.add(evidence(50, 0, 0).ravel())
     models = estimation.steps[-1][0].models
     assert [model.text_scale for model in models] == [1.0, 0.7, 0.5, 0.35, 0.25]
     assert [float(np.ptp(model.logit_bias)) for model in models] == pytest.approx(

@@ -12,13 +12,13 @@ from fedcopl.privacy.mask_session import KEY, KEYS, SEALED, SHARE, Session, need
 from fedcopl.privacy.masking import (
     WordStream,
     agreed,
-    introduce,
     mask,
     own_name,
-    partition_dataset,
     public_keys,
     public_of,
     seal,
+    setup_keys,
+    share_keys,
     spending,
     thirds,
     unmask,
@@ -37,14 +37,14 @@ class Group:
         self.random = stream(seed, "keys").bytes
         self.names = [f"site {number}" for number in range(clients)]
         self.name = name
-        self.sessions = {client: introduce(name, self.random) for client in self.names}
+        self.sessions = {client: setup_keys(name, self.random) for client in self.names}
         self.roster = {client: public_keys(session) for client, session in self.sessions.items()}
         self.enough = needed(clients, share)
         self.sealed, self.masked = {}, {}
 
-    def partition_dataset(self, clients=None):
+    def share_keys(self, clients=None):
         for client in clients or self.names:
-            out = partition_dataset(self.sessions[client], self.roster, self.enough, self.random)
+            out = share_keys(self.sessions[client], self.roster, self.enough, self.random)
             self.sealed[client], self.sessions[client] = out
         return self
 
@@ -85,7 +85,7 @@ def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
     def some_of(clients):
         return data.draw(st.permutations(clients))[: data.draw(st.integers(group.enough, len(clients)))]
 
-    group.partition_dataset(some_of(group.names))
+    group.share_keys(some_of(group.names))
     group.mask(numbers, some_of(list(group.sealed)))
     helpers = some_of(list(group.masked))
     bare = group.sum().unmasked({client: group.shares_of(client) for client in helpers})
@@ -95,7 +95,7 @@ def test_any_who_are_enough_get_the_sum_of_exactly_those_who_answered(data):
 def test_too_few_cannot_take_the_masks_off():
     group = Group()
     numbers = numbers_of(group.names)
-    group.partition_dataset().mask(numbers, group.names[:4])
+    group.share_keys().mask(numbers, group.names[:4])
     helped = {client: group.shares_of(client) for client in group.names[:4]}
     two = {client: helped[client] for client in group.names[:2]}
     with pytest.raises(CannotUnmask, match="2 clients helped to take off the masks of site 0"):
@@ -108,7 +108,7 @@ def test_too_few_cannot_take_the_masks_off():
 def test_the_masks_of_the_lost_one_are_left_in_the_sum_without_help():
     group = Group()
     numbers = numbers_of(group.names)
-    group.partition_dataset().mask(numbers, group.names[:4])
+    group.share_keys().mask(numbers, group.names[:4])
     whole = np.sum(list(group.masked.values()), axis=0, dtype=np.uint64)
     assert (whole != total(numbers, group.masked)).all()
 
@@ -117,7 +117,7 @@ def test_what_the_server_sees_of_one_client_looks_uniform():
     # All its numbers are 0: every byte of what is seen is the mask's. 64 k bytes over 256 values.
     group = Group()
     zeros = {name: np.zeros(8192, np.uint64) for name in group.names}
-    group.partition_dataset().mask(zeros)
+    group.share_keys().mask(zeros)
     for masked in group.masked.values():
         seen = np.bincount(masked.view(np.uint8), minlength=256)
         assert chisquare(seen).pvalue > 1e-4
@@ -127,28 +127,28 @@ def test_what_the_server_sees_of_one_client_looks_uniform():
 
 def test_other_sum_other_keys_and_other_question_other_masks():
     group, zeros = Group(), {name: np.zeros(4, np.uint64) for name in Group().names}
-    group.partition_dataset()
+    group.share_keys()
     first = mask(group.sessions["site 0"], zeros["site 0"], group.names, "one question", 3)[0]
     second = mask(group.sessions["site 0"], zeros["site 0"], group.names, "another", 3)[0]
     assert (first != second).all()
-    assert introduce(b"x").private != introduce(b"x").private
-    assert len(public_keys(introduce(b"x"))) == KEYS
+    assert setup_keys(b"x").private != setup_keys(b"x").private
+    assert len(public_keys(setup_keys(b"x"))) == KEYS
 
 
 def test_a_wrong_share_is_left_out_and_its_sender_named():
     group = Group()
     numbers = numbers_of(group.names)
-    group.partition_dataset().mask(numbers)
+    group.share_keys().mask(numbers)
     helped = {client: group.shares_of(client) for client in group.names}
     helped["site 1"] = {client: bytes(SHARE) for client in group.names}
     sum_ = group.sum()
     assert (sum_.unmasked(helped) == total(numbers, group.names)).all()
-    assert sum_.liars == {"site 1"}
+    assert sum_.wrong_shares == {"site 1"}
 
 
 def test_only_wrong_shares_cannot_give_a_wrong_sum():
     group = Group(clients=3, share=1.0)
-    group.partition_dataset().mask(numbers_of(group.names))
+    group.share_keys().mask(numbers_of(group.names))
     helped = {client: group.shares_of(client) for client in group.names}
     helped["site 2"] = dict.fromkeys(group.names, b"\xff" * SHARE)
     with pytest.raises(CannotUnmask, match="the shares do not fit"):
@@ -159,7 +159,7 @@ def test_only_wrong_shares_cannot_give_a_wrong_sum():
 def test_whose_masks_do_not_come_off_is_known(lost):
     # Both have shared out rubbish; of site 1 the numbers came, of site 3 perhaps not.
     group = Group()
-    group.partition_dataset()
+    group.share_keys()
     for client in ("site 1", "site 3"):
         group.sealed[client] = dict.fromkeys(group.names, bytes(SEALED))
     group.mask(numbers_of(group.names), [name for name in group.names if name not in lost])
@@ -173,7 +173,7 @@ def test_whose_masks_do_not_come_off_is_known(lost):
 
 def masked_group():
     group = Group()
-    return group.partition_dataset().mask(numbers_of(group.names), group.names[:4])
+    return group.share_keys().mask(numbers_of(group.names), group.names[:4])
 
 
 def test_of_each_client_one_kind_of_share_and_never_both():
@@ -228,22 +228,22 @@ def test_a_tampered_share_is_not_given_out():
 
 
 def test_before_masks_are_made_there_is_nothing_to_take_off():
-    group = Group().partition_dataset()
+    group = Group().share_keys()
     with pytest.raises(ValueError, match="asked to take off"):
         group.shares_of("site 0", group.names, [])
     with pytest.raises(ValueError, match="asked to take off"):
-        unmask(introduce(b"x"), [], [], {}, 0)
+        unmask(setup_keys(b"x"), [], [], {}, 0)
 
 
 def test_keys_are_shared_out_and_used_once():
-    group = Group().partition_dataset()
-    with pytest.raises(ValueError, match="share out the same keys twice"):
-        group.partition_dataset(["site 0"])
+    group = Group().share_keys()
+    with pytest.raises(ValueError, match="share the same keys twice"):
+        group.share_keys(["site 0"])
     group.mask(numbers_of(group.names))
     with pytest.raises(ValueError, match="without new keys"):
         group.mask(numbers_of(group.names))
     with pytest.raises(ValueError, match="without new keys"):
-        mask(introduce(b"x"), np.zeros(1, np.uint64), ["a"], QUESTION, 1)
+        mask(setup_keys(b"x"), np.zeros(1, np.uint64), ["a"], QUESTION, 1)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_keys_are_shared_out_and_used_once():
     ],
 )
 def test_masks_are_made_among_enough_of_those_who_shared_out(peers):
-    group = Group().partition_dataset()
+    group = Group().share_keys()
     with pytest.raises(ValueError, match=f"among {len(peers)} clients; 3 different ones are needed"):
         mask(group.sessions["site 0"], np.zeros(1, np.uint64), peers, QUESTION, 3)
 
@@ -277,14 +277,14 @@ def test_a_list_of_keys_must_name_the_client_exactly_once():
 
 
 def test_sizes_are_those_the_server_checks():
-    group = Group().partition_dataset()
+    group = Group().share_keys()
     assert {len(piece) for sealed in group.sealed.values() for piece in sealed.values()} == {SEALED}
     assert {len(keys) for keys in group.roster.values()} == {KEYS}
 
 
 def test_a_session_survives_being_written_down():
     group = masked_group()
-    for session in (introduce(b"\x00\xff"), group.sessions["site 0"], group.sessions["site 4"]):
+    for session in (setup_keys(b"\x00\xff"), group.sessions["site 0"], group.sessions["site 4"]):
         again = Session.from_bytes(session.to_bytes())
         assert again == session
         assert spending(again) == spending(session)

@@ -12,7 +12,7 @@ from fedcopl.errors import CannotReply, ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
-from fedcopl.messages import Estimate, Introduce, Select, ShareOut, Train, Unmask, digest
+from fedcopl.messages import Estimate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
 from fedcopl.privacy import require_cryptography
 from fedcopl.privacy.private_replies import Secrets
 
@@ -42,12 +42,12 @@ class Sum:
         reply, self.states[name] = self.clients[name].handle(question, self.states[name])
         return reply
 
-    def introduce(self):
-        self.keys = {name: self.request(name, Introduce(0, self.session)).keys for name in NAMES}
+    def setup_keys(self):
+        self.keys = {name: self.request(name, SetupKeys(0, self.session)).keys for name in NAMES}
         return self
 
-    def partition_dataset(self):
-        self.sealed = {name: self.request(name, ShareOut(0, self.session, self.keys)).sealed for name in NAMES}
+    def share_keys(self):
+        self.sealed = {name: self.request(name, ShareKeys(0, self.session, self.keys)).sealed for name in NAMES}
         return self
 
     def estimate(self):
@@ -60,7 +60,7 @@ class Sum:
 
 
 def ready():
-    return Sum().introduce().partition_dataset().estimate()
+    return Sum().setup_keys().share_keys().estimate()
 
 
 def test_masks_are_taken_off_once():
@@ -90,7 +90,7 @@ def test_the_next_sum_has_new_keys():
     group = ready()
     group.request("a", group.unmask("a"))
     first, group.session = group.keys["a"], b"second"
-    group.introduce().partition_dataset().estimate()
+    group.setup_keys().share_keys().estimate()
     assert group.keys["a"] != first
     assert set(group.request("a", group.unmask("a")).shares) == set(NAMES)
     assert len(group.states["a"].secrets.spent) == 2
@@ -113,24 +113,24 @@ def test_one_set_of_keys_masks_one_answer():
         group.request("a", Train(0, VISUAL, (), NAMES))
 
 
-@pytest.mark.parametrize("message", [Introduce(0, b"x"), ShareOut(0, b"x", {}), Unmask(0, b"x", (), (), {})])
+@pytest.mark.parametrize("message", [SetupKeys(0, b"x"), ShareKeys(0, b"x", {}), Unmask(0, b"x", (), (), {})])
 def test_without_secure_sums_there_are_no_keys(message):
     with pytest.raises(ValueError, match=r"privacy\.secure_aggregation is not switched on"):
         client_with().handle(message, ClientState())
 
 
 def test_an_unknown_sum_is_refused():
-    group = Sum().introduce()
+    group = Sum().setup_keys()
     group.session = b"another"
-    with pytest.raises(ValueError, match="to which it was not introduced"):
-        group.partition_dataset()
+    with pytest.raises(ValueError, match="for which it has no keys"):
+        group.share_keys()
 
 
 def test_a_client_counts_for_itself_how_many_there_are():
-    group = Sum(min_sites=4).introduce()
+    group = Sum(min_sites=4).setup_keys()
     with pytest.raises(ValueError, match=r"a sum of 3; privacy\.min_sites is 4"):
-        group.partition_dataset()
-    group = Sum(threshold=1.0).introduce().partition_dataset()
+        group.share_keys()
+    group = Sum(threshold=1.0).setup_keys().share_keys()
     with pytest.raises(ValueError, match="among 2 clients; 3 different ones are needed"):
         group.request("a", Estimate(0, VISUAL, ("a", "b")))
     group.estimate()
@@ -140,7 +140,7 @@ def test_a_client_counts_for_itself_how_many_there_are():
 
 def test_other_prompts_other_masks():
     # A server that sends one client something else gets a sum in which the masks do not cancel.
-    group, other = Sum().introduce().partition_dataset(), {"visual": VISUAL["visual"] + 1}
+    group, other = Sum().setup_keys().share_keys(), {"visual": VISUAL["visual"] + 1}
     same = group.clients["a"].handle(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
     again = group.clients["a"].handle(Estimate(0, VISUAL, NAMES), group.states["a"])[0]
     changed = group.clients["a"].handle(Estimate(0, other, NAMES), group.states["a"])[0]
@@ -312,12 +312,12 @@ def test_what_is_refused_on_purpose_is_for_the_server_to_read():
     with pytest.raises(CannotReply, match="asked to train before it was asked to select"):
         client_with().handle(Train(0, VISUAL), ClientState())
     with pytest.raises(CannotReply, match=r"privacy\.secure_aggregation is not switched on"):
-        client_with().handle(Introduce(0, b"x"), ClientState())
+        client_with().handle(SetupKeys(0, b"x"), ClientState())
     with pytest.raises(CannotReply, match="at least 2 are needed"):
         group.request("a", group.unmask("a", ("a",), ("b", "c")))
     large = Train(0, {"visual": np.full((2, 3), 1e9, np.float32)}, (), NAMES)
     with pytest.raises(CannotReply, match="a prompt has a value beyond"):
-        group.clients["a"].handle(large, selected_by(Sum().introduce().partition_dataset()))
+        group.clients["a"].handle(large, selected_by(Sum().setup_keys().share_keys()))
     client = client_with()
     client.learner.train = lambda *_: np.zeros(3) + np.zeros(4)
     with pytest.raises(ValueError, match="broadcast") as accident:
@@ -344,7 +344,7 @@ def test_a_digest_is_that_of_all_a_question_says():
         Estimate(0, VISUAL),
         Select(0, 0, None, 1),
         Select(0, 0, TOTALS, 1),
-        Introduce(0, b"x"),
+        SetupKeys(0, b"x"),
     ]
     assert len({digest(message) for message in requests}) == len(requests)
     both = {"visual": VISUAL["visual"], "text": START["text"]}

@@ -12,7 +12,7 @@ from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.client import Client
 from fedcopl.federation.server import run, run_round
 from fedcopl.federation.state_arrays import state_from, state_tensors
-from fedcopl.messages import Estimated, Introduced, SharedOut, Trained, Unmasked
+from fedcopl.messages import Estimated, KeyShares, PublicKeys, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE
 from fedcopl.rng import stream
 from fedcopl.simulation.local_transport import LocalTransport
@@ -105,7 +105,7 @@ def test_bytes_are_those_of_the_messages():
     assert second.bytes_down == down + n * (8 + 4 * prompt + names) + n * (8 + 4 * prompt)
 
 
-STAGES = ("Introduce", "ShareOut", "Estimate", "Unmask")
+STAGES = ("SetupKeys", "ShareKeys", "Estimate", "Unmask")
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -121,7 +121,7 @@ def test_a_refresh_goes_on_without_the_lost(stage, lost):
     assert state.members == tuple(counted)  # who helped no more is in the sum all the same
 
 
-@pytest.mark.parametrize("stage", ["Introduce", "ShareOut", "Train", "Unmask"])
+@pytest.mark.parametrize("stage", ["SetupKeys", "ShareKeys", "Train", "Unmask"])
 def test_training_goes_on_without_the_lost(stage):
     class Constant(FakeLearner):
         def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
@@ -141,7 +141,7 @@ def test_training_goes_on_without_the_lost(stage):
 
 
 @pytest.mark.parametrize(
-    ("stage", "enough"), [("Introduce", 2), ("ShareOut", 3), ("Estimate", 3), ("Unmask", 3), ("Train", 3)]
+    ("stage", "enough"), [("SetupKeys", 2), ("ShareKeys", 3), ("Estimate", 3), ("Unmask", 3), ("Train", 3)]
 )
 def test_too_few_end_the_round_with_the_reason(stage, enough):
     config = config_of(SECURE, rounds=1)
@@ -155,7 +155,7 @@ def test_too_few_end_the_round_with_the_reason(stage, enough):
 
 def test_a_sum_of_one_is_no_secret():
     config = config_of(SECURE, rounds=1)
-    with pytest.raises(NoClientReplied, match="step Introduce: 1 client answered, but a secure aggregation takes 2"):
+    with pytest.raises(NoClientReplied, match="step SetupKeys: 1 client answered, but a secure aggregation takes 2"):
         run_round(config, LocalTransport(clients_of(config, count=1)), start())
     config = config_of({**SECURE, "min_sites": 4}, rounds=1)
     federation = Lossy(clients_of(config))
@@ -172,26 +172,26 @@ def test_two_clients_are_enough_where_nobody_gets_lost():
     assert (reports[0].totals == counts).all()
 
 
-RUBBISH = {
-    ("Introduce", "not three public keys"): Introduced(b"short"),
-    ("Introduce", "its keys are not three"): Introduced(bytes(KEYS)),  # a point that no key can be agreed with
-    ("ShareOut", "not those that were asked for"): SharedOut({"somebody else": bytes(SEALED)}),
-    ("ShareOut", "shares are missing"): SharedOut({}),
+INVALID = {
+    ("SetupKeys", "not three public keys"): PublicKeys(b"short"),
+    ("SetupKeys", "its keys are not three"): PublicKeys(bytes(KEYS)),  # a point that no key can be agreed with
+    ("ShareKeys", "not those that were asked for"): KeyShares({"somebody else": bytes(SEALED)}),
+    ("ShareKeys", "shares are missing"): KeyShares({}),
     ("Estimate", "not 3 whole numbers"): Estimated(None, np.zeros(4, np.uint64)),
     ("Estimate", "its masked answer is not"): Estimated(np.zeros(3, np.int64)),
     ("Train", "not 16 whole numbers"): Trained({}, 0, math.nan, np.zeros(10, np.int64)),
     ("Train", "its masked answer is not"): Trained(START, 3, 0.1),
     ("Unmask", "not those that were asked for"): Unmasked({"client-0": b"short"}),
-    ("Unmask", "answered Unmask with Introduced"): Introduced(bytes(KEYS)),
+    ("Unmask", "answered Unmask with PublicKeys"): PublicKeys(bytes(KEYS)),
 }
 
 
-@pytest.mark.parametrize(("where", "rubbish"), RUBBISH.items())
-def test_rubbish_is_dropped_and_named(where, rubbish):
+@pytest.mark.parametrize(("where", "invalid"), INVALID.items())
+def test_an_invalid_reply_is_dropped_and_its_client_named(where, invalid):
     stage, why = where
     config = config_of(SECURE, rounds=1)
     federation = FlakyFederation(clients_of(config))
-    federation.spoiled = {("client-1", stage, 0): rubbish}
+    federation.spoiled = {("client-1", stage, 0): invalid}
     _, report = run_round(config, federation, start())
     assert list(report.dropped) == ["client-1"]
     assert why in report.dropped["client-1"]
@@ -201,11 +201,11 @@ def test_two_clients_with_one_key():
     config = config_of(SECURE, rounds=1)
     federation, seen = Lossy(clients_of(config)), []
     federation.altered = {
-        ("client-1", "Introduce"): lambda reply: seen.append(reply) or reply,
-        ("client-3", "Introduce"): lambda _: seen[-1],
+        ("client-1", "SetupKeys"): lambda reply: seen.append(reply) or reply,
+        ("client-3", "SetupKeys"): lambda _: seen[-1],
     }
     _, report = run_round(config, federation, start())
-    assert report.dropped == {"client-3": "Introduce: sent the keys of another client"}
+    assert report.dropped == {"client-3": "SetupKeys: sent the keys of another client"}
 
 
 def test_wrong_shares_of_others_masks_are_found_out():
@@ -214,7 +214,7 @@ def test_wrong_shares_of_others_masks_are_found_out():
     federation.altered = {("client-1", "Unmask"): lambda reply: Unmasked(dict.fromkeys(reply.shares, bytes(SHARE)))}
     one, report = run_round(config, federation, start())
     other, _ = run_round(config, honest, start())
-    assert report.dropped == {"client-1": "Unmask: gave wrong shares of other clients' masks (2 times)"}
+    assert report.dropped == {"client-1": "Unmask: sent wrong shares of other clients' keys (2 times)"}
     assert (one.shared["visual"] == other.shared["visual"]).all()
 
 
@@ -227,16 +227,16 @@ def test_masks_that_cannot_be_taken_off_end_the_round_with_the_reason():
 
 
 def spoiling(clients, spoilers, sums=None):
-    """A federation in which some share out rubbish, in all their secure aggregation or in those of these numbers."""
+    """A federation in which some send invalid shares, in all their secure aggregation or in those of these numbers."""
     federation = Lossy(clients)
     for spoiler in spoilers:
         shared_out = iter(range(1000))
 
         def junk(reply, shared_out=shared_out):
             spoils = sums is None or next(shared_out) in sums
-            return SharedOut(dict.fromkeys(reply.sealed, bytes(SEALED))) if spoils else reply
+            return KeyShares(dict.fromkeys(reply.sealed, bytes(SEALED))) if spoils else reply
 
-        federation.altered[spoiler, "ShareOut"] = junk
+        federation.altered[spoiler, "ShareKeys"] = junk
     return federation
 
 
@@ -294,7 +294,7 @@ def test_who_spoilt_a_sum_is_in_no_later_one_of_this_run():
     assert (reports[2].totals == np.sum(counts, axis=0)).all()
 
 
-def test_who_shares_out_rubbish_and_gets_lost_is_found_too():
+def test_a_client_with_invalid_shares_that_drops_out_is_found_too():
     config = config_of(SECURE, rounds=1)
     federation = spoiling(clients_of(config), ["client-1"])
     federation.lost = {"Estimate": ["client-1"]}
@@ -331,17 +331,17 @@ def test_a_later_lack_of_clients_says_who_was_left_out():
     config = config_of(SECURE, rounds=2)
     federation = spoiling(clients_of(config, count=3), ["client-1"])
     state, _ = run_round(config, federation, start())
-    federation.lost = {"Introduce": ["client-0"]}
+    federation.lost = {"SetupKeys": ["client-0"]}
     with pytest.raises(NoClientReplied, match=rf"1 client answered, but .*; client-1 is left out: {WHY}"):
         run_round(config, federation, state)
 
 
-def test_rubbish_under_masks_cannot_be_traced_but_shows():
+def test_an_invalid_masked_update_is_found_without_its_sender():
     config = config_of(SECURE, rounds=1)
     federation = Lossy(clients_of(config))
     federation.altered = {("client-3", "Train"): lambda reply: replace(reply, masked=reply.masked[::-1])}
     with pytest.raises(
-        NoClientReplied, match=r"step Train: .*a client sent rubbish, and secure aggregation hide which"
+        NoClientReplied, match=r"step Train: .*the sender cannot be identified under secure aggregation"
     ):
         run_round(config, federation, start())
 
@@ -360,7 +360,7 @@ def test_where_no_counts_are_shared_only_training_is_masked():
     _, report = run_round(config, federation, start())
     assert report.totals is None
     assert [kind for client, kind, _ in federation.asked if client == "client-0"] == [
-        *("Estimate", "Select", "Introduce", "ShareOut", "Train", "Unmask", "Evaluate")
+        *("Estimate", "Select", "SetupKeys", "ShareKeys", "Train", "Unmask", "Evaluate")
     ]
 
 

@@ -147,6 +147,26 @@ def test_sums_come_out_of_their_words_within_a_rounding():
         adapted_words(np.array([2.0**30]), 2)
 
 
+def test_under_secure_aggregation_later_sums_must_be_of_as_many_images_as_the_first():
+    class Growing(LocalTransport):
+        """One client doubles its sums from the second step on, before they are masked."""
+
+        def request(self, questions):
+            for name, message in questions.items():
+                if name == "client-1" and isinstance(message, Adapt) and message.step == 1:
+                    learner = SkewedLearner(1)
+                    learner.log_probs = np.concatenate([learner.log_probs] * 2)
+                    scores = replace(self.states[name].prior.scores, log_probs=learner.log_probs)
+                    self.states[name] = replace(
+                        self.states[name], prior=replace(self.states[name].prior, scores=scores)
+                    )
+            return super().request(questions)
+
+    config = config_of(SECURE, rounds=1, priors=NO_PROTOTYPES)
+    with pytest.raises(NoClientReplied, match="round 1, step Adapt: its classes are not of 180 images in all"):
+        played(config, Growing(clients_of(config, count=3)))
+
+
 # Noise
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -73,21 +74,46 @@ def test_the_unit_is_written_once_where_it_is_the_same():
     assert Spread(7.25, 0.55).written(lambda value: f"{value:+.1f}") == "+7.2 ± 0.6"
 
 
-def test_every_experiment_says_what_ran():
-    published, ours = outcome(name="promptfl"), outcome(name="mine", method="promptfl")
-    runs = [
-        run("a", published | {"method": "PromptFL + FPL (as published)"}),
-        run("b", ours | {"method": "PromptFL + FPL + priors"}),
-    ]
-    assert column(page(runs), "what ran") == ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
-    unnamed = [
-        run(one.folder, outcome(method=name) | {"method": one.outcome.method})
-        for one, name in zip(runs, ("promptfl", "fedotp"), strict=True)
-    ]
-    tree = page(unnamed)  # runs of one name are called by what ran, once
-    assert column(tree, "experiment") == ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
+def test_experiments_are_titled_by_what_ran():
+    named = [outcome(name="first"), outcome(name="mine", method="promptfl")]
+    methods = ["PromptFL + FPL (as published)", "PromptFL + FPL + priors"]
+    tree = page([run(str(n), one | {"method": what}) for n, (one, what) in enumerate(zip(named, methods, strict=True))])
+    assert column(tree, "experiment") == methods
     assert "what ran" not in rows(tree.one("section", id="result").one("table"))[0]
-    assert "what ran" not in render_comparison(pair())
+
+
+def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
+    few, many = outcome() | {"method": "FedCoPL"}, outcome(data={"clients": 9}) | {"method": "FedCoPL"}
+    runs = [run("a", few), run("b", many)]
+    assert [group.label for group in grouped(runs)] == ["FedCoPL, clients 2", "FedCoPL, clients 9"]
+    long = {"labels": {"cpl_alpha": 0.123456789, "cpl_beta": 0.123456789, "per_class": 17, "capacity": "grow"}}
+    long_run = outcome(name="second", **long) | {"method": "FedCoPL"}
+    assert [group.label for group in grouped([runs[0], run("b", long_run)])] == ["FedCoPL, demo", "FedCoPL, second"]
+    unnamed = [run("x/run", few), run("y/run", outcome(**long) | {"method": "FedCoPL"})]
+    assert [group.label for group in grouped(unnamed)] == ["x/run", "y/run"]
+    assert column(page(unnamed), "what ran") == ["FedCoPL", "FedCoPL"]
+
+
+def test_the_results_as_latex():
+    code = re.search(r"<code>(\\begin.*?)</code>", render_comparison(pair()), re.DOTALL)
+    lines = unescape(code[1]).splitlines()
+    assert lines[0] == r"\begin{tabular}{lrrrrrrrrr}"  # global was not measured
+    assert lines[2].startswith(r" & macro & weighted & zero-shot macro & gain in points & ")
+    assert lines[4].startswith(r"fedcopl & 80.0~\% & 80.0~\% & 70.0~\% & +10.0 & ")
+    assert lines[5].startswith(r"promptfl & \textbf{85.0~\%} & ")
+    assert lines[-1] == r"\end{tabular}"
+
+
+def test_runs_show_problems_and_epsilon():
+    one, two = outcome(), outcome(method="fedvpt")
+    one["rounds"][0]["dropped"] = {"client-1": "late"}
+    one["rounds"][1]["holdout"] = {"trainings_rolled_back": 2.0}
+    one["privacy"] = two["privacy"] = {"secure_aggregation": False, "epsilon": 1.5, "delta": 1e-5}
+    tree = page([run("a", one), run("b", two)])
+    assert column(tree, "replies not used", "runs") == ["1", "0"]
+    assert column(tree, "rounds rolled back", "runs") == ["1", "0"]
+    assert column(tree, "epsilon", "runs") == ["1.5", "1.5"]
+    assert "at most 3, their sum" in text_of(tree.one("section", id="runs"))
 
 
 def test_only_settings_that_differ_are_named():
@@ -158,14 +184,14 @@ def test_of_two_only_the_better_is_marked_and_less_is_better_for_cost():
     assert column(tree, "zero-shot macro") == ["70.0 %", "70.0 %"]
 
 
-def test_who_was_given_the_labels_does_not_win():
+def test_supervised_runs_are_not_ranked():
     runs = [
         *pair(),
-        run("told", outcome(macro=0.99, name="told", method="central", options={"labels": "truth"})),
+        run("truth", outcome(macro=0.99, name="truth", method="central", options={"labels": "truth"})),
     ]
     tree = page(runs)
     assert column(tree, "macro") == ["80.0 %", "85.0 % (best)", "99.0 %"]
-    assert "What was told the true labels (told) is not ranked." in text_of(
+    assert "Supervised runs (central, labels truth) are not ranked." in text_of(
         tree.one("section", id="result").all("p")[0]
     )
 
@@ -174,18 +200,8 @@ def test_runs_with_other_classes_are_not_ranked():
     other = sample_results(clients=2, classes=("x", "y", "z"), rounds=2, name="letters")
     tree = page([pair()[0], run("letters", other)])
     assert not re.search("best", " ".join(column(tree, "macro")))
-    assert "do not have the same classes" in text_of(tree.one("section", id="result"))
+    assert "have different classes" in text_of(tree.one("section", id="result"))
     assert not tree.all("section", id="classes")
-
-
-def test_names_tell_groups_apart():
-    by_name = [run("a", outcome(name="small")), run("b", outcome(name="large", data={"clients": 9}))]
-    assert [group.label for group in grouped(by_name)] == ["small", "large"]
-    by_settings = [run("a", outcome()), run("b", outcome(labeler="fpl", data={"clients": 9}))]
-    assert [group.label for group in grouped(by_settings)] == ["copl, clients 2", "fpl, clients 9"]
-    long = {"labels": {"cpl_alpha": 0.123456789, "cpl_beta": 0.123456789, "per_class": 17, "capacity": "grow"}}
-    by_folder = [run("x/run", outcome()), run("y/run", outcome(**long))]
-    assert [group.label for group in grouped(by_folder)] == ["x/run", "y/run"]
 
 
 def test_folders_are_named_as_shortly_as_tells_them_apart():
@@ -197,7 +213,7 @@ def test_folders_are_named_as_shortly_as_tells_them_apart():
 def test_what_differs_is_a_table():
     head, *body = rows(page(pair()).one("section", id="experiments").one("table"))
     assert head == ["experiment", "method", "rounds", "runs", "seeds"]
-    assert body == [["one", "fedcopl", "2", "1", "1"], ["two", "promptfl", "2", "1", "1"]]
+    assert body == [["fedcopl", "fedcopl", "2", "1", "1"], ["promptfl", "promptfl", "2", "1", "1"]]
 
 
 def test_the_same_settings_are_listed_once_and_without_those_that_differ():
@@ -225,7 +241,7 @@ def test_every_chart_has_a_line_for_each_experiment_and_a_table():
     ]
     for title, figure in drawn.items():
         assert [line.attributes["class"] for line in figure.all("polyline")] == ["line s2", "line s1"], title
-        assert rows(figure.one("table"))[0] == ["round", "one", "two"]
+        assert rows(figure.one("table"))[0] == ["round", "fedcopl", "promptfl"]
     assert rows(drawn["Accuracy, macro"].one("table"))[2] == ["2", "80.0 %", "85.0 %"]
     assert "zero-shot macro, 70.0 %" in text_of(drawn["Accuracy, macro"])
 
@@ -258,8 +274,8 @@ def test_more_experiments_than_a_chart_can_hold():
     tree = page(runs)
     assert len(column(tree, "macro")) == 11
     drawn = figures(tree)["Accuracy, macro"]
-    assert rows(drawn.one("table"))[0] == ["round", *(f"run-{n}" for n in range(3, 11))]
-    assert "The 8 experiments with the best accuracy; 3 others are in the tables only." in text_of(
+    assert rows(drawn.one("table"))[0] == ["round", *(f"beta {1.0 + n}" for n in range(3, 11))]
+    assert "The 8 experiments with the highest accuracy; 3 others are in the tables only." in text_of(
         tree.one("section", id="curves")
     )
 
@@ -271,7 +287,7 @@ def test_recall_side_by_side():
         results["rounds"][-1]["recall"] = recall
     table = page([run("a", one), run("b", two)]).one("section", id="classes").one("table")
     assert rows(table) == [
-        ["", "zero-shot", "one", "two"],
+        ["", "zero-shot", "fedcopl", "fedvpt"],
         ["cat", "25.0 %", "50.0 %", "100.0 %"],
         ["dog", "0.0 %", "90.0 %", NOTHING],
     ]
@@ -283,7 +299,7 @@ def test_recall_of_runs_that_began_with_other_models():
     one, two = outcome(name="one"), outcome(name="two", method="fedvpt")
     two["zero_shot"]["recall"] = [0.1, 0.2]
     table = page([run("a", one), run("b", two)]).one("section", id="classes").one("table")
-    assert rows(table)[0] == ["", "zero-shot, one", "zero-shot, two", "one", "two"]
+    assert rows(table)[0] == ["", "zero-shot, fedcopl", "zero-shot, fedvpt", "fedcopl", "fedvpt"]
 
 
 def test_every_run_has_its_row():
@@ -317,7 +333,7 @@ def test_names_are_text_and_never_markup():
         results["classes"] = [nasty, "{{ 7 * 7 }}"]
         results["settings"]["data"]["path"] = nasty + results["name"]
         results["versions"]["torch"] = nasty
-    one["name"] = nasty
+    one["method"], two["method"] = nasty, "other"
     html = render_comparison([run(f"a/{nasty}", one), run("b", two)])
     assert "<script" not in html.lower()
     tree = parse(html)

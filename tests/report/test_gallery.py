@@ -174,5 +174,7 @@ def test_examples_come_back_as_they_went(tmp_path):
 )
 def test_damaged_examples_are_named(tmp_path, broken):
     (tmp_path / "examples.json").write_text(json.dumps(broken))
-    with pytest.raises(RunFolderError, match=r"examples\.json: is damaged: .*; without this file there is no gallery"):
+    with pytest.raises(
+        RunFolderError, match=r"examples\.json: is damaged: .*; remove it to write the report without examples"
+    ):
         read_examples(tmp_path, 2)

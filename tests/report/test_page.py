@@ -13,7 +13,7 @@ from fedcopl.report.compared_runs import ComparedRun
 from fedcopl.report.comparison_page import render_comparison
 from fedcopl.report.gallery import ChosenImages, Example, as_plain, gallery
 from fedcopl.report.numbers import NOTHING
-from fedcopl.report.run_page import render, write_page, write_report
+from fedcopl.report.run_page import render, write_report
 from fedcopl.run.record_reader import read_outcome
 from report.parsed_page import parse
 from report.sample_results import (
@@ -68,22 +68,16 @@ def heat_maps(tree):
 
 
 def tiles(tree):
-    return {words_of(tile.one("h3")): words_of(tile) for tile in tree.all("div", class_="tile")}
+    return {
+        words_of(tile.all("h3")[0] if tile.all("h3") else tile.one("h4")): words_of(tile)
+        for tile in tree.all("div", class_="tile")
+    }
 
 
 def test_a_run_that_goes_on_says_from_which():
     page = render(sample_outcome(settings={"previous_run": "may 00ff"}), [])
-    assert "It goes on from the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
-    assert "goes on from" not in render(sample_outcome(), [])
-
-
-def test_the_file_holds_the_page(tmp_path):
-    outcome = sample_outcome()
-    write_page(tmp_path / "deep" / "report.html", outcome, [example()])
-    text = (tmp_path / "deep" / "report.html").read_text(encoding="utf-8")
-    assert text == render(outcome, [example()])
-    assert text.startswith("<!DOCTYPE html>")
-    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["report.html"]
+    assert "It continues the run <b>may 00ff</b>" in page and "--from FOLDER-OF-THAT-RUN" in page
+    assert "continues" not in render(sample_outcome(), [])
 
 
 def test_a_report_lies_beside_its_outcome_or_where_it_is_wanted(tmp_path):
@@ -129,7 +123,7 @@ def test_names_and_language():
     assert tree.one("h1").text == "my-run"
     assert tree.one("head").one("title").text == "my-run · FedCoPL report"
     lead = words_of(tree.one("p", class_="lead"))
-    assert lead.startswith("5 clients learned to tell 10 classes apart from 1,420 images")
+    assert lead.startswith("5 clients trained a classifier of 10 classes on 1,420 images without labels")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,23 +155,45 @@ def test_a_loss_is_shown_as_a_loss():
     results["rounds"][-1]["macro"] = results["zero_shot"]["macro"] - 0.021
     tree = page(results)
     assert "\N{MINUS SIGN}2.1 points against" in tiles(tree)["Accuracy, macro"]
-    assert tree.all("b")[0].attributes["class"] == "bad"
+    assert tree.all("p", class_="versus")[0].one("b").attributes["class"] == "bad"
 
 
-def test_the_other_tiles():
+def test_traffic_time_and_images_used():
     results = sample_results() | {"seconds": 205.3}
     results["refreshes"][-1]["images"] = 711
     assert sum(record["bytes_up"] for record in results["rounds"]) == 1_920_000
     assert sum(record["bytes_down"] for record in results["rounds"]) == 3_844_000
-    shown = tiles(page(results))
-    assert shown["Images used"] == "Images used 711 of 1,420, at the last refresh"
-    assert shown["Traffic, all clients"] == "Traffic, all clients 1.9 MB up 3.8 MB down"
-    assert shown["Time"] == "Time 3 min 25 s 10 rounds"
-    first, last = results["pseudo_label_accuracy"]
-    assert (
-        f"{percent(last)} at the last of 2 refreshes (round 6); before: {percent(first)}"
-        in shown["Pseudo labels that are right"]
-    )
+    text = words_of(page(results).one("div", id="cost"))
+    assert "1.9 MB up and 3.8 MB down, all clients together" in text
+    assert "3 min 25 s for 10 rounds; 711 images used of 1,420." in text
+
+
+def test_the_result_leads_with_three_bars_and_the_clients():
+    results = sample_results(clients=2)
+    results["rounds"][0]["untrained"] = {"macro": 0.701, "clients": [0.6, 0.802]}
+    section = page(results).one("section", id="result")
+    bars = [words_of(bar) for bar in section.one("ul", class_="moments").all("li")]
+    final, zero_shot = (percent(results[key]["macro"]) for key in ("final", "zero_shot"))
+    assert bars == [f"zero-shot {zero_shot}", "priors 70.1 %", f"trained {final}"]
+    widths = [float(rect.attributes["width"]) for rect in section.one("ul").all("rect", class_="fill")]
+    assert widths[1] == 70.1  # on an axis from 0 to 100
+    head, first, second = rows(section.one("table"))
+    assert head[1:4] == ["zero-shot", "priors", "trained"]
+    assert (first[2], second[2]) == ("60.0 %", "80.2 %")
+
+
+@pytest.mark.parametrize(("untrained", "warned"), [(0.99, True), (0.1, False)])
+def test_training_that_lost_accuracy_is_named(untrained, warned):
+    results = sample_results()
+    results["rounds"][0]["untrained"] = {"macro": untrained}
+    assert ("Training lost accuracy here" in page(results).one("section", id="result").text) == warned
+
+
+@pytest.mark.parametrize(("method", "names"), [("zeroshot", ["zero-shot"]), ("priors", ["zero-shot", "priors"])])
+def test_bars_of_what_does_not_train(method, names):
+    results = sample_results(settings={"method": method}) | {"method": method, "trains": False}
+    section = page(results).one("section", id="result")
+    assert [bar.one("span").text for bar in section.one("ul", class_="moments").all("li")] == names
 
 
 def charts(tree):
@@ -245,7 +261,7 @@ def test_without_the_global_accuracy():
 
 def test_all_rounds_as_a_table():
     results = sample_results()
-    table = rows(page(results).one("section", id="rounds").one("table"))
+    table = rows(page(results).one("div", id="rounds").one("table"))
     assert len(table) == 1 + len(results["rounds"])
     record = results["rounds"][5]
     accuracies = [percent(record[kind]) for kind in KINDS]
@@ -263,7 +279,7 @@ def test_all_rounds_as_a_table():
 
 def test_refresh_by_refresh():
     results = sample_results()
-    table = rows(page(results).one("section", id="labels").one("table"))
+    table = rows(page(results).one("div", id="labels").one("table"))
     expected = [
         [
             str(refresh["round"] + 1),
@@ -283,7 +299,7 @@ def test_heat_maps_hold_the_numbers_of_the_last_refresh():
     shown, last = heat_maps(page(results)), results["refreshes"][-1]
     given = {key.capitalize(): last[key] for key in ("estimated", "allocated", "selected")}
     given["True"] = [client["true_counts"] for client in results["clients"]]
-    assert list(shown) == ["True", "Estimated", "Allocated", "Selected", "Given and got"]
+    assert list(shown) == ["True", "Estimated", "Allocated", "Selected", "Change by the allocation"]
     for title, counts in given.items():
         head, *body, total = rows(shown[title])
         assert head == ["", *DIGITS]
@@ -291,58 +307,58 @@ def test_heat_maps_hold_the_numbers_of_the_last_refresh():
         assert total == ["all clients", *map(str, np.sum(counts, axis=0))]
 
 
-def with_mixes(**options):
-    """Two clients of 30 and 20 images, and what they believe of themselves."""
+def with_priors(**options):
+    """Two clients of 30 and 20 images, and their estimated class priors."""
     results = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1, **options)
     for client, train, true in zip(results["clients"], (30, 20), ([24, 6], [2, 18]), strict=True):
         client |= {"train": train} | ({"true_counts": true} if client["true_counts"] else {})
-    results["refreshes"][0]["class_priors"] = [[0.5, 0.5], []]
-    results["refreshes"][1]["class_priors"] = [[0.7, 0.3], [0.2, 0.8]]
+    results["refreshes"][0]["class_prior"] = [[0.5, 0.5], []]
+    results["refreshes"][1]["class_prior"] = [[0.7, 0.3], [0.2, 0.8]]
     return results
 
 
-def test_believed_and_true_mix_side_by_side():
-    tree = page(with_mixes()).one("section", id="mix")
+def test_estimated_and_true_class_priors():
+    tree = page(with_priors()).one("section", id="priors")
     shown = {figure.one("h3").text: rows(figure.one("table")) for figure in tree.all("figure", class_="heat-map")}
     assert shown == {
-        "Believed mix": [
+        "Estimated class prior": [
             ["", "cat", "dog"],
             ["client-0", "70", "30"],
             ["client-1", "20", "80"],
             ["all clients", "50", "50"],  # (30 * 0.7 + 20 * 0.2) / 50
         ],
-        "True mix": [
+        "True class prior": [
             ["", "cat", "dog"],
             ["client-0", "80", "20"],
             ["client-1", "10", "90"],
             ["all clients", "52", "48"],  # 26 of 50
         ],
     }
-    # Of the first refresh only client-0: 0.5 + 0.2; then (0.7 + 0.2 + 0.1 + 0.8) / 2.
-    assert "overlap by 70.0 % (round 1), 90.0 % (round 2), mean over the clients" in words_of(tree.all("p")[0])
+    # (0.7 + 0.2 + 0.1 + 0.8) / 2
+    assert "Estimated and true prior overlap by 90.0 % (mean over the clients)." in words_of(tree.all("p")[0])
 
 
-def test_a_client_without_a_mix_and_a_run_without_labels():
-    results = with_mixes(labelled=False)
-    results["refreshes"][1]["class_priors"][0] = []
-    tree = page(results).one("section", id="mix")
-    assert [figure.one("h3").text for figure in tree.all("figure")] == ["Believed mix"]
+def test_a_client_without_a_prior_and_a_run_without_labels():
+    results = with_priors(labelled=False)
+    results["refreshes"][1]["class_prior"][0] = []
+    tree = page(results).one("section", id="priors")
+    assert [figure.one("h3").text for figure in tree.all("figure")] == ["Estimated class prior"]
     assert rows(tree.one("table"))[1:] == [
-        ["client-0", "no answer"],
+        ["client-0", "no reply"],
         ["client-1", "20", "80"],
         ["all clients", "20", "80"],
     ]
-    assert "not known here" in words_of(tree.all("p")[0])
+    assert "overlap" not in words_of(tree.all("p")[0])
 
 
-def test_without_priors_there_is_no_mix():
-    assert not page(sample_results()).all("section", id="mix")
+def test_without_priors_there_is_no_such_section():
+    assert not page(sample_results()).all("section", id="priors")
 
 
-def test_given_and_got_is_allocated_minus_estimated():
+def test_the_change_is_allocated_minus_estimated():
     results = sample_results(clients=2, classes=("much", "little"), rounds=1)
     results["refreshes"][-1] |= {"estimated": [[20, 1], [9, 4]], "allocated": [[10, 5], [9, 10]]}
-    shown = heat_maps(page(results))["Given and got"]
+    shown = heat_maps(page(results))["Change by the allocation"]
     assert rows(shown)[1:] == [
         ["client-0", "\N{MINUS SIGN}10", "+4"],
         ["client-1", "0", "+6"],
@@ -354,7 +370,7 @@ def test_given_and_got_is_allocated_minus_estimated():
 
 def test_shades_grow_with_the_number_over_all_heat_maps():
     maps = heat_maps(page(sample_results()))
-    del maps["Given and got"]  # it has shades of its own
+    del maps["Change by the allocation"]  # it has shades of its own
     cells = [cell for table in maps.values() for cell in table.one("tbody").all("td")]
     pairs = sorted((int(cell.text), int(cell.attributes["class"][1:])) for cell in cells)
     shades = [shade for _, shade in pairs]
@@ -363,19 +379,19 @@ def test_shades_grow_with_the_number_over_all_heat_maps():
     assert shades[-1] == 9
 
 
-def test_a_client_that_did_not_answer():
+def test_a_client_that_did_not_reply():
     results = sample_results()
     for key in ("estimated", "allocated", "selected"):
         results["refreshes"][-1][key][2] = []
     tree = page(results)
     _, _, _, third, *_, total = rows(heat_maps(tree)["Allocated"])
-    assert third == ["client-2", "no answer"]
+    assert third == ["client-2", "no reply"]
     given = [row for row in results["refreshes"][-1]["allocated"] if row]
     assert total[1:] == [str(number) for number in np.sum(given, axis=0)]
-    assert rows(tree.one("section", id="clients").one("table"))[3][-3:] == ["0", "0", "0"]
+    assert rows(tree.one("div", id="balance").all("table")[1])[3] == ["client-2", "0", "0", "0"]
 
 
-def test_who_gave_and_who_got():
+def test_images_per_class_and_per_client():
     results = sample_results(clients=2, classes=("much", "little", "even"), rounds=1)
     results["refreshes"][-1] |= {
         "estimated": [[20, 1, 6], [10, 2, 6]],
@@ -383,56 +399,52 @@ def test_who_gave_and_who_got():
         "selected": [[10, 4, 8], [5, 3, 7]],
         "images": 37,
     }
-    tree = page(results).one("section", id="balance")
-    text = words_of(tree.all("p")[0])
-    assert "sure of 45 images; an equal share is 15.0 for each class" in text
-    assert "taken from much (\N{MINUS SIGN}15); most was given to little (+12), even (+3). Each client" in text
-    assert [row[:1] + row[2:] for row in rows(tree.one("table"))[1:]] == [
-        ["much", "30", "15", "\N{MINUS SIGN}15", "15"],
-        ["little", "3", "15", "+12", "7"],
-        ["even", "12", "15", "+3", "15"],
+    tree = page(results).one("div", id="balance")
+    by_class, by_client = (rows(table)[1:] for table in tree.all("table")[:2])
+    assert [row[:1] + row[2:] for row in by_class] == [
+        ["much", "30", "15", "15"],
+        ["little", "3", "15", "7"],
+        ["even", "12", "15", "15"],
     ]
-    assert words_of(tree.all("p")[1]) == "Of the clients, client-0 (\N{MINUS SIGN}4) gave most; client-1 (+4) got most."
+    assert by_client == [["client-0", "27", "23", "22"], ["client-1", "18", "22", "15"]]
     titles = [words_of(group.one("title")) for group in tree.all("g", class_="group")]
     assert titles[1] == "little estimated 3 allocated 15 selected 7"
+    assert "equal share" in tree.one("ul", class_="keys").text
 
 
 def test_without_global_allocation_nobody_gave():
     results = sample_results()
     results["settings"]["labels"]["global_allocation"] = False
     tree = page(results)
-    assert "Global allocation was switched off" in tree.one("section", id="balance").text
+    assert "Global allocation is switched off" in tree.one("div", id="balance").text
     assert "balances" not in tree.one("p", class_="lead").text
-    assert "Given and got" not in heat_maps(tree)
-    assert "equal share" not in tree.one("section", id="balance").text
+    assert "Change by the allocation" not in heat_maps(tree)
+    assert "equal share" not in tree.one("div", id="balance").text
 
 
 def test_client_table():
     results = sample_results()
-    section = page(results).one("section", id="clients")
-    last = results["refreshes"][-1]
+    section = page(results).one("section", id="result")
     for k, row in enumerate(rows(section.one("table"))[1:]):
         client = results["clients"][k]
         gain = 100 * (client["final"] - client["zero_shot"])
-        sums = [str(sum(last[key][k])) for key in ("estimated", "allocated", "selected")]
         accuracies = [percent(client["zero_shot"]), percent(client["final"])]
         assert row == [
             client["name"],
-            str(client["train"]),
-            str(client["test"]),
             *accuracies,
             f"{gain:+.1f}",
-            *sums,
+            str(client["train"]),
+            str(client["test"]),
         ]
-    assert "5 better, 0 worse, 0 the same" in section.text
+    assert "5 clients are better, 0 worse, 0 equal" in words_of(section)
 
 
 def test_a_client_without_test_images():
     results = sample_results()
     results["clients"][1] |= {"test": 0, "zero_shot": None, "final": None}
-    section = page(results).one("section", id="clients")
-    assert rows(section.one("table"))[2][2:6] == ["0", NOTHING, NOTHING, NOTHING]
-    assert "4 better, 0 worse, 0 the same" in section.text
+    section = page(results).one("section", id="result")
+    assert rows(section.one("table"))[2][1:] == [NOTHING, NOTHING, NOTHING, str(results["clients"][1]["train"]), "0"]
+    assert "4 clients are better, 0 worse, 0 equal" in words_of(section)
 
 
 def test_recall_of_each_class():
@@ -445,8 +457,6 @@ def test_recall_of_each_class():
         ["dog", "80.0 %", "70.0 %", "\N{MINUS SIGN}10.0"],
         ["cow", NOTHING, NOTHING, NOTHING],
     ]
-    text = words_of(section.all("p")[0])
-    assert "gained by cat (+25.0); most was lost by dog (\N{MINUS SIGN}10.0)." in text
     bars = [len(group.all("rect", class_="bar")) for group in section.all("g", class_="group")]
     assert bars == [2, 2, 0]
     assert words_of(section.all("title")[0]) == "cat zero-shot 50.0 % last round 75.0 %"
@@ -457,28 +467,22 @@ def test_recall_without_that_of_zero_shot():
     del results["zero_shot"]["recall"]
     section = page(results).one("section", id="classes")
     assert [row[1::2] for row in rows(section.one("table"))[1:]] == [[NOTHING, NOTHING]] * 2
-    assert "gained" not in section.text
     assert [key.text for key in section.one("ul", class_="keys").all("li")] == ["last round"]
 
 
 @pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ({}, ["Pseudo labels", "Balance"]),
-        ({"labeler": "fpl"}, ["Pseudo labels", "Images"]),
-        ({"method": "central", "options": {"labels": "truth"}}, ["Labels", "Images"]),
-    ],
+    ("settings", "title"),
+    [({}, "Pseudo labels by refresh"), ({"method": "central", "options": {"labels": "truth"}}, "Labels")],
 )
-def test_parts_are_called_what_they_are(settings, names):
-    links = {a.attributes["href"]: a.text for a in page(sample_results(settings=settings)).all("a")}
-    assert [links["#labels"], links["#balance"]] == names
+def test_true_labels_are_not_called_pseudo_labels(settings, title):
+    assert page(sample_results(settings=settings)).one("div", id="labels").all("h3")[0].text == title
 
 
 def test_drift_of_everything_that_is_trained():
     results = sample_results()
     results["rounds"][0]["drift"] = {"visual": {"diversity": 0.4, "cosine": 0.1}}  # no text prompt was there before
     results["rounds"][1]["drift"]["text"]["diversity"] = None  # updates that cancel out
-    section = page(results).one("section", id="drift")
+    section = page(results).one("div", id="drift")
     diversity, cosine = (rows(table) for table in section.all("table"))
     assert diversity[0] == cosine[0] == ["round", "visual", "text"]
     assert diversity[1:3] == [["1", "0.40", NOTHING], ["2", "0.70", NOTHING]]
@@ -491,22 +495,22 @@ def test_a_run_that_measured_no_drift_has_no_such_part():
     for record in results["rounds"]:
         record["drift"] = {}
     tree = page(results)
-    assert not tree.all("section", id="drift")
+    assert not tree.all("div", id="drift")
     assert "Drift" not in [a.text for a in tree.all("a")]
 
 
 def test_where_the_time_went():
     results = sample_results() | {"seconds": 50.0}  # ten rounds: labelling 1, training 29, evaluating 4, so 16 are left
-    text = words_of(page(results).one("section", id="cost"))
+    text = words_of(page(results).one("div", id="cost"))
     assert "labelling 1.0 s (2.0 %), training 29 s (58.0 %), evaluating 4.0 s (8.0 %), all else 16 s (32.0 %)." in text
     results["rounds"][0]["seconds_of"]["adapt"] = 10.0
-    text = words_of(page(results).one("section", id="cost"))
-    assert "learning the priors 10 s (20.0 %), labelling" in text and "all else 6.0 s (12.0 %)." in text
+    text = words_of(page(results).one("div", id="cost"))
+    assert "estimating priors 10 s (20.0 %), labelling" in text and "all else 6.0 s (12.0 %)." in text
 
 
 def test_no_step_takes_more_than_all_of_the_time():
     results = sample_results() | {"seconds": 20.0}  # of two workers that worked 34 s in 20 s: 1, 29 and 4 of 34
-    text = words_of(page(results).one("section", id="cost"))
+    text = words_of(page(results).one("div", id="cost"))
     assert "labelling 1.0 s (2.9 %), training 29 s (85.3 %), evaluating 4.0 s (11.8 %), all else 0.0 s (0.0 %)." in text
 
 
@@ -515,11 +519,11 @@ def test_candidate_sets_tell_of_coverage_and_size():
     for refresh in results["refreshes"]:
         refresh |= {"coverage": 0.9, "mean_set_size": 1.75}
     tree = page(results)
-    table = rows(tree.one("section", id="labels").one("table"))
+    table = rows(tree.one("div", id="labels").one("table"))
     assert table[0][-2:] == ["sets that hold the truth", "candidates per image"]
     assert table[1][-2:] == ["90.0 %", "1.75"]
     assert set(points(charts(tree)["Pseudo labels that are right"])) == {"line macro", "line weighted"}
-    assert "Given and got" not in heat_maps(tree)
+    assert "Change by the allocation" not in heat_maps(tree)
 
 
 def test_a_run_that_is_not_finished_says_so():
@@ -527,7 +531,7 @@ def test_a_run_that_is_not_finished_says_so():
     notice = words_of(tree.one("p", class_="unfinished"))
     assert notice.startswith("Not finished: 3 of 10 rounds are done.")
     assert "fedcopl run --out . --resume" in [code.text for code in tree.all("code")]
-    assert "The example images are put here when the run ends." in tree.one("section", id="gallery").text
+    assert "Example images are added when the run ends." in tree.one("section", id="examples").text
     assert not page(sample_results()).all("p", class_="unfinished")
 
 
@@ -540,7 +544,7 @@ def test_not_finished_and_not_evaluated_yet_shows_the_last_round_that_was():
         client["final"] = accuracy
     tree = page(results)
     assert f"{percent(first['macro'])} round (1)" in tiles(tree)["Accuracy, macro"]
-    assert rows(tree.one("section", id="clients").one("table"))[1][4] == percent(first["clients"][0])
+    assert rows(tree.one("section", id="result").one("table"))[1][2] == percent(first["clients"][0])
 
 
 def test_a_server_of_real_sites_knows_less():
@@ -549,18 +553,19 @@ def test_a_server_of_real_sites_knows_less():
     shown = tiles(tree)
     assert percent(results["final"]["macro"]) in shown["Accuracy, macro"]
     assert "not measured" in shown["Accuracy, global"]
-    assert not tree.all("section", id="labels") + tree.all("section", id="balance") + tree.all("section", id="who")
+    assert not tree.all("div", id="labels") + tree.all("div", id="balance")
     known = {"Accuracy", "Training loss", "What refreshes changed", "Bytes per round", "Time per round"}
     assert set(charts(tree)) == known
-    assert "apart from their own images" in words_of(tree.one("p", class_="lead"))
-    sites = words_of(tree.one("section", id="clients").all("p")[0])
-    assert sites.startswith("client-0, client-1, client-2, client-3, client-4. How many images each of them holds")
+    assert "10 classes on their own images" in words_of(tree.one("p", class_="lead"))
+    assert [row[0] for row in rows(tree.one("section", id="result").one("table"))[1:]] == [
+        f"client-{number}" for number in range(5)
+    ]
     assert "None" not in words_of(tree.one("body"))
 
 
 def test_gallery_marks_right_and_wrong_in_words():
     wrong = example(label=5, pseudo="five", truth="nine", right=False, confidence=0.4)
-    section = page(sample_results(), [example(), wrong]).one("section", id="gallery")
+    section = page(sample_results(), [example(), wrong]).one("section", id="examples")
     three, five = section.all("article")
     assert three.one("h3").text.startswith("three")
     assert words_of(three.one("li")) == "91.2 % right client-1"
@@ -581,14 +586,14 @@ def test_classes_nobody_was_given_are_named():
     results = sample_results()
     for row in results["refreshes"][-1]["selected"]:
         row[4] = row[9] = 0
-    assert "No image was given the label four, nine." in page(results).one("section", id="gallery").text
+    assert "No image has the label four, nine." in page(results).one("section", id="examples").text
 
 
 def test_many_classes_nobody_was_given_are_counted():
     results = sample_results(classes=tuple(f"class {n}" for n in range(30)))
     for row in results["refreshes"][-1]["selected"]:
         row[:] = [0] * 30
-    assert "class 18, class 19 and 10 others." in words_of(page(results).one("section", id="gallery"))
+    assert "class 18, class 19 and 10 others." in words_of(page(results).one("section", id="examples"))
 
 
 def test_settings_versions_seed_and_command():
@@ -612,7 +617,7 @@ def test_what_went_wrong_is_told():
     tree = page(results)
     assert [line.text for line in tree.one("div", class_="troubles").all("li")] == [
         "round 4, client-2: prompt visual is not finite; not used",
-        "round 5: there was nothing to average; the prompts stayed as they were",
+        "round 5: nothing to average; the prompts stayed as they were",
     ]
     assert points(charts(tree)["Training loss"]) == {"line macro": 9}  # a gap
 
@@ -622,29 +627,47 @@ def test_many_troubles_are_counted():
     results["rounds"][0]["dropped"] = {f"client-{k}": "broken" for k in range(100)}
     lines = page(results).one("div", class_="troubles").all("li")
     assert len(lines) == 21
-    assert lines[-1].text == "and 80 more of this kind: see rounds.jsonl"
+    assert lines[-1].text == "and 80 more: see rounds.jsonl"
 
 
 def test_a_site_without_labels():
     shown = example(truth=None, right=None)
     tree = page(sample_results(labelled=False), [shown])
-    assert [title for title, text in tiles(tree).items() if "not measured" in text] == [
-        "Accuracy, macro",
-        "Accuracy, weighted",
-        "Accuracy, global",
-        "Pseudo labels that are right",
-    ]
-    assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected", "Given and got"]
+    assert list(tiles(tree)) == ["Stable labels", "Rolled back"]
+    assert words_of(tree.one("section", id="result").all("p")[0]).startswith("Accuracy is not measured")
+    assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected", "Change by the allocation"]
     drawn = charts(tree)
     without_truth = {"Training loss", "What refreshes changed", "Drift diversity", "Cosine distance"}
     assert set(drawn) == without_truth | {"Bytes per round", "Time per round"}
     assert points(drawn["Training loss"]) == {"line macro": 10}
     assert not tree.all("section", id="classes")
     assert words_of(tree.one("article").one("li")) == "91.2 % client-1"
+    assert words_of(tree.one("div", class_="doubted").one("li")) == "three 91.2 % client-1"
     text = words_of(tree.one("body"))
     assert "None" not in text
     assert "nan" not in text.lower()
     assert not re.search(r"better|worse|flatters", text)
+
+
+def test_without_labels_the_result_is_priors_confidence_rollbacks_and_the_next_step():
+    results = with_priors(labelled=False)
+    results["rounds"][1]["holdout"] = {"trainings_rolled_back": 1.0}
+    confidence = {"client-0": np.array([0.9, 0.7]), "client-1": np.array([0.4, 0.6])}
+    section = parse(render(outcome_of(results), [], confidence)).one("section", id="result")
+    shown = tiles(section)
+    assert shown["Mean confidence"].startswith("Mean confidence 65.0 % ")
+    assert shown["Unsure images"] == "Unsure images 1 with a confidence below 50 %"
+    assert shown["Rolled back"].startswith("Rolled back 1 round 2: 1 site ")
+    assert section.one("pre").text == "fedcopl review . --client client-1"
+    assert rows(section.one("table"))[1:] == [
+        ["client-0", "cat 70.0 %, dog 30.0 %", "80.0 %", "0", "30"],
+        ["client-1", "dog 80.0 %, cat 20.0 %", "50.0 %", "1", "20"],
+    ]
+
+
+def test_the_loss_axis_begins_at_zero():
+    loss = charts(page(sample_results()))["Training loss"]
+    assert "0.0" in [text.text for text in loss.all("text")]
 
 
 def test_nobody_ever_trained():
@@ -653,7 +676,7 @@ def test_nobody_ever_trained():
         record["loss"] = None
     tree = page(results)
     assert "Training loss" not in charts(tree)
-    assert "No client trained in any round" in tree.one("section", id="rounds").text
+    assert "No client trained in any round" in tree.one("div", id="rounds").text
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -662,8 +685,7 @@ def test_one_client_one_class_one_round(labelled):
     drawn = charts(tree)
     assert len(drawn) == (6 if labelled else 5)  # one refresh is no curve
     assert {number for chart in drawn.values() for number in points(chart).values()} == {1}
-    assert words_of(tree.one("p", class_="lead")).startswith("1 client learned to tell 1 class apart")
-    assert "at the only refresh (round 1)" in tiles(tree)["Pseudo labels that are right"]
+    assert words_of(tree.one("p", class_="lead")).startswith("1 client trained a classifier of 1 class")
 
 
 def test_nothing_was_estimated_at_all():
@@ -702,7 +724,7 @@ def test_nothing_is_loaded_from_anywhere():
     assert not re.search(r"https?:|@import|(?<!['\"])//", html)
     assert set(re.findall(r"url\(([^)]*)\)", html)) == {"#hatch"}
     links = [e.attributes[name] for e in tree for name in ("src", "href", "srcset", "data") if name in e.attributes]
-    assert len(links) == 11 + 1 + 1  # the sections, the icon, the example
+    assert len(links) == 5 + 1 + 1  # the sections, the icon, the example
     assert all(link.startswith(("#", "data:")) for link in links)
     assert "default-src 'none'" in tree.all("meta", http_equiv="Content-Security-Policy")[0].attributes["content"]
 
@@ -727,7 +749,7 @@ def test_headings_go_down_one_step_at_a_time():
 def test_tables_can_be_reached_and_read_out():
     tree = page(sample_results())
     boxes = tree.all("div", class_="scroll")
-    assert sum(len(box.all("table")) for box in boxes) == len(tree.all("table")) == 12
+    assert sum(len(box.all("table")) for box in boxes) == len(tree.all("table")) == 13
     assert all(box.attributes["tabindex"] == "0" and box.attributes["aria-label"] for box in boxes)
     assert all(head.attributes["scope"] in ("col", "row") for head in tree.all("th"))
     assert all(svg.attributes.get("aria-label") or svg.attributes.get("aria-hidden") for svg in tree.all("svg"))
@@ -756,7 +778,7 @@ def test_a_thousand_clients_and_two_hundred_classes():
     sums = [sum(int(row[c].replace(",", "")) for row in (*body, others)) for c in range(1, 201)]
     assert [f"{number:,}" for number in sums] == total[1:]
     biggest = sorted((client["train"] for client in results["clients"]), reverse=True)
-    few, rest = (rows(table)[1:] for table in tree.one("section", id="clients").all("table"))
-    assert [int(row[1]) for row in (*few, *rest)] == biggest
+    few, rest = (rows(table)[1:] for table in tree.one("section", id="result").all("table"))
+    assert [int(row[-2]) for row in (*few, *rest)] == biggest
     assert [row[0] for row in few] == [row[0] for row in body]
-    assert "Of 1,000 clients the 30 with the most images are shown" in words_of(tree.one("section", id="who"))
+    assert "The 30 clients with the most images are shown" in words_of(tree.one("div", id="balance"))

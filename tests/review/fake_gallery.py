@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from fedcopl.data.reading import BadImage
-from fedcopl.review.images import beliefs_of
+from fedcopl.data.decoding import BadImage
+from fedcopl.review.images import predictions_of
 from fedcopl.rng import stream
 from fedcopl.run.pseudo_labels import PseudoLabels
 
@@ -28,12 +28,12 @@ class CountedNames(Sequence):
 
 
 class FakeGallery:
-    """Flat colours as images; what is believed is random, or given."""
+    """Flat colours as images; what is predicted is random, or given."""
 
     def __init__(self, images=10, classes=("cat", "dog", "small dog", "horse"), label=None, broken=(), refreshes=2):
         self.client, self.classes, self.names = "site", classes, CountedNames(images)
         self.opened, self.broken = [], set(broken)
-        self.beliefs = beliefs_of([self._labels(round, images, label) for round in range(refreshes)])
+        self.predictions = predictions_of([self._labels(round, images, label) for round in range(refreshes)])
 
     def _labels(self, round, images, label):
         rng = stream(round, "fake gallery")

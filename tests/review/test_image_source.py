@@ -64,16 +64,16 @@ def test_the_finished_classifier_has_the_last_word(run):
     folder, _ = run
     gallery = open_gallery(folder, "client-0")
     final = with_final_labels(gallery, folder)
-    assert final.beliefs.is_final and final.beliefs.made == "with the finished classifier"
-    assert final.beliefs.rounds == (0, 1, 2)
+    assert final.predictions.is_final and final.predictions.made == "with the finished classifier"
+    assert final.predictions.rounds == (0, 1, 2)
     answers = Classifier.load(folder, client="client-0").predict(list(gallery.images))
-    assert [final.classes[label] for label in final.beliefs.label] == answers.tolist()
-    assert np.array_equal(final.beliefs.labels[:2], gallery.beliefs.labels)
+    assert [final.classes[label] for label in final.predictions.label] == answers.tolist()
+    assert np.array_equal(final.predictions.labels[:2], gallery.predictions.labels)
     assert history(final, 0)[-1][0] == "end"
     kept = folder / "labels/final/client-0.safetensors"
     before = kept.stat().st_mtime_ns
     again = with_final_labels(gallery, folder)
-    assert kept.stat().st_mtime_ns == before and np.array_equal(again.beliefs.top, final.beliefs.top)
+    assert kept.stat().st_mtime_ns == before and np.array_equal(again.predictions.top, final.predictions.top)
 
 
 def test_a_simulation_writes_them_at_each_refresh(run):
@@ -104,11 +104,11 @@ def test_the_gallery_of_a_simulated_client(run):
     digits = load_digits()
     part = partition_dataset(digits, config.data, config.seed).train[1]
     assert gallery.image(3).tobytes() == digits.train.images[part[3]].tobytes()
-    assert gallery.beliefs.rounds == (0, 1)
+    assert gallery.predictions.rounds == (0, 1)
     assert gallery.file(3) is None
     assert gallery.digest(3) != gallery.digest(4)
     state = load_checkpoint(folder).clients["client-1"]
-    trained = gallery.beliefs.trained_as
+    trained = gallery.predictions.trained_as
     assert sorted(np.flatnonzero(trained != NOT_TRAINED)) == sorted(state.selection.index)
 
 
@@ -118,18 +118,18 @@ def test_the_gallery_of_files_needs_no_settings(tmp_path):
     gallery = open_gallery(tmp_path / "run", None)
     assert gallery.client == "site"
     assert gallery.classes == list(CLASSES)
-    assert gallery.beliefs.label.tolist() == log_p.argmax(axis=1).tolist()
+    assert gallery.predictions.label.tolist() == log_p.argmax(axis=1).tolist()
     assert gallery.image(2).size == (16, 12)
-    assert gallery.beliefs.trained_as is None
+    assert gallery.predictions.trained_as is None
     changed = log_probs(12, 4, 0).argmax(axis=1) != log_probs(12, 4, 1).argmax(axis=1)
-    assert gallery.beliefs.changes.tolist() == changed.astype(int).tolist()
+    assert gallery.predictions.changes.tolist() == changed.astype(int).tolist()
 
 
 def test_labels_of_another_number_of_images_are_not_mixed_in(tmp_path):
     # somebody added images between a stop and a resume
     make_run(tmp_path / "run")
     write_labels(tmp_path / "run", 0, {"site": log_probs(11, 4)})
-    assert open_gallery(tmp_path / "run", None).beliefs.rounds == (2,)
+    assert open_gallery(tmp_path / "run", None).predictions.rounds == (2,)
 
 
 def test_mistakes_are_one_sentence(tmp_path):

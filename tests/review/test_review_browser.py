@@ -57,22 +57,22 @@ def test_labelling_by_keyboard(review, visit):  # noqa: F811
     assert "token" not in page.url
     order = survey.views.numbers(SAMPLE)
     names = [survey.gallery.names[number] for number in order]
-    believed = [survey.gallery.classes[survey.gallery.beliefs.label[number]] for number in order]
-    second = survey.gallery.classes[survey.gallery.beliefs.top[order[2]][1]]
+    predicted = [survey.gallery.classes[survey.gallery.predictions.label[number]] for number in order]
+    second = survey.gallery.classes[survey.gallery.predictions.top[order[2]][1]]
     for key in ("Enter", " ", "2", "0", "?"):
         press(page, key)
     page.keyboard.type("hor")
     assert page.input_value("#text") == "hor"
     press(page, "Enter")
     assert said(survey) == [
-        (names[0], "class", believed[0]),
-        (names[1], "class", believed[1]),
+        (names[0], "class", predicted[0]),
+        (names[1], "class", predicted[1]),
         (names[2], "class", second),
         (names[3], "none", None),
         (names[4], "unclear", None),
         (names[5], "class", "horse"),
     ]
-    assert "Noted:" in page.inner_text(".said")
+    assert "Noted:" in page.inner_text(".saved")
     assert "From 5 images of the random sample" in page.inner_text(".estimate").replace("\u00a0", " ")
 
 
@@ -133,7 +133,7 @@ def test_every_control_is_reached_by_tab_and_shows_it(review, visit):  # noqa: F
     assert {"text", "next"} <= set(reached)
     assert any("None of the classes" in name for name in reached)
     # Enter on a focused link follows the link, and answers nothing
-    page.focus("text=Surest first")
+    page.focus("text=Most confident first")
     press(page, "Enter")
     assert "order=sure" in page.url
     assert said(review[0]) == []
@@ -144,7 +144,7 @@ def test_by_mouse_through_orders_and_classes(review, visit):  # noqa: F811
     page = enter(visit, keys)
     most = int(survey.class_sizes.argmax())
     with page.expect_navigation():
-        page.click("text=Least sure first")
+        page.click("text=Least confident first")
     with page.expect_navigation():
         page.select_option("#class", str(most))
     assert page.inner_text("#question") == f"Is this {survey.gallery.classes[most]}?"
@@ -232,7 +232,7 @@ def test_a_finger_finds_every_target(review, visit):  # noqa: F811
     page = enter(visit, keys, PHONE)
     for selector in (
         ".guess.first",
-        "text=Surest first",
+        "text=Most confident first",
     ):  # an answer, so that all links are there; and the list of classes
         with page.expect_navigation():
             page.tap(selector)
@@ -256,16 +256,18 @@ def tree(page):
 def test_what_a_screen_reader_hears(review, visit):  # noqa: F811
     survey, keys = review
     page = enter(visit, keys)
-    believed = [survey.gallery.classes[label] for label in survey.gallery.beliefs.label[survey.views.numbers(SAMPLE)]]
+    predicted = [
+        survey.gallery.classes[label] for label in survey.gallery.predictions.label[survey.views.numbers(SAMPLE)]
+    ]
     press(page, "Enter")
     until(page, "document.getElementById('live').textContent")
     heard = page.text_content("#live")
-    assert heard == f"Noted: {believed[0]}. Image 2 of 20: is this {believed[1]}?"
-    assert page.title().startswith(f"{believed[1]}? 2 of 20")
+    assert heard == f"Noted: {predicted[0]}. Image 2 of 20: is this {predicted[1]}?"
+    assert page.title().startswith(f"{predicted[1]}? 2 of 20")
     nodes = tree(page)
     roles = {role for role, _ in nodes}
     assert {"banner", "navigation", "main", "complementary", "status", "heading", "image", "list"} <= roles
-    assert ("heading", f"Is this {believed[1]}?") in nodes
+    assert ("heading", f"Is this {predicted[1]}?") in nodes
     silent = [(role, name) for role, name in nodes if role in {"button", "link", "textbox", "combobox"} and not name]
     assert silent == []
     assert any(role == "image" and name.startswith("Image 2 of 20, ") for role, name in nodes)
@@ -288,7 +290,7 @@ def test_every_field_and_image_has_a_name(review, visit):  # noqa: F811
     _, keys = review
     page = enter(visit, keys)
     with page.expect_navigation():
-        page.click("text=Surest first")
+        page.click("text=Most confident first")
     nameless = page.evaluate(
         """() => [...document.querySelectorAll('input:not([type=hidden]), select, button, a, img')].filter((e) =>
             e.tagName === 'IMG' ? !e.hasAttribute('alt')

@@ -62,7 +62,7 @@ class Browser:
         return Parsed(answer.text)
 
     def say(self, number, say, at=0, order=SAMPLE, status=200, **more):
-        return self.post("/answer", status, number=str(number), say=say, at=str(at), order=order, **more)
+        return self.post("/answer", status, number=str(number), answer=say, at=str(at), order=order, **more)
 
 
 @pytest.fixture
@@ -89,14 +89,14 @@ def test_it_begins_with_the_random_sample(browser, survey):
     order = survey.views.numbers(SAMPLE)
     assert shown_number(page) == order[0]
     assert thumbnails(page) == list(order[:PER_PAGE])
-    believed = survey.gallery.classes[survey.gallery.beliefs.label[order[0]]]
-    assert f"Is this {believed} ?" in page.text
+    predicted = survey.gallery.classes[survey.gallery.predictions.label[order[0]]]
+    assert f"Is this {predicted} ?" in page.text
     assert "not known yet" in page.text
 
 
 def test_an_answer_moves_on_to_the_next_of_the_sample(browser, survey):
     order = survey.views.numbers(SAMPLE)
-    page = browser.say(order[0], str(survey.gallery.beliefs.label[order[0]]))
+    page = browser.say(order[0], str(survey.gallery.predictions.label[order[0]]))
     assert shown_number(page) == order[1]
     assert f"Noted: {survey.gallery.names[order[0]]}" in page.text
     assert "From 1 image of the random sample, 1 right" in page.text
@@ -184,7 +184,7 @@ def test_the_place_stands_in_the_address(browser, survey):
     page = browser.get("/?order=changed&class=1&at=3")
     numbers = survey.views.numbers("changed", 1)
     assert shown_number(page) == numbers[3]
-    assert set(survey.gallery.beliefs.label[thumbnails(page)]) == {1}
+    assert set(survey.gallery.predictions.label[thumbnails(page)]) == {1}
     later = [attrs["href"] for attrs in page.all("a", id="next")]
     assert parse_qs(urlsplit(later[0]).query)["at"] == ["4"]
     assert parse_qs(urlsplit(later[0]).query)["class"] == ["1"]
@@ -255,12 +255,12 @@ def test_without_the_cookie_there_is_nothing(survey):
     client = TestClient(ReviewPage(survey, KEYS).app(), base_url=OURS, headers={"origin": OURS})
     for path in ("/", "/image/small/1", "/answers.csv", "/static/pages.css"):
         assert client.get(path).status_code == 403
-    assert client.post("/answer", data={"key": KEYS.form_key, "number": "1", "say": "0"}).status_code == 403
+    assert client.post("/answer", data={"key": KEYS.form_key, "number": "1", "answer": "0"}).status_code == 403
     assert survey.answers.current() == {}
 
 
 def test_a_post_of_another_page_writes_nothing(browser, survey):
-    fields = {"number": "1", "say": "0", "tab": "0000000a", "order": "sure"}
+    fields = {"number": "1", "answer": "0", "tab": "0000000a", "order": "sure"}
     client = browser.client
     assert client.post("/answer", data=fields).status_code == 403  # no key
     headers = {"origin": "http://evil.example"}

@@ -22,8 +22,8 @@ def survey(tmp_path):
     return SampleSurvey(FakeGallery(100), Answers(tmp_path, "site"))
 
 
-def believed(survey, number):
-    return survey.gallery.classes[survey.gallery.beliefs.label[number]]
+def predicted(survey, number):
+    return survey.gallery.classes[survey.gallery.predictions.label[number]]
 
 
 def test_nothing_is_known_at_first(survey):
@@ -36,9 +36,9 @@ def test_nothing_is_known_at_first(survey):
 def test_the_sample_counts_up_to_its_first_gap(survey):
     order = survey.views.numbers(SAMPLE)
     for number in (*order[:3], *order[4:9]):
-        answer(survey, number, believed(survey, number))
+        answer(survey, number, predicted(survey, number))
     assert [number for number, _ in survey.sample(survey.answers.current())] == list(order[:3])
-    answer(survey, order[3], believed(survey, order[3]))
+    answer(survey, order[3], predicted(survey, order[3]))
     assert [number for number, _ in survey.sample(survey.answers.current())] == list(order[:9])
 
 
@@ -52,7 +52,7 @@ def test_an_answer_given_elsewhere_does_not_count(survey):
 
 
 def test_the_estimate_worked_by_hand(tmp_path):
-    # every image is believed to be a cat; four of ten are looked at, three are right, one is a dog
+    # every image is predicted to be a cat; four of ten are looked at, three are right, one is a dog
     survey = SampleSurvey(FakeGallery(10, label=[0] * 10), Answers(tmp_path, "site"))
     order = survey.views.numbers(SAMPLE)
     for number, label in zip(order, ("cat", "cat", "dog", "cat"), strict=False):
@@ -88,13 +88,13 @@ def test_answers_outlive_new_labels_and_the_order_stays(tmp_path):
     before = SampleSurvey(FakeGallery(50, refreshes=1), Answers(tmp_path, "site"))
     order = before.views.numbers(SAMPLE)
     for number in order[:10]:
-        answer(before, number, believed(before, number))
+        answer(before, number, predicted(before, number))
     assert before.outcome(before.answers.current()).estimate.share == 1
     after = SampleSurvey(FakeGallery(50, refreshes=3), Answers(tmp_path, "site"))  # the run went on for two refreshes
     assert after.views.plan_round == 0
     assert after.views.numbers(SAMPLE).tolist() == order.tolist()
     told = after.outcome(after.answers.current()).estimate
-    same = [before.gallery.beliefs.label[n] == after.gallery.beliefs.label[n] for n in order[:10]]
+    same = [before.gallery.predictions.label[n] == after.gallery.predictions.label[n] for n in order[:10]]
     assert (told.looked_at, told.right) == (10, sum(same))  # the answers are measured against the labels of today
     assert sum(same) < 10
 
@@ -106,12 +106,12 @@ def test_answers_about_images_that_are_gone_do_not_disturb(survey):
 
 
 def test_the_orders():
-    beliefs = FakeGallery(40, refreshes=4).beliefs
-    views = Views(beliefs, None)
-    doubtful = beliefs.confidence[views.numbers("doubtful")]
+    predictions = FakeGallery(40, refreshes=4).predictions
+    views = Views(predictions, None)
+    doubtful = predictions.confidence[views.numbers("doubtful")]
     assert (np.diff(doubtful) >= 0).all()
-    assert (np.diff(beliefs.confidence[views.numbers("sure")]) <= 0).all()
-    changes = beliefs.changes[views.numbers("changed")]
+    assert (np.diff(predictions.confidence[views.numbers("sure")]) <= 0).all()
+    changes = predictions.changes[views.numbers("changed")]
     assert (np.diff(changes) <= 0).all()
     assert changes[0] > changes[-1]
     for order in (SAMPLE, "doubtful", "sure", "changed"):
@@ -120,7 +120,7 @@ def test_the_orders():
 
 @for_all(st.integers(0, 3), st.sampled_from(["doubtful", "sure", "changed"]))
 def test_a_class_is_a_part_of_the_order(label, order):
-    beliefs = FakeGallery(40).beliefs
-    views = Views(beliefs, None)
-    expected = [n for n in views.numbers(order) if beliefs.label[n] == label]
+    predictions = FakeGallery(40).predictions
+    views = Views(predictions, None)
+    expected = [n for n in views.numbers(order) if predictions.label[n] == label]
     assert views.numbers(order, label).tolist() == expected

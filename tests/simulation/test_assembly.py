@@ -40,7 +40,7 @@ def test_a_site_without_labels_gets_everything_but_accuracy(tmp_path, monkeypatc
     results = run_on(photos, tmp_path / "run", partition="iid", clients=2)
     listing = tmp_path / "run" / "skipped.jsonl"
     assert any(
-        words.startswith("2 images are left out, for") and words.endswith(f"{listing} lists all") for words in notes
+        words.startswith("2 images are skipped, for") and words.endswith(f"{listing} lists all") for words in notes
     )
     assert (results.final.macro, results.final.weighted, results.final.everywhere) == (None, None, None)
     assert results.pseudo_label_accuracy == (None,)

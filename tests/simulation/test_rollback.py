@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from fedcopl.algorithm.holdout import Evidence, HoldoutMemory, HoldoutVerdict
+from fedcopl.algorithm.holdout import Evidence, HoldoutState, HoldoutVerdict
 from fedcopl.config import RunConfig
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import RoundReport
-from fedcopl.privacy.masked_layout import Checks
+from fedcopl.privacy.masked_layout import HoldoutSums
 from fedcopl.run.loop import round_record
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import FirstPrompts, HoldoutRecord, Measured, RoundRecord
@@ -21,7 +21,7 @@ def test_a_round_without_rollbacks_has_no_line():
 
 
 def test_rollbacks_of_a_round():
-    report = RoundReport(2, checks=Checks(10.0, 1.0, 2.0, 1.0, 2.0), average_undone=True)
+    report = RoundReport(2, checks=HoldoutSums(10.0, 1.0, 2.0, 1.0, 2.0), server_rolled_back=True)
     record = round_record(report, Measured())
     first, second = record.rollbacks()
     assert first.startswith("2 sites rolled training back")
@@ -30,9 +30,9 @@ def test_rollbacks_of_a_round():
         images=10.0,
         loss_before=1.0,
         loss_after=2.0,
-        average_rejected=1.0,
-        training_rolled_back=2.0,
-        average_rolled_back=True,
+        averages_rolled_back=1.0,
+        trainings_rolled_back=2.0,
+        server_rolled_back=True,
     )
 
 
@@ -40,9 +40,9 @@ def test_clients_that_do_not_end_with_the_average():
     harm = HoldoutVerdict("less sure", Evidence(), Evidence(), 0.0)
     fine = HoldoutVerdict("", Evidence(), Evidence(), 0.0)
     states = {
-        "a": ClientState(guard=HoldoutMemory(gave_up=True)),
-        "b": ClientState(guard=HoldoutMemory(arrival=harm)),
-        "c": ClientState(guard=HoldoutMemory(arrival=fine)),
+        "a": ClientState(holdout=HoldoutState(was_reset=True)),
+        "b": ClientState(holdout=HoldoutState(average=harm)),
+        "c": ClientState(holdout=HoldoutState(average=fine)),
     }
     first, second = _final_rollbacks(states)
     assert first.startswith("a: keeps the initial prompts")
@@ -72,7 +72,7 @@ def test_a_run_records_its_initial_prompts_and_rollbacks(tmp_path):
     results = simulate(config, tmp_path / "run", progress=progress, dataset=small_digits())
     assert results.first_prompts.cosine > 0.98
     assert results.first_prompts.unchanged > 0.8
-    assert results.rounds[0].holdout.training_rolled_back >= 1  # a learning rate of 100 is beyond any use
+    assert results.rounds[0].holdout.trainings_rolled_back >= 1  # a learning rate of 100 is beyond any use
     assert "rolled training back" in next(results.rounds[0].rollbacks())
     assert results.final.macro >= results.zero_shot.macro - 0.02
     assert np.isfinite(results.final.macro)

@@ -10,18 +10,18 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from fedcopl.clip.frozen_clip import load_clip
+from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ClientFailed, ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.messages import Evaluate, Evaluated
 from fedcopl.methods import settled
-from fedcopl.run.cost_model import RunSize, working_memory
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import to_plain
 from fedcopl.simulation import worker_pool, workers
 from fedcopl.simulation.assemble import assemble
 from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
-from fedcopl.simulation.workers import open_pool, workers_for
+from fedcopl.simulation.workers import open_pool, workers_for, working_memory
 from few_sites import bits, config_of, plainly, small, without_times  # noqa: F401
 
 
@@ -122,10 +122,10 @@ def test_on_a_gpu_there_is_one_process(monkeypatch):
 def test_where_memory_is_short_there_are_fewer(monkeypatch):
     monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
     monkeypatch.setattr(worker_pool, "cores", lambda: 8)
-    clip, size = load_clip("glyph-clip"), RunSize(90, 30, clients=5, classes=10, words=3)
-    each = working_memory(config_of(), clip, size)
+    clip = load_clip("glyph-clip")
+    each = working_memory(config_of(), clip, CLASSES)
     for free, count in ((None, 5), (100 * each, 5), (3.5 * each, 3), (0.1 * each, 1)):
         monkeypatch.setattr(workers, "free_memory", lambda free=free: free)
-        assert workers_for(config_of(), clip, size) == count
-    assert workers_for(config_of(), clip, size, 4) == 4
-    assert workers_for(config_of("method=central"), clip, size) == 1
+        assert workers_for(config_of(), clip, 5, CLASSES) == count
+    assert workers_for(config_of(), clip, 5, CLASSES, 4) == 4
+    assert workers_for(config_of("method=central"), clip, 5, CLASSES) == 1

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedcopl.clip.formats.hub import BUILT_IN, RELEASES, WeightsRelease, locate, openai_cache
 from fedcopl.config import RunConfig
@@ -16,7 +17,20 @@ from .grid_workers import devices
 from .run_key import run_key
 from .store import ResultStore, StoredRun
 
+if TYPE_CHECKING:
+    from fedcopl.simulation.time_estimate import Workload
+
 RunKind = tuple[str, str, str]  # backbone, data set, method
+DATA_SETS: Mapping[str, tuple[int, int, int]] = {  # training and test images, classes: docs/data.md
+    "dtd": (3760, 1880, 47),
+    "resisc45": (6300, 25200, 45),
+    "cub200": (5994, 5794, 200),
+    "ucf101": (7639, 3783, 101),
+    "cifar10": (50000, 10000, 10),
+    "cifar100": (50000, 10000, 100),
+    "digits": (1198, 599, 10),
+}
+OTHER_DATA = (10_000, 2_500, 100)
 
 
 @dataclass(frozen=True)
@@ -25,8 +39,8 @@ class PlannedRun:
 
     config: RunConfig
     status: str  # "done", "failed before" or "to play"
-    seconds: float
-    likes: int  # stored runs of like settings that the time rests on; 0: a rough guess
+    seconds: float | None  # None: unknown, as its model or data are not on this machine
+    likes: int  # stored runs of the same kind that the time is based on; 0: measured or unknown
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,8 @@ class GridPlan:
         return [run for run in self.runs if run.status != "done"]
 
     def seconds(self, jobs: int) -> float:
-        return sum(run.seconds for run in self.to_play) / jobs
+        """Wall time of the runs whose time is known."""
+        return sum(run.seconds or 0.0 for run in self.to_play) / jobs
 
 
 def make_plan(configs: Sequence[RunConfig], store: ResultStore) -> GridPlan:
@@ -53,29 +68,34 @@ def make_plan(configs: Sequence[RunConfig], store: ResultStore) -> GridPlan:
 def _planned(config: RunConfig, stored: Mapping[str, StoredRun], clock: "Clock") -> PlannedRun:
     known = stored.get(run_key(config))
     status = "to play" if known is None else "done" if known.is_done else "failed before"
-    alike = clock.rates(_kind(config))
-    rates = alike or clock.rates(_kind(config)[:2])
-    seconds = statistics.median(rates) * _work(config) if rates else rough_seconds(config)
-    return PlannedRun(config, status, seconds, len(alike))
+    rates = clock.rates(_kind(config))
+    seconds = statistics.median(rates) * _work(config) if rates else clock.measured(config)
+    return PlannedRun(config, status, seconds, len(rates))
 
 
 class Clock:
-    """How long runs take, by those that were timed: of the same method, or at least of the same data."""
+    """Wall times of runs: by stored runs of the same kind, or by what is measured on this machine."""
 
     def __init__(self, runs: Iterable[StoredRun]):
-        self._rates: dict[tuple[str, ...], list[float]] = {}
+        self._rates: dict[RunKind, list[float]] = {}
+        self._measured: dict[RunKind, tuple[float, float] | None] = {}
         for run in runs:
             with suppress(ConfigError):  # of a program that knew other settings
                 if run.is_done:
-                    self._note(RunConfig.from_mapping(run.settings, run.folder), run.seconds)
+                    config = RunConfig.from_mapping(run.settings, run.folder)
+                    self._rates.setdefault(_kind(config), []).append(run.seconds / _work(config))
 
-    def _note(self, config: RunConfig, seconds: float) -> None:
-        for kind in (_kind(config), _kind(config)[:2]):
-            self._rates.setdefault(kind, []).append(seconds / _work(config))
-
-    def rates(self, kind: tuple[str, ...]) -> Sequence[float]:
+    def rates(self, kind: RunKind) -> Sequence[float]:
         """Seconds for a unit of work, in each run of this kind."""
         return self._rates.get(kind, ())
+
+    def measured(self, config: RunConfig) -> float | None:
+        """Seconds by one encoding batch and one training step; None where model or data are not on this machine."""
+        kind = _kind(config)
+        if kind not in self._measured:
+            self._measured[kind] = None if list(missing([config])) else _measure(config)
+        rates, work = self._measured[kind], _workload(config)
+        return None if rates is None else work.encoded * rates[0] + work.steps * rates[1]
 
 
 def _kind(config: RunConfig) -> RunKind:
@@ -83,17 +103,26 @@ def _kind(config: RunConfig) -> RunKind:
 
 
 def _work(config: RunConfig) -> float:
-    """FLOP, by the model of cost."""
-    from .expected_cost import expected_cost  # brings torch
+    """Work in encoded images: a training step costs about three times the encoding of its batch."""
+    work = _workload(config)
+    return work.encoded + 3 * config.train.batch * work.steps
 
-    return expected_cost(config).flop
+
+def _workload(config: RunConfig) -> "Workload":
+    from fedcopl.simulation.time_estimate import workload  # imports torch
+
+    train, test, classes = DATA_SETS.get(config.data.source, OTHER_DATA)
+    return workload(config, train, test, config.data.clients, classes)
 
 
-def rough_seconds(config: RunConfig) -> float:
-    """Where nothing like it was stored: by the model of cost, and by how fast this machine was just now."""
-    from .expected_cost import expected_seconds
+def _measure(config: RunConfig) -> tuple[float, float]:
+    from fedcopl.clip.device import threads_of_arithmetic
+    from fedcopl.run.build import build_clip
+    from fedcopl.simulation.time_estimate import measure_seconds
 
-    return expected_seconds(config)
+    clip = build_clip(config.model)
+    with threads_of_arithmetic(config.model.threads or 1):
+        return measure_seconds(config, clip, load_dataset(config.data))
 
 
 def missing(configs: Iterable[RunConfig]) -> Iterator[str]:
@@ -129,5 +158,5 @@ def _missing_model(backbone: str) -> Iterator[str]:
 
 def _is_cached(release: WeightsRelease) -> bool:
     original = release.original and openai_cache() / release.original.name
-    needed = (release.weights, release.beside[0])
+    needed = (release.weights, release.other_files[0])
     return bool(original and original.is_file()) or all((release.snapshot / file).is_file() for file in needed)

@@ -15,6 +15,7 @@ from threading import Thread
 
 from fedcopl.config import RunConfig, load
 from fedcopl.errors import FedCoPLError, RunFolderError
+from fedcopl.plugins import load_plugins
 from fedcopl.run.folder import SETTINGS
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import RoundRecord
@@ -55,6 +56,7 @@ def main() -> None:
     send = _take_stdout()
     tasks: SimpleQueue[RunTask] = SimpleQueue()
     Thread(target=_receive, args=(tasks,), daemon=True).start()
+    load_plugins()
     while True:
         play(tasks.get(), send)
 

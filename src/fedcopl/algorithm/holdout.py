@@ -1,9 +1,9 @@
-"""The guard: whether training harmed, told without a label by images that were never trained on.
+"""The hold-out check: whether training harmed, measured without labels on images that were never trained on.
 
-A site keeps every fifth of its images out of its training. Of these, the ones it chose (it was sure of them) are its
-own exam, and what it answered before training is the key. Training that has learnt something from the others makes the
-model surer of these answers; training that ruins the model, or labels that cannot be learnt from one image for another,
-make it less sure. Every number here is a sum over images, so that sites can add theirs up in secret.
+A client keeps every fifth of its images out of training. Those among them that it selected are its holdout; its own
+pseudo labels before training are their reference labels. Training that learnt something from the other images makes the
+model more confident of these labels; training that ruins the model, or labels that do not generalise from one image to
+another, make it less confident. Every number here is a sum over images, so that secure aggregation can add them up.
 """
 
 from collections.abc import Mapping
@@ -16,49 +16,49 @@ from numpy.typing import NDArray
 from . import BoolArray, FloatArray, IntArray
 
 Harm = Literal["", "not finite", "less sure", "other answers", "cannot be learnt", "other mix", "against the priors"]
-"""What is wrong, "" for nothing."""
+"""Why a model is harmful; "" if it is not."""
 
-SLACK = 0.01  # nats an image: what a loss may rise by without meaning anything
-FEWEST_AGREE = 0.5  # of the exam after training: labels that cannot be told of unseen images are no knowledge
-MOST_CONTRADICTED = 0.1  # of the exam's answers may change, and one in any case
-MOST_DOUBTED = 0.02  # of the images not trained on may be wrong for it by the priors, and one in any case
-MOST_SHIFTED = 0.5  # total variation between the mixes of classes answered before and after
-LARGEST_LOSS = 1000.0  # nats an image: more is not told from this, so that sums stay numbers
-SLOWER, RECOVERS = 0.5, 2**0.25  # a site's learning rate after a round that harmed, and after one that did not
+SLACK = 0.01  # nats per image: a smaller rise of the loss is no harm
+MIN_AGREEMENT = 0.5  # of the holdout after training: labels that do not generalise are not worth training on
+MAX_CHANGED = 0.1  # of the predictions on the holdout may change, and one in any case
+MAX_EXPECTED_LOSS = 0.02  # of the images not trained on may become wrong by the priors, and one in any case
+MAX_SHIFT = 0.5  # total variation between the predicted class shares before and after
+LARGEST_LOSS = 1000.0  # nats per image: losses are clipped to this, so that sums stay finite
+LR_DECAY, LR_RECOVERY = 0.5, 2**0.25  # of a client's learning rate, after a round that harmed and one that did not
 
 
 class Evidence(NamedTuple):
-    """How well a model answers a site's exam. Sums over the images, fit to be added up over sites."""
+    """How well a model fits the holdout: sums over images, which can be added up over clients."""
 
     images: float = 0.0
-    loss: float = 0.0  # sum of -log p of the answers of the key
-    agreed: float = 0.0  # images answered as in the key
+    loss: float = 0.0  # sum of -log p of the reference labels
+    agreed: float = 0.0  # images predicted as their reference label
 
 
 @dataclass(frozen=True)
 class HoldoutVerdict:
-    """What the guard found, and by which numbers."""
+    """The outcome of comparing a model with the one before it on the holdout."""
 
     harm: Harm
     before: Evidence
     after: Evidence
-    shift: float  # total variation between the mixes of answers
+    shift: float  # total variation between predicted class shares
 
 
 @dataclass(frozen=True)
-class HoldoutMemory:
-    """What a site's guard remembers between rounds. Never sent."""
+class HoldoutState:
+    """What a client's hold-out check keeps between rounds. Never sent."""
 
-    trusted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: where all began
-    standing: FloatArray | None = None  # what it says about the exam, (n, C), until the exam changes
+    accepted: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the last good model; none: the first one
+    log_probs: FloatArray | None = None  # of the holdout by that model, (n, C), until the holdout changes
     lr_factor: float = 1.0  # factor on the learning rate
-    arrival: HoldoutVerdict | None = None  # on the last average that came
+    average: HoldoutVerdict | None = None  # on the last average that was received
     training: HoldoutVerdict | None = None  # on the last round's own training
-    gave_up: bool = False  # at the end the model contradicted most of the site's first sure answers
+    was_reset: bool = False  # at the end the model contradicted most of the first holdout's labels
 
 
 def evenly_spaced(count: int, most: int) -> IntArray:
-    """Numbers from 0 to count - 1, all of them or so many.
+    """Return at most `most` indices below count, at even distances.
 
     >>> evenly_spaced(3, 5).tolist(), evenly_spaced(9, 5).tolist()
     ([0, 1, 2], [0, 2, 4, 6, 8])
@@ -67,75 +67,78 @@ def evenly_spaced(count: int, most: int) -> IntArray:
 
 
 def holdout(images: int, share: float) -> BoolArray:
-    """Which images are for the exam, (n,): at even distances, so that images sorted by class are all represented."""
+    """Return which images are held out, (n,): at even distances, so that images sorted by class are all represented."""
     passed = np.floor(np.arange(images + 1) * share + 1e-9)
-    test_set: BoolArray = np.diff(passed) > 0
-    return test_set
+    held_out: BoolArray = np.diff(passed) > 0
+    return held_out
 
 
-def evidence(log_probs: FloatArray, key: IntArray) -> Evidence:
-    """Of a model that says log_probs, (n, C), about images whose answers are in the key, (n,)."""
-    loss = np.minimum(-log_probs[np.arange(len(key)), key], LARGEST_LOSS).sum()
-    return Evidence(float(len(key)), float(loss), float((log_probs.argmax(axis=1) == key).sum()))
+def evidence(log_probs: FloatArray, labels: IntArray) -> Evidence:
+    """Return how well log-probabilities, (n, C), fit the reference labels, (n,)."""
+    loss = np.minimum(-log_probs[np.arange(len(labels)), labels], LARGEST_LOSS).sum()
+    return Evidence(float(len(labels)), float(loss), float((log_probs.argmax(axis=1) == labels).sum()))
 
 
-def judge(before: FloatArray, after: FloatArray, key: IntArray) -> HoldoutVerdict:
-    """Whether a model that says `after` is worse than the one that said `before`, both (n, C), n > 0."""
-    old = evidence(before, key)
+def compare_models(before: FloatArray, after: FloatArray, labels: IntArray) -> HoldoutVerdict:
+    """Compare the log-probabilities of two models on the holdout, both (n, C), n > 0."""
+    old = evidence(before, labels)
     if not np.isfinite(after).all():
         return HoldoutVerdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
-    new, shift = evidence(after, key), mix_shift(before, after)
+    new, shift = evidence(after, labels), prediction_shift(before, after)
     return HoldoutVerdict(_harm(old, new, shift), old, new, shift)
 
 
-def judge_training(before: FloatArray, after: FloatArray, key: IntArray) -> HoldoutVerdict:
-    """The same, and whether what was trained on can be learnt at all."""
-    verdict = judge(before, after, key)
-    if not verdict.harm and verdict.after.agreed < FEWEST_AGREE * verdict.after.images:
+def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) -> HoldoutVerdict:
+    """Compare a model with itself before training; also check that the pseudo labels generalise at all."""
+    verdict = compare_models(before, after, labels)
+    if not verdict.harm and verdict.after.agreed < MIN_AGREEMENT * verdict.after.images:
         return HoldoutVerdict("cannot be learnt", verdict.before, verdict.after, verdict.shift)
     return verdict
 
 
-def doubt(believed: FloatArray, answers: IntArray) -> float:
-    """How many images fewer are right with these answers, by calibrated posteriors log p~, (n, C): >= 0.
+def expected_loss(posteriors: FloatArray, predictions: IntArray) -> float:
+    """Return how many images fewer are expected right with these predictions, by log-posteriors, (n, C).
 
-    >>> round(doubt(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
+    >>> round(expected_loss(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
     0.4
     """
-    chances = np.exp(believed)
-    return float((chances.max(axis=1, initial=0.0) - chances[np.arange(len(answers)), answers]).sum())
+    probabilities = np.exp(posteriors)
+    chosen = probabilities[np.arange(len(predictions)), predictions]
+    return float((probabilities.max(axis=1, initial=0.0) - chosen).sum())
 
 
-def is_against_priors(believed: FloatArray, answers: IntArray) -> bool:
-    """Whether that is more than training may cost."""
-    return doubt(believed, answers) > max(1.0, MOST_DOUBTED * len(answers))
+def is_against_priors(posteriors: FloatArray, predictions: IntArray) -> bool:
+    """Return whether predictions contradict the priors on more images than training may cost."""
+    return expected_loss(posteriors, predictions) > max(1.0, MAX_EXPECTED_LOSS * len(predictions))
 
 
 def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
     if is_less_confident(old, new):
         return "less sure"
-    if new.agreed < old.agreed - max(1.0, MOST_CONTRADICTED * old.images):
+    if new.agreed < old.agreed - max(1.0, MAX_CHANGED * old.images):
         return "other answers"
-    return "other mix" if shift > MOST_SHIFTED else ""
+    return "other mix" if shift > MAX_SHIFT else ""
 
 
 def is_less_confident(old: Evidence, new: Evidence) -> bool:
-    """Of one site, or of all sites together."""
+    """Return whether the loss on the holdout rose, of one client or of all together."""
     return not new.loss <= old.loss + SLACK * old.images
 
 
 def rise(old: Evidence, new: Evidence) -> float:
-    """By how much the loss is beyond what means nothing; negative: it is not."""
+    """Return how far the loss rose beyond the slack; negative if it did not."""
     return new.loss - old.loss - SLACK * old.images
 
 
-def mix_shift(before: FloatArray, after: FloatArray) -> float:
-    """Total variation between the shares of the classes answered: 0 the same mix, 1 nothing in common."""
+def prediction_shift(before: FloatArray, after: FloatArray) -> float:
+    """Return the total variation between the shares of predicted classes: 0 for equal shares, at most 1."""
     classes = before.shape[1]
-    class_priors = [np.bincount(said.argmax(axis=1), minlength=classes) / len(said) for said in (before, after)]
-    return float(np.abs(class_priors[0] - class_priors[1]).sum() / 2)
+    shares = [
+        np.bincount(log_probs.argmax(axis=1), minlength=classes) / len(log_probs) for log_probs in (before, after)
+    ]
+    return float(np.abs(shares[0] - shares[1]).sum() / 2)
 
 
 def next_lr_factor(lr_factor: float, harmed: bool) -> float:
-    """The factor on a site's learning rate: halved by a round that harmed, regained in four that did not."""
-    return lr_factor * SLOWER if harmed else min(lr_factor * RECOVERS, 1.0)
+    """Return the factor on a client's learning rate: halved by a harmful round, recovered in four that are not."""
+    return lr_factor * LR_DECAY if harmed else min(lr_factor * LR_RECOVERY, 1.0)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..config import RunConfig, override
+from ..data.catalog import read_by_settings
 from ..data.dataset import Dataset, clean_all, read_classes, read_other_names
 from ..data.in_memory import (
     SITES,
@@ -23,7 +24,6 @@ from ..data.in_memory import (
     gather,
     gather_labelled,
 )
-from ..data.pages import read_by_settings
 from ..errors import ConfigError, DataError, naming_arguments
 from ..plurals import counted
 from ..progress import watching
@@ -145,7 +145,7 @@ class Federation:
     ) -> Result:
         """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`.
 
-        `earlier` is the folder of a finished run to begin from, as with `fedcopl run --from`; `workers` are the
+        `previous_run` is the folder of a finished run to begin from, as with `fedcopl run --from`; `workers` are the
         processes that share the sites' work, one for each core, or so many: they change no bit.
         """
         dataset = dataset_of_sites([site.holding(self.classes) for site in self.sites], self.classes)

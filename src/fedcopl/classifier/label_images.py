@@ -1,12 +1,13 @@
 """Labelling any number of images, to a file or to standard output."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
 from ..data.dataset import Skipped
-from ..data.reading import ImageReading
+from ..data.decoding import DecodeOptions
 from ..errors import DataError
 from .predict import Classifier, named_below
 from .prediction_file import PredictionFile, PredictionRows
@@ -22,6 +23,8 @@ class Tally:
     images: int = 0
     abstained: int = 0
     broken: int = 0
+    unsure: int = 0  # no class is as probable as all others together
+    labels: Counter[str] = field(default_factory=Counter)
     resumed: int = 0  # rows of an interrupted labelling
     passed_over: int = 0  # files in folders that are not images
     first_passed_over: Skipped | None = None
@@ -32,6 +35,8 @@ class Tally:
         self.images += len(predictions)
         self.abstained += sum(one.abstains is True for one in predictions)
         self.broken += sum(one.problem is not None for one in predictions)
+        self.unsure += sum(one.probability is not None and one.probability < 0.5 for one in predictions)
+        self.labels.update(one.label for one in predictions if one.label is not None)
         self.count_skipped()
 
     def count_skipped(self) -> None:
@@ -41,7 +46,7 @@ class Tally:
         self.skipped.clear()
 
 
-def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: ImageReading) -> Iterator[NamedImages]:
+def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: DecodeOptions) -> Iterator[NamedImages]:
     """Yield the images at these paths and below folders, sorted there; each is named by its path.
 
     Raises:

@@ -16,8 +16,7 @@ from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import Clip, fingerprint
 from ..config import RunConfig
 from ..config import load as load_config
-from ..data.dataset import Dataset
-from ..data.records import TEMPLATE
+from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
 from ..errors import ConfigError, ModelError
 from ..federation.state_arrays import below
 from ..files import no_folder
@@ -64,6 +63,21 @@ def load(
     if not folder.is_dir():
         raise ModelError(f"{folder}: {no_folder(folder)}")
     raise ModelError(f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
+
+
+def _public_name(backbone: str) -> str:
+    """Return a well-known name, or only the last part of a path, which may be private."""
+    return backbone if backbone in BUILT_IN or backbone in RELEASES else Path(backbone).name
+
+
+def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") -> Classifier:
+    """Return plain CLIP as a classifier of the classes that a file names, one a line; it needs no run."""
+    classes = clean_all(read_classes(classes_file), classes_file)
+    template = TEMPLATE + read_other_names(classes_file)
+    config = RunConfig(method="zeroshot")
+    built = _build(config, classes, template, backbone, device, "fp32")
+    clip = TrainedOn(_public_name(str(backbone)), fingerprint(built.clip))
+    return Classifier(Predictor(built.model, built.start), Recipe(classes, template, config, clip))
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
@@ -195,9 +209,7 @@ class FinishedRun:
             **read_arrays(self.folder / SHARED_PROMPTS),
             **read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
         }
-        name = self.config.model.backbone
-        public = name in BUILT_IN or name in RELEASES
-        backbone = TrainedOn(name if public else Path(name).name, self._fingerprint)
+        backbone = TrainedOn(_public_name(self.config.model.backbone), self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
         return Classifier(Predictor(self.model, prompts, self._prior(client)), recipe)
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.formats.hub import BUILT_IN
-from ..clip.image_tokens import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
-from ..data.class_prior_file import class_prior_of
 from ..data.dataset import Skipped
 from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below, gather
+from ..data.label_files import class_prior_of
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
+from ..clip.encoder import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
 from ..errors import ConfigError, RunFolderError
 from ..files import check_output_file, write_text
 from .predictions import NamedImages, Prediction

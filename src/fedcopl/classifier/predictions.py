@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clip.image_tokens import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
+from ..clip.encoder import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
 from ..data.cache import Cut
-from ..data.images import quiet
+from ..data.decoding import BadImage, DecodeOptions
+from ..data.images import silence_decoders
 from ..data.in_memory import GivenPicture, open_picture, pages_of
 from ..data.parallel import in_order
-from ..data.reading import BadImage, ImageReading
 
 
 class NamedImages(NamedTuple):
@@ -44,7 +44,7 @@ class ImageBatch:
     problems: Mapping[int, str]
 
 
-def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterator[NamedImages]:
+def every_page(pictures: Iterable[NamedImages], reading: DecodeOptions) -> Iterator[NamedImages]:
     """Yield each page of a file as an image of its own, named file#1, file#2, ..., where the settings say so."""
     for named in pictures:
         pages = pages_of(named.picture, reading)
@@ -55,7 +55,7 @@ def every_page(pictures: Iterable[NamedImages], reading: ImageReading) -> Iterat
         )
 
 
-def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) -> Iterator[ImageBatch]:
+def batches(pictures: Iterable[NamedImages], cut: Cut, reading: DecodeOptions) -> Iterator[ImageBatch]:
     """Yield all images in batches of a fixed size.
 
     Args:
@@ -65,7 +65,7 @@ def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) ->
     """
     waiting = iter(pictures)
     while chunk := list(islice(waiting, BATCH)):
-        with quiet():
+        with silence_decoders():
             given = [named.picture for named in chunk]
             opened = list(in_order(partial(_open, given, cut, reading), len(chunk)))
         good = [pixels for pixels in opened if not isinstance(pixels, str)]
@@ -74,7 +74,7 @@ def batches(pictures: Iterable[NamedImages], cut: Cut, reading: ImageReading) ->
         yield ImageBatch([named.name for named in chunk], pixels, problems)
 
 
-def _open(pictures: Sequence[GivenPicture], cut: Cut, reading: ImageReading, index: int) -> NDArray[np.uint8] | str:
+def _open(pictures: Sequence[GivenPicture], cut: Cut, reading: DecodeOptions, index: int) -> NDArray[np.uint8] | str:
     try:
         return cut(open_picture(pictures[index], reading))
     except BadImage as reason:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..algorithm import FloatArray
-from ..data.class_prior_file import read_class_prior
+from ..data.label_files import read_class_prior
 from ..errors import ConfigError, ModelError
 from ..priors.label_shift import label_shift
 from ..priors.posterior import PosteriorModel, log_softmax, no_priors

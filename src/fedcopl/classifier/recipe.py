@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..data.dataset import clean_all
-from ..data.reading import ImageReading
+from ..data.decoding import DecodeOptions
 from ..errors import DataError, FedCoPLError, ModelError
 from .prior import NUMBERS
 
@@ -89,9 +89,9 @@ class Recipe:
     about: Mapping[str, Any] = field(default_factory=dict)  # for the model card: client, training, accuracy
 
     @property
-    def reading(self) -> ImageReading:
+    def reading(self) -> DecodeOptions:
         """The settings for reading image files, as in training."""
-        return ImageReading.of(self.config.data)
+        return DecodeOptions.of(self.config.data)
 
     @property
     def threshold(self) -> float | None:
@@ -109,7 +109,7 @@ class Recipe:
             "method": self.config.method,
             "options": self.config.options,
             "model": {name: model[name] for name in SIZES},
-            **({"reading": self.reading.plain()} if self.reading != ImageReading() else {}),
+            **({"reading": self.reading.plain()} if self.reading != DecodeOptions() else {}),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
             "confidence": None if self.confidence is None else vars(self.confidence),

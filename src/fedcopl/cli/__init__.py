@@ -17,7 +17,7 @@ from .federation_join import join
 from .installed import add_commands
 from .local_pages import review, watch
 from .methods import methods, privacy
-from .one_line import click_errors, usage_line
+from .one_line import click_errors, missing_extra, usage_line
 from .provision import admit, provision
 from .report import report
 from .run import run
@@ -78,6 +78,8 @@ def main() -> None:
         _leave(usage_line(error), ConfigError.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _leave("stopped", Interrupted.exit_code)
+    except ModuleNotFoundError as error:
+        _leave(missing_extra(error), ConfigError.exit_code)
     except FedCoPLError as error:
         _leave(str(error), error.exit_code)
     if code == Interrupted.exit_code:  # Ctrl-C, which typer turns into this number

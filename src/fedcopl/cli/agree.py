@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from ..deployment.site.agreement import AskPeople
+    from ..deployment.site.policies import ApprovalPrompt
 
 LOOK = 0.5  # seconds between two looks whether the site is asked to stop
 
 
-def ask_at_terminal(folder: Path) -> "AskPeople":
+def ask_at_terminal(folder: Path) -> "ApprovalPrompt":
     """Asks whoever sits there; None at once where nobody can."""
 
     def request(run: str, words: list[str]) -> bool | None:

@@ -11,7 +11,6 @@ from rich.table import Table
 
 from ..files import check_output_file, write_text
 from ..plurals import counted
-from .run import flower
 
 if TYPE_CHECKING:
     from ..deployment.audit_log import AuditLine
@@ -28,12 +27,12 @@ def audit(
     ] = None,
 ) -> None:
     """Verify and show the record of every message that came in or went out; an error if it was tampered with."""
-    with flower():
-        from ..deployment.audit_log import audit_csv, read_audit
+    from ..deployment.audit_log import audit_csv, read_audit
+
     if export is not None:
         check_output_file(export)
     lines = read_audit(_home(folder))
-    chosen = [line for line in lines if run in ("", line.crossing.run)]
+    chosen = [line for line in lines if run in ("", line.message.run)]
     if export is not None:
         write_text(export, audit_csv(chosen))
         typer.echo(f"{counted(len(chosen), 'message')} written to {export}")
@@ -57,14 +56,14 @@ def _home(folder: Path) -> Path:
 def _table(lines: Sequence["AuditLine"]) -> Table:
     table = Table("time", "", "with", "run", "round", "kind", "bytes", "sha256", "decision")
     for line in lines:
-        one, when = line.crossing, datetime.fromtimestamp(line.time)
+        one, when = line.message, datetime.fromtimestamp(line.time)
         words = (one.way, one.peer, one.run, one.round, one.kind, f"{one.bytes:,}", one.digest[:SHOWN], one.decision)
         table.add_row(f"{when:%Y-%m-%d %H:%M:%S}", *words)
     return table
 
 
 def _summary(lines: Sequence["AuditLine"]) -> str:
-    ways = {way: [line.crossing for line in lines if line.crossing.way == way] for way in ("in", "out")}
+    ways = {way: [line.message for line in lines if line.message.way == way] for way in ("in", "out")}
     count = {way: f"{len(found)} {way}, {sum(one.bytes for one in found):,} bytes" for way, found in ways.items()}
-    refused = sum(line.crossing.decision.startswith(("refused", "dropped")) for line in lines)
+    refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in lines)
     return f"{count['in']}; {count['out']}; {refused} refused or dropped"

@@ -14,6 +14,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from ..errors import ConfigError, DataError, FedCoPLError, Interrupted
 from ..files import check_output_file, check_output_folder
 from ..plurals import counted
+from .command import PluginFiles
+from .show import print_next
 
 if TYPE_CHECKING:
     from ..classifier.label_images import Tally
@@ -29,6 +31,18 @@ ImagesArgument = Annotated[list[str], typer.Argument(help="Images, and folders o
 Folder = Annotated[
     Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export`, or of a run.", show_default=False)
 ]
+FolderOrNone = Annotated[
+    Path | None,
+    typer.Option(
+        "--classifier", "-c", help="Folder of `fedcopl export`, or of a run; or --zero-shot.", show_default=False
+    ),
+]
+ZeroShotFlag = Annotated[
+    bool, typer.Option("--zero-shot", help="Plain CLIP with the classes of --classes, without a run.")
+]
+ClassesFile = Annotated[Path | None, typer.Option(help="For --zero-shot: class names, one a line.", show_default=False)]
+PHOTO_MODEL = "ViT-B/32"  # of --zero-shot where --backbone names none
+MOST_CLASSES = 20  # whose counts are printed
 OutOption = Annotated[str, typer.Option("--out", "-o", help="File for the answers, .csv or .jsonl; - prints them.")]
 ClientOption = Annotated[
     str | None, typer.Option(help="Whose classifier, where the folder is a run's.", show_default=False)
@@ -59,7 +73,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 def predict(
     images: ImagesArgument,
-    classifier: Folder,
+    classifier: FolderOrNone = None,
+    zero_shot: ZeroShotFlag = False,
+    classes: ClassesFile = None,
     out: OutOption = "-",
     client: ClientOption = None,
     top: Top = 3,
@@ -70,19 +86,20 @@ def predict(
     prior: PriorOption = "site",
     backbone: BackboneOption = None,
     device: Device = "auto",
+    plugin: PluginFiles = None,
 ) -> None:
     """Label images. A run that was stopped goes on when the same command is given again."""
+    _refuse_sources(classifier, zero_shot, classes)
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
     from ..classifier.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
-    from ..classifier.loading import load
     from ..classifier.prediction_file import choose_rows
     from ..classifier.prior import CHOICES, IMAGES, shares_for
 
     rows = choose_rows(out, form, top)
     refuse_missing(images)  # before the model is loaded
     shares = shares_for(prior, (*CHOICES, IMAGES))
-    loaded = load(classifier, client=client, backbone=backbone, device=device)
+    loaded = _load(classifier, classes, client, backbone, device)
     limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
     try:
         if prior == IMAGES:
@@ -98,11 +115,42 @@ def predict(
         how = "" if out == "-" else "; the same command goes on where it was"
         raise Interrupted(f"stopped{how}") from error
     print(_summary(tally, out), file=sys.stderr)
+    print_next(("fedcopl", *_next(classifier, loaded, images)))
+
+
+def _next(folder: Path | None, loaded: "Classifier", images: list[str]) -> tuple[object, ...]:
+    """What follows plain CLIP, a classifier of a run, and an exported one."""
+    if folder is None:
+        return "new", "STUDY"
+    if (folder / "settings.toml").is_file():
+        return "export", folder, "--client", loaded.recipe.about["client"], "-o", "classifier"
+    return "drift", "LATER_PHOTOS", "-c", folder, "--before", images[0]
+
+
+def _refuse_sources(classifier: Path | None, zero_shot: bool, classes: Path | None) -> None:
+    if zero_shot and (classes is None or classifier is not None):
+        raise ConfigError("--zero-shot: needs --classes FILE, one name a line, and no --classifier")
+    if not zero_shot and classifier is None:
+        raise ConfigError("--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE")
+    if not zero_shot and classes is not None:
+        raise ConfigError("--classes: is for --zero-shot; a classifier has its own classes")
+
+
+def _load(
+    folder: Path | None, classes: Path | None, client: str | None, backbone: str | None, device: str
+) -> "Classifier":
+    """Load the classifier of a folder, or plain CLIP where there is only a list of classes."""
+    from ..classifier.loading import load, zero_shot
+
+    if folder is not None:
+        return load(folder, client=client, backbone=backbone, device=device)
+    assert classes is not None
+    return zero_shot(classes, backbone or PHOTO_MODEL, device)
 
 
 def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
     """The classifier for the mix that --prior means: by a word, or by the shares of its file."""
-    from ..data.class_prior_file import class_prior_of
+    from ..data.label_files import class_prior_of
 
     if shares is not None:
         return loaded.with_class_prior(class_prior_of(shares, loaded.recipe.classes, prior))
@@ -131,7 +179,12 @@ def _summary(tally: "Tally", out: str) -> str:
     if tally.first_passed_over:
         name, why = tally.first_passed_over
         parts.append(f"{counted(tally.passed_over, 'other file')} passed over, for example {name!r}: {why}")
-    return ", ".join(parts) + ("" if out == "-" else f" -> {out}")
+    if tally.unsure:
+        parts.append(f"{tally.unsure:,} unsure: no class reaches 50 %")
+    classes = [f"{name}: {count:,}" for name, count in tally.labels.most_common(MOST_CLASSES)]
+    if len(tally.labels) > MOST_CLASSES:
+        classes.append(f"and {len(tally.labels) - MOST_CLASSES} more classes")
+    return ", ".join(parts) + ("" if out == "-" else f" -> {out}") + "\n" + ", ".join(classes)
 
 
 @contextmanager
@@ -175,6 +228,7 @@ def export(
         str | None, typer.Option(help="Where the CLIP model lies now, if not where the run had it.", show_default=False)
     ] = None,
     prior: Annotated[str, typer.Option("--prior", help=EXPORTED_PRIOR, metavar="site|none|FILE")] = "site",
+    plugin: PluginFiles = None,
 ) -> None:
     """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
     if everyone and client is not None:
@@ -205,12 +259,14 @@ def export(
                 f"  ONNX agrees with torch: logits differ by at most {written.onnx.logits:.1e}, "
                 f"probabilities by {written.onnx.probabilities:.1e}"
             )
+    print_next(("fedcopl", "predict", "PHOTOS", "-c", folders[0], "-o", "answers.csv"))
 
 
 def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
     """With each one's threshold, where the run's images can still be read."""
     from ..classifier.loading import OwnImages
 
+    opened.classifier(names[0])  # what is wrong with the classifier itself is no matter of images
     try:
         images = OwnImages(opened)
     except FedCoPLError as error:

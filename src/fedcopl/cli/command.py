@@ -5,19 +5,43 @@ pages and error messages are therefore made from the annotations of our own func
 versions.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
+from ..registry import PLUGINS_VARIABLE
+
 PLACEHOLDERS = {Path: "PATH", int: "N", float: "X"}
 Function = TypeVar("Function", bound=Callable[..., Any])
 WIDEST = 32  # characters of the first column of a help page
+
+
+def load_plugin_files(files: list[Path] | None) -> list[Path] | None:
+    """Load the files of the option --plugin, after those of the environment."""
+    if files or os.environ.get(PLUGINS_VARIABLE):
+        from ..plugins import load_plugins  # brings torch
+
+        load_plugins(files or ())
+    return files
+
+
+PluginFiles = Annotated[  # loaded while the command line is read
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="File with methods or labelers of your own, see docs/methods.md; may be repeated. It is executed.",
+        show_default=False,
+        callback=load_plugin_files,
+    ),
+]
 
 
 class Command(TyperCommand):

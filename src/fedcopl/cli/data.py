@@ -31,7 +31,7 @@ from ..files import check_output_folder
 from ..plurals import counted
 from .command import CommandLine
 
-MOST_LISTED = 20  # images left out that are named one by one; --all names all
+MOST_LISTED = 20  # skipped images that are listed; --all lists all
 TABLES = (".csv", ".parquet", ".pq")
 
 app = CommandLine("List, check, show and fetch data sets.")
@@ -70,11 +70,11 @@ def check(
     folder: Where = "",
     settings: Pairs = None,
     list_all: Annotated[
-        bool, typer.Option("--all", help=f"List every file that is left out, not only the first {MOST_LISTED}.")
+        bool, typer.Option("--all", help=f"List every skipped file, not only the first {MOST_LISTED}.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Open every image and print counts per class and split, what is left out, and the zero-shot sentences."""
+    """Open every image and print counts per class and split, skipped files, and the zero-shot sentences."""
     config = _config(name, folder, settings)
     dataset = _listed(config.data, name)
     sentences = _sentences(dataset, config)
@@ -183,7 +183,7 @@ def _print(found: DatasetSurvey, sentences: list[str], most: int | None) -> None
     for note in found.notes:
         console.print(f"note: {_plain(note)}")
     if dataset.skipped:
-        console.print(f"{len(dataset.skipped):,} left out:")
+        console.print(f"{len(dataset.skipped):,} skipped:")
     for name, reason in dataset.skipped[:most]:
         console.print(f"  {_plain(name)}: {_plain(reason)}")
     if most is not None and len(dataset.skipped) > most:

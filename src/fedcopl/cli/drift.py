@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .classifier import BackboneOption, ClientOption, Device, Folder
+from .command import PluginFiles
 
 if TYPE_CHECKING:
     from ..classifier.drift import DriftReport
@@ -27,6 +28,7 @@ def drift(
     client: ClientOption = None,
     backbone: BackboneOption = None,
     device: Device = "auto",
+    plugin: PluginFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Tell without labels whether recent images differ from those of before, and whether a new run is worth it."""

@@ -14,15 +14,16 @@ from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, No
 from ..progress import watch
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
+from .command import PluginFiles
 from .join_options import MetricsPort
 from .packages import server_package
-from .run import RUNS, Earlier, flower
+from .run import RUNS, Earlier
 from .show import print_outcome, print_status
 from .signals import stopping_on_sigterm
 
 if TYPE_CHECKING:
     from ..deployment.certificates import Certificates
-    from ..deployment.provisioning.package_file import PackageNotes
+    from ..deployment.provisioning.packages import PackageNotes
     from ..deployment.server.plan import PreparedServer, ServerPlan
     from ..deployment.server.server_process import ServerHome
 
@@ -79,6 +80,7 @@ def server(
     ] = False,
     earlier: Earlier = None,
     metrics_port: MetricsPort = 0,
+    plugin: PluginFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
 ) -> None:
     """Wait for the sites whose keys lie in FOLDER/sites, and train with them.
@@ -91,14 +93,14 @@ def server(
     out = _resumed(folder, out) if resume else out
     if not resume:
         _tell_of_unfinished(folder)
-    config = _read(given, out if resume else None, folder / "settings.toml" if package else None)
+    config = without_prototypes(_read(given, out if resume else None, folder / "settings.toml" if package else None))
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     classes = _classes(classes or (folder / "classes.txt" if package else None), out)
     port = port or (package.port if package else DEFAULT_PORT)
-    with flower():
-        from ..deployment.server.grid_transport import Timeouts
-        from ..deployment.server.plan import PreparedServer, ServerPlan
-        from ..deployment.server.server_process import ServerHome
+    from ..deployment.server.grid_transport import Timeouts
+    from ..deployment.server.plan import PreparedServer, ServerPlan
+    from ..deployment.server.server_process import ServerHome
+
     plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
     prepared = PreparedServer.prepare(plan)
     made = _certificates(folder, address or [], certificates, host, package)
@@ -137,6 +139,19 @@ def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunCon
     return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
 
 
+def without_prototypes(config: RunConfig) -> RunConfig:
+    """Switch prototypes off without secure aggregation: no site sends class feature sums then."""
+    needs_sums = config.adapts and config.priors.logit_bias and config.priors.prototypes
+    if not needs_sums or config.privacy.secure_aggregation or config.privacy.noise_multiplier:
+        return config
+    typer.echo(
+        "note: priors.prototypes is off: sites send class feature sums only with --share features and under "
+        "privacy.secure_aggregation=true privacy.min_sites=3",
+        err=True,
+    )
+    return config.model_copy(update={"priors": config.priors.model_copy(update={"prototypes": False})})
+
+
 def _classes(classes: Path | None, out: Path) -> Path:
     kept = out / "classes.txt"
     if classes is None and not kept.exists():
@@ -151,13 +166,20 @@ def _certificates(
     host: str,
     package: "PackageNotes | None",
 ) -> "Certificates":
-    from ..deployment.certificates import folder_certificates, given_certificates, refuse_ended, server_certificates
+    from ..deployment.certificates import (
+        check_not_expired,
+        folder_certificates,
+        given_certificates,
+        server_certificates,
+    )
     from ..deployment.wire.addresses import own_address
 
     here = own_address(host)
     if package and not own:  # made by the study's authority, whose key is not on this machine
         made = folder_certificates(folder)
-        refuse_ended(made, "the operator renews it (fedcopl provision STUDY --renew server, or authority); start anew")
+        check_not_expired(
+            made, "the operator renews it (fedcopl provision STUDY --renew server, or authority); start anew"
+        )
         return made
     return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
 
@@ -196,8 +218,8 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Tell who is connected and how far the run is; at a site, how far the site is."""
-    with flower():
-        from ..deployment.status import status_of
+    from ..deployment.status import status_of
+
     status = status_of(folder)
     print(json.dumps(asdict(status))) if as_json else print_status(status)
 
@@ -207,11 +229,11 @@ def stop(
     patience: Annotated[float, typer.Option(help="Seconds to wait until it has stopped.")] = 60.0,
 ) -> None:
     """Ask a server or a site to stop. Finished rounds are kept: go on with --resume."""
-    from ..deployment.processes import ask_to_stop, process_of
+    from ..deployment.processes import process_of, request_stop
 
     if not process_of(folder).running:
         print(f"nothing is running in {folder}")
-    elif ask_to_stop(folder, patience):
+    elif request_stop(folder, patience):
         print("stopped")
     else:
         raise FederationError(f"{folder}: did not stop within {patience:.0f} s")

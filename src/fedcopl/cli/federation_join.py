@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ..config import override
-from ..deployment.wire.site_names import check_site_name
+from ..deployment.wire.addresses import check_site_name
 from ..errors import ConfigError, Interrupted
 from ..plurals import counted
 from ..progress import watch_site
 from ..run.progress_reporter import ProgressReporter
 from .agree import ask_at_terminal
+from .command import PluginFiles
 from .join_options import (
     AcceptOption,
     CertificateOption,
@@ -35,11 +36,10 @@ from .join_options import (
     SharedNames,
 )
 from .packages import no_package_in, package_facts
-from .run import flower
 from .signals import stopping_on_sigterm
 
 if TYPE_CHECKING:
-    from ..deployment.site.agreement import Agreement
+    from ..deployment.site.policies import Agreement
     from ..deployment.site.running_site import RunningSite, SiteHome
 
 
@@ -61,6 +61,7 @@ def join(
     accept: AcceptOption = "ask",
     limit: LimitOption = None,
     metrics_port: MetricsPort = 0,
+    plugin: PluginFiles = None,
     check: CheckOption = False,
 ) -> None:
     """Take part in a federation with the images of this machine.
@@ -76,16 +77,14 @@ def join(
     if not server and not check:
         raise ConfigError("--server: say where the server listens, as in --server server.example:9092")
     called, own = _site_name(name), _own_settings(given)
-    with flower():
-        from ..deployment.site.agreement import agreement_of
-        from ..deployment.site.consent import USUAL, Consent
-        from ..deployment.site.limits import Limits
-        from ..deployment.site.running_site import SiteHome
-    consent = Consent(tuple(share or USUAL), min_sites, min_noise, min_images, not no_secure_aggregation)
+    from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
+    from ..deployment.site.running_site import SiteHome
+
+    consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
     files, model, limits = own.get("data", {}), own.get("model", {}), Limits.from_pairs(limit or ())
     home = SiteHome(called, images, str(classes), folder, model, str(corrections or ""), consent, files, limits, peers)
     with watch_site() as watcher:
-        agreement = agreement_of(accept, folder, ask_at_terminal(folder), watcher.noticed)
+        agreement = choose_agreement(accept, folder, ask_at_terminal(folder), watcher.noticed)
         site = _ready(home, watcher, agreement)
         _tell(site, server)
         if not check:
@@ -107,8 +106,8 @@ def _own_settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _ready(home: "SiteHome", watcher: ProgressReporter, agreement: "Agreement") -> "RunningSite":
-    from ..deployment.certificates import site_key
     from ..deployment.site.running_site import RunningSite
+    from ..deployment.site_keys import site_key
 
     site = RunningSite(home, watcher, agreement)
     site_key(home.folder, home.name)
@@ -117,7 +116,7 @@ def _ready(home: "SiteHome", watcher: ProgressReporter, agreement: "Agreement") 
 
 def _tell(site: "RunningSite", server: str) -> None:
     """What was found, and what will and what will never leave this machine."""
-    from ..deployment.site.consent import NEVER, sent_fields
+    from ..deployment.site.policies import NEVER_SENT, sent_fields
 
     dataset = site.prepared.dataset
     for title, value in (
@@ -136,7 +135,7 @@ def _tell(site: "RunningSite", server: str) -> None:
     typer.echo(f"\nWhat leaves this machine, for {server or 'the server'} alone:")
     for line in sent_fields(site.home.consent):
         typer.echo(f"  - {line}")
-    typer.echo(f"What never leaves it: {NEVER}.")
+    typer.echo(f"What never leaves it: {NEVER_SENT}.")
     typer.echo(f"Conditions of this site: {site.home.consent}.\n")
 
 
@@ -146,12 +145,11 @@ def _left_out(site: "RunningSite") -> str:
     settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.files}
     pairs = [f"data.{name}={value}" for name, value in settings.items()]
     listing = shlex.join(["fedcopl", "data", "check", str(home.images), *pairs, "--all"])
-    return f"{many:,} left out" + (f": {listing} lists them" if many else "")
+    return f"{many:,} skipped" + (f": {listing} lists them" if many else "")
 
 
 def _serve(site: "RunningSite", server: str, ca: Path, watcher: ProgressReporter, metrics_port: int) -> None:
-    from ..deployment.site.server_probe import ServerAddress, check_server
-    from ..deployment.site.site_process import run_site
+    from ..deployment.site.site_process import ServerAddress, check_server, run_site
 
     there = ServerAddress(server, ca)
     check_server(there)

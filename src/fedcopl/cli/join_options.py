@@ -26,8 +26,8 @@ CorrectionsOption = Annotated[
 SharedNames = Annotated[
     list[str] | None,
     typer.Option(
-        help="What may leave, one each: prompts by name, and 'features' (sums of image features by class). "
-        "Without it 'visual' and 'features'.",
+        help="What may leave, one each: prompts by name, and 'features' (sums of image features by class, only under "
+        "secure aggregation of at least 3 sites, or --min-sites). Without it 'visual'.",
         show_default=False,
     ),
 ]

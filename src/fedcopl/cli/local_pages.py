@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import ConfigError, FedCoPLError, Interrupted, RunFolderError
+from ..errors import FedCoPLError, Interrupted, RunFolderError
 from ..files import check_output_file, no_folder
 from ..plurals import counted
+from .command import PluginFiles
 from .data import progress_bar
 
 if TYPE_CHECKING:
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
     from ..review.sample_survey import SampleOutcome, SampleSurvey
 
 
-WEB = "pip install 'fedcopl[web]'"
-
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a run, or of a site.", show_default=False)]
 Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one.", min=0, max=65535)]
 OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
 class WhichLabels(StrEnum):
-    """Whose labels are looked at."""
+    """Which labels are reviewed."""
 
     FINAL = "final"
     REFRESH = "refresh"
@@ -66,10 +65,11 @@ def review(
     manifest: ManifestFile = None,
     merge: MergedFile = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Also over a file that is there.")] = False,
+    plugin: PluginFiles = None,
 ) -> None:
-    """Look at the labels of one client's images on a local page; confirm or correct a few by keyboard.
+    """Review the labels of one client's images on a local page; confirm or correct a few by keyboard.
 
-    The answers stay in the folder. They tell how many labels are right, with an interval.
+    The answers stay in the folder. From a random sample of them the accuracy is estimated, with an interval.
     """
     from ..review.expert_answers import Answers
     from ..review.images import open_gallery
@@ -77,7 +77,7 @@ def review(
 
     shows = export is None and manifest is None and merge is None and not score
     if shows:
-        _need_web("review")  # before the classifier is asked
+        import_module("..local_page.serving", __package__)  # a missing extra is reported before the work
     for file in (export, manifest):
         if file is not None:
             check_output_file(file, overwrite=overwrite)
@@ -97,25 +97,18 @@ def review(
 
 
 def _labelled(gallery: "StoredGallery", run: Path, labels: WhichLabels) -> "StoredGallery":
-    """With the labels that are asked for, as far as there are any, and a word about which they are."""
+    """Load the labels of the finished classifier, or of the last refresh, and print which ones."""
     from ..review.final_labels import with_final_labels
 
     why = ""
     if labels is WhichLabels.FINAL:
         try:
-            with progress_bar("asking the finished classifier") as progress:
+            with progress_bar("applying the finished classifier") as progress:
                 gallery = with_final_labels(gallery, run, progress)
         except FedCoPLError as error:
-            why = f"; the finished classifier cannot be asked: {error}"
-    print(f"labels made {gallery.beliefs.made}{why}", file=sys.stderr)
+            why = f"; the finished classifier cannot be used: {error}"
+    print(f"labels made {gallery.predictions.made}{why}", file=sys.stderr)
     return gallery
-
-
-def _need_web(command: str) -> None:
-    try:
-        import_module("..local_page.serving", __package__)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"fedcopl {command} needs {error.name}, which is not installed: {WEB}") from error
 
 
 def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
@@ -129,7 +122,7 @@ def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
             lambda keys: ReviewPage(survey, keys).app(),
             port=port,
             token=new_token(),
-            tell=lambda address: print(address, flush=True),
+            on_listening=lambda address: print(address, flush=True),
             open_it=open_it,
         )
     except KeyboardInterrupt as error:
@@ -152,7 +145,7 @@ def _export(survey: "SampleSurvey", path: Path) -> None:
 
 
 def _merge(survey: "SampleSurvey", path: Path) -> None:
-    from ..review.merging import merge_answers
+    from ..review.corrections import merge_answers
 
     merged = merge_answers(survey, path)
     differ = len(merged.disagreements)
@@ -176,9 +169,9 @@ def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:
 
 
 def _in_words(survey: "SampleSurvey", outcome: "SampleOutcome") -> str:
-    estimate, beliefs = outcome.estimate, survey.gallery.beliefs
+    estimate, predictions = outcome.estimate, survey.gallery.predictions
     facts = {
-        "labels of": f"{survey.gallery.client}, {counted(outcome.images, 'image')}, {beliefs.made}",
+        "labels of": f"{survey.gallery.client}, {counted(outcome.images, 'image')}, {predictions.made}",
         "right": "unknown: no image of the random sample is answered yet",
         "95 % interval": "",
         "random sample": f"{estimate.right:,} of {estimate.looked_at:,} right" if outcome.known else "",
@@ -199,8 +192,8 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
     return {
         "client": survey.gallery.client,
         "images": outcome.images,
-        "round": survey.gallery.beliefs.rounds[-1],
-        "final": survey.gallery.beliefs.is_final,
+        "round": survey.gallery.predictions.rounds[-1],
+        "final": survey.gallery.predictions.is_final,
         **shares(outcome.estimate),
         "unclear": outcome.unclear,
         "answered": outcome.answered,
@@ -210,26 +203,25 @@ def _as_json(survey: "SampleSurvey", outcome: "SampleOutcome") -> dict[str, Any]
 
 
 def watch(run: RunArgument, port: Port = 0, open_it: OpenIt = False) -> None:
-    """Show how a simulation or a federation gets on, on a local page that only reads.
+    """Serve the report of a run on a local page that follows the run: rounds, missing clients, rollbacks.
 
-    With the folder of several runs, of a server or of a site it shows the history of its runs. With a fixed --port an
-    open page finds its way back when this command is started again.
+    With a folder of several runs, of a server or of a site the page compares its runs. With a fixed --port an open
+    page reconnects when this command is started again.
     """
     if not run.is_dir():
-        raise RunFolderError(f"{run}: {no_folder(run)}; name that of a run that has begun")
-    _need_web("watch")
+        raise RunFolderError(f"{run}: {no_folder(run)}; name the folder of a run that has started")
     from ..data.cache import default_folder
     from ..local_page.serving import lasting_token, serve
-    from ..watch.history import page_of, title_of
+    from ..watch import LivePage
 
     token = lasting_token(default_folder() / "watch.key", str(run.resolve()))
-    print(f"{title_of(run)}: open this address; Ctrl-C ends.", file=sys.stderr)
+    print(f"{run}: open this address; Ctrl-C ends.", file=sys.stderr)
     try:
         serve(
-            lambda keys: page_of(run, keys).app(),
+            lambda keys: LivePage(run, keys).app(),
             port=port,
             token=token,
-            tell=lambda address: print(address, flush=True),
+            on_listening=lambda address: print(address, flush=True),
             open_it=open_it,
         )
     except KeyboardInterrupt as error:

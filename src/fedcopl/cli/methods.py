@@ -10,9 +10,10 @@ from rich.table import Table
 from ..config import RunConfig
 from ..errors import ConfigError
 from ..plurals import counted
+from .command import PluginFiles
 
 
-def methods() -> None:
+def methods(plugin: PluginFiles = None) -> None:
     """List the methods with their own options; run one with `fedcopl run method=NAME options.KEY=VALUE`."""
     from ..config import RunConfig
     from ..methods import METHODS, choose_method  # brings torch

@@ -45,9 +45,8 @@ def check(
     activation: Annotated[str, typer.Option(help="Of a bare file, which does not say: quick_gelu or gelu.")] = "",
 ) -> None:
     """Say what a checkpoint is and whether it loads; if not, why not (exit code 4)."""
-    from ..clip.checkpoint_kind import describe, kind_of
     from ..clip.formats.hub import locate
-    from ..clip.frozen_clip import load_clip
+    from ..clip.frozen_clip import describe, kind_of, load_clip
 
     if activation not in ("", "quick_gelu", "gelu"):
         raise ConfigError(f"--activation: must be quick_gelu or gelu (given: {activation!r})")
@@ -66,7 +65,7 @@ def check(
 @app.command()
 def fetch(name: ModelName) -> None:
     """Fetch a model into the hub's cache, or say which files to put where."""
-    from ..clip.formats.hub import BUILT_IN, RELEASES, find_or_fetch
+    from ..clip.formats.hub import BUILT_IN, RELEASES, find_or_download
     from ..clip.known_models import known_model
 
     if name in BUILT_IN:
@@ -80,4 +79,4 @@ def fetch(name: ModelName) -> None:
             else "has no pinned release here: fetch it by hand, then give its path"
         )
         raise ConfigError(f"{name}: {why}")
-    print(find_or_fetch(name))
+    print(find_or_download(name))

@@ -1,6 +1,7 @@
 """A mistake on the command line as one line in our words, where typer would draw a box."""
 
 import difflib
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,14 @@ from ..config import setting_names
 from .command import parameter_of
 
 click_errors: Any = import_module(typer.BadParameter.__module__)  # of click, or of the copy of it inside typer
+EXTRA_OF = {  # module: the extra that installs it
+    "flwr": "flower",
+    "httpx": "flower",
+    "grpc": "flower",
+    "cryptography": "flower",
+    "starlette": "web",
+    "uvicorn": "web",
+}
 KINDS = {int: "a whole number", float: "a number"}
 
 
@@ -19,6 +28,15 @@ def usage_line(error: Any) -> str:
     command = context.command_path if context else "fedcopl"
     what = _what(error, context, command)
     return what if what.endswith("?") else f"{what}; see {command} --help"
+
+
+def missing_extra(error: ModuleNotFoundError) -> str:
+    """Say which extra to install for a command; raise the error again where no extra has the module."""
+    module = (error.name or "").partition(".")[0]
+    if module not in EXTRA_OF:
+        raise error
+    command = " ".join(["fedcopl", *sys.argv[1:2]])
+    return f"{command} needs {module}, which is not installed: pip install 'fedcopl[{EXTRA_OF[module]}]'"
 
 
 def _what(error: Any, context: Any, command: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from ..deployment.provisioning.package_file import Package, PackageNotes
+    from ..deployment.provisioning.packages import Package, PackageNotes
 
 
 class PackageFacts(NamedTuple):
@@ -20,11 +20,10 @@ class PackageFacts(NamedTuple):
 
 def package_facts(given: list[str], folder: Path) -> PackageFacts | None:
     """Of the package that is named first, which is taken in and out of the list; else of the one taken in before."""
-    from ..deployment.provisioning.endings import folder_notes
-    from ..deployment.provisioning.taking_in import take_in_site
+    from ..deployment.provisioning.packages import folder_notes, install_site_package
 
     if given and "=" not in given[0]:
-        _tell(package := take_in_site(Path(given.pop(0)), folder))
+        _tell(package := install_site_package(Path(given.pop(0)), folder))
         notes: PackageNotes | None = package.notes
     else:
         notes = folder_notes(folder)
@@ -42,12 +41,10 @@ def no_package_in(folder: Path) -> str:
 
 def server_package(given: list[str], folder: Path) -> "PackageNotes | None":
     """The same for a server."""
-    from ..deployment.provisioning.endings import folder_notes
-    from ..deployment.provisioning.package_file import is_package
-    from ..deployment.provisioning.taking_in import take_in_server
+    from ..deployment.provisioning.packages import folder_notes, install_server_package, is_package
 
     if given and "=" not in given[0] and is_package(Path(given[0])):
-        _tell(take_in_server(Path(given.pop(0)), folder))
+        _tell(install_server_package(Path(given.pop(0)), folder))
     _warn(folder)
     return folder_notes(folder)
 
@@ -61,8 +58,8 @@ def _tell(package: "Package") -> None:
 
 def _warn(folder: Path) -> None:
     """Of what ends soon, at each start."""
-    from ..deployment.provisioning.endings import endings_of, this_day
+    from ..deployment.provisioning.expiry import expiries, today_utc
 
-    for ending in endings_of(folder) if folder.is_dir() else ():
-        if ending.is_near(this_day()):
-            typer.echo(f"note: {ending.what}: {ending.in_words(this_day())}; {ending.do}", err=True)
+    for ending in expiries(folder) if folder.is_dir() else ():
+        if ending.is_near(today_utc()):
+            typer.echo(f"note: {ending.what}: {ending.text(today_utc())}; {ending.renewal}", err=True)

@@ -62,10 +62,10 @@ def _write_example(file: Path) -> None:
 def _do(
     study: "PreparedStudy", folder: "StudyFolder", revoked: str, renewed: str, admitted: Path | None
 ) -> list["Handover"]:
-    from ..deployment.provisioning.endings import this_day
+    from ..deployment.provisioning.expiry import today_utc
     from ..deployment.provisioning.provision import admit_key, provision, renew, revoke
 
-    today = this_day()
+    today = today_utc()
     if revoked:
         return revoke(study, folder, revoked, today)
     if renewed:
@@ -87,11 +87,11 @@ def admit(
     folder: Annotated[Path, typer.Option(help="The folder of the server.")] = Path("federation"),
 ) -> None:
     """Take a package into a server's folder, also while it runs: who is new may join, who is gone may not."""
-    from ..deployment.certificates import read_site_keys
-    from ..deployment.provisioning.taking_in import take_in_server
+    from ..deployment.provisioning.packages import install_server_package
+    from ..deployment.site_keys import read_site_keys
 
     before = set(read_site_keys(folder / "sites"))
-    taken = take_in_server(package, folder)
+    taken = install_server_package(package, folder)
     now = set(read_site_keys(folder / "sites"))
     typer.echo(f"{taken.notes.study}: {', '.join(sorted(now)) or 'nobody'} may join")
     if before - now:

@@ -31,7 +31,7 @@ def report(
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Write one HTML page about a run, or one that compares several; it needs no network and nothing beside it.
+    """Write a self-contained HTML page about a run, or one that compares several.
 
     RUN is the folder of a run, finished or not, or a folder that holds runs and stands for all of them.
     """
@@ -44,7 +44,7 @@ def report(
 
 
 def _read(folders: list[Path]) -> "list[ComparedRun]":
-    """All runs that were named, each once; of those only found in a folder some may have nothing to tell yet."""
+    """Read all runs, each once; runs without a finished round are skipped unless they were named themselves."""
     from ..report.compared_runs import ComparedRun
     from ..run.reading import NothingYet, find_runs, read_so_far
 

@@ -1,27 +1,28 @@
 """`fedcopl run`: one simulated federation, from settings to a folder with results."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from importlib.resources import as_file, files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ..config import RunConfig, load, read_settings, with_typed
-from ..errors import ConfigError, FederationError, Interrupted, RunFolderError
+from ..errors import ConfigError, Interrupted, RunFolderError
 from ..progress import watch
 from ..published import AS_PUBLISHED
 from ..report.run_page import write_report
 from ..run.record import Outcome, to_plain
-from .show import print_expected, print_results
+from .command import PluginFiles
+from .show import print_estimate, print_next, print_results
 
 if TYPE_CHECKING:
-    from ..doctor.cost import ExpectedRun
+    from ..simulation.time_estimate import TimeEstimate
 
 RUNS = Path("runs")
 
@@ -50,7 +51,9 @@ Published = Annotated[
         "--as-published", help="The paper, with its authors' choices where it is silent: docs/as-published.md."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would take, by docs/scale.md; play nothing.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Estimate time and memory on this machine: docs/scale.md. Run nothing.")
+]
 Earlier = Annotated[
     Path | None,
     typer.Option("--from", help="Folder of a finished run to go on from: docs/living-study.md.", show_default=False),
@@ -72,6 +75,7 @@ def run(
     published: Published = False,
     earlier: Earlier = None,
     dry_run: DryRun = False,
+    plugin: PluginFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Run a federation on this machine and write settings, results, prompts and a report into a folder."""
@@ -82,7 +86,7 @@ def run(
     paper = [f"{name}={json.dumps(value)}" for name, value in AS_PUBLISHED.items()] if published else []
     config = _read(file, [*paper, *pairs], folder if resume else None)
     if dry_run:
-        print_expected(_expected(config), as_json=as_json)
+        print_estimate(_estimate(config), as_json=as_json)
         return
     folder = folder or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     outcome = _simulate(_simulation(engine, workers), config, folder, resume, earlier)
@@ -91,18 +95,26 @@ def run(
         print(json.dumps(to_plain(outcome)))
     else:
         print_results(outcome, folder)
+        print_next(*_next(outcome, folder, settings or []))
 
 
-def _expected(config: RunConfig) -> "ExpectedRun":
-    """Loads the model and lists the images; brings torch."""
-    from ..clip.timing import try_towers
+def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object]]:
+    """What follows a run: training, where nothing was trained, and the use of a client's classifier."""
+    if not outcome.trains:
+        yield "fedcopl", "run", *(word for word in settings if not word.startswith("method="))
+    client = ("--client", outcome.clients[0].name)
+    yield "fedcopl", "review", folder, *client
+    yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client, "-o", "answers.csv"
+    yield "fedcopl", "export", folder, *client, "-o", "classifier"
+
+
+def _estimate(config: RunConfig) -> "TimeEstimate":
+    """Load the model, list the images and time them; imports torch."""
     from ..data.catalog import load_dataset
-    from ..doctor.cost import expect
     from ..run.build import build_clip
+    from ..simulation.time_estimate import estimate_time
 
-    dataset = load_dataset(config.data)
-    clip = build_clip(config.model)
-    return expect(config, clip, dataset, try_towers(clip))
+    return estimate_time(config, build_clip(config.model), load_dataset(config.data))
 
 
 def _newest_run() -> Path:
@@ -143,8 +155,10 @@ def _simulation(engine: EngineName, workers: str) -> Callable[..., Outcome]:
     if engine is EngineName.FLOWER:
         if count != "auto":
             raise ConfigError("--workers: Flower's simulation has its own; leave it at auto")
-        with flower():
-            from ..simulation.on_flower import simulate_on_ray
+        if find_spec("ray") is None:
+            raise ConfigError("--engine flower: is not installed: pip install 'fedcopl[flower-simulation]'")
+        from ..simulation.on_flower import simulate_on_ray
+
         return simulate_on_ray
     from ..simulation.simulate import simulate
 
@@ -155,14 +169,3 @@ def _number_of(workers: str) -> int | Literal["auto"]:
     if workers == "auto" or (workers.isdecimal() and int(workers)):
         return "auto" if workers == "auto" else int(workers)
     raise ConfigError(f"--workers: should be auto or a number from 1 on, not {workers!r}")
-
-
-@contextmanager
-def flower() -> Iterator[None]:
-    """What is imported here needs Flower; without it, say how to get it."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "flwr":
-            raise
-        raise FederationError("Flower is not installed: pip install 'fedcopl[flower]'") from error

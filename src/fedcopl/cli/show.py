@@ -1,6 +1,8 @@
-"""What a person sees of a run that is over, and of a federation that goes on."""
+"""Results of a run and status of a federation on the terminal."""
 
 import json
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,41 +20,49 @@ WORTH_A_WORD = 1.0  # points
 
 if TYPE_CHECKING:
     from ..deployment.status import Status
-    from ..doctor.cost import ExpectedRun
+    from ..simulation.time_estimate import TimeEstimate
 
 
 def print_results(outcome: Outcome, folder: Path) -> None:
-    """The outcome, zero-shot beside the result where labels tell how good they are."""
-    console = Console(highlight=False, markup=False)
+    """Print accuracies where there are labels, else priors, confidence and rollbacks; then the next step."""
+    from ..report.label_free import label_free, label_free_facts
+    from ..run.pseudo_labels import last_confidence
+
+    console = _console()
     if outcome.final.macro is None:
-        console.print(
-            f"{outcome.method}, {outcome.name}, seed {outcome.seed}: accuracy unknown, no labelled test images"
-        )
+        title = f"{outcome.method}, {outcome.name}, seed {outcome.seed}"
+        console.print(f"{title}: accuracy unknown, no labelled test images")
+        summary = label_free(outcome, last_confidence(folder))
+        first = list(label_free_facts(summary))
+        command = summary.review_command(str(folder))
+        step = f"confirm 20 images: {command}"
     else:
         console.print(accuracy_table(outcome))
-    for title, value in facts(outcome):
-        console.print(f"{title:<22}{value}")
-    console.print(f"{'report':<22}{folder / 'report.html'}", soft_wrap=True)
+        first = []
+        whose = ["--client", outcome.clients[0].name] if outcome.clients else []
+        command = shlex.join(["fedcopl", "predict", "--classifier", str(folder), *whose])
+        step = f"label new images: {command} IMAGES"
+    report = ("report", str(folder / "report.html"))
+    for title, value in (*first, *facts(outcome), report, *([("next step", step)] if command else ())):
+        console.print(f"{title:<22}{value}", soft_wrap=True)
 
 
-def print_expected(run: "ExpectedRun", *, as_json: bool) -> None:
-    """What a run would take, before it is played."""
+def print_next(*commands: Sequence[object] | str) -> None:
+    """Name the commands that usually follow, on standard error: the results alone are on standard output."""
+    for number, command in enumerate(commands):
+        line = command if isinstance(command, str) else shlex.join(map(str, command))
+        print(f"{'      or' if number else 'next:'} {line}", file=sys.stderr)
+
+
+def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
+    """Print the expected wall time and memory of a run."""
     if as_json:
-        plain = {"seconds": run.seconds, "memory": run.memory, "workers": run.workers, "cost": asdict(run.cost)}
-        print(json.dumps(plain))
+        names = ("seconds", "memory", "workers", "is_busy")
+        print(json.dumps({**{name: getattr(run, name) for name in names}, **asdict(run.work)}))
         return
-    console, cost = _console(), run.cost
-    parts = {
-        "looking at images": cost.embedding + cost.labelling,
-        "training on them": cost.training,
-        "sentences": cost.texts,
-    }
-    shares = ", ".join(f"{percent(flop / cost.flop)} {name}" for name, flop in parts.items())
-    beside = " and what the priors exchange" if run.config.adapts else ""
-    beside += " and the masks of secure aggregation" if run.config.privacy.secure_aggregation else ""
+    console = _console()
     console.print(f"{'takes':<22}{run}", soft_wrap=True)
-    console.print(f"{'computes':<22}{cost.flop / 1e12:,.1f} TFLOP: {shares}", soft_wrap=True)
-    console.print(f"{'sends to the server':<22}{size(cost.up)} (back: {size(cost.down)}){beside}", soft_wrap=True)
+    console.print(f"{'computes':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
 
 
 def accuracy_table(outcome: Outcome) -> Table:
@@ -70,7 +80,7 @@ def accuracy_table(outcome: Outcome) -> Table:
 
 
 def _rounds(outcome: Outcome) -> dict[str, Accuracies]:
-    """The last and the best one; without training there is nothing to choose among."""
+    """The last and the best round; without training one row."""
     if not outcome.trains:
         return {outcome.method: outcome.final} if outcome.setting("method") != "zeroshot" else {}
     return {
@@ -86,9 +96,9 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield title, ", ".join(percent(share) for share in right) + " (per refresh)"
     clients = len(outcome.clients)
     if not outcome.trains:
-        yield "training", f"none: {outcome.method} trains nothing, so no rounds are played"
+        yield "training", f"none: {outcome.method} trains nothing"
     elif (lost := points_lost(outcome)) > WORTH_A_WORD:
-        yield "training", f"lost {lost:.1f} points of what priors gave without it: here method=priors is better"
+        yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.privacy:
@@ -97,16 +107,16 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
 
 
 def points_lost(outcome: Outcome) -> float:
-    """By how many points the test images of the sites speak against training; 0 where they say nothing of it."""
+    """Accuracy of the priors minus that after training, in points; 0 where either is not measured."""
     before = None if outcome.untrained is None else outcome.untrained.macro
     after = outcome.final.macro
     return 0.0 if before is None or after is None else 100 * (before - after)
 
 
 def privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
-    """What the server has seen, and the account where noise was added."""
+    """What the server sees, and the privacy budget spent where noise is added."""
     seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
-    yield "the server saw", seen if privacy.epsilon is None else f"{seen}, with noise"
+    yield "the server sees", seen if privacy.epsilon is None else f"{seen}, with noise"
     if privacy.epsilon is not None:
         budget = f"epsilon {privacy.epsilon:.3g}, delta {privacy.delta:g}"
         yield "privacy", f"{budget} for {privacy.unit}, {counted(privacy.releases or 0, 'release')}"
@@ -121,7 +131,7 @@ def size(count: float) -> str:
 
 
 def print_outcome(outcome: Outcome, folder: Path) -> None:
-    """The end of a run as the server knows it; accuracy only where sites had labels."""
+    """Print the end of a run as the server knows it; accuracy only where sites have labels."""
     console = _console()
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
@@ -133,9 +143,9 @@ def _about_rounds(outcome: Outcome) -> Iterator[tuple[str, str]]:
     last = outcome.rounds[-1]
     yield "sites", ", ".join(outcome.sites or ())
     yield "accuracy", _accuracy(outcome)
-    yield "images trained on", f"{last.examples:,} in the last round" if last.examples else "not told"
+    yield "images trained on", f"{last.examples:,} in the last round" if last.examples else "not reported"
     yield "loss", "unknown" if last.loss is None else f"{last.loss:.3f} in the last round"
-    yield "answers not used", str(sum(len(record.dropped) for record in outcome.rounds))
+    yield "replies not used", str(sum(len(record.dropped) for record in outcome.rounds))
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.traffic:
         yield "on the wire", f"{size(outcome.traffic['received'])} (back: {size(outcome.traffic['sent'])}), this start"

@@ -1,4 +1,4 @@
-"""The frozen CLIP: towers, tokenizer, preparation, forms of weights."""
+"""The frozen CLIP: towers, tokenizer, image transform, checkpoint formats."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ["Clip", "load_clip"]
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, without torch for those who only want to preprocess images."""
+    """Load the public names lazily, so that image transforms do not import torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import frozen_clip

@@ -1,4 +1,4 @@
-"""The transformer block that all towers are made of, and the activations it may have."""
+"""The transformer block of all towers, and its activations."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -15,7 +15,7 @@ Part = TypeVar("Part", bound=nn.Module)
 
 @dataclass(frozen=True)
 class TowerShape:
-    """The sizes of one transformer, as its checkpoint gives them."""
+    """Sizes of one transformer."""
 
     width: int
     depth: int
@@ -29,9 +29,9 @@ QUICK = 1.702
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, which torch has as one pass.
+    """OpenAI's approximation of GELU: x sigmoid(1.702 x) = silu(1.702 x) / 1.702, computed in place.
 
-    Written over x: nobody needs it any more, and a second array of that size would leave the cache.
+    In place, because x is not used again and a second array of its size would not fit into the cache.
     """
     if torch.is_grad_enabled() and x.requires_grad:
         activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 class _QuickGelu(torch.autograd.Function):
-    """The factors cancel in the derivative, so backward is one pass over one saved tensor instead of four over two."""
+    """Quick-GELU with a backward of one pass over one saved tensor: the factors cancel in the derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ class _QuickGelu(torch.autograd.Function):
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by the tangent that SigLIP was trained with."""
+    """GELU by the tanh approximation, as in SigLIP."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -68,7 +68,7 @@ ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 
 
 class Block(nn.Module):
-    """One pre-norm transformer block whose attention may look at extra keys and values."""
+    """A pre-norm transformer block whose attention may use extra keys and values."""
 
     def __init__(self, shape: TowerShape):
         super().__init__()
@@ -81,29 +81,27 @@ class Block(nn.Module):
         self.down = nn.Linear(shape.hidden, shape.width)
         self.activate = ACTIVATIONS[shape.activation]
 
-    def seen(self, x: Tensor) -> Tensor:
-        """Tokens as this block's attention looks at them."""
+    def attention_input(self, x: Tensor) -> Tensor:
+        """Return the input of the attention."""
         normed: Tensor = self.norm_attention(x)
         return normed
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.query_key_value(self.seen(x)).chunk(3, dim=-1)
-        return split_heads(query, self.heads), split_heads(key, self.heads), split_heads(value, self.heads)
+        query, key, value = self.query_key_value(self.attention_input(x)).chunk(3, dim=-1)
+        return _split_heads(query, self.heads), _split_heads(key, self.heads), _split_heads(value, self.heads)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Only what others may look at: for tokens whose own output nobody reads."""
-        return keys_values(self.query_key_value, self.seen(x), self.heads)
+        """Return keys and values only, for tokens whose own output is not used."""
+        return keys_values(self.query_key_value, self.attention_input(x), self.heads)
 
     def query_keys_values_of_row(self, x: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
-        seen = self.seen(x)
-        return (
-            queries(self.query_key_value, take_row(seen, row), self.heads),
-            *keys_values(self.query_key_value, seen, self.heads),
-        )
+        """Return the query of one row of each sequence, `row` (B,), and the keys and values of all rows."""
+        x = self.attention_input(x)
+        query = queries(self.query_key_value, take_row(x, row), self.heads)
+        return query, *keys_values(self.query_key_value, x, self.heads)
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """Residual attention output, then the MLP. `attended` is (B, heads, N, D / heads)."""
+        """Add the attention output, (B, heads, N, D / heads), then apply the MLP."""
         x = x + self.out(attended.transpose(1, 2).flatten(2))
         del attended  # the MLP needs the memory
         return x + self.mlp(self.norm_mlp(x))
@@ -114,9 +112,9 @@ class Block(nn.Module):
 
 
 class PostNormBlock(Block):
-    """BERT's: each sum is normed after it is made, and attention looks at tokens as they are."""
+    """BERT's block: normalisation after each sum instead of before the attention."""
 
-    def seen(self, x: Tensor) -> Tensor:
+    def attention_input(self, x: Tensor) -> Tensor:
         return x
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
@@ -125,23 +123,23 @@ class PostNormBlock(Block):
         return finished
 
 
-def split_heads(x: Tensor, heads: int) -> Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, N, D) -> (B, heads, N, D / heads)."""
     batch, length, width = x.shape
     return x.view(batch, length, heads, width // heads).transpose(1, 2)
 
 
 def queries(query_key_value: nn.Linear, x: Tensor, heads: int) -> Tensor:
-    """The first third of a joint projection."""
+    """Queries: the first third of the joint projection."""
     width = x.shape[-1]
-    return split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
+    return _split_heads(F.linear(x, query_key_value.weight[:width], query_key_value.bias[:width]), heads)
 
 
 def keys_values(query_key_value: nn.Linear, x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """The other two thirds."""
+    """Keys and values: the other two thirds of the joint projection."""
     width = x.shape[-1]
     key, value = F.linear(x, query_key_value.weight[width:], query_key_value.bias[width:]).chunk(2, dim=-1)
-    return split_heads(key, heads), split_heads(value, heads)
+    return _split_heads(key, heads), _split_heads(value, heads)
 
 
 def take_row(x: Tensor, row: Tensor) -> Tensor:
@@ -156,5 +154,5 @@ def concat_shared(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
 
 
 def in_double(module: Part) -> Part:
-    """A copy on the CPU in double precision: there its last bits are far below those of a float32."""
+    """Copy a module to the CPU in double precision, where rounding is far below that of float32."""
     return deepcopy(module).cpu().double()

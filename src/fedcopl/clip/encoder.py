@@ -1,7 +1,8 @@
-"""A frozen CLIP over one list of classes: images and prompts in, logits out. Shared by all clients of a process."""
+"""Encoding of images and classes by a frozen CLIP, and the tokens of a client's images."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +23,7 @@ CHUNK_TOKENS = 1000  # tokens in one matrix product: more is no faster and takes
 
 
 class Encoder:
-    """z_c(x) = s cos(f(x), w_c), with or without prompts."""
+    """A frozen CLIP over one list of classes: z_c(x) = s cos(f(x), w_c), with or without prompts."""
 
     def __init__(self, clip: Clip, classes: Sequence[str], template: str, arithmetic: Arithmetic):
         self.clip = clip.to(arithmetic.device)
@@ -34,7 +35,7 @@ class Encoder:
         self._prompted = clip.sentences([f"{name}." for name in self._names])
 
     def refuse_long_names(self, context: int) -> None:
-        """Say which class name leaves no room for the context, before anybody trains."""
+        """Raise ConfigError for a class name that leaves no room for the context vectors."""
         for name, row in zip(self._names, self.clip.tokenizer.rows([f"{name}." for name in self._names]), strict=True):
             if len(row) + context > self.clip.positions:
                 raise ConfigError(
@@ -43,7 +44,7 @@ class Encoder:
                 )
 
     def raw_image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
-        """The vision tower's output, (B, d), not normalised."""
+        """Return the vision tower's output, (B, d), not normalised."""
         with self.arithmetic.towers():
             features: Tensor = self.clip.vision(tokens, () if visual is None else tuple(visual))
         return features.float()
@@ -58,29 +59,27 @@ class Encoder:
         return tokens.tensor_split(math.ceil(tokens.shape[0] * tokens.shape[1] / CHUNK_TOKENS))
 
     def image_features(self, tokens: Tensor, visual: Tensor | None = None) -> Tensor:
-        """f(x), (B, d), of length one."""
+        """Return f(x), (B, d), of length one."""
         return F.normalize(self.raw_image_features(tokens, visual), dim=-1)
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """The patches of each image in the space of the classes, (B, M, d), of length one."""
+        """Return the patch features of each image in the space of the classes, (B, M, d), of length one."""
         with self.arithmetic.towers():
             features = self.clip.vision.patch_features(tokens)
         return F.normalize(features.float(), dim=-1)
 
     def class_features(self, context: Tensor | None) -> Tensor:
-        """w_c, (C, d), of length one; None takes the hand-written sentences."""
-        return self._hand_written if context is None else self._encode_sentences(self._prompted, context)
+        """Return w_c, (C, d), of length one; without a context, of the hand-written sentences."""
+        return self._zero_shot_features if context is None else self._encode_sentences(self._prompted, context)
 
     @cached_property
-    def _hand_written(self) -> Tensor:
-        # Not in inference mode, whoever asks first: others train with it.
-        with torch.inference_mode(False), torch.no_grad():
+    def _zero_shot_features(self) -> Tensor:
+        """Features of the hand-written sentences; the normalised mean of several, as CLIP's authors do."""
+        with torch.inference_mode(False), torch.no_grad():  # not in inference mode: also used in training
             features = self._encode_sentences(self._zero_shot, None)
-            return features if len(features) == self.classes else self._middles(features)
-
-    def _middles(self, features: Tensor) -> Tensor:
-        """Where a class has several sentences, it is their mean direction, as CLIP's authors do it."""
-        return F.normalize(torch.stack([own.mean(0) for own in features.split(self._worded)]), dim=-1)
+            if len(features) == self.classes:
+                return features
+            return F.normalize(torch.stack([own.mean(0) for own in features.split(self._worded)]), dim=-1)
 
     def _encode_sentences(self, sentences: Sentences, context: Tensor | None) -> Tensor:
         with self.arithmetic.towers():
@@ -92,3 +91,75 @@ class Encoder:
 
     def tensor(self, array: Array) -> Tensor:
         return torch.tensor(array, device=self.device)
+
+
+ENCODE_BATCH = 256  # fixed, not a setting: the last bits of a matrix product may depend on its shape
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """Tokens of a data set's images before the first block: embedded once and kept, or on every access.
+
+    Tokens do not depend on prompts. Keeping them saves little time for a vision transformer, and a lot for a ResNet.
+    If they do not fit into `memory`, the images stay as pixels in the cache on disk.
+    """
+
+    clip: Clip
+    pixels: NDArray[np.uint8]  # (n, 3, side, side)
+    memory: float = math.inf  # bytes available for tokens or features of these images
+    kept: Tensor | None = None
+
+    @classmethod
+    def of(cls, clip: Clip, pixels: NDArray[np.uint8], memory: float) -> "TokenStore":
+        """Keep the tokens if they take at most `memory` bytes."""
+        store = cls(clip, pixels, memory)
+        if not len(pixels) or store[np.arange(1)].nbytes * len(pixels) > memory:
+            return store
+        return replace(store, kept=torch.cat([store[rows] for rows in _in_batches(np.arange(len(pixels)))]))
+
+    @torch.no_grad()
+    def __getitem__(self, rows: Rows) -> Tensor:
+        """Tokens (n, N, width) on the CPU."""
+        if self.kept is not None:
+            return self.kept[torch.from_numpy(rows)]
+        # Few on a CPU: the tokens of an image must not depend on the other images of the batch.
+        at_once = self.clip.vision.embed_batch if self.clip.text.positions.device.type == "cpu" else ENCODE_BATCH
+        groups = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+        return torch.cat([self._embedded(group) for group in groups])
+
+    def _embedded(self, rows: Rows) -> Tensor:
+        pixels = torch.from_numpy(self.clip.preprocess.scale(self.pixels[rows]))
+        return self.clip.vision.embed(pixels.to(self.clip.text.positions.device)).cpu()
+
+
+@dataclass(frozen=True)
+class ClientImages:
+    """One client's rows of a token store."""
+
+    store: TokenStore
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, rows: Rows) -> "ClientImages":
+        """Return a subset, by positions within the client."""
+        return ClientImages(self.store, self.rows[rows])
+
+    @property
+    def memory(self) -> float:
+        """Return this part's share of the store's memory."""
+        return self.store.memory * len(self.rows) / max(len(self.store.pixels), 1)
+
+    def tokens(self, index: Rows) -> Tensor:
+        """Return the tokens of some images, by positions within the client."""
+        return self.store[self.rows[index]]
+
+    def batches(self) -> Iterator[Tensor]:
+        """Yield the tokens of all images in batches of a fixed size."""
+        return (self.store[rows] for rows in _in_batches(self.rows))
+
+
+def _in_batches(rows: Rows) -> Iterator[Rows]:
+    return (rows[start : start + ENCODE_BATCH] for start in range(0, len(rows), ENCODE_BATCH))

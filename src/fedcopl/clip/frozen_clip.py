@@ -1,6 +1,6 @@
-"""A frozen CLIP, loaded from whatever form it comes in."""
+"""A frozen CLIP, loaded from any supported checkpoint format."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from textwrap import shorten
@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from ..errors import ModelError
 from .blocks import Activation
+from .formats.files import read_json, read_weights
 from .formats.hub import locate
 from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
 from .formats.layouts import Parts
 from .formats.open_clip import OPEN_CLIP_WEIGHTS, load_open_clip_folder
 from .formats.openai import OPEN_CLIP_CONFIG, load_openai_file
+from .resnet import ResNetTower
 from .text_towers import Sentences
 
 
 class Clip(nn.Module):
-    """Images and sentences to features of one space. Frozen: nothing here is trained."""
+    """A CLIP model with frozen weights, its tokenizer and its image transform."""
 
     def __init__(self, name: str, parts: Parts):
         super().__init__()
@@ -36,12 +38,12 @@ class Clip(nn.Module):
 
     @property
     def positions(self) -> int:
-        """How many tokens a sentence may have, start and end included."""
+        """Maximal number of tokens of a sentence, start and end included."""
         return self.text.reads
 
     @property
     def feature_size(self) -> int:
-        """d: numbers of a feature, of an image as of a sentence."""
+        """Dimension d of image and text features."""
         return self.text.output
 
     @property
@@ -61,12 +63,12 @@ class Clip(nn.Module):
         return features
 
     def encode_text(self, token_ids: Tensor) -> Tensor:
-        """Token ids (n, L) with anything after the end token -> features (n, d), not normalised."""
+        """Token ids (n, L), of which those after the end token are ignored -> features (n, d), not normalised."""
         features: Tensor = self.text(self._split(token_ids.tolist()))
         return features
 
     def tokenize(self, sentences: Sequence[str], *, truncate: bool = False) -> Tensor:
-        """Sentences as (n, positions), padded. One too long is an error, unless `truncate` cuts it."""
+        """Tokenize sentences, (n, positions), padded; raises ModelError for a long one unless `truncate`."""
         rows = self._rows(sentences, truncate)
         padded = torch.full((len(rows), self.positions), self.tokenizer.pad_id)
         for number, row in enumerate(rows):
@@ -74,30 +76,26 @@ class Clip(nn.Module):
         return padded
 
     def sentences(self, texts: Sequence[str]) -> Sentences:
-        """Sentences as the text tower reads them: shared beginning once, no padding beyond the longest."""
+        """Tokenize sentences for the text tower: the shared prefix once, padded to the longest."""
         return self._split(self._rows(texts, truncate=False))
 
     def _rows(self, sentences: Sequence[str], truncate: bool) -> list[list[int]]:
         rows = self.tokenizer.rows(sentences)
         if not truncate:
             for sentence, row in zip(sentences, rows, strict=True):
-                self._refuse_long(sentence, row)
+                if len(row) > self.positions:
+                    text = shorten(sentence, 80)
+                    raise ModelError(f"{self.name} reads {self.positions} tokens; this takes {len(row)}: {text!r}")
         return [row[: self.positions - 1] + row[-1:] if len(row) > self.positions else row for row in rows]
-
-    def _refuse_long(self, sentence: str, row: Sequence[int]) -> None:
-        if len(row) > self.positions:
-            raise ModelError(
-                f"{self.name} reads {self.positions} tokens; this takes {len(row)}: {shorten(sentence, 80)!r}"
-            )
 
     def _split(self, rows: Sequence[Sequence[int]]) -> Sentences:
         return self.reading(rows).to(self.text.positions.device)
 
 
 def load_clip(name_or_path: str | Path, *, activation: Activation | None = None) -> Clip:
-    """A CLIP by its well-known name, or from a folder or file.
+    """Load a CLIP by its known name, or from a folder or file.
 
-    `activation` is for a bare file of weights, which does not name its own: quick-GELU unless given.
+    `activation` is for a bare file of weights, which does not name it; the default is quick-GELU.
     """
     return Clip(str(name_or_path), _read(locate(name_or_path), activation))
 
@@ -106,7 +104,7 @@ def _read(path: Path, activation: Activation | None) -> Parts:
     if path.is_file():
         return load_openai_file(path, activation)
     if activation is not None:
-        raise ModelError(f"{path}: a folder says itself which activation its model has (given: {activation!r})")
+        raise ModelError(f"{path}: the config in the folder sets the activation; leave it out (given: {activation!r})")
     if (path / "config.json").is_file() and any((path / name).is_file() for name in WEIGHT_FILES):
         return load_hugging_face(path)
     if (path / OPEN_CLIP_CONFIG).is_file():
@@ -118,7 +116,7 @@ def _read(path: Path, activation: Activation | None) -> Parts:
 
 
 def fingerprint(clip: Clip) -> str:
-    """A digest of all weights and of what else decides the features. Reads every weight once."""
+    """Digest of everything that determines the features: weights, activations and image transform."""
     found = (getattr(module, "activate", None) for module in clip.modules())
     activations = sorted({str(getattr(activate, "__name__", activate)) for activate in found if activate is not None})
     whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
@@ -126,3 +124,51 @@ def fingerprint(clip: Clip) -> str:
         whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
         whole.update(weight.detach().cpu().contiguous().numpy().data)
     return whole.hexdigest()[:16]
+
+
+HUGGING_FACE_KINDS = {"clip": "a CLIP", "siglip": "a SigLIP, or a SigLIP 2 of a fixed resolution"}
+# Prefixes of weights that only one kind of model has, for bare files.
+PREFIXES = (
+    ("text_model.", "part of a Hugging Face folder"),
+    ("visual.trunk.", "a CLIP of open_clip's around a trunk of timm's, without its folder"),
+    ("visual.blocks.", "an EVA-CLIP"),
+    ("image_encoder.model.", "a MobileCLIP"),
+    ("visual.layer1.", "a CLIP with a ResNet in OpenAI's layout"),
+    ("visual.transformer.", "a CLIP in OpenAI's layout"),
+)
+
+
+def kind_of(path: Path) -> str:
+    """Describe the kind of a checkpoint by its files; raises ModelError if it is none."""
+    if path.is_file():
+        names = read_weights(path).tensors
+        for prefix, kind in PREFIXES:
+            if any(name.startswith(prefix) for name in names):
+                return f"a bare file: {kind}"
+        return f"a bare file of {len(names)} weights of an unknown kind"
+    if (path / "config.json").is_file():
+        kind = str(read_json(path / "config.json").get("model_type"))
+        return f"a Hugging Face folder of {HUGGING_FACE_KINDS.get(kind, f'a {kind!r}')}"
+    if (path / OPEN_CLIP_CONFIG).is_file():
+        model = read_json(path / OPEN_CLIP_CONFIG).get("model_cfg") or {}
+        vision, text = (model.get(name) or {} for name in ("vision_cfg", "text_cfg"))
+        trunk = f"timm's {vision['timm_model_name']}" if vision.get("timm_model_name") else "a plain CLIP"
+        return f"open_clip's folder of {trunk}" + (
+            f" with {text['hf_model_name']}" if text.get("hf_model_name") else ""
+        )
+    raise ModelError(f"{path}: is no model's folder: it has neither config.json nor {OPEN_CLIP_CONFIG}")
+
+
+def describe(clip: Clip) -> Iterator[tuple[str, str]]:
+    """Describe a loaded model, line by line."""
+    vision, text = clip.vision, clip.text
+    if isinstance(vision, ResNetTower):
+        yield "images", f"{vision.image} x {vision.image}, a ResNet"
+    else:
+        pooled = "a class token" if vision.pool is None else "a pooling head"
+        yield "images", f"{vision.image} x {vision.image} in patches of {vision.patch}"
+        yield "vision", f"{vision.shape.depth} blocks of width {vision.shape.width}, read at {pooled}"
+    yield "text", f"{text.shape.depth} blocks of width {text.shape.width}, {clip.positions} tokens"
+    yield "features", f"{clip.feature_size} numbers; logits are {clip.logit_scale:.1f} times the cosine"
+    yield "weights", f"{sum(weight.numel() for weight in clip.state_dict().values()):,}"
+    yield "fingerprint", fingerprint(clip)

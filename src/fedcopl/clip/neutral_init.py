@@ -1,10 +1,9 @@
-"""The neutral initialisation: first prompts with which the model answers nearly as it does without any.
+"""Neutral initialisation: initial prompts that hardly change the predictions.
 
-A prompt passes through its block's norm, so one of any length acts like a full-sized token, and random ones may be
-noise as loud as the image. What a tower makes of a blank image it has learnt to pass over: most towers, at least. So
-the tower itself is asked, with made-up pictures, which of a few starts moves its features least. None needs an image of
-anybody, and all come out the same at every site: in double precision, rounded to far fewer bits than differ between
-machines.
+A prompt passes through its block's norm, so a prompt of any length acts like a full-sized token, and random prompts may
+be as strong as the image. Most towers ignore the hidden states of a blank image. Of several such candidates, the one
+that changes the features of synthetic images least is used. No real image is needed, and all sites get the same values:
+computed in double precision and rounded to fewer bits than differ between machines.
 """
 
 from collections.abc import Sequence
@@ -20,30 +19,25 @@ from ..rng import stream
 from .frozen_clip import Clip
 
 USUAL_TEMPLATE = "a photo of a {}"
-KEPT_BITS = 12  # of each value: an error of 1e-14 then moves one in a hundred thousand million to the next step
-NEARLY_ALIKE = 0.05  # of what sets a blank image's patches apart, where their mean is quiet and they are not
-PICTURES = 6  # made up, to try the starts on
-CELLS = 6  # of such a picture, in each direction
+KEPT_BITS = 12  # of each value: rounding errors of 1e-14 then almost never change the result
+NEARLY_ALIKE = 0.05  # share of the patches' differences that is kept around their mean
+PICTURES = 6  # synthetic images for comparing candidates
+CELLS = 6  # of a synthetic image, in each direction
 
 
 def most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The start that leaves made-up pictures' features nearest to the plain ones; the first of those that do.
+    """Return the first candidate whose features of synthetic images are nearest to those without prompts.
 
-    Cosines are compared to two digits: what differs after them is neither here nor there, nor the same everywhere.
+    Cosines are compared to two digits, which are the same on every machine.
     """
-    tokens = _made_up_tokens(clip)
-    plain = _features(clip, tokens, ())
-    nearness = [F.cosine_similarity(_features(clip, tokens, start), plain).mean().item() for start in starts]
-    return max(zip(nearness, starts, strict=True), key=lambda pair: round(pair[0], 2))[1]
-
-
-def _made_up_tokens(clip: Clip) -> Tensor:
     coarse = stream(0, "made-up pictures").integers(0, 256, (PICTURES, 3, CELLS, CELLS), np.uint8)
     cell = np.arange(clip.image_size) * CELLS // clip.image_size
     pixels = torch.from_numpy(clip.preprocess.scale(coarse[:, :, cell][:, :, :, cell]))
     with torch.no_grad():
-        tokens: Tensor = clip.vision.embed(pixels.to(clip.text.positions.device))
-    return tokens
+        tokens = clip.vision.embed(pixels.to(clip.text.positions.device))
+    plain = _features(clip, tokens, ())
+    nearness = [F.cosine_similarity(_features(clip, tokens, start), plain).mean().item() for start in starts]
+    return max(zip(nearness, starts, strict=True), key=lambda pair: round(pair[0], 2))[1]
 
 
 @torch.no_grad()
@@ -53,7 +47,7 @@ def _features(clip: Clip, tokens: Tensor, prompts: Sequence[NDArray[np.float32]]
 
 
 def blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """P^v, (levels, P, width), twice: a blank image's patches at the input of each level, and nearly their mean."""
+    """Return candidates for P^v, (levels, P, width): a blank image's patches at each level, and nearly their mean."""
     levels, vectors, _ = shape
     with torch.no_grad():
         states = [state.numpy() for state in islice(clip.vision.blank_states(), levels)]
@@ -62,12 +56,12 @@ def blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32]
     return _rounded(patches), _rounded(means + NEARLY_ALIKE * (patches - means))
 
 
-def spread(rows: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
-    """`wanted` rows at even distances, (wanted, width); between two rows their mix, so that none are alike.
+def spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """Interpolate `count` rows at even distances, (count, width).
 
-    Equal prompts would get equal gradients and stay one prompt for ever.
+    All differ: equal prompts would get equal gradients and stay equal.
     """
-    spots = ((np.arange(wanted) + 0.5) * len(rows) / max(wanted, 1) - 0.5).clip(0, len(rows) - 1)
+    spots = ((np.arange(count) + 0.5) * len(rows) / max(count, 1) - 0.5).clip(0, len(rows) - 1)
     below = np.floor(spots).astype(np.int64)
     above = np.minimum(below + 1, len(rows) - 1)
     share = (spots - below)[:, None]
@@ -75,21 +69,21 @@ def spread(rows: NDArray[np.float64], wanted: int) -> NDArray[np.float64]:
     return mixed
 
 
-def words_over_and_over(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """P^t, (m, width): the words before the class name, "a photo of a a photo of a", the last right before the name."""
+def repeated_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return P^t, (m, width): the words before the class name repeated, "a photo of a a photo of a"."""
     words = _words(clip, template)
     times = -(-shape[0] // len(words))
     return np.tile(words, (times, 1))[len(words) * times - shape[0] :]
 
 
-def words_drawn_out(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """The same words, "a a photo photo of of a a": as quiet, for a method that needs two prompts that differ."""
+def stretched_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return P^t with each word repeated, "a a photo photo of of a a", for methods with two text prompts."""
     words = _words(clip, template)
     return words[np.arange(shape[0]) * len(words) // max(shape[0], 1)]
 
 
 def _words(clip: Clip, template: str) -> NDArray[np.float32]:
-    """The embeddings of what stands before the class name; of the usual template where nothing does."""
+    """Embed the words before the class name; those of the usual template if there are none."""
     given, usual = (clip.tokenizer.words(text.partition("{}")[0]) for text in (template, USUAL_TEMPLATE))
     embeddings: NDArray[np.float32] = (
         clip.text.embedding.weight[torch.tensor(given or usual)].detach().float().cpu().numpy()
@@ -98,7 +92,7 @@ def _words(clip: Clip, template: str) -> NDArray[np.float32]:
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """With `KEPT_BITS` bits of each value's own length: what differs after them depends on the machine."""
+    """Round each value to a mantissa of `KEPT_BITS` bits; further bits depend on the machine."""
     mantissa, exponent = np.frexp(values)
     rounded: NDArray[np.float32] = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS).astype(
         np.float32

@@ -1,4 +1,4 @@
-"""From a picture to the numbers a CLIP reads. Pillow and NumPy only."""
+"""Image transform of a CLIP: resize, crop, normalise. Pillow and NumPy only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from PIL import Image
 
 from ..errors import ModelError
 
-# What OpenAI trained with, and everybody since: for checkpoints that do not say.
+# OpenAI's values, for checkpoints that do not name their own.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)  # mean and deviation of SigLIP
@@ -19,9 +19,9 @@ HALF = (0.5, 0.5, 0.5)  # mean and deviation of SigLIP
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """Scale the short side to `short_side`, cut the middle `crop` x `crop`, centre and scale the colours.
+    """Resize the short side to `short_side`, crop the centre to `crop` x `crop`, normalise the colours.
 
-    With `squash` both sides are scaled to `short_side`, whatever that does to the proportions.
+    With `squash` both sides are resized to `short_side`, without keeping the aspect ratio.
     """
 
     short_side: int
@@ -32,52 +32,41 @@ class ImageTransform:
     squash: bool = False
 
     def __call__(self, image: Image.Image) -> NDArray[np.float32]:
-        """The picture as (3, crop, crop)."""
+        """Transform an image to (3, crop, crop)."""
         return self.scale(self.cut(image))
 
     def cut(self, image: Image.Image) -> NDArray[np.uint8]:
-        """Resized and cropped, as (3, crop, crop): all that is slow, and all that is worth keeping."""
-        size = (self.short_side, self.short_side) if self.squash else fit_short_side(image.size, self.short_side)
-        # Pillow's filters widen when they shrink an image: this is the antialias.
-        middle = crop_middle(to_rgb(image).resize(size, self.resample), self.crop)
-        return np.ascontiguousarray(np.asarray(middle, np.uint8).transpose(2, 0, 1))
+        """Resize and crop an image to (3, crop, crop): the slow part, which is cached."""
+        short = min(image.size)
+        size = tuple(self.short_side if self.squash else int(self.short_side * side / short) for side in image.size)
+        resized = _to_rgb(image).resize((size[0], size[1]), self.resample)  # Pillow's filters antialias
+        left, top = (resized.width - self.crop) // 2, (resized.height - self.crop) // 2
+        centre = resized.crop((left, top, left + self.crop, top + self.crop))
+        return np.ascontiguousarray(np.asarray(centre, np.uint8).transpose(2, 0, 1))
 
     def scale(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Colours of (..., 3, height, width), centred and scaled."""
+        """Normalise the colours of (..., 3, height, width)."""
         mean, std = (np.asarray(three, np.float32)[:, None, None] for three in (self.mean, self.std))
         scaled: NDArray[np.float32] = (np.asarray(pixels, np.float32) / np.float32(255) - mean) / std
         return scaled
 
     @property
     def key(self) -> str:
-        """Names what `cut` does: transforms of one key give the same bytes."""
+        """Identifies `cut`: transforms with equal keys give equal bytes."""
         fit = "squashed to" if self.squash else "short side"
         return f"{fit} {self.short_side}, cut {self.crop}, {self.resample.name.lower()}"
 
 
-def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode as RGB; what is transparent becomes white, as in `transformers`."""
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Convert any mode to RGB on a white background, as in `transformers`."""
     if not image.has_transparency_data:
         return image.convert("RGB")
     layer = image.convert("RGBA")
     return Image.alpha_composite(Image.new("RGBA", image.size, "white"), layer).convert("RGB")
 
 
-def fit_short_side(size: tuple[int, int], short_side: int) -> tuple[int, int]:
-    """Keep the proportions; the long side is rounded down."""
-    width, height = size
-    if width <= height:
-        return short_side, int(short_side * height / width)
-    return int(short_side * width / height), short_side
-
-
-def crop_middle(image: Image.Image, side: int) -> Image.Image:
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, top, left + side, top + side))
-
-
 def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
-    """The transform a `preprocessor_config.json` describes; `image_size` is what the model reads."""
+    """Read the transform of a `preprocessor_config.json`; `image_size` is that of the model."""
     crop = _side(settings.get("crop_size", image_size), file)
     short_side = _side(settings.get("size", crop), file)
     if crop != image_size or short_side < crop:
@@ -85,18 +74,23 @@ def read_transform(settings: Mapping[str, Any], image_size: int, file: Path) -> 
     for step in ("do_resize", "do_center_crop", "do_convert_rgb", "do_rescale", "do_normalize"):
         if settings.get(step) is False:
             raise ModelError(f"{file}: {step} is off, but a CLIP needs it")
+    number = settings.get("resample", Image.Resampling.BICUBIC)
+    try:
+        resample = Image.Resampling(number)
+    except ValueError as error:
+        raise ModelError(f"{file}: resample is {number!r}, which Pillow does not know") from error
     return ImageTransform(
         short_side,
         crop,
         three_numbers(settings.get("image_mean", CLIP_MEAN), file),
         three_numbers(settings.get("image_std", CLIP_STD), file),
-        _resampling(settings.get("resample", Image.Resampling.BICUBIC), file),
+        resample,
         squash=isinstance(settings.get("size"), Mapping) and "height" in settings["size"],
     )
 
 
 def _side(size: Any, file: Path) -> int:
-    """Older files hold a number; newer ones name the side or both, which are then equal."""
+    """Read a size: a number in older files, a mapping of equal sides in newer ones."""
     sides = [*size.values()] if isinstance(size, Mapping) else [size]
     side = sides[0] if sides and sides.count(sides[0]) == len(sides) else None
     if not isinstance(side, int) or side < 1:
@@ -105,14 +99,8 @@ def _side(size: Any, file: Path) -> int:
 
 
 def three_numbers(values: Any, file: Path) -> tuple[float, ...]:
+    """Validate a mean or standard deviation of three channels."""
     is_list = isinstance(values, list | tuple) and len(values) == 3
     if not is_list or not all(isinstance(value, int | float) for value in values):
         raise ModelError(f"{file}: image_mean and image_std must be three numbers, not {values!r}")
     return tuple(float(value) for value in values)
-
-
-def _resampling(number: Any, file: Path) -> Image.Resampling:
-    try:
-        return Image.Resampling(number)
-    except ValueError as error:
-        raise ModelError(f"{file}: resample is {number!r}, which Pillow does not know") from error

@@ -1,7 +1,7 @@
 """CLIP's ResNet: three convolutions as a stem, pooling instead of strides, attention as the last pooling.
 
-It has no tokens before the last pooling, so that is where a visual prompt enters: as further keys and values
-beside those of the image. The modules bear the names of OpenAI's checkpoints.
+Visual prompts enter at the attention pooling, as further keys and values. The modules have the names of OpenAI's
+checkpoints.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,8 +17,8 @@ SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
 HEAD_WIDTH = 64
 
 
-class FrozenNorm(nn.Module):
-    """Batch normalisation by the stored statistics, whatever mode the model is in."""
+class _FrozenNorm(nn.Module):
+    """Batch normalisation by the stored statistics."""
 
     def __init__(self, width: int):
         super().__init__()
@@ -32,22 +32,22 @@ class FrozenNorm(nn.Module):
         return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, training=False)
 
 
-class Bottleneck(nn.Module):
-    """Convolutions all of stride 1; a block that halves the grid averages 2 x 2 cells instead."""
+class _Bottleneck(nn.Module):
+    """_Bottleneck block with stride 1; a block that halves the grid averages 2 x 2 cells instead."""
 
     def __init__(self, width_in: int, width: int, stride: int):
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(width_in, width, 1, bias=False), FrozenNorm(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), FrozenNorm(width)
+        self.conv1, self.bn1 = nn.Conv2d(width_in, width, 1, bias=False), _FrozenNorm(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), _FrozenNorm(width)
         self.conv3, self.bn3 = (
             nn.Conv2d(width, width * EXPANSION, 1, bias=False),
-            FrozenNorm(width * EXPANSION),
+            _FrozenNorm(width * EXPANSION),
         )
         self.pool = nn.AvgPool2d(stride) if stride > 1 else nn.Identity()
         self.downsample = None
         if stride > 1 or width_in != width * EXPANSION:
             shortcut = nn.Conv2d(width_in, width * EXPANSION, 1, bias=False)
-            self.downsample = nn.Sequential(shortcut, FrozenNorm(width * EXPANSION))
+            self.downsample = nn.Sequential(shortcut, _FrozenNorm(width * EXPANSION))
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.bn1(self.conv1(x)))
@@ -56,8 +56,8 @@ class Bottleneck(nn.Module):
         return F.relu(inner + (x if self.downsample is None else self.downsample(self.pool(x))))
 
 
-class AttentionPool(nn.Module):
-    """One query, the grid's mean, over all cells of the grid, itself and the prompt."""
+class _AttentionPool(nn.Module):
+    """Attention of the grid's mean over all cells, itself and the prompt."""
 
     def __init__(self, width: int, cells: int, output: int):
         super().__init__()
@@ -81,8 +81,8 @@ class AttentionPool(nn.Module):
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(1))
         return features
 
-    def everywhere(self, tokens: Tensor) -> Tensor:
-        """Every position as a query, (B, 1 + cells, output)."""
+    def all_positions(self, tokens: Tensor) -> Tensor:
+        """Return the output for every position as the query, (B, 1 + cells, output)."""
         query, key, value = (self._split_heads(project(tokens)) for project in (self.q_proj, self.k_proj, self.v_proj))
         attended = F.scaled_dot_product_attention(query, key, value)
         features: Tensor = self.c_proj(attended.transpose(1, 2).flatten(2))
@@ -93,9 +93,9 @@ class AttentionPool(nn.Module):
 
 
 class ResNetTower(nn.Module):
-    """CLIP's ResNet with a `VisionTower`'s interface. Only `prompts[0]`, (P, width), has a place to go."""
+    """CLIP's ResNet with the interface of `VisionTower`; only `prompts[0]`, (P, width), is used."""
 
-    embedded_alike = 1  # image at once: how a convolution adds up may depend on how many there are
+    embed_batch = 1  # the sums of a convolution may depend on the batch size
 
     def __init__(self, *, stem: int, depths: Sequence[int], image: int, output: int):
         super().__init__()
@@ -105,21 +105,21 @@ class ResNetTower(nn.Module):
         self.prompt_levels = self.usual_prompt_levels = 1
         self.conv1, self.bn1 = (
             nn.Conv2d(3, stem // 2, 3, stride=2, padding=1, bias=False),
-            FrozenNorm(stem // 2),
+            _FrozenNorm(stem // 2),
         )
         self.conv2, self.bn2 = (
             nn.Conv2d(stem // 2, stem // 2, 3, padding=1, bias=False),
-            FrozenNorm(stem // 2),
+            _FrozenNorm(stem // 2),
         )
-        self.conv3, self.bn3 = nn.Conv2d(stem // 2, stem, 3, padding=1, bias=False), FrozenNorm(stem)
+        self.conv3, self.bn3 = nn.Conv2d(stem // 2, stem, 3, padding=1, bias=False), _FrozenNorm(stem)
         self.layer1 = _stage(stem, stem, depths[0], stride=1)
         self.layer2 = _stage(stem * 4, stem * 2, depths[1], stride=2)
         self.layer3 = _stage(stem * 8, stem * 4, depths[2], stride=2)
         self.layer4 = _stage(stem * 16, stem * 8, depths[3], stride=2)
-        self.attnpool = AttentionPool(width, (image // SHRINK) ** 2, output)
+        self.attnpool = _AttentionPool(width, (image // SHRINK) ** 2, output)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) -> tokens (B, 1 + cells, width). Prompts play no part in it."""
+        """Pixels (B, 3, H, W) -> tokens (B, 1 + cells, width), independent of prompts."""
         x = F.relu(self.bn1(self.conv1(pixels)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = F.avg_pool2d(F.relu(self.bn3(self.conv3(x))), 2)
@@ -131,15 +131,15 @@ class ResNetTower(nn.Module):
         return features
 
     def blank_states(self) -> Iterator[Tensor]:
-        """The cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
+        """Yield the cells of a blank image's last grid, (cells, width), in double precision on the CPU."""
         blank = torch.zeros(1, 3, self.image, self.image, dtype=torch.float64)
         yield in_double(self).embed(blank)[0, 1:]
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Every cell of the grid as the pool sees it, (B, cells, output)."""
-        return self.attnpool.everywhere(tokens)[:, 1:]
+        """Return the pooled features of every cell, (B, cells, output)."""
+        return self.attnpool.all_positions(tokens)[:, 1:]
 
 
 def _stage(width_in: int, width: int, depth: int, *, stride: int) -> nn.Sequential:
-    first = Bottleneck(width_in, width, stride)
-    return nn.Sequential(first, *(Bottleneck(width * EXPANSION, width, 1) for _ in range(depth - 1)))
+    first = _Bottleneck(width_in, width, stride)
+    return nn.Sequential(first, *(_Bottleneck(width * EXPANSION, width, 1) for _ in range(depth - 1)))

@@ -1,14 +1,15 @@
-"""The text transformers: CLIP's causal one, and two that look both ways, SigLIP's and BERT.
+"""Text transformers: CLIP's causal one, and the bidirectional ones of SigLIP and BERT.
 
-Every shortcut here is algebra, not approximation:
+The fast path is exact:
 
-* causal attention never looks ahead, so the tokens that all classes share (start, context, common words) are run once;
-* only one token of the last block is read: CLIP's end of text, SigLIP's last, BERT's first.
+* with causal attention, the tokens that all classes share (start, context, common words) are computed once;
+* the last block computes only the token that is read: CLIP's end of text, SigLIP's last, BERT's first.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol, cast
 
 import torch
@@ -21,10 +22,10 @@ from .blocks import Block, PostNormBlock, TowerShape, concat_shared, take_row
 
 @dataclass(frozen=True)
 class Sentences:
-    """Tokenised sentences, split into the beginning they all share and what follows in each.
+    """Tokenised sentences, split into a shared prefix and the rest of each.
 
-    For a causal tower both keep at least one token: the shared part its start token, each rest its end token. For the
-    others nothing is shared: what follows a token changes what is made of it.
+    For a causal tower both have at least one token: the start token, and each end token. Bidirectional towers share
+    nothing.
     """
 
     shared: Tensor  # (P,) token ids, the start token first
@@ -36,7 +37,7 @@ class Sentences:
 
 
 def split_sentences(rows: Sequence[Sequence[int]]) -> Sentences:
-    """Find the shared beginning of token rows that each run from start token to end token."""
+    """Split token rows, from start token to end token, into their shared prefix and the rests."""
     shortest = min(len(row) for row in rows)
     shared = next(
         (i for i in range(1, shortest - 1) if len({row[i] for row in rows}) > 1),
@@ -48,16 +49,8 @@ def split_sentences(rows: Sequence[Sequence[int]]) -> Sentences:
     return Sentences(torch.tensor(rows[0][:shared]), torch.tensor(rest), torch.tensor(end))
 
 
-def whole_sentences(rows: Sequence[Sequence[int]], pad_id: int, length: int = 0) -> Sentences:
-    """Rows that share nothing, padded to the longest or to `length`; padding that a row has already is not counted."""
-    ends = [max((spot for spot, token in enumerate(row) if token != pad_id), default=0) for row in rows]
-    longest = max(length, *(end + 1 for end in ends))
-    rest = [list(row[: end + 1]) + [pad_id] * (longest - end - 1) for row, end in zip(rows, ends, strict=True)]
-    return Sentences(torch.empty(0, dtype=torch.long), torch.tensor(rest), torch.tensor(ends))
-
-
 class TextTower(nn.Module, ABC):
-    """What all of them have: tokens and positions as vectors, blocks, a last norm, a projection."""
+    """Base of the text transformers: token and position embeddings, blocks, projection."""
 
     block: type[Block] = Block
 
@@ -71,7 +64,7 @@ class TextTower(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        """Features (C, output), not normalised. `context` (m, width) goes before the words, after a start token."""
+        """Return features (C, output), not normalised; `context` (m, width) precedes the words, after a start token."""
 
     def refuse_long(self, length: int) -> None:
         if length > self.reads:
@@ -79,7 +72,7 @@ class TextTower(nn.Module, ABC):
 
 
 class CausalText(TextTower):
-    """CLIP's causal text transformer over sentences that share their beginning."""
+    """CLIP's causal text transformer."""
 
     def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
@@ -97,7 +90,7 @@ class CausalText(TextTower):
         return features
 
     def _embed(self, sentences: Sentences, context: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The shared beginning with the context, (1, S, width), and what follows in each class, (C, R, width)."""
+        """Embed the shared prefix with the context, (1, S, width), and the rests, (C, R, width)."""
         start = self.embedding(sentences.shared)
         shared = start if context is None else torch.cat([start[:1], context, start[1:]])
         length = len(shared) + sentences.rest.shape[1]
@@ -107,13 +100,13 @@ class CausalText(TextTower):
 
 
 def _causal_mask(shared: int, rest: int, device: torch.device) -> Tensor:
-    """Which keys each token of the rest attends to, (rest, shared + rest): the shared beginning, and up to itself."""
+    """Mask of the keys that each token of the rest attends to, (rest, shared + rest)."""
     everything = torch.ones(rest, shared, dtype=torch.bool, device=device)
     return torch.cat([everything, torch.ones(rest, rest, dtype=torch.bool, device=device).tril()], dim=1)
 
 
 def _causal_attention(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention output of the shared beginning and of the rests; keys and values are freed before the MLP runs."""
+    """Return the attention output of the shared prefix and of the rests; frees keys and values before the MLP."""
     shared_query, shared_key, shared_value = block.queries_keys_values(shared)
     query, key, value = block.queries_keys_values(rest)
     key, value = concat_shared(shared_key, key, first=True), concat_shared(shared_value, value, first=True)
@@ -123,7 +116,7 @@ def _causal_attention(block: Block, shared: Tensor, rest: Tensor, mask: Tensor) 
 
 
 def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: Tensor) -> Tensor:
-    """The last block's output at each sentence's end token, (C, width)."""
+    """Return the last block's output at each sentence's end token, (C, width)."""
     shared_key, shared_value = block.keys_values(shared)
     query, key, value = block.query_keys_values_of_row(rest, end)
     key, value = concat_shared(shared_key, key, first=True), concat_shared(shared_value, value, first=True)
@@ -132,7 +125,7 @@ def _causal_end(block: Block, shared: Tensor, rest: Tensor, mask: Tensor, end: T
 
 
 class PaddedText(TextTower):
-    """SigLIP's: every token sees every other, padding too, and the last one is read, which mostly is padding."""
+    """SigLIP's text transformer: bidirectional, padding included; the last token is read."""
 
     def __init__(self, shape: TowerShape, *, vocabulary: int, positions: int, output: int):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
@@ -140,17 +133,17 @@ class PaddedText(TextTower):
         self.project = nn.Linear(shape.width, output)
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
-        """A sentence fills all positions; a context pushes its last paddings out."""
+        """Encode sentences padded to all positions; a context replaces padding at the end."""
         ahead = 0 if context is None else len(context)
         self.refuse_long(int(sentences.end.max()) + 1 + ahead)
         tokens = _with_context(self.embedding(sentences.rest[:, : self.reads - ahead]), context, 0) + self.positions
         row = torch.full((len(tokens),), self.reads - 1, device=tokens.device)
-        features: Tensor = self.project(self.norm_last(_both_ways(self.blocks, tokens, None, row)))
+        features: Tensor = self.project(self.norm_last(_bidirectional(self.blocks, tokens, None, row)))
         return features
 
 
 class BertText(TextTower):
-    """BERT: padding is hidden, and the first token is read, [CLS], which a context follows."""
+    """BERT: padding is masked, the first token [CLS] is read, and a context follows it."""
 
     block = PostNormBlock
 
@@ -158,9 +151,11 @@ class BertText(TextTower):
         self, shape: TowerShape, *, vocabulary: int, positions: int, output: int, kinds: int, hidden_output: int | None
     ):
         super().__init__(shape, vocabulary=vocabulary, positions=positions, output=output)
-        self.kinds = nn.Parameter(torch.empty(kinds, shape.width))  # of sentences; all of ours are of the first
+        self.kinds = nn.Parameter(torch.empty(kinds, shape.width))  # token types; only the first is used
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon)
-        self.project = _projection(shape.width, hidden_output, output)
+        layers = [shape.width, output] if hidden_output is None else [shape.width, hidden_output, output]
+        linear = [nn.Linear(size, following, bias=False) for size, following in pairwise(layers)]
+        self.project = linear[0] if len(linear) == 1 else nn.Sequential(linear[0], nn.GELU(), linear[1])
 
     def forward(self, sentences: Sentences, context: Tensor | None = None) -> Tensor:
         tokens = _with_context(self.embedding(sentences.rest), context, 1)
@@ -169,25 +164,19 @@ class BertText(TextTower):
         tokens = self.norm_first(tokens + self.positions[:length] + self.kinds[0])
         visible = torch.arange(length, device=tokens.device) <= (sentences.end + ahead)[:, None]
         row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
-        features: Tensor = self.project(_both_ways(self.blocks, tokens, visible[:, None, None], row))
+        features: Tensor = self.project(_bidirectional(self.blocks, tokens, visible[:, None, None], row))
         return features
 
 
-def _projection(width: int, hidden: int | None, output: int) -> nn.Module:
-    if hidden is None:
-        return nn.Linear(width, output, bias=False)
-    return nn.Sequential(nn.Linear(width, hidden, bias=False), nn.GELU(), nn.Linear(hidden, output, bias=False))
-
-
 def _with_context(words: Tensor, context: Tensor | None, after: int) -> Tensor:
-    """(C, S, width) with the context after so many tokens of each sentence."""
+    """Insert the context into (C, S, width), after the first `after` tokens of each sentence."""
     if context is None:
         return words
     return torch.cat([words[:, :after], context.expand(len(words), -1, -1), words[:, after:]], dim=1)
 
 
-def _both_ways(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, row: Tensor) -> Tensor:
-    """All tokens through all blocks but the last, which is only asked for one row of each sentence, (C, width)."""
+def _bidirectional(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, row: Tensor) -> Tensor:
+    """Apply all blocks; the last one computes only one row of each sentence, (C, width)."""
     *before, last = cast(Sequence[Block], blocks)
     for block in before:
         query, key, value = block.queries_keys_values(tokens)
@@ -198,33 +187,36 @@ def _both_ways(blocks: nn.ModuleList, tokens: Tensor, visible: Tensor | None, ro
 
 
 class SentenceReading(Protocol):
-    """How rows of token ids become sentences that a tower reads."""
+    """Converts rows of token ids to a tower's input."""
 
     def __call__(self, rows: Sequence[Sequence[int]]) -> Sentences: ...
 
 
 @dataclass(frozen=True)
 class ReadUpToEnd:
-    """For a causal tower: up to the first end token, which in older checkpoints is the highest id of a row."""
+    """Input of a causal tower: rows up to the first end token, in older checkpoints the highest id of a row."""
 
     end_id: int | None  # None: the highest id
 
     def __call__(self, rows: Sequence[Sequence[int]]) -> Sentences:
-        return split_sentences([row[: self._end(row) + 1] for row in rows])
-
-    def _end(self, row: Sequence[int]) -> int:
-        end = max(row) if self.end_id is None else self.end_id
-        if end not in row[1:]:
-            raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
-        return row.index(end)
+        cut = []
+        for row in rows:
+            end = max(row) if self.end_id is None else self.end_id
+            if end not in row[1:]:
+                raise ValueError(f"a sentence needs an end token ({end}) after its start: {list(row)}")
+            cut.append(row[: row.index(end) + 1])
+        return split_sentences(cut)
 
 
 @dataclass(frozen=True)
 class ReadPadded:
-    """For a tower that looks both ways: padded to a length, or to the longest."""
+    """Input of a bidirectional tower: rows padded to a length, or to the longest; their own padding is not counted."""
 
     pad_id: int
     length: int = 0
 
     def __call__(self, rows: Sequence[Sequence[int]]) -> Sentences:
-        return whole_sentences(rows, self.pad_id, self.length)
+        ends = [max((spot for spot, token in enumerate(row) if token != self.pad_id), default=0) for row in rows]
+        longest = max(self.length, *(end + 1 for end in ends))
+        rest = [list(row[: end + 1]) + [self.pad_id] * (longest - end - 1) for row, end in zip(rows, ends, strict=True)]
+        return Sentences(torch.empty(0, dtype=torch.long), torch.tensor(rest), torch.tensor(ends))

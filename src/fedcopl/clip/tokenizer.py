@@ -24,7 +24,7 @@ WORDS = MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Sentences as rows of ids, each from the start token, where there is one, to the end token."""
+    """Converts sentences to rows of token ids, from the start token, if any, to the end token."""
 
     rows: Callable[[Sequence[str]], list[list[int]]]
     start_id: int | None  # SigLIP's sentences begin with their first word
@@ -33,7 +33,7 @@ class Tokenizer:
     vocabulary: int
 
     def words(self, text: str) -> list[int]:
-        """The ids of a text alone, without what is put around a sentence."""
+        """Return the ids of a text without start and end tokens."""
         return self.rows([text])[0][0 if self.start_id is None else 1 : -1]
 
 
@@ -41,17 +41,17 @@ Cleaning = Callable[[str], str]
 
 
 def lower_case(text: str) -> str:
-    """What SigLIP 2 was trained on, though its tokenizer's file does not say so."""
+    """Lower-case a text: SigLIP 2's training, which its tokenizer file does not include."""
     return text.lower()
 
 
 def canonical(text: str) -> str:
-    """What SigLIP was trained on: lower case, no punctuation, single blanks."""
+    """Clean a text as in SigLIP's training: lower case, no punctuation, single blanks."""
     return " ".join(text.lower().translate(PUNCTUATION).split())
 
 
 def read_tokenizer(folder: Path, clean: Cleaning | None = None) -> Tokenizer | None:
-    """The tokenizer of a Hugging Face folder, for sentences that `clean` has gone over; None if it has none."""
+    """Read the tokenizer of a Hugging Face folder, applied after `clean`; None if it has none."""
     for name, read in (("tokenizer.json", _from_json), ("vocab.json", _from_vocabulary)):
         file = folder / name
         if file.is_file():
@@ -60,7 +60,7 @@ def read_tokenizer(folder: Path, clean: Cleaning | None = None) -> Tokenizer | N
 
 
 def tokenizer_kind(folder: Path) -> str:
-    """The class of tokenizer that a folder names; "" if it names none."""
+    """Return the tokenizer class that a folder names, or ""."""
     file = folder / "tokenizer_config.json"
     return str(read_json(file).get("tokenizer_class") or "") if file.is_file() else ""
 
@@ -70,7 +70,7 @@ def _read(file: Path, read: Callable[[Path], tokenizers.Tokenizer]) -> tokenizer
         return read(file)
     except ModelError:
         raise
-    except Exception as error:  # the library raises bare Exceptions for files that it cannot parse
+    except Exception as error:  # the library raises bare Exceptions
         raise ModelError(f"{file}: cannot be read as a tokenizer: {first_sentence(error)}") from error
 
 
@@ -97,25 +97,24 @@ def _from_json(file: Path) -> tokenizers.Tokenizer:
 
 
 def _from_vocabulary(file: Path) -> tokenizers.Tokenizer:
-    """The older pair of files: vocab.json has the ids, merges.txt the merges under a comment line."""
+    """Read the older pair of files: vocab.json with the ids, merges.txt with the merges."""
     merges = file.with_name("merges.txt")
     if not merges.is_file():
-        raise ModelError(f"{merges}: is missing; {file.name} is of no use without it")
+        raise ModelError(f"{merges}: is missing, and {file.name} needs it")
     lines = merges.read_text(encoding="utf-8").split("\n")
-    pairs = [_pair(line) for line in lines if line.strip() and not line.startswith("#version")]
+    pairs = []
+    for line in lines:
+        if line.strip() and not line.startswith("#version"):
+            first, second = line.split()
+            pairs.append((first, second))
     start, end = _special(file.parent, "bos_token") or START, _special(file.parent, "eos_token") or END
     return _byte_pairs(json.loads(file.read_text(encoding="utf-8")), pairs, start, end)
-
-
-def _pair(line: str) -> tuple[str, str]:
-    first, second = line.split()
-    return first, second
 
 
 def _byte_pairs(
     vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], start: str, end: str
 ) -> tokenizers.Tokenizer:
-    """CLIP's byte-pair encoding of lower-cased words, as `transformers` sets it up."""
+    """Build CLIP's byte-pair encoding of lower-cased words, as `transformers` does."""
     model = models.BPE(dict(vocabulary), list(merges), unk_token=end, end_of_word_suffix=WORD_END)
     inner = tokenizers.Tokenizer(model)
     inner.normalizer = normalizers.Sequence(
@@ -130,7 +129,7 @@ def _byte_pairs(
 
 
 def _special(folder: Path, role: str) -> str | None:
-    """A special token as the folder's own files name it."""
+    """Return a special token by the folder's configs."""
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         file = folder / name
         token = read_json(file).get(role) if file.is_file() else None
@@ -140,7 +139,7 @@ def _special(folder: Path, role: str) -> str | None:
 
 
 def clip_tokenizer(pad_id: int | None = None) -> Tokenizer:
-    """The tokenizer of OpenAI's models, for checkpoints that carry none; it pads with the end token unless told."""
+    """Return the tokenizer of OpenAI's models, for checkpoints without one; pads with the end token by default."""
     inner = _clip_words()
     start, end = inner.start_of_text(), inner.end_of_text()
 
@@ -152,7 +151,7 @@ def clip_tokenizer(pad_id: int | None = None) -> Tokenizer:
 
 @cache
 def _clip_words() -> instant_clip_tokenizer.Tokenizer:
-    """Made once: it builds its tables anew each time."""
+    """Build the tokenizer's tables once."""
     return instant_clip_tokenizer.Tokenizer()
 
 
@@ -166,7 +165,7 @@ def _clip_ids(sentence: str) -> list[int]:
 
 
 def _plain(text: str) -> str:
-    """Composed and lower-cased by the tables that `transformers` uses, which are not quite Python's."""
+    """Normalise and lower-case a text by the tables of `transformers`, which differ from Python's."""
     lowered = COMPOSED_LOWER.normalize_str(text)
-    # The library has markers of its own. A space between two words of one breaks it and changes nothing else.
+    # The library has markers of its own; a space inside one disables it and changes nothing else.
     return lowered.replace("<start_of_text>", "<start _of_text>").replace("<end_of_text>", "<end _of_text>")

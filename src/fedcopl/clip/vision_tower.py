@@ -1,9 +1,9 @@
-"""CLIP's and SigLIP's vision transformers, written so that prompts cost as little as they can.
+"""Vision transformers of CLIP and SigLIP with visual prompts.
 
-Every shortcut here is algebra, not approximation:
+The fast path is exact:
 
-* a visual prompt is thrown away after its block, so it only needs keys and values, once per step and not per image;
-* only the class token of the last block is read; a pooling head asks one question, the same of every image.
+* a visual prompt is dropped after its block, so it only needs keys and values, once per step and not per image;
+* the last block computes only the class token; a pooling head has one query for all images.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ Pooling = Literal["class token", "attention"]
 
 
 class PoolingHead(nn.Module):
-    """SigLIP's: one learnt query over all patches, then an MLP."""
+    """SigLIP's attention pooling: one learnt query over all patches, then an MLP."""
 
     def __init__(self, shape: TowerShape):
         super().__init__()
@@ -40,11 +40,8 @@ class PoolingHead(nn.Module):
         attended = F.scaled_dot_product_attention(query, key, value)
         return self._finish(attended.transpose(1, 2).flatten(2))[:, 0]
 
-    def each_alone(self, patches: Tensor) -> Tensor:
-        """(B, N, width) -> (B, N, width): what the head would say if that patch were all there is.
-
-        Attention over one token is the token's value, whatever the query.
-        """
+    def per_patch(self, patches: Tensor) -> Tensor:
+        """Pool each patch alone, (B, N, width): attention over one token is the token's value."""
         width = patches.shape[-1]
         weight, bias = self.query_key_value.weight[2 * width :], self.query_key_value.bias[2 * width :]
         return self._finish(F.linear(patches, weight, bias))
@@ -56,12 +53,12 @@ class PoolingHead(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """A vision transformer; a prompt for block l enters as `prompts[l]`, (P, width).
+    """A vision transformer; `prompts[l]`, (P, width), are the prompts of block l.
 
-    It is read at a class token, projected by a matrix, or through a pooling head, whose output needs none.
+    The output is the projected class token, or that of a pooling head.
     """
 
-    embedded_alike = 8  # images at once: the patches of each are made by themselves, but weights are laid out only once
+    embed_batch = 8  # images at once; each is embedded independently of the others
 
     def __init__(
         self,
@@ -77,11 +74,11 @@ class VisionTower(nn.Module):
         super().__init__()
         self.shape, self.patch, self.image, self.output = shape, patch, image, output
         self.prompt_width, self.prompt_levels = shape.width, shape.depth
-        self.usual_prompt_levels = shape.depth - 1  # as the authors do: 11 of 12
+        self.usual_prompt_levels = shape.depth - 1  # as in the authors' code: 11 of 12
         self.patches = nn.Conv2d(3, shape.width, patch, patch, bias=patch_bias)
         has_class = pooling == "class token"
         self.class_token = nn.Parameter(torch.empty(shape.width)) if has_class else None
-        self.before_patches = int(has_class)  # tokens that are no patches
+        self.before_patches = int(has_class)  # number of tokens before the patches
         self.positions = nn.Parameter(torch.empty((image // patch) ** 2 + self.before_patches, shape.width))
         self.norm_first = nn.LayerNorm(shape.width, shape.epsilon) if norm_first else nn.Identity()
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.depth))
@@ -90,7 +87,7 @@ class VisionTower(nn.Module):
         self.project = nn.Linear(shape.width, output, bias=False) if has_class else nn.Identity()
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Pixels (B, 3, H, W) -> tokens (B, N or N + 1, width). Prompts play no part: do this once per image."""
+        """Pixels (B, 3, H, W) -> tokens (B, N or N + 1, width), independent of prompts."""
         tokens = self.patches(pixels).flatten(2).transpose(1, 2)
         if self.class_token is not None:
             tokens = torch.cat([self.class_token.expand(len(tokens), 1, -1), tokens], dim=1)
@@ -111,9 +108,9 @@ class VisionTower(nn.Module):
         return features
 
     def blank_states(self) -> Iterator[Tensor]:
-        """The patches of a blank image at the input of each block, (N, width), in double precision on the CPU.
+        """Yield a blank image's patches at the input of each block, (N, width), in double precision on the CPU.
 
-        One block at a time, so that no second tower is ever in memory.
+        Blocks are copied one at a time to save memory.
         """
         tokens = self._blank_tokens()
         for block in cast(Sequence[Block], self.blocks):
@@ -122,7 +119,7 @@ class VisionTower(nn.Module):
             tokens = precise.finish(tokens, F.scaled_dot_product_attention(*precise.queries_keys_values(tokens)))
 
     def _blank_tokens(self) -> Tensor:
-        """Where every pixel is 0, a patch is nothing but the bias."""
+        """Embed an image of zeros, whose patches are the bias."""
         bias = torch.zeros(self.shape.width) if self.patches.bias is None else self.patches.bias.cpu()
         tokens = bias.expand(len(self.positions) - self.before_patches, -1)
         if self.class_token is not None:
@@ -131,25 +128,22 @@ class VisionTower(nn.Module):
         return normed
 
     def patch_features(self, tokens: Tensor) -> Tensor:
-        """Every patch as if it were the image, (B, N, output): for methods that look at parts of an image.
-
-        Projected like the class token, or through the pooling head by itself.
-        """
+        """Return features of every patch, (B, N, output), projected like the class token or pooled alone."""
         for block in cast(Sequence[Block], self.blocks):
             tokens = block.finish(tokens, _attention(block, tokens, None))
         patches = self.norm_last(tokens[:, self.before_patches :])
-        features: Tensor = self.project(patches) if self.pool is None else self.pool.each_alone(patches)
+        features: Tensor = self.project(patches) if self.pool is None else self.pool.per_patch(patches)
         return features
 
 
 def _attention(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
-    """Attention output of all tokens; a function, so that queries, keys and values are freed before the MLP runs."""
+    """Return the attention output of all tokens; frees queries, keys and values before the MLP."""
     query, key, value = block.queries_keys_values(tokens)
     return F.scaled_dot_product_attention(query, *_with_prompt(block, key, value, prompt))
 
 
 def _class_token(block: Block, tokens: Tensor, prompt: Tensor | None) -> Tensor:
-    """The block's output at the first token of each image only, (B, width)."""
+    """Return the block's output at the first token of each image, (B, width)."""
     first_row = torch.zeros(len(tokens), dtype=torch.long, device=tokens.device)
     query, key, value = block.query_keys_values_of_row(tokens, first_row)
     attended = F.scaled_dot_product_attention(query, *_with_prompt(block, key, value, prompt))

@@ -1,11 +1,10 @@
-"""The hand-written sentences of the classes: several templates, several names for one class.
+"""Zero-shot sentences of the classes: several templates, and synonyms of class names.
 
-One line of text holds all of it, so that settings, results and messages carry it as they carry a single sentence:
-`a photo of a {} | a drawing of a {} | cat = kitten | cat = feline`. A part with {} is a sentence, a part with = gives a
-class another name.
+They are written in one line: `a photo of a {} | a drawing of a {} | cat = kitten | cat = feline`: a part with {} is
+a template, a part with = a synonym.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError
@@ -15,14 +14,14 @@ BETWEEN, ALSO = "|", " = "
 
 @dataclass(frozen=True)
 class Wording:
-    """Templates, {} for the class name, and further names of some classes."""
+    """Templates, {} for the class name, and synonyms of some classes."""
 
     templates: tuple[str, ...]
     others: Mapping[str, tuple[str, ...]]
 
     @classmethod
     def of(cls, text: str) -> "Wording":
-        """A text without `|` is one template to the letter, blanks at its ends included."""
+        """Parse a text; without `|` it is one template, leading and trailing blanks included."""
         parts = [part.strip() for part in text.split(BETWEEN) if part.strip()] if BETWEEN in text else [text]
         templates: list[str] = []
         others: dict[str, tuple[str, ...]] = {}
@@ -39,22 +38,17 @@ class Wording:
         return cls(tuple(templates), others)
 
     def sentences(self, classes: Sequence[str]) -> list[list[str]]:
-        """All sentences of each class, those of its own name first; ConfigError for a name that is no class."""
+        """Return all sentences of each class, those of its own name first; raises ConfigError for an unknown class."""
         names = [clean_name(name) for name in classes]
         for name in self.others:
             if name not in names:
                 raise ConfigError(f"model.template: {name!r} is given another name, but there is no such class")
-        return [self._of_one(name) for name in names]
-
-    def _of_one(self, name: str) -> list[str]:
-        called = unique([name, *self.others.get(name, ())])
-        return [template.replace("{}", other) for other in called for template in self.templates]
-
-
-def unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+        synonyms = [dict.fromkeys([name, *self.others.get(name, ())]) for name in names]
+        return [
+            [template.replace("{}", own) for own in all_names for template in self.templates] for all_names in synonyms
+        ]
 
 
 def clean_name(name: str) -> str:
-    """A class name as it stands in a sentence."""
+    """Return a class name as it is written in a sentence."""
     return " ".join(name.replace("_", " ").split())

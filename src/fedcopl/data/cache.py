@@ -1,8 +1,8 @@
 """Images decoded, resized and cropped once, then mapped into memory: `uint8 (n, 3, side, side)`.
 
-An entry is a folder with the pixels of one list of images under one transform, named by a digest of all that went
-into it. It is built under a temporary name and renamed when complete, so a stop at any moment leaves no entry or a
-whole one. Whoever builds holds a lock; who comes second waits and finds the entry. Nothing else is ever written.
+An entry is a folder with the pixels of one list of images under one transform, named by a digest of its inputs. It is
+built under a temporary name and renamed when complete, so an interrupted process leaves no partial entry. A lock makes
+a second process wait for the first one's entry.
 """
 
 import errno
@@ -11,7 +11,8 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -26,25 +27,25 @@ from PIL import Image
 
 from ..errors import DataError
 from ..files import OWNER_ONLY_FOLDER, make_folders, only_for_owner
-from . import digests as hashing
-from .dataset import ImageSet
-from .formats import could_be_read_now
-from .images import ImageFiles, StoredImages, quiet
+from ..plurals import counted
+from .dataset import Dataset, ImageSet
+from .decoding import BadImage
+from .formats import is_readable_now
+from .images import UNREADABLE, ImageFiles, StoredImages, common_folder, digest, digests, read_index, silence_decoders
 from .parallel import in_order
-from .reading import BadImage
 
-FORMAT = 2  # of the entries: another number makes all older ones unknown
-RESERVE = 32_000_000  # bytes left free for others
+FORMAT = 2  # of the entries: entries of another format are ignored
+RESERVE = 32_000_000  # bytes of the disk that stay free
 PIXELS, ENTRY, PART, LOCK = "pixels.bin", "entry.json", ".part", ".lock"
 HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
 
 Cut = Callable[[Image.Image], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
-"""Is told how many images are done, and of how many."""
+"""Called with the number of finished images and the total."""
 
 
 class Bad(NamedTuple):
-    """An image that cannot be used."""
+    """An image that cannot be decoded."""
 
     number: int
     name: str
@@ -52,7 +53,7 @@ class Bad(NamedTuple):
 
 
 class Pixels(NamedTuple):
-    """The images that can be used, in their order, those that cannot, and the digest of every image of the set."""
+    """Pixels of the usable images in order, the unusable ones, and the digests of all images."""
 
     array: NDArray[np.uint8]
     bad: list[Bad]
@@ -60,7 +61,7 @@ class Pixels(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CacheEntry:
+class _CacheEntry:
     """One finished entry on disk."""
 
     folder: Path
@@ -83,7 +84,7 @@ class CacheEntry:
 
 
 def default_folder() -> Path:
-    """FEDCOPL_CACHE, or `fedcopl` where this system keeps what can be made again."""
+    """Return $FEDCOPL_CACHE, or `fedcopl` in the cache folder of this system."""
     if chosen := os.environ.get("FEDCOPL_CACHE"):
         return Path(chosen).expanduser()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -94,18 +95,19 @@ def default_folder() -> Path:
 
 
 class PixelCache:
-    """Pixels of image sets, on disk; those of sets that live in memory are not worth it."""
+    """Pixels of image sets on disk; embedded sets that are already in memory are not cached."""
 
     def __init__(self, folder: Path | None = None):
         self.folder = (folder or default_folder()) / "pixels"
 
     def pixels(self, images: ImageSet, cut: Cut, key: str, progress: Progress = lambda done, total: None) -> Pixels:
-        """The set's images after `cut`; `key` names all that decides what `cut` does."""
+        """Return the set's images after `cut`; `key` identifies the transform."""
         stored = images.images
         if not isinstance(stored, StoredImages):
             progress(len(images), len(images))
-            return Pixels(_stack([cut(image) for image in stored], cut), [], [])
-        key += stored.reading.key
+            rows = [cut(image) for image in stored]
+            return Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), [], [])
+        key += stored.options.key
         with self._explained():
             contents = self._digests(stored)
             entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
@@ -113,13 +115,13 @@ class PixelCache:
         progress(len(images), len(images))
         return Pixels(array, [Bad(index, images.names[index], why) for index, why in entry.bad], contents)
 
-    def entries(self) -> list[CacheEntry]:
-        """All finished entries, the last used first."""
-        found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := read_entry(path.parent))]
+    def entries(self) -> list[_CacheEntry]:
+        """Return all finished entries, the most recently used first."""
+        found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := _read_entry(path.parent))]
         return sorted(found, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
-        """Remove everything but what is being built. Who has an entry open keeps it until the end."""
+        """Remove all finished entries; a process that has one open keeps it until it ends."""
         with self._explained():
             for index in self.folder.glob("*.index.json"):
                 index.unlink(missing_ok=True)
@@ -129,40 +131,40 @@ class PixelCache:
 
     def _digests(self, stored: StoredImages) -> list[str]:
         if not isinstance(stored, ImageFiles):
-            return hashing.digests(stored, {})[0]
+            return digests(stored, {})[0]
         make_folders(self.folder)
-        name = blake2b(os.fsencode(hashing.home_of(stored.paths)), digest_size=16).hexdigest()
+        name = blake2b(os.fsencode(common_folder(stored.paths)), digest_size=16).hexdigest()
         file = self.folder / f"{name}.index.json"
-        contents, learnt = hashing.digests(stored, hashing.read_index(file))
-        with suppress(OSError):  # only a shortcut: a cache that may only be read will do
-            if learnt:
+        contents, new = digests(stored, read_index(file))
+        with suppress(OSError):  # the index is optional: the cache may be read-only
+            if new:
                 with FileLock(self.folder / f"{name}.index{LOCK}"):
-                    _write(file, json.dumps(hashing.read_index(file) | learnt))
+                    _write(file, json.dumps(read_index(file) | new))
         return contents
 
     def _home(self, contents: list[str], key: str) -> Path:
         made_of = json.dumps([FORMAT, PIL.__version__, key, contents])
         return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
 
-    def _find(self, contents: list[str], key: str) -> CacheEntry | None:
-        entry = read_entry(self._home(contents, key))
-        if entry and any(could_be_read_now(reason) for _, reason in entry.bad):
+    def _find(self, contents: list[str], key: str) -> _CacheEntry | None:
+        entry = _read_entry(self._home(contents, key))
+        if entry and any(is_readable_now(reason) for _, reason in entry.bad):
             return None
         if entry:
             with suppress(OSError):
-                os.utime(entry.folder / ENTRY)  # says when it was last used
+                os.utime(entry.folder / ENTRY)  # time of last use
         return entry
 
     def _make(
         self, images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, key: str, progress: Progress
-    ) -> CacheEntry:
+    ) -> _CacheEntry:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
         with FileLock(_beside(home, LOCK)):
             if entry := self._find(contents, key):
                 return entry
-            for dead in (home, _beside(home, PART)):  # damaged, or half done: we hold the lock
+            for dead in (home, _beside(home, PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
             shape = (len(images), *_shape(cut))
@@ -171,22 +173,25 @@ class PixelCache:
             try:
                 _build(home, work, shape, contents, key, progress)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):  # somebody else took the space meanwhile
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):  # another process used the space meanwhile
                     self._require_space(math.prod(shape))
                 raise
-        entry = read_entry(home)
+        entry = _read_entry(home)
         if entry is None:
-            raise DataError(f"{home}: what was just written cannot be read back; check the disk")
+            raise DataError(f"{home}: the entry just written cannot be read back; check the disk")
         return entry
 
     def _sweep(self) -> None:
-        """Remove what killed processes left half done."""
+        """Remove incomplete entries of killed processes."""
         for part in self.folder.glob(f"*{PART}"):
-            with suppress(OSError), FileLock(part.with_suffix(LOCK), timeout=0):  # or else somebody is at work on it
+            with (
+                suppress(OSError),
+                FileLock(part.with_suffix(LOCK), timeout=0),
+            ):  # locked: another process is building it
                 shutil.rmtree(part, ignore_errors=True)
 
     def _known_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
-        """Pixels of other entries by digest: when one file of thousands changes, the others are copied."""
+        """Pixels of other entries by digest, so that only changed files are decoded again."""
         rows: dict[str, NDArray[np.uint8]] = {}
         for entry in self.entries():
             if (entry.transform, entry.pillow) == (key, PIL.__version__):
@@ -200,7 +205,7 @@ class PixelCache:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """What the system says about the cache folder, as one line."""
+        """Turn errors of the file system into one line about the cache folder."""
         try:
             yield
         except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
@@ -208,13 +213,13 @@ class PixelCache:
             raise DataError(f"{self.folder}: cannot be written: {reason}; {HINT}") from error
 
 
-def read_entry(folder: Path) -> CacheEntry | None:
-    """A whole entry, or None: what is missing, cut short or of another format is no entry."""
+def _read_entry(folder: Path) -> _CacheEntry | None:
+    """Read an entry; None if it is missing, truncated or of another format."""
     try:
         plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
         if plain["format"] != FORMAT:
             return None
-        entry = CacheEntry(
+        entry = _CacheEntry(
             folder,
             str(plain["transform"]),
             str(plain["pillow"]),
@@ -232,16 +237,19 @@ def read_entry(folder: Path) -> CacheEntry | None:
 def _worker(
     images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, known: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
-    """What is done for each image: its pixels, or the reason why there are none."""
+    """Return the function that gives an image's pixels, or the reason why it cannot be used."""
 
     def work(index: int) -> NDArray[np.uint8] | str:
         expected = contents[index]
-        if expected.startswith(hashing.UNREADABLE):
+        if expected.startswith(UNREADABLE):
             return expected
         if expected in known:
             return known[expected]
-        content = _content(stored, index)
-        if content is None or hashing.digest(stored.kind(index), content) != expected:
+        try:
+            content = stored.content(index)
+        except OSError:
+            content = b""
+        if digest(stored.kind(index), content) != expected:
             raise DataError(f"{images.names[index]}: was changed while it was read; start again when it is complete")
         try:
             return cut(stored.picture(index, content).image)
@@ -249,13 +257,6 @@ def _worker(
             return str(reason)
 
     return work
-
-
-def _content(stored: StoredImages, index: int) -> bytes | None:
-    try:
-        return stored.content(index)
-    except OSError:
-        return None
 
 
 def _build(
@@ -266,7 +267,7 @@ def _build(
     key: str,
     progress: Progress,
 ) -> None:
-    """Write the entry under a temporary name, then give it its own."""
+    """Write the entry under a temporary name, then rename it."""
     part = _beside(home, PART)
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
@@ -289,12 +290,12 @@ def _build(
 def _write_rows(
     file: Path, work: Callable[[int], NDArray[np.uint8] | str], count: int, progress: Progress
 ) -> list[tuple[int, str]]:
-    """The rows of all images that can be used, one after the other; returns the others, with their reasons.
+    """Write the pixels of all usable images in order; return the others with their reasons.
 
-    Plain writes: on a full disk they are an error that can be caught, where a mapped file would be a crash.
+    Plain writes raise an error on a full disk, where a mapped file would crash the process.
     """
     bad = []
-    with open(file, "wb", opener=only_for_owner) as rows, quiet():
+    with open(file, "wb", opener=only_for_owner) as rows, silence_decoders():
         for index, result in enumerate(in_order(work, count)):
             if isinstance(result, str):
                 bad.append((index, result))
@@ -307,7 +308,7 @@ def _write_rows(
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all; the caller holds a lock."""
+    """Write a file atomically; the caller holds a lock."""
     temporary = file.with_name(f"{file.name}.new")
     with open(temporary, "w", encoding="utf-8", opener=only_for_owner) as written:
         written.write(text)
@@ -324,9 +325,43 @@ def _shape(cut: Cut) -> tuple[int, ...]:
     return cut(Image.new("RGB", (1, 1))).shape
 
 
-def _stack(rows: list[NDArray[np.uint8]], cut: Cut) -> NDArray[np.uint8]:
-    return np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8)
-
-
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A data set without unusable images, and the pixels of the others."""
+
+    dataset: Dataset  # `skipped` lists the excluded images
+    train: NDArray[np.uint8]  # (n, 3, side, side), perhaps mapped from disk
+    test: NDArray[np.uint8]
+    notes: tuple[str, ...]  # for the user, one sentence each
+
+
+def prepare(
+    dataset: Dataset, cut: Cut, key: str, cache: PixelCache, progress: Progress = lambda done, total: None
+) -> Prepared:
+    """Decode, resize and crop all images; `cut` and `key` are those of an ImageTransform."""
+    first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
+    train = cache.pixels(dataset.train, cut, key, lambda done, _: progress(done, total))
+    test = cache.pixels(dataset.test, cut, key, lambda done, _: progress(first + done, total))
+    if len(train.array) == 0:
+        example = f", the first, {train.bad[0].name}: {train.bad[0].reason}" if train.bad else ""
+        raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{example}")
+    usable = dataset.without(
+        (bad.number for bad in train.bad),
+        (bad.number for bad in test.bad),
+        ((bad.name, bad.reason) for bad in (*train.bad, *test.bad)),
+    )
+    return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)))
+
+
+def repeats(train: Sequence[str], test: Sequence[str]) -> list[str]:
+    """Describe duplicate images, one sentence each. Duplicates are kept: removing them is the owner's choice."""
+    counts = Counter(content for content in train if not content.startswith(UNREADABLE))
+    again = sum(counts.values()) - len(counts)
+    shared = sum(content in counts for content in test)
+    copies = ("training image is an exact copy of another", "training images are exact copies of others")
+    in_both = ("test image is also a training image", "test images are also training images")
+    return [counted(count, *words) for count, words in ((again, copies), (shared, in_both)) if count]

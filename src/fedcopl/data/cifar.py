@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 in both official forms: python pickles and plain binary files.
 
-A pickle is a small program that may call any function by name. Here a name means one of three stand-ins that only
-remember what they are given; any other name is refused, and NumPy itself is never called from the file.
+Unpickling may call any function by name. Here only the stand-ins below can be called, which record their arguments;
+any other name is refused.
 """
 
 import io
@@ -23,7 +23,7 @@ from .images import ImageArrays
 
 
 class _Array:
-    """What an array was made from: (version, shape, dtype, Fortran order, bytes)."""
+    """State of a pickled array: (version, shape, dtype, Fortran order, bytes)."""
 
     state: tuple[Any, ...] = ()
 
@@ -35,11 +35,11 @@ class _Dtype:
     name: object = None
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Byte order and such: of no matter for single bytes."""
+        """Byte order does not matter for single bytes."""
 
 
 class _NdarrayType:
-    """Stands for the class numpy.ndarray, which is only mentioned."""
+    """Stand-in for the class numpy.ndarray."""
 
 
 def _reconstruct(*_: object) -> _Array:
@@ -53,7 +53,7 @@ def _dtype(name: object, *_: object) -> _Dtype:
 
 
 def _encode(text: object, encoding: object = "latin1") -> bytes:
-    """How Python 3 spells bytes in old protocols."""
+    """Stand-in for `_codecs.encode`, by which Python 3 writes bytes in old protocols."""
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError("holds text in an unexpected encoding")
     return text.encode("latin1")
@@ -71,12 +71,12 @@ STAND_INS: dict[tuple[str, str], object] = {
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in STAND_INS:
-            raise pickle.UnpicklingError(f"asks for {module}.{name}, which has no place in a file of images")
+            raise pickle.UnpicklingError(f"calls {module}.{name}, which a file of images does not need")
         return STAND_INS[module, name]
 
 
 def load_plain(content: bytes) -> Any:
-    """Dicts, lists, numbers, bytes, and arrays of bytes; anything else is a ValueError that says what."""
+    """Unpickle dicts, lists, numbers, bytes and arrays of bytes; anything else raises ValueError."""
     try:
         return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load())
     except Exception as error:  # a damaged pickle can raise nearly anything
@@ -105,27 +105,27 @@ def _as_array(made: _Array) -> NDArray[np.uint8]:
 TEMPLATE = "a photo of a {}."
 PIXELS = 3 * 32 * 32
 CifarBatch = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Pixels as they are stored, (n, 3072), and labels."""
+"""Stored pixels, (n, 3072), and labels."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """One of the official forms: its folder, and its files with the number of images in each."""
+class _Form:
+    """An official file format: folder, files and the number of images in each."""
 
     folder: str
     train: Sequence[str]
     test: Sequence[str]
-    labels: str | int  # their key in a pickle, or how many label bytes stand before the pixels; the last one counts
+    labels: str | int  # key in a pickle, or number of label bytes before the pixels, of which the last is used
     sizes: tuple[int, int]  # images in each file of train and test
 
 
 TEN = (
-    Form("cifar-10-batches-py", [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"], "labels", (10000, 10000)),
-    Form("cifar-10-batches-bin", [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"], 1, (10000, 10000)),
+    _Form("cifar-10-batches-py", [f"data_batch_{n}" for n in range(1, 6)], ["test_batch"], "labels", (10000, 10000)),
+    _Form("cifar-10-batches-bin", [f"data_batch_{n}.bin" for n in range(1, 6)], ["test_batch.bin"], 1, (10000, 10000)),
 )
 HUNDRED = (
-    Form("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
-    Form("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
+    _Form("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
+    _Form("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
 )
 TEN_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
 HUNDRED_CLASSES = """
@@ -139,15 +139,15 @@ HUNDRED_CLASSES = """
 """.split()
 
 
-def read_cifar10(data: Data, forms: Sequence[Form] = TEN) -> Dataset:
+def read_cifar10(data: Data, forms: Sequence[_Form] = TEN) -> Dataset:
     return _read("cifar10", data, forms, TEN_CLASSES)
 
 
-def read_cifar100(data: Data, forms: Sequence[Form] = HUNDRED) -> Dataset:
+def read_cifar100(data: Data, forms: Sequence[_Form] = HUNDRED) -> Dataset:
     return _read("cifar100", data, forms, HUNDRED_CLASSES)
 
 
-def _read(name: str, data: Data, forms: Sequence[Form], classes: Sequence[str]) -> Dataset:
+def _read(name: str, data: Data, forms: Sequence[_Form], classes: Sequence[str]) -> Dataset:
     root = require_folder(data.path, name)
     folder, form = _find(root, name, forms)
     missing = [file for file in (*form.train, *form.test) if not (folder / file).is_file()]
@@ -162,8 +162,8 @@ def _read(name: str, data: Data, forms: Sequence[Form], classes: Sequence[str]) 
     )
 
 
-def _find(root: Path, name: str, forms: Sequence[Form]) -> tuple[Path, Form]:
-    """The folder of one of the forms: the root itself, or below it under its official name."""
+def _find(root: Path, name: str, forms: Sequence[_Form]) -> tuple[Path, _Form]:
+    """Find the folder of one of the formats: the root, or its official name in the root."""
     for form in forms:
         for folder in (root, root / form.folder):
             if any((folder / file).is_file() for file in (*form.train, *form.test)):
@@ -172,16 +172,16 @@ def _find(root: Path, name: str, forms: Sequence[Form]) -> tuple[Path, Form]:
     raise DataError(f"{root}: holds no {known}; fetch it with: fedcopl data get {name} {root}")
 
 
-def _image_set(folder: Path, files: Sequence[str], size: int, form: Form, classes: int) -> ImageSet:
+def _image_set(folder: Path, files: Sequence[str], size: int, form: _Form, classes: int) -> ImageSet:
     batches = [_batch(folder / file, size, form, classes) for file in files]
     pixels = np.concatenate([pixels for pixels, _ in batches])
-    # Stored colour by colour; an image is row by row.
+    # Stored channel by channel.
     rows = np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     names = [f"{file}/{number}" for file in files for number in range(size)]
     return ImageSet(ImageArrays(rows), np.concatenate([labels for _, labels in batches]), names)
 
 
-def _batch(file: Path, size: int, form: Form, classes: int) -> CifarBatch:
+def _batch(file: Path, size: int, form: _Form, classes: int) -> CifarBatch:
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -204,7 +204,7 @@ def _pickled(file: Path, content: bytes, key: str) -> CifarBatch:
 
 
 def _binary(file: Path, content: bytes, labels: int, size: int) -> CifarBatch:
-    """Rows of one or two label bytes and 3,072 pixels; of two labels the first is the coarse one."""
+    """Parse rows of one or two label bytes and 3,072 pixels; the first of two labels is the coarse one."""
     if len(content) != size * (labels + PIXELS):
         raise DataError(
             f"{file}: should be {size * (labels + PIXELS):,} bytes long, not {len(content):,}; fetch it again"

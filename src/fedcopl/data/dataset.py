@@ -1,30 +1,32 @@
-"""What a data set is to the rest of the program."""
+"""Data sets: images with class names, optional labels and clients, and how readers build them from files."""
 
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import DataError
-from .images import StoredImages
+from ..plurals import counted
+from .images import ImageFiles, StoredImages
 
 Skipped = tuple[str, str]
-"""An image that is left out: its name, and why."""
+"""Name of an excluded image, and the reason."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images, and the truth about them where somebody knows it. Only evaluation may look at `labels`."""
+    """Images, and their true labels where known. Only evaluation and simulated partitions may use `labels`."""
 
-    images: Sequence[Image.Image]  # opened when asked for, unless the set is small and embedded
+    images: Sequence[Image.Image]  # decoded on access, unless the set is small and embedded
     labels: NDArray[np.int64] | None = None
-    names: Sequence[str] = ()  # fit to be printed: the path below the root, or a number
-    clients: NDArray[np.int64] | None = None  # who holds each image, where the data set says so
+    names: Sequence[str] = ()  # printable: the path below the root, or a number
+    clients: NDArray[np.int64] | None = None  # number of the client of each image, where known
 
     def __post_init__(self) -> None:
         if not self.names:
@@ -34,7 +36,7 @@ class ImageSet:
         return len(self.images)
 
     def without(self, indices: Iterable[int]) -> "ImageSet":
-        """The same set with some images left out."""
+        """Return the set without some images."""
         dropped = set(indices)
         if not dropped:
             return self
@@ -50,21 +52,23 @@ class ImageSet:
 
 @dataclass(frozen=True)
 class Dataset:
+    """A data set with its splits, class names and zero-shot template."""
+
     name: str
-    classes: tuple[str, ...]  # cleaned: as they stand in a sentence
+    classes: tuple[str, ...]  # cleaned, as in a sentence
     template: str  # the zero-shot sentence, {} for the class name
     train: ImageSet
     test: ImageSet
     clients: tuple[str, ...] = ()  # of the natural partition, in the order of the numbers in ImageSet.clients
     skipped: Sequence[Skipped] = ()
-    other_names: str = ""  # of the classes, as `model.template` has them; see `clip.wording`
+    other_names: str = ""  # synonyms of classes in the syntax of `model.template`: `clip.wording`
 
     def wording(self, template: str) -> str:
-        """What the classes are called in sentences: the template given or one's own, and the other names."""
+        """Return the given template, or the data set's own, with the synonyms of the classes."""
         return (template or self.template) + self.other_names
 
     def without(self, train: Iterable[int], test: Iterable[int], skipped: Iterable[Skipped]) -> "Dataset":
-        """The same data set with some images left out, and why."""
+        """Return the data set without some images, and list them in `skipped`."""
         return replace(
             self,
             train=self.train.without(train),
@@ -77,12 +81,12 @@ CLASSES_FILE = "classes.txt"
 
 
 def clean(name: str) -> str:
-    """`tennis_court` -> `tennis court`; the same letters are the same characters on every system."""
+    """`tennis_court` -> `tennis court`, in Unicode's NFC form."""
     return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").split())
 
 
 def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
-    """All names cleaned; two that become one, or a name of nothing, is an error."""
+    """Clean all names; raises DataError for duplicate or empty names."""
     cleaned = [clean(name) for name in names]
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
@@ -94,12 +98,12 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
 
 
 def read_classes(file: Path) -> list[str]:
-    """One class a line; empty lines do not count. What follows a `|` are other names, see `read_other_names`."""
+    """Read class names, one per line; synonyms may follow after `|`, see `read_other_names`."""
     return [names[0] for names in _names_by_line(file)]
 
 
 def read_other_names(file: Path) -> str:
-    """Of lines such as `cat | kitten | feline` all but the first names, as they are put behind a template."""
+    """Read the synonyms of lines such as `cat | kitten | feline`, in the syntax of `model.template`."""
     lines = [[clean(name) for name in names] for names in _names_by_line(file)]
     return "".join(f" | {names[0]} = {other}" for names in lines for other in names[1:])
 
@@ -122,7 +126,7 @@ def _names_by_line(file: Path) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class ListedClasses:
-    """Classes in their order, where they were found, and what else they are called."""
+    """Class names in order, where they were listed, and their synonyms."""
 
     names: Sequence[str]
     origin: object
@@ -130,8 +134,119 @@ class ListedClasses:
 
 
 def find_classes(classes_file: str, root: Path) -> ListedClasses | None:
-    """The list of classes the settings name, else the one beside the images, if there is one."""
+    """Read the class list that the settings name, else classes.txt in the images' folder, if there is one."""
     file = Path(classes_file).expanduser() if classes_file else root / CLASSES_FILE
     if not classes_file and not file.is_file():
         return None
     return ListedClasses(read_classes(file), file, read_other_names(file))
+
+
+Split = Literal["train", "test"]
+TEMPLATE = "a photo of a {}"
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """An image file found by a reader."""
+
+    name: str  # below the root, with /
+    path: Path
+    split: Split
+    label: str | None = None
+    client: str | None = None
+
+
+def by_name(name: str) -> tuple[str, str]:
+    """Sort key that is the same on every machine: macOS stores accents as two characters, Linux mostly as one."""
+    return unicodedata.normalize("NFC", name), name
+
+
+def printable(name: str) -> str:
+    """Escape bytes of a file name that are not valid text."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def build(
+    name: str,
+    origin: Path,
+    records: Iterable[FileRecord],
+    *,
+    listed: ListedClasses | None = None,
+    template: str = TEMPLATE,
+    skipped: Iterable[Skipped] = (),
+) -> Dataset:
+    """Build a data set of these images, sorted by name.
+
+    Without `listed` the classes are the sorted labels.
+    """
+    ordered = sorted(records, key=lambda record: by_name(record.name))
+    if not any(record.split == "train" for record in ordered):
+        excluded = sorted(skipped)
+        example = (
+            f"; {len(excluded)} skipped, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
+        )
+        raise DataError(f"{origin}: holds no training images{example}")
+    classes = _classes(ordered, origin, listed)
+    clients = _clients(ordered, origin)
+    return Dataset(
+        name,
+        classes,
+        template,
+        _image_set([record for record in ordered if record.split == "train"], origin, classes, clients),
+        _image_set([record for record in ordered if record.split == "test"], origin, classes, clients),
+        clients,
+        sorted((printable(image), reason) for image, reason in skipped),
+        "" if listed is None else listed.other_names,
+    )
+
+
+def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses | None) -> tuple[str, ...]:
+    labels = sorted({record.label for record in records if record.label is not None}, key=by_name)
+    if listed is None:
+        if not labels:
+            raise DataError(
+                f"{origin}: has neither labels nor a list of classes; write classes.txt, one name a line, "
+                "or name another list with data.classes_file"
+            )
+        return clean_all(labels, origin)
+    classes = clean_all(listed.names, listed.origin)
+    unknown = [label for label in labels if clean(label) not in classes]
+    if unknown:
+        raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed.origin}")
+    return classes
+
+
+def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
+    """Return all clients, sorted; either every image has a client or none has."""
+    without = [record.name for record in records if record.client is None]
+    clients = {record.client for record in records if record.client is not None}
+    if clients and without:
+        raise DataError(
+            f"{origin}: {counted(len(without), 'image has', 'images have')} no client, "
+            f"the first: {printable(without[0])}"
+        )
+    return tuple(sorted(clients, key=by_name))
+
+
+def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
+    number = {client: position for position, client in enumerate(clients)}
+    return ImageSet(
+        ImageFiles([record.path for record in records]),
+        _labels(records, origin, classes),
+        [printable(record.name) for record in records],
+        np.array([number[record.client or ""] for record in records], np.int64) if clients else None,
+    )
+
+
+def _labels(records: Sequence[FileRecord], origin: Path, classes: Sequence[str]) -> NDArray[np.int64] | None:
+    number = {name: position for position, name in enumerate(classes)}
+    known = [number[clean(record.label)] for record in records if record.label is not None]
+    if not known:
+        return None
+    if len(known) < len(records):
+        nameless = next(record for record in records if record.label is None)
+        raise DataError(
+            f"{origin}: {len(records) - len(known)} of {len(records)} {nameless.split} images have no label, "
+            f"the first: {printable(nameless.name)}; label all of them or none"
+        )
+    return np.array(known, np.int64)

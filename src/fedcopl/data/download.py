@@ -1,4 +1,4 @@
-"""Fetching the data sets whose publishers offer them for direct download: with a checksum, and resumed when stopped."""
+"""Download of data sets from their publishers, with checksums and resume."""
 
 import hashlib
 import http.client
@@ -14,7 +14,7 @@ from pathlib import Path
 from ..errors import DataError
 
 BytesProgress = Callable[[int, int | None], None]
-"""Is told how many bytes are there, and of how many, if the server says."""
+"""Called with the downloaded bytes and the total, None if the server does not report it."""
 
 PIECE = 1 << 20
 PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
@@ -22,9 +22,11 @@ PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
 
 @dataclass(frozen=True)
 class Download:
+    """Address and checksum of an archive."""
+
     url: str
-    md5: str  # as the publisher, or torchvision for it, gives it
-    makes: str  # the folder that is in the archive
+    md5: str  # by the publisher or torchvision
+    makes: str  # the folder in the archive
 
     @property
     def file(self) -> str:
@@ -60,7 +62,7 @@ BY_HAND: Mapping[str, str] = {
 
 
 def get(name: str, folder: Path, progress: BytesProgress = lambda done, total: None) -> Path:
-    """Download and unpack a data set into a folder; the folder that holds it."""
+    """Download and unpack a data set into a folder; returns the folder of the data set."""
     if name not in DOWNLOADS:
         reason = BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
         raise DataError(f"{name}: cannot be downloaded by this program; {reason}")
@@ -89,7 +91,7 @@ def fetch(download: Download, folder: Path, progress: BytesProgress = lambda don
 
 
 def _fetch_file(download: Download, archive: Path, progress: BytesProgress) -> None:
-    """Into a file of a temporary name, going on where an earlier attempt stopped."""
+    """Download into a temporary file, resuming an earlier attempt."""
     part = archive.with_name(f"{archive.name}.part")
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(download.url, headers={"Range": f"bytes={have}-"} if have else {})
@@ -98,10 +100,10 @@ def _fetch_file(download: Download, archive: Path, progress: BytesProgress) -> N
     except urllib.error.HTTPError as error:
         if error.code != RANGE_NOT_SATISFIABLE:
             raise
-        part.rename(archive)  # everything is there already; the checksum will tell
+        part.rename(archive)  # complete already; the checksum is checked next
         return
     with answer, part.open("ab") as file:
-        if have and answer.status != PARTIAL_CONTENT:  # the server sends all of it again
+        if have and answer.status != PARTIAL_CONTENT:  # the server ignores the range and sends everything
             file.truncate(0)
             have = 0
         length = answer.headers.get("Content-Length")
@@ -122,20 +124,20 @@ def _check(archive: Path, download: Download) -> None:
         found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     if found != download.md5:
         archive.unlink()
-        raise DataError(f"{download.url}: what came has the checksum {found}, not {download.md5}; it was removed")
+        raise DataError(f"{download.url}: the download has the checksum {found}, not {download.md5}; it was removed")
 
 
 def _unpack(archive: Path, folder: Path, makes: str) -> None:
-    """Beside, then renamed: a folder of the final name is whole. The filter keeps every file inside."""
+    """Unpack into a temporary folder, then rename it. The filter keeps every file inside."""
     if not hasattr(tarfile, "data_filter"):
         raise DataError(f"{archive}: unpacking safely needs Python 3.11.4 or newer; unpack it by hand: tar xf")
-    beside = folder / f".{makes}.part"
-    shutil.rmtree(beside, ignore_errors=True)
+    temporary = folder / f".{makes}.part"
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
         with tarfile.open(archive) as tar:
-            tar.extractall(beside, filter="data")
-        (beside / makes).rename(folder / makes)
+            tar.extractall(temporary, filter="data")
+        (temporary / makes).rename(folder / makes)
     except (tarfile.TarError, EOFError, FileNotFoundError) as error:
         raise DataError(f"{archive}: cannot be unpacked: {error}") from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""The source `folder`: images in folders, one layout for research and one for a real site.
+"""The source `folder`: images in folders.
 
-    train/<class>/*, test/<class>/*     two splits; either may also hold its images flat, without labels
-    <class>/*                           all of them training images
+    train/<class>/*, test/<class>/*     two splits; a split may also hold its images flat, without labels
+    <class>/*                           training images only
     *                                   training images without labels; classes.txt names the classes
     clients/<client>/<any of these>     a natural partition
 
-The order of the classes is that of classes.txt, or else of the alphabet.
+Classes are ordered as in classes.txt, otherwise alphabetically.
 """
 
 import os
@@ -15,17 +15,16 @@ from pathlib import Path
 from ..config import Data
 from ..errors import DataError
 from ..files import no_folder
-from .dataset import Dataset, ListedClasses, Skipped, clean, find_classes
+from .dataset import Dataset, FileRecord, ListedClasses, Skipped, Split, build, clean, find_classes
 from .formats import dicom
 from .images import SUFFIXES
-from .records import FileRecord, Split, build
 
-NOT_MEANT = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # what file managers and scanners leave behind
-NOTES = frozenset(".csv .json .md .parquet .pdf .txt".split())  # lies beside images, and is none
+IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
+IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 
 
 def require_folder(path: str, source: str) -> Path:
-    """The folder of the settings, with links resolved."""
+    """Return the configured folder with links resolved; raises DataError."""
     if not path:
         raise DataError(f"data.path: {source} needs the folder of its images, for example: data.path=/data/{source}")
     folder = Path(path).expanduser()
@@ -37,12 +36,12 @@ def require_folder(path: str, source: str) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """A link to a folder is not followed, so it is none."""
+    """Whether the path is a folder and no link."""
     return path.is_dir() and not path.is_symlink()
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Sub-folders that are no links and not hidden."""
+    """Return the sub-folders that are neither links nor hidden."""
     try:
         return [
             Path(entry.path)
@@ -54,12 +53,19 @@ def folders_in(folder: Path) -> list[Path]:
 
 
 def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool = True) -> Iterator[Path]:
-    """All image files in a folder, and with `deep` below it. What is left out goes on the list, with a reason."""
+    """Yield the image files in a folder, and with `deep` below it; other files go to `skipped` with a reason."""
     unvisited = [folder]
     while unvisited:
-        for entry in _entries(unvisited.pop(), root, skipped):
+        current = unvisited.pop()
+        try:
+            entries = list(os.scandir(current))
+        except OSError as error:
+            skipped.append((_below(current, root), f"cannot be read: {error.strerror}"))
+            continue
+        for entry in entries:
             path = Path(entry.path)
-            if _is_passed_over(path):
+            name, suffix = path.name.lower(), path.suffix.lower()
+            if name.startswith(".") or name in IGNORED_NAMES or suffix in IGNORED_SUFFIXES:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 unvisited += [path] if deep else []
@@ -71,24 +77,12 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
                 skipped.append((_below(path, root), reason))
 
 
-def _entries(folder: Path, root: Path, skipped: list[Skipped]) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(folder))
-    except OSError as error:
-        skipped.append((_below(folder, root), f"cannot be read: {error.strerror}"))
-        return []
-
-
-def _is_passed_over(path: Path) -> bool:
-    return path.name.startswith(".") or path.name.lower() in NOT_MEANT or path.suffix.lower() in NOTES
-
-
 def _why_not(path: Path, root: Path, is_link: bool) -> str | None:
     if is_link:
         try:
             target = path.resolve(strict=True)
         except (OSError, RuntimeError):  # Python before 3.13 raises RuntimeError for a loop
-            return "a link that leads nowhere"
+            return "a broken link"
         if target.is_dir():
             return "a link to a folder, which is not followed"
         if not target.is_relative_to(root):
@@ -96,12 +90,12 @@ def _why_not(path: Path, root: Path, is_link: bool) -> str | None:
     if not path.is_file():
         return "not a file"
     if path.suffix.lower() not in SUFFIXES and not _is_dicom(path):
-        return "its name does not end like an image's"
+        return "its suffix is not that of an image"
     return None
 
 
 def _is_dicom(path: Path) -> bool:
-    """Scanners name files by numbers, so the first bytes have to tell."""
+    """Detect DICOM by its first bytes: scanners name files by numbers."""
     try:
         with path.open("rb") as file:
             return dicom.is_it(file.read(132))
@@ -118,6 +112,7 @@ SPLITS: tuple[Split, ...] = ("train", "test")
 
 
 def read_folder(data: Data) -> Dataset:
+    """Read a data set from folders of images."""
     root = require_folder(data.path, "folder")
     skipped: list[Skipped] = []
     listed = find_classes(data.classes_file, root)
@@ -144,16 +139,16 @@ def _records(root: Path, classes: Collection[str], skipped: list[Skipped]) -> It
 
 
 def _beside_splits(home: Path, root: Path) -> Iterator[Skipped]:
-    """Folders that nobody reads, because train/ and test/ are there."""
+    """List folders that are not read because train/ and test/ exist."""
     for folder in folders_in(home):
         if folder.name not in (*SPLITS, CLIENTS):
             meant = looks_like_split(folder.name)
             hint = f"; was it meant as {meant}/?" if meant else ""
-            yield f"{_below(folder, root)}/", f"a folder beside train/ and test/, which is not read{hint}"
+            yield f"{_below(folder, root)}/", f"a folder next to train/ and test/, which is not read{hint}"
 
 
 def _homes(root: Path) -> list[tuple[str | None, Path]]:
-    """The folder of each client, or the root, which is then nobody's."""
+    """Return the folder of each client, or the root without a client."""
     clients = root / CLIENTS
     return [(folder.name, folder) for folder in folders_in(clients)] if is_folder(clients) else [(None, root)]
 
@@ -162,7 +157,7 @@ SLIPS = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing
 
 
 def looks_like_split(name: str) -> Split | None:
-    """What a folder was probably meant as, if it is called nearly train or test.
+    """Return the split that a folder name such as Tests probably means.
 
     >>> looks_like_split("Tests"), looks_like_split("train"), looks_like_split("cat")
     ('test', None, None)
@@ -181,21 +176,21 @@ def _splits(home: Path) -> list[tuple[Split, Path]]:
 def _split_records(
     root: Path, split: Split, folder: Path, client: str | None, classes: Collection[str], skipped: list[Skipped]
 ) -> Iterator[FileRecord]:
-    """The images of each class folder, or those that lie flat, where there are no class folders.
+    """Yield the images of each class folder, or the flat images where there are no class folders.
 
-    Beside flat images, folders that are called after no class of the list are strays, and do not make the rest useless.
+    Next to flat images, folders that are not named after a listed class are skipped.
     """
     flat = list(images_below(folder, root, skipped, deep=False))
     class_folders = folders_in(folder)
     if flat and classes and not any(clean(below.name) in classes for below in class_folders):
         for stray in class_folders:
-            reason = f"in a sub-folder called after no class; the images beside {stray.name}/ are taken"
+            reason = f"in a sub-folder not named after a class; the images next to {stray.name}/ are used"
             skipped += ((_below(path, root), reason) for path in images_below(stray, root, skipped))
         class_folders = []
     for path in flat:
         name = path.relative_to(root).as_posix()
         if class_folders:
-            skipped.append((name, "lies beside the class folders, so its class is not known"))
+            skipped.append((name, "is next to the class folders, so its class is unknown"))
         else:
             yield FileRecord(name, path, split, None, client)
     for class_folder in class_folders:

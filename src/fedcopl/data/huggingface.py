@@ -11,17 +11,16 @@ import numpy as np
 
 from ..config import Data
 from ..errors import DataError
-from .dataset import Dataset, ImageSet, clean_all
+from .dataset import TEMPLATE, Dataset, ImageSet, clean_all
 from .images import StoredImages
-from .records import TEMPLATE
 
 
-class ImageColumn(StoredImages):
-    """The encoded images in one column of a table."""
+class _ImageColumn(StoredImages):
+    """Encoded images in one column of a table."""
 
     def __init__(self, table: Any, column: str):
         self._table, self._column = table, column
-        self._lock = threading.Lock()  # the package does not promise that threads may read at once
+        self._lock = threading.Lock()  # the package is not documented as thread-safe
 
     def __len__(self) -> int:
         return len(self._table)
@@ -40,7 +39,7 @@ class ImageColumn(StoredImages):
 
 
 def read_huggingface(data: Data) -> Dataset:
-    """Splits `train` and `test`; the labels are the one column of class labels."""
+    """Read the splits `train` and `test`; the labels are the only column of class labels."""
     package = _package()
     tables = _tables(package, data.path)
     if "train" not in tables:
@@ -65,30 +64,30 @@ def _package() -> Any:
 
 
 def _tables(package: Any, path: str) -> Mapping[str, Any]:
-    """All splits; a single table counts as train."""
+    """Load all splits; a single table counts as train."""
     if not path:
         raise DataError("data.path: huggingface needs a folder written by save_to_disk, or a name on the hub")
     folder = Path(path).expanduser()
     try:
         found = package.load_from_disk(str(folder)) if folder.is_dir() else package.load_dataset(path)
-    except Exception as error:  # the package raises its own errors, the network's and the file system's
+    except Exception as error:  # of the package, the network and the file system
         raise DataError(f"{path}: cannot be loaded: {' '.join(str(error).split())}") from error
     return found if isinstance(found, Mapping) else {"train": found}
 
 
-def _column(path: str, features: Mapping[str, Any], kind: type, wanted: str) -> str:
-    """The one column of this kind, or the one that is wanted."""
-    found = [name for name, feature in features.items() if isinstance(feature, kind)]
-    if wanted:
-        found = [name for name in found if name == wanted]
+def _column(path: str, features: Mapping[str, Any], kind: type, name: str) -> str:
+    """Return the only column of this kind, or the one named in the settings."""
+    found = [column for column, feature in features.items() if isinstance(feature, kind)]
+    if name:
+        found = [column for column in found if column == name]
     if len(found) == 1:
         return found[0]
     problem = f"several columns of {kind.__name__} ({', '.join(found)}); name one in data.label_column"
-    raise DataError(f"{path}: has {problem if found else f'no column {wanted} of {kind.__name__}'.replace('  ', ' ')}")
+    raise DataError(f"{path}: has {problem if found else f'no column {name} of {kind.__name__}'.replace('  ', ' ')}")
 
 
 def _image_set(package: Any, table: Any, image: str, label: str) -> ImageSet:
-    stored = ImageColumn(table.cast_column(image, package.Image(decode=False)), image)
+    stored = _ImageColumn(table.cast_column(image, package.Image(decode=False)), image)
     labels = np.array(table.select_columns([label])[:][label], np.int64)
     # The hub marks images without a label as -1.
     return ImageSet(stored, labels if len(labels) and labels.min() >= 0 else None)

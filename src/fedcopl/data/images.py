@@ -1,14 +1,18 @@
-"""Images where they lie: opened one at a time, always by the same rules, never written.
+"""Stored images, decoded on access, and digests of their content. Source files are never written.
 
-The rules: the first frame of an animation; turned as its EXIF entry says; more than 8 bits per colour by the window of
-the settings. What is transparent, CMYK or has a palette becomes RGB in the model's transform.
+An animation gives its first frame; EXIF orientation is applied; more than 8 bits per channel are scaled by
+`data.window`. Transparent, CMYK and palette images become RGB in the model's transform.
 """
 
 import copy
+import json
+import os
+import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
 from typing import Self, overload
 
@@ -16,38 +20,39 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from .decoding import DecodeOptions, Picture
 from .formats import read_picture
-from .reading import ImageReading, Picture
+from .parallel import in_order
 
 SUFFIXES = frozenset(".bmp .dcm .dicom .gif .heic .heif .hif .ima .jpeg .jpg .pgm .png .ppm .tif .tiff .webp".split())
 
 
 class StoredImages(Sequence[Image.Image]):
-    """Images that are kept as bytes somewhere and opened when asked for."""
+    """Sequence of encoded images that are decoded on access."""
 
-    reading = ImageReading()
+    options = DecodeOptions()
 
     @abstractmethod
     def content(self, index: int) -> bytes:
-        """The bytes that an image is in. May raise OSError."""
+        """Return the encoded bytes of an image; may raise OSError."""
 
     def kind(self, index: int) -> str:
-        """Of the bytes: those of a file, of a page of it, or bare pixels. Same kind and bytes are the same image."""
+        """Kind of the bytes: a file, a page of a file, or raw pixels. Equal kind and bytes mean equal images."""
         return "file"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        """The image in these bytes, or BadImage."""
-        return read_picture(content, self.reading)
+        """Decode the bytes; raises BadImage."""
+        return read_picture(content, self.options)
 
     @abstractmethod
     def take(self, indices: Sequence[int]) -> Self:
-        """Some of the images."""
+        """Return a subset."""
 
-    def read_as(self, reading: ImageReading) -> Self:
-        """The same images, by these rules."""
-        same = copy.copy(self)
-        same.reading = reading
-        return same
+    def with_options(self, options: DecodeOptions) -> Self:
+        """Return these images with other decode options."""
+        copied = copy.copy(self)
+        copied.options = options
+        return copied
 
     @overload
     def __getitem__(self, index: int) -> Image.Image: ...
@@ -61,11 +66,11 @@ class StoredImages(Sequence[Image.Image]):
 
 
 class ImageFiles(StoredImages):
-    """One file each, or one page of a file each."""
+    """Images in files, one per file or one per page."""
 
     def __init__(self, paths: Sequence[Path], pages: Sequence[int | None] | None = None):
         self.paths = paths
-        self.pages = pages or [None] * len(paths)  # counted from 0; None: whatever stands for the file
+        self.pages = pages or [None] * len(paths)  # counted from 0; None: chosen by the decode options
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -78,7 +83,7 @@ class ImageFiles(StoredImages):
         return "file" if page is None else f"page {page}"
 
     def picture(self, index: int, content: bytes) -> Picture:
-        return read_picture(content, self.reading, self.pages[index])
+        return read_picture(content, self.options, self.pages[index])
 
     def take(self, indices: Sequence[int]) -> Self:
         some = copy.copy(self)
@@ -88,7 +93,7 @@ class ImageFiles(StoredImages):
 
 
 class ImageArrays(StoredImages):
-    """Small RGB images of one size, (n, height, width, 3), all in memory."""
+    """RGB images of one size in memory, (n, height, width, 3)."""
 
     def __init__(self, pixels: NDArray[np.uint8]):
         self.pixels = pixels
@@ -110,13 +115,95 @@ class ImageArrays(StoredImages):
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """No warnings of decoders about images that are refused anyway, or have a harmless flaw.
-
-    Those of pydicom may quote a patient's file.
-    """
+def silence_decoders() -> Iterator[None]:
+    """Suppress warnings of decoders: refused images are listed anyway, and pydicom's may quote patient data."""
     with warnings.catch_warnings():
         for package in ("PIL", "pydicom", "tifffile", "fedcopl.data.formats"):
             warnings.filterwarnings("ignore", module=package)
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
+
+
+FileStat = list[int]
+Index = dict[str, tuple[FileStat, str]]
+"""Path -> the file's stat when it was read, and the digest of its content."""
+
+UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
+SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
+
+
+def digest(kind: str, content: bytes) -> str:
+    """Digest of an image's kind and bytes."""
+    return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
+
+
+def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
+    """Digest all images; files that are unchanged since `known` are not read.
+
+    Returns:
+        The digests, and new entries for the index.
+    """
+    if not isinstance(images, ImageFiles):
+        return [_digest_or_reason(images, index) for index in range(len(images))], {}
+    found = [_unchanged(images, index, known) for index in range(len(images))]
+    unread = [index for index, result in enumerate(found) if result is None]
+    new: Index = {}
+    read = in_order(lambda number: _read(images, unread[number]), len(unread))
+    for index, (stat, result) in zip(unread, read, strict=True):
+        found[index] = result
+        if stat is not None:
+            new[_index_key(images, index)] = (stat, result)
+    return [result or "" for result in found], new
+
+
+def _index_key(images: ImageFiles, index: int) -> str:
+    """Key of an image in the index: its path, and its page if it is one."""
+    kind = images.kind(index)
+    return str(images.paths[index]) + ("" if kind == "file" else f" {kind}")
+
+
+def _unchanged(images: ImageFiles, index: int, known: Index) -> str | None:
+    try:
+        stat, result = known[_index_key(images, index)]
+        return result if _file_stat(images.paths[index]) == stat else None
+    except (KeyError, OSError):
+        return None
+
+
+def _read(images: ImageFiles, index: int) -> tuple[FileStat | None, str]:
+    """Return the file's stat, or None if it may still change, and its digest."""
+    path = images.paths[index]
+    try:
+        stat = _file_stat(path)
+        result = _digest_or_reason(images, index)
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > SETTLED and _file_stat(path) == stat
+        return stat if is_settled and not result.startswith(UNREADABLE) else None, result
+    except OSError as error:
+        return None, f"{UNREADABLE}{error.strerror or error}"
+
+
+def _digest_or_reason(images: StoredImages, index: int) -> str:
+    try:
+        return digest(images.kind(index), images.content(index))
+    except OSError as error:
+        return f"{UNREADABLE}{error.strerror or error}"
+
+
+def _file_stat(path: Path) -> FileStat:
+    """Size, mtime, ctime and inode; a write always moves ctime, which programs cannot set."""
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
+
+
+def read_index(file: Path) -> Index:
+    """Read the index of digests; a missing or damaged one counts as empty."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {str(path): (list(stat), str(result)) for path, (stat, result) in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def common_folder(paths: Sequence[Path]) -> str:
+    """Return the common parent folder of all files, which names their index."""
+    return os.path.commonpath([path.parent for path in paths]) if paths else ""

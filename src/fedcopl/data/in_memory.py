@@ -1,4 +1,4 @@
-"""Images as people hand them over, several sites' images as one data set, and what each client of a run holds."""
+"""Data sets of images given in Python: paths, arrays or Pillow images, of one data set or of several sites."""
 
 import copy
 import io
@@ -14,37 +14,36 @@ from PIL import Image, ImageOps
 
 from ..errors import DataError
 from ..plurals import counted
-from .dataset import Dataset, ImageSet, Skipped, clean
+from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean, printable
+from .decoding import BadImage, DecodeOptions
 from .folder import folders_in, images_below
 from .formats import pages_in, read_picture
 from .images import ImageFiles, StoredImages
-from .reading import BadImage, ImageReading
-from .records import TEMPLATE, by_name, printable
 
 
-class FilePage(NamedTuple):
+class _FilePage(NamedTuple):
     """One page of a file of several, counted from 0."""
 
     path: Path
     page: int
 
 
-GivenPicture = Path | FilePage | Image.Image | NDArray[np.uint8]
+GivenPicture = Path | _FilePage | Image.Image | NDArray[np.uint8]
 Images = str | Path | Image.Image | NDArray[np.uint8] | Sequence[str | Path | Image.Image | NDArray[np.uint8]]
 """A folder, a file, a Pillow image, an array (n, height, width, 3) or (n, height, width), or a list of single ones."""
 LabelsOfImages = Sequence[str] | Sequence[int] | NDArray[Any]
 """Class names, or their numbers in the list of classes."""
 
-SITES = "sites"  # as the settings of a run call images that were handed over
+SITES = "sites"  # `data.source` of images given in Python
 
 
 @dataclass(frozen=True)
 class InMemoryPictures:
-    """Images that were handed over, and what to call each."""
+    """Images given in Python, and their names."""
 
     items: Sequence[GivenPicture]
     names: Sequence[str]
-    skipped: Sequence[Skipped] = ()  # files among them that are no images
+    skipped: Sequence[Skipped] = ()  # files that are no images
 
     def __len__(self) -> int:
         return len(self.items)
@@ -52,7 +51,7 @@ class InMemoryPictures:
 
 @dataclass(frozen=True)
 class SiteHolding:
-    """What one site brings along."""
+    """Images of one site."""
 
     name: str
     train: InMemoryPictures
@@ -60,7 +59,7 @@ class SiteHolding:
     truth: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # of the test images
 
 
-class InMemoryImages(StoredImages):
+class _InMemoryImages(StoredImages):
     """Files, arrays and Pillow images in one sequence."""
 
     def __init__(self, pictures: Sequence[GivenPicture]):
@@ -70,7 +69,7 @@ class InMemoryImages(StoredImages):
         return len(self.pictures)
 
     def content(self, index: int) -> bytes:
-        return content_of(self.pictures[index])
+        return _content_of(self.pictures[index])
 
     def take(self, indices: Sequence[int]) -> Self:
         some = copy.copy(self)
@@ -78,36 +77,36 @@ class InMemoryImages(StoredImages):
         return some
 
 
-def content_of(picture: GivenPicture) -> bytes:
-    """The bytes of a file; of an image in memory, those of a file that would hold it: all go through one decoder."""
-    if isinstance(picture, Path | FilePage):
-        return (picture.path if isinstance(picture, FilePage) else picture).read_bytes()
+def _content_of(picture: GivenPicture) -> bytes:
+    """Return the bytes of a file, or encode an image in memory, so that one decoder reads all."""
+    if isinstance(picture, Path | _FilePage):
+        return (picture.path if isinstance(picture, _FilePage) else picture).read_bytes()
     image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else ImageOps.exif_transpose(picture)
     file = io.BytesIO()
-    # Uncompressed TIFF is quick, and knows nearly every mode that Pillow has.
+    # Uncompressed TIFF is fast and supports nearly every mode of Pillow.
     (image.convert("RGB") if image.mode in ("HSV", "PA", "RGBX") else image).save(file, "TIFF")
     return file.getvalue()
 
 
-def open_picture(picture: GivenPicture, reading: ImageReading) -> Image.Image:
-    """The image itself, upright and of 8 bits per colour; BadImage says why not."""
+def open_picture(picture: GivenPicture, options: DecodeOptions) -> Image.Image:
+    """Decode an image, upright and of 8 bits per channel; raises BadImage."""
     try:
-        content = content_of(picture)
+        content = _content_of(picture)
     except OSError as error:
         raise BadImage(f"unreadable: {error.strerror or error}") from error
-    return read_picture(content, reading, picture.page if isinstance(picture, FilePage) else None).image
+    return read_picture(content, options, picture.page if isinstance(picture, _FilePage) else None).image
 
 
-def pages_of(picture: GivenPicture, reading: ImageReading) -> Sequence[GivenPicture]:
-    """A picture for each page of a file, where that is how files are read; otherwise the picture itself."""
-    if reading.pages != "all" or not isinstance(picture, Path):
+def pages_of(picture: GivenPicture, options: DecodeOptions) -> Sequence[GivenPicture]:
+    """Return an image per page of a file with data.pages=all, otherwise the image itself."""
+    if options.pages != "all" or not isinstance(picture, Path):
         return [picture]
-    many = pages_in(picture, reading)
-    return [picture] if many == 1 else [FilePage(picture, page) for page in range(many)]
+    many = pages_in(picture, options)
+    return [picture] if many == 1 else [_FilePage(picture, page) for page in range(many)]
 
 
 def gather(images: Images, what: str) -> InMemoryPictures:
-    """All images of what was handed over; `what` names it in a message."""
+    """Collect the given images; `what` names the argument in error messages."""
     if isinstance(images, str | Path):
         return _at_path(Path(images).expanduser(), what)
     if isinstance(images, Image.Image):
@@ -132,11 +131,11 @@ def _at_path(path: Path, what: str) -> InMemoryPictures:
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
-    """Image files in a folder, sorted, then those of its sub-folders: no more than one folder's names are in memory."""
+    """Yield the sorted image files of a folder, then those of its sub-folders, one folder in memory at a time."""
     root = root or folder
     yield from sorted(images_below(folder, root, skipped, deep=False), key=lambda path: by_name(path.name))
     below: list[Path] = []
-    with suppress(DataError):  # a folder that cannot be read is on the list already
+    with suppress(DataError):  # an unreadable folder is in `skipped` already
         below = sorted(folders_in(folder), key=lambda path: by_name(path.name))
     for sub_folder in below:
         yield from files_below(sub_folder, skipped, root)
@@ -170,7 +169,7 @@ def _name(item: GivenPicture, index: int) -> str:
 
 
 def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> NDArray[np.int64]:
-    """The place of each label in the list of classes."""
+    """Convert labels to class numbers."""
     given = list(labels)
     if given and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in given):
         numbers = np.array(given, np.int64)
@@ -190,7 +189,7 @@ def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> 
 def gather_labelled(
     images: Images, labels: LabelsOfImages | None, classes: Sequence[str], what: str
 ) -> tuple[InMemoryPictures, NDArray[np.int64]]:
-    """Images with their truth. Without `labels` they lie in a folder with a sub-folder for each class."""
+    """Collect images with their true labels; without `labels`, from a folder with a sub-folder for each class."""
     if labels is None:
         images, labels = _by_class_folder(images, what)
     pictures, truth = gather(images, what), class_numbers(labels, classes, what)
@@ -208,7 +207,7 @@ def _by_class_folder(images: Images, what: str) -> tuple[list[str | Path], list[
 
 
 def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) -> Dataset:
-    """The sites' images as one data set that says who holds what."""
+    """Combine the sites' images into one data set with a natural partition."""
     trains, tests = [holding.train for holding in holdings], [holding.test for holding in holdings]
     sites = [holding.name for holding in holdings]
     truth = np.concatenate([holding.truth for holding in holdings])
@@ -229,7 +228,7 @@ def dataset_of_images(
     test: tuple[InMemoryPictures, NDArray[np.int64]] | None,
     classes: Sequence[str],
 ) -> Dataset:
-    """One data set to be shared out. `labels` are the truth of the training images, where anybody knows it."""
+    """Build one data set to be partitioned; `labels` are the true labels of the training images, where known."""
     test_images = ImageSet([]) if test is None else replace(_image_set([test[0]], [""]), labels=test[1])
     return Dataset(
         SITES,
@@ -244,8 +243,8 @@ def dataset_of_images(
 def _image_set(parts: Sequence[InMemoryPictures], sites: Sequence[str]) -> ImageSet:
     items = [item for pictures in parts for item in pictures.items]
     files = [item for item in items if isinstance(item, Path)]
-    # Of files alone there is an index of what was read before; mixed with others they are read anew by each run.
-    images: StoredImages = ImageFiles(files) if len(files) == len(items) else InMemoryImages(items)
+    # Only ImageFiles has an index of digests; files mixed with arrays are read again by each run.
+    images: StoredImages = ImageFiles(files) if len(files) == len(items) else _InMemoryImages(items)
     named = zip(sites, parts, strict=True)
     names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
     return ImageSet(images, names=names)

@@ -1,6 +1,6 @@
-"""The source `manifest`: a CSV or Parquet table with the columns path, label, split, client. Only path is needed.
+"""The source `manifest`: a CSV or Parquet table with the columns path, label, split, client; only path is required.
 
-Paths are relative to the table's folder; a path that leads out of it is meant, since somebody wrote it down.
+Paths are relative to the table's folder and may lead out of it.
 """
 
 import csv
@@ -13,8 +13,7 @@ from typing import Any, cast
 from ..config import Data
 from ..errors import DataError
 from ..plurals import counted
-from .dataset import Dataset, Skipped, find_classes
-from .records import FileRecord, Split, build, printable
+from .dataset import Dataset, FileRecord, Skipped, Split, build, find_classes, printable
 
 COLUMNS = ("path", "label", "split", "client")
 ManifestRow = tuple[int, dict[str, str]]  # its line or number in the file, and its cells
@@ -24,7 +23,12 @@ def read_manifest(data: Data) -> Dataset:
     file = _require_file(data.path)
     skipped: list[Skipped] = []
     rows = _parquet_rows(file) if file.suffix.lower() in (".parquet", ".pq") else _csv_rows(file)
-    records = list(_present(_records(file, rows), skipped))
+    records = []
+    for record in _records(file, rows):
+        if record.path.is_file():
+            records.append(record)
+        else:
+            skipped.append((record.name, "there is no such file"))
     if skipped and not records:
         raise DataError(
             f"{file}: of {counted(len(skipped), 'image')} none is there, for example {printable(skipped[0][0])}"
@@ -65,13 +69,13 @@ def _parquet_rows(file: Path) -> list[ManifestRow]:
 
 
 def _cells(row: dict[Any, Any]) -> dict[str, str]:
-    """As text; an empty cell is no cell."""
+    """Return the non-empty cells as text."""
     texts = {name: str(row[name]).strip() for name in COLUMNS if row.get(name) is not None}
     return {name: text for name, text in texts.items() if text}
 
 
 def _check_columns(file: Path, names: Sequence[str]) -> None:
-    """Further columns do not matter, but a misspelt one would silently lose all labels."""
+    """Refuse misspelt columns, which would silently drop all labels; other columns are ignored."""
     for name in names:
         near = difflib.get_close_matches(name.strip().lower(), set(COLUMNS) - set(names), n=1, cutoff=0.75)
         if near:
@@ -95,11 +99,3 @@ def _records(file: Path, rows: Iterable[ManifestRow]) -> Iterator[FileRecord]:
             raise DataError(f"{where}: the split is {split!r}; it should be train or test")
         name = Path(cells["path"]).as_posix()
         yield FileRecord(name, path, cast(Split, split), cells.get("label"), cells.get("client"))
-
-
-def _present(records: Iterable[FileRecord], skipped: list[Skipped]) -> Iterator[FileRecord]:
-    for record in records:
-        if record.path.is_file():
-            yield record
-        else:
-            skipped.append((record.name, "there is no such file"))

@@ -1,4 +1,4 @@
-"""DTD, RESISC45, CUB-200-2011 and UCF101 from the folders their publishers hand out, with their sizes checked."""
+"""DTD, RESISC45, CUB-200-2011 and UCF101 from their published folders, with their sizes checked."""
 
 import json
 import re
@@ -11,13 +11,14 @@ from typing import Any
 from ..config import Data
 from ..errors import DataError
 from ..plurals import counted
-from .dataset import Dataset, ListedClasses
+from .dataset import Dataset, FileRecord, ListedClasses, Split, build, by_name
 from .folder import folders_in, require_folder
-from .records import FileRecord, Split, build, by_name
 
 
 @dataclass(frozen=True)
 class Sizes:
+    """Official numbers of classes and images."""
+
     classes: int
     train: int
     test: int
@@ -27,11 +28,11 @@ DTD = Sizes(47, 3760, 1880)
 RESISC45 = Sizes(45, 6300, 25200)
 CUB200 = Sizes(200, 5994, 5794)
 UCF101 = Sizes(101, 7639, 3783)
-RESISC45_TRAIN_SHARE = 5  # every fifth: the protocol of its authors, 140 of the 700 images of each class
+RESISC45_TRAIN_SHARE = 5  # one fifth: 140 of the 700 images of each class, as its authors do
 
 
 def read_dtd(data: Data, sizes: Sizes = DTD) -> Dataset:
-    """Split 1: its train and val lists are the training images, 80 of each class."""
+    """Read split 1; its train and val lists are the training images, 80 of each class."""
     root = _locate(data.path, "dtd", "labels/train1.txt", ("dtd",))
     lists: tuple[tuple[Split, str], ...] = (("train", "train1"), ("train", "val1"), ("test", "test1"))
     records = [
@@ -43,10 +44,10 @@ def read_dtd(data: Data, sizes: Sizes = DTD) -> Dataset:
 
 
 def read_resisc45(data: Data, sizes: Sizes = RESISC45) -> Dataset:
-    """Class folders, split by lists where there are some: {train,val,test}.json or .txt; val counts as train.
+    """Read class folders, split by the lists {train,val,test}.json or .txt if present; val counts as train.
 
-    Its authors publish no lists, only that a fifth is for training: without any, each class gives the fifth whose
-    names have the smallest digests. This is our choice, the same on every machine.
+    Its authors use a fifth for training and publish no lists. Without lists, we take the fifth of each class whose
+    names have the smallest digests, the same on every machine.
     """
     root = _locate(data.path, "resisc45", "airplane", ("NWPU-RESISC45", "RESICS45", "resisc45"))
     folders = {folder.name for folder in folders_in(root)}
@@ -74,7 +75,7 @@ def read_cub200(data: Data, sizes: Sizes = CUB200) -> Dataset:
 
 
 def read_ucf101(data: Data, sizes: Sizes = UCF101) -> Dataset:
-    """The middle frame of each video, split as CoOp does; its validation images are not used."""
+    """Read the middle frame of each video, split as in CoOp; its validation images are not used."""
     root = _locate(data.path, "ucf101", "split_zhou_UCF101.json", ("ucf101",))
     split_file = root / "split_zhou_UCF101.json"
     splits: tuple[Split, ...] = ("train", "test")
@@ -97,17 +98,17 @@ def _cub_name(name: str) -> str:
 
 
 def _ucf_name(action: str) -> str:
-    """`BasketballDunk` -> `Basketball_Dunk`, as CoOp has it; CoOp's own files are already so."""
+    """`BasketballDunk` -> `Basketball_Dunk`, as in CoOp's files."""
     return action if "_" in action else "_".join(re.findall("[A-Z][^A-Z]*", action)) or action
 
 
 def _resisc_class(name: str) -> str:
-    """`airplane/airplane_001.jpg` or `airplane_001.jpg`: the class is the name without its number."""
+    """`airplane/airplane_001.jpg` or `airplane_001.jpg` -> `airplane`."""
     return name.split("/")[0] if "/" in name else re.sub(r"_\d+\.\w+$", "", name)
 
 
 def _resisc_list(root: Path, split: str) -> list[str]:
-    """Image names of one split; ELEVATER's JSON lists put `train.zip@` before them."""
+    """Read the image names of one split; ELEVATER's JSON lists prefix them with `train.zip@`."""
     if (file := root / f"{split}.json").is_file():
         try:
             names = [str(image["file_name"]).split("@")[-1] for image in _json(file)["images"]]
@@ -128,7 +129,7 @@ def _resisc_split(root: Path, folder: str) -> list[FileRecord]:
 
 
 def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
-    """The folder with the file that tells the data set: the one given, or below it under its official name."""
+    """Find the folder that contains `token`: the given one, or one of its official sub-folders."""
     root = require_folder(path, source)
     for folder in (root, *(root / name for name in below)):
         if (folder / token).exists():
@@ -165,7 +166,7 @@ def _json(file: Path) -> Any:
 def _checked(
     name: str, root: Path, records: Sequence[FileRecord], sizes: Sizes, classes: Sequence[str] | None = None
 ) -> Dataset:
-    """All images there, as many as there should be."""
+    """Build the data set if all images exist and the numbers are the official ones."""
     names = classes or sorted({record.label or "" for record in records}, key=by_name)
     missing = [record.path for record in records if not record.path.is_file()]
     if missing:

@@ -1,4 +1,4 @@
-"""A look at a whole data set before anybody works with it: counts, broken images, and two pictures."""
+"""Overview of a data set: class counts, unusable images, a contact sheet and a heat map."""
 
 import io
 import math
@@ -14,37 +14,30 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from ..errors import DataError, RunFolderError
 from ..files import write_bytes
-from .cache import Progress
+from .cache import Progress, repeats
 from .dataset import Dataset, ImageSet, Skipped
-from .digests import UNREADABLE, digest
-from .images import StoredImages, quiet
+from .decoding import BadImage, Span
+from .images import UNREADABLE, StoredImages, digest, silence_decoders
 from .parallel import in_order
-from .prepare import repeats
-from .reading import BadImage, Span
 
 
 @dataclass(frozen=True)
 class DatasetSurvey:
-    """What was found. Broken images are counted in no class."""
+    """Result of a survey. Unusable images are not counted."""
 
-    dataset: Dataset  # without the broken ones, which are in its `skipped`
+    dataset: Dataset  # without unusable images, which are in its `skipped`
     notes: tuple[str, ...]
 
     def counts(self) -> dict[str, tuple[int | None, int | None]]:
-        """Of each class: its train and test images; None where nobody knows."""
+        """Number of train and test images of each class; None without labels."""
         classes = self.dataset.classes
         train, test = (_by_class(images, len(classes)) for images in (self.dataset.train, self.dataset.test))
-        return {
-            name: (
-                None if train is None else int(train[index]),
-                None if test is None else int(test[index]),
-            )
-            for index, name in enumerate(classes)
-        }
+        counts = ([None] * len(classes) if split is None else split.tolist() for split in (train, test))
+        return dict(zip(classes, zip(*counts, strict=True), strict=True))
 
 
 def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> DatasetSurvey:
-    """Open every image once. Nothing is written anywhere."""
+    """Decode every image once; nothing is written."""
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = _open_all(dataset.train, lambda done: progress(done, total))
     test = _open_all(dataset.test, lambda done: progress(first + done, total))
@@ -59,47 +52,47 @@ def survey(dataset: Dataset, progress: Progress = lambda done, total: None) -> D
     return DatasetSurvey(usable, tuple(notes))
 
 
-class OpenedImage(NamedTuple):
-    """What is remembered of an image that was opened."""
+class _OpenedImage(NamedTuple):
+    """Result of decoding an image, without its pixels."""
 
     digest: str
     reason: str = ""  # why it cannot be used
-    remarks: tuple[str, ...] = ()  # how it was read, where there was a choice
+    remarks: tuple[str, ...] = ()  # how it was decoded
     span: Span | None = None
 
 
-def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[OpenedImage]:
+def _open_all(images: ImageSet, progress: Callable[[int], None]) -> list[_OpenedImage]:
     stored = images.images
     if not isinstance(stored, StoredImages):
-        return [OpenedImage(digest(image.mode, image.tobytes())) for image in stored]
+        return [_OpenedImage(digest(image.mode, image.tobytes())) for image in stored]
     opened = []
-    with quiet():
+    with silence_decoders():
         for seen in in_order(lambda index: _open(stored, index), len(stored)):
             opened.append(seen)
             progress(len(opened))
     return opened
 
 
-def _open(stored: StoredImages, index: int) -> OpenedImage:
+def _open(stored: StoredImages, index: int) -> _OpenedImage:
     try:
         content = stored.content(index)
     except OSError as error:
         reason = f"{UNREADABLE}{error.strerror or error}"
-        return OpenedImage(reason, reason)
+        return _OpenedImage(reason, reason)
     known = digest(stored.kind(index), content)
     try:
         picture = stored.picture(index, content)
     except BadImage as reason:
-        return OpenedImage(known, str(reason))
-    return OpenedImage(known, "", picture.remarks, picture.span)
+        return _OpenedImage(known, str(reason))
+    return _OpenedImage(known, "", picture.remarks, picture.span)
 
 
-def _broken(opened: Sequence[OpenedImage]) -> dict[int, str]:
+def _broken(opened: Sequence[_OpenedImage]) -> dict[int, str]:
     return {index: seen.reason for index, seen in enumerate(opened) if seen.reason}
 
 
-def _how_read(opened: Sequence[OpenedImage]) -> list[str]:
-    """What files held besides plain pictures, how often, and how that was read."""
+def _how_read(opened: Sequence[_OpenedImage]) -> list[str]:
+    """Count the remarks on how images were decoded."""
     counts = Counter(remark for seen in opened for remark in seen.remarks)
     spans: dict[str, list[Span]] = {}
     for seen in opened:
@@ -109,7 +102,7 @@ def _how_read(opened: Sequence[OpenedImage]) -> list[str]:
 
 
 def _reach(spans: Sequence[Span]) -> str:
-    """Where black and white were over all images, and how to scale all alike, where each was scaled by itself."""
+    """Describe the intensity range of all images, and how to scale all alike if each was scaled by its own."""
     if len(set(spans)) < 2:
         return f": {spans[0].low:.10g} to {spans[0].high:.10g}" if spans else ""
     low, high = min(span.low for span in spans), max(span.high for span in spans)
@@ -137,29 +130,30 @@ def _small_clients(dataset: Dataset) -> list[str]:
 
 
 PER_ROW = 10
-SIDE, GAP = 72, 4  # dots of one image on the sheet, and between two
-CELL = 28  # dots of a client and class
+SIDE, GAP = 72, 4  # pixels of one image on the sheet, and between two
+CELL = 28  # pixels of a client and class
 LONGEST = 30  # letters of a name
+LIGHT_BLUE, DARK_BLUE = np.array([158, 202, 225]), np.array([8, 48, 107])
 FONT = ImageFont.load_default(12)
-UNLABELLED = 200  # images shown where there are no classes to choose by
+UNLABELLED = 200  # images shown without labels
 
 
 def contact_sheet(dataset: Dataset, file: Path) -> None:
-    """A row of training images for each class; without labels, the first ones as they come."""
+    """Draw a row of training images for each class; without labels, the first images."""
     rows, step = _rows(dataset), SIDE + GAP
     margin = _widest([name for name, _ in rows]) + 2 * GAP
     sheet = Image.new("RGB", (margin + PER_ROW * step, max(len(rows) * step, 1)), "white")
     draw = ImageDraw.Draw(sheet)
     for row, (name, indices) in enumerate(rows):
         draw.text((margin - GAP, row * step + SIDE / 2), _line(name), "black", FONT, anchor="rm")
-        with quiet():
+        with silence_decoders():
             for column, number in enumerate(indices):
                 sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
     _save(sheet, file)
 
 
 def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str], file: Path) -> None:
-    """Clients by classes, (K, C): the area of a circle is the number of images, as the paper draws it."""
+    """Draw counts (K, C) as circles whose area is the number of images, as in the paper."""
     left, top = _widest(classes) + 2 * GAP, _widest(clients) + 2 * GAP
     picture = Image.new("RGB", (left + len(clients) * CELL + GAP, top + len(classes) * CELL + GAP), "white")
     draw = ImageDraw.Draw(picture)
@@ -170,7 +164,8 @@ def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequenc
     for client, label in np.argwhere(counts):
         middle = left + (client + 0.5) * CELL, top + (label + 0.5) * CELL
         share = counts[client, label] / counts.max()
-        draw.circle(middle, max(0.5 * CELL * share**0.5, 1), _shade(float(share)))
+        red, green, blue = (LIGHT_BLUE + share * (DARK_BLUE - LIGHT_BLUE)).astype(int).tolist()
+        draw.circle(middle, max(0.5 * CELL * share**0.5, 1), (red, green, blue))
     _save(picture, file)
 
 
@@ -183,17 +178,10 @@ def _widest(names: Sequence[str]) -> int:
 
 
 def _upright(name: str, height: int) -> Image.Image:
-    """A name that reads from below to above, as narrow as a cell."""
+    """Draw a name vertically, as wide as a cell."""
     strip = Image.new("RGB", (height, CELL), "white")
     ImageDraw.Draw(strip).text((0, CELL / 2), _line(name), "black", FONT, anchor="lm")
     return strip.rotate(90, expand=True)
-
-
-def _shade(share: float) -> tuple[int, int, int]:
-    """From light to dark blue."""
-    light, dark = np.array([158, 202, 225]), np.array([8, 48, 107])
-    red, green, blue = (light + share * (dark - light)).astype(int).tolist()
-    return red, green, blue
 
 
 def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
@@ -208,7 +196,7 @@ def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
 
 
 def _thumbnail(images: ImageSet, number: int) -> Image.Image:
-    """A square of the image; a broken one is grey."""
+    """Crop an image to a square thumbnail; an unusable one is grey."""
     try:
         picture = images.images[number].convert("RGB")
     except (BadImage, OSError):

@@ -1,7 +1,6 @@
-"""The same work on many images, on all cores, with bounded memory.
+"""Parallel work on many images with bounded memory.
 
-Threads, not processes: reading, hashing, decoding and resizing all leave Python's lock, and threads need no guard in
-a user's script, no second start of the interpreter and no copying of pixels.
+Threads instead of processes: reading, hashing, decoding and resizing release the GIL, and nothing is copied.
 """
 
 import os
@@ -12,16 +11,16 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-AHEAD = 4  # results per thread that may wait to be taken: bounds the memory
+AHEAD = 4  # finished results per thread that may wait: bounds the memory
 
 
 def workers() -> int:
-    """The cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int | None:
-    """Bytes that can be had without swapping, where the system tells."""
+    """Return the bytes available without swapping; None where the system does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -30,7 +29,7 @@ def free_memory() -> int | None:
 
 
 def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
-    """work(0), work(1), ... done at once, handed over one after the other."""
+    """Compute work(0), work(1), ... in parallel and yield the results in order."""
     threads = workers()
     waiting: deque[Future[T]] = deque()
     with ThreadPoolExecutor(threads) as pool:

@@ -1,20 +1,20 @@
-"""The same federation on Flower: a server, sites, the wire between.
+"""A real federation on Flower: server, sites and their messages.
 
-Flower is imported below this package, by `flower_app` and by `simulation.on_flower`, and nowhere else. It asks its own
-servers whether there is a newer version, tells them that it was started, and installs what an app names; here none of
-this happens, and the switches have to be set before Flower is imported.
+Flower is imported below this package, by `flower_app` and by `simulation.on_flower`, and nowhere else. By default it
+checks for updates, sends telemetry, and installs the dependencies of an app; the variables below disable this, and have
+to be set before Flower is imported.
 """
 
 import os
 
-from .wire.proxies import spare_this_machine
+from .wire.addresses import bypass_proxy_for_localhost
 
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else Ray speaks of it at every start
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning at every start
 }
 os.environ.update(OFFLINE)
-spare_this_machine()
+bypass_proxy_for_localhost()

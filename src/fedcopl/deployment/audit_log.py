@@ -1,11 +1,10 @@
-"""Every message in and out, in a file that only grows and in which each line vouches for all lines before it.
+"""The audit log: every message in and out, in an append-only file with a hash chain.
 
-`audit.jsonl` has one line for each message: when, of which run and round, what kind, in or out, with whom, how many
-bytes, their SHA-256, and what was decided. Its last word, `chain`, is the SHA-256 of the line before and of this one;
-and `audit.head` says how many lines there are and the chain of the last. So a line that was changed, taken out or
-moved, or an end that was cut off, is found. Whoever may write here could make up a whole new file, though: to be
-sure against that too, note the head that `fedcopl audit` prints somewhere else. A site's log and its server's name the
-same digests.
+`audit.jsonl` has one line for each message: time, run, round, kind, direction, peer, number of bytes, their SHA-256,
+and the decision. The last field, `chain`, is the SHA-256 of the previous chain and of this line; `audit.head` has the
+number of lines and the last chain. So lines that were changed, removed or moved, and a truncated file, are detected. A
+user with write access could forge a whole new file: to detect that too, store the head that `fedcopl audit` prints
+elsewhere. The logs of a site and of its server have the same digests.
 """
 
 import csv
@@ -23,17 +22,17 @@ from ..files import make_private_folder, write_private
 
 AUDIT, HEAD = "audit.jsonl", "audit.head"
 TAIL = 65536  # bytes from the end of the file in which the last line is found
-BEGIN = "0" * 64  # what the first line follows
-LONGEST = 300  # letters of a decision
+BEGIN = "0" * 64  # chain before the first line
+MAX_DECISION = 300  # characters
 IN, OUT = "in", "out"
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """One message that came in or went out."""
+class AuditMessage:
+    """One message in or out."""
 
     way: str  # IN or OUT
-    peer: str  # with whom: at a site the server, at a server the site
+    peer: str  # at a site the server, at a server the site
     run: str
     round: str
     kind: str
@@ -44,34 +43,34 @@ class Crossing:
 
 @dataclass(frozen=True)
 class AuditLine:
-    """As it stands in the log."""
+    """One line of the log."""
 
     number: int  # counted from 1
     time: float
-    crossing: Crossing
+    message: AuditMessage
     chain: str
 
     def plain(self) -> dict[str, object]:
-        return {"number": self.number, "time": self.time, **asdict(self.crossing)}
+        return {"number": self.number, "time": self.time, **asdict(self.message)}
 
 
 @dataclass(frozen=True)
 class AuditLog:
-    """The log of a site's folder, or of a server's run."""
+    """The audit log of a site, or of a server's run."""
 
     folder: Path
     now: Callable[[], float] = time.time
 
-    def write(self, crossing: Crossing) -> None:
-        """Add a line before what it is about happens; RunFolderError if that cannot be done."""
+    def write(self, message: AuditMessage) -> None:
+        """Append a line, before the message is read or sent; `RunFolderError` if that fails."""
         try:
-            self._write(crossing)
+            self._write(message)
         except OSError as error:
             raise RunFolderError(f"{self.folder / AUDIT}: cannot be written: {error.strerror or error}") from error
 
-    def _write(self, crossing: Crossing) -> None:
+    def _write(self, message: AuditMessage) -> None:
         number, before, is_torn = self._end()
-        line = AuditLine(number + 1, self.now(), crossing, "")
+        line = AuditLine(number + 1, self.now(), message, "")
         text = json.dumps(line.plain(), sort_keys=True)
         chain = _chained(before, text)
         whole = "\n" * is_torn + json.dumps({**line.plain(), "chain": chain}, sort_keys=True) + "\n"
@@ -87,7 +86,7 @@ class AuditLog:
             os.fsync(log.fileno())
 
     def _end(self) -> tuple[int, str, bool]:
-        """Number and chain of the last whole line, and whether a stop has left a part of one behind it."""
+        """Return number and chain of the last complete line, and whether an incomplete one follows."""
         file = self.folder / AUDIT
         if not file.exists():
             return 0, BEGIN, False
@@ -103,17 +102,17 @@ def _chained(before: str, text: str) -> str:
 
 
 def _parsed(line: bytes) -> AuditLine | None:
-    """None for what is no line."""
+    """Parse a line; None if it is incomplete."""
     try:
         plain = json.loads(line)
-        crossing = Crossing(**{part.name: plain[part.name] for part in fields(Crossing)})
-        return AuditLine(plain["number"], plain["time"], crossing, plain["chain"])
+        message = AuditMessage(**{part.name: plain[part.name] for part in fields(AuditMessage)})
+        return AuditLine(plain["number"], plain["time"], message, plain["chain"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def read_audit(folder: Path) -> list[AuditLine]:
-    """All lines, verified; RunFolderError with the first that does not fit."""
+    """Read and verify all lines; `RunFolderError` names the first invalid one."""
     file = folder / AUDIT
     try:
         content, head = file.read_bytes(), (folder / HEAD).read_text(encoding="utf-8").split()
@@ -124,7 +123,7 @@ def read_audit(folder: Path) -> list[AuditLine]:
         raise RunFolderError(f"{folder / HEAD}: cannot be read: {error}") from error
     lines = list(_verified(content, file))
     if len(lines) < count or count < 1 or lines[count - 1].chain != chain:
-        raise RunFolderError(f"{file}: was tampered with: it ends after line {len(lines)}, and there were {count}")
+        raise RunFolderError(f"{file}: was tampered with: it has {len(lines)} lines instead of {count}")
     return lines
 
 
@@ -133,17 +132,17 @@ def _verified(content: bytes, file: Path) -> Iterator[AuditLine]:
     for text in content.split(b"\n"):
         line = _parsed(text)
         if line is None:
-            continue  # what a stop left of a line: the next one has its number
+            continue  # left by a crash: the next line has its number
         if line.number != expected or _chained(before, json.dumps(line.plain(), sort_keys=True)) != line.chain:
-            raise RunFolderError(f"{file}: was tampered with: line {expected} is not the one that was written")
+            raise RunFolderError(f"{file}: was tampered with: line {expected} was changed")
         before, expected = line.chain, expected + 1
         yield line
 
 
 def audit_csv(lines: list[AuditLine]) -> str:
-    """A table for others to read."""
+    """Return the log as CSV."""
     text = io.StringIO()
-    table = csv.DictWriter(text, ["number", "time", *(part.name for part in fields(Crossing)), "chain"])
+    table = csv.DictWriter(text, ["number", "time", *(part.name for part in fields(AuditMessage)), "chain"])
     table.writeheader()
     table.writerows([{**line.plain(), "chain": line.chain} for line in lines])
     return text.getvalue()

@@ -1,28 +1,35 @@
-"""Numbers for those who watch many machines: `/metrics` in the text form of Prometheus, and what `/health` says.
+"""Monitoring: `/metrics` in the text format of Prometheus and `/health`, on a local port.
 
-All of it is read from the folder at the moment of asking, as `fedcopl status` does, beside what a site counts while it
-runs. Nothing about an image, a class or a label is in it.
+The numbers are read from the folder at each request, as by `fedcopl status`, except for the counters of a running site.
+They contain nothing about an image, a class or a label.
 """
 
+import json
+import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
-from ..errors import FedCoPLError, FederationError
+from ..errors import ConfigError, FedCoPLError, FederationError
 from ..run.record import RoundRecord
-from .certificates import read_site_keys
 from .processes import FolderProcess, process_of
-from .provisioning.endings import endings_of, this_day
+from .provisioning.expiry import expiries, today_utc
+from .site_keys import read_site_keys
 from .status import connected_sites, privacy_so_far, rounds_so_far
 
-REFUSED = "refused: "  # how a refusal of a site begins
+REFUSED = "refused: "  # prefix of a refusal
+HOST = "127.0.0.1"
+TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number, or one for each set of labels."""
+    """A metric with one value, or one for each set of labels."""
 
     name: str
     help: str
@@ -60,21 +67,21 @@ def _labels(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 @dataclass
-class AnswerCounts:
-    """What a site has answered since it was started, by kind of question."""
+class ReplyCounts:
+    """Counters of a site since its start, by kind of request."""
 
-    answered: Counter[str] = field(default_factory=Counter)
+    replied: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     connected: bool = False
 
     def add(self, kind: str, seconds: float, *, refused: bool) -> None:
-        (self.refused if refused else self.answered)[kind] += 1
+        (self.refused if refused else self.replied)[kind] += 1
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
 
 def server_metrics(folder: Path) -> list[Metric]:
-    """Of the run that the server of this folder plays now, or played last."""
+    """Return the metrics of the server's current or last run."""
     process = process_of(folder)
     rounds = rounds_so_far(process.results)
     connected = _connected(process)
@@ -84,50 +91,48 @@ def server_metrics(folder: Path) -> list[Metric]:
     refusals = Counter(site for record in rounds for site, why in record.dropped.items() if REFUSED in why)
     privacy = privacy_so_far(process.results, rounds)
     found = [
-        Metric.plain("rounds", "Rounds of this run that are done.", last.number, "counter"),
+        Metric.plain("rounds", "Finished rounds of this run.", last.number, "counter"),
         Metric.by("site", "site_connected", "1 if the site is connected.", here),
         Metric.plain("participants", "Sites that trained in the last round.", last.participants),
-        Metric.plain("run_seconds", "Seconds this run has taken so far.", last.seconds, "counter"),
-        Metric.by("direction", "message_bytes", "What the messages said, in bytes.", _bytes(rounds), "counter"),
-        Metric.by("site", "dropped_answers", "Rounds with an answer that was not used.", drops, "counter"),
-        Metric.by("site", "refusals", "Of these, refused by the site.", refusals, "counter"),
-        Metric.by("event", "guard_events", "What the guard took back.", _guard(rounds), "counter"),
+        Metric.plain("run_seconds", "Wall time of this run in seconds.", last.seconds, "counter"),
+        Metric.by("direction", "message_bytes", "Payload of the messages in bytes.", _bytes(rounds), "counter"),
+        Metric.by("site", "dropped_replies", "Rounds with a reply that was not used.", drops, "counter"),
+        Metric.by("site", "refusals", "Rounds with a request that the site refused.", refusals, "counter"),
+        Metric.by("event", "rollbacks", "Rollbacks by the hold-out check.", _guard(rounds), "counter"),
     ]
     if privacy and privacy.epsilon is not None:
-        found.append(Metric.plain("epsilon", "Spent by the site that gave away most.", privacy.epsilon))
-    return [*found, *ends(folder, this_day())]
+        found.append(Metric.plain("epsilon", "Largest epsilon spent by a site.", privacy.epsilon))
+    return [*found, *_days_left(folder, today_utc())]
 
 
-def site_metrics(folder: Path, counts: AnswerCounts) -> list[Metric]:
+def site_metrics(folder: Path, counts: ReplyCounts) -> list[Metric]:
     return [
-        Metric.plain("connected", "1 if the server lets this site in and answers.", float(counts.connected)),
-        Metric.by("question", "answers", "Questions answered since the start.", counts.answered, "counter"),
-        Metric.by("question", "refusals", "Questions not answered since the start.", counts.refused, "counter"),
-        Metric.by("question", "answer_seconds", "Seconds of work on them.", counts.seconds, "counter"),
-        *ends(folder, this_day()),
+        Metric.plain("connected", "1 if this site is connected to the server.", float(counts.connected)),
+        Metric.by("request", "replies", "Replies since the start.", counts.replied, "counter"),
+        Metric.by("request", "refusals", "Refused requests since the start.", counts.refused, "counter"),
+        Metric.by("request", "reply_seconds", "Seconds of computation for them.", counts.seconds, "counter"),
+        *_days_left(folder, today_utc()),
     ]
 
 
-def ends(folder: Path, today: date) -> list[Metric]:
-    days = {ending.what: float(ending.days_left(today)) for ending in endings_of(folder)}
-    return [Metric.by("what", "days_left", "Days until a key or certificate ends.", days)]
+def _days_left(folder: Path, today: date) -> list[Metric]:
+    days = {ending.what: float(ending.days_left(today)) for ending in expiries(folder)}
+    return [Metric.by("what", "days_left", "Days until a key or certificate expires.", days)]
 
 
-def health(folder: Path, troubles: Iterable[str] = ()) -> dict[str, object]:
-    """Whether all is well: nothing has ended, and what the process itself says."""
-    wrong = list(troubles)
+def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
+    """Return the health of a process: its errors, and expired keys and certificates."""
+    wrong = list(errors)
     try:
-        wrong += [
-            f"{one.what}: {one.in_words(this_day())}" for one in endings_of(folder) if one.days_left(this_day()) < 0
-        ]
+        wrong += [f"{one.what}: {one.text(today_utc())}" for one in expiries(folder) if one.days_left(today_utc()) < 0]
         role = process_of(folder).role
     except FedCoPLError as error:
         role, wrong = "unknown", [*wrong, str(error)]
-    return {"status": "trouble" if wrong else "ok", "role": role, "troubles": wrong}
+    return {"status": "error" if wrong else "ok", "role": role, "errors": wrong}
 
 
 def _connected(process: FolderProcess) -> set[str]:
-    """Nobody, where the SuperLink is not up yet or no more."""
+    """Return the connected sites; none if the SuperLink is not running."""
     try:
         return set(connected_sites(process)) if process.running else set()
     except FederationError:
@@ -140,9 +145,73 @@ def _bytes(rounds: Iterable[RoundRecord]) -> dict[str, float]:
 
 
 def _guard(rounds: Iterable[RoundRecord]) -> dict[str, float]:
-    seen = [record.holdout for record in rounds if record.holdout]
+    checks = [record.holdout for record in rounds if record.holdout]
     return {
-        "training_taken_back": sum(int(one.training_rolled_back) for one in seen),
-        "too_doubtful": sum(int(one.low_confidence) for one in seen),
-        "average_undone": sum(bool(one.average_rolled_back) for one in seen),
+        "training": sum(int(one.trainings_rolled_back) for one in checks),
+        "uncertain": sum(int(one.low_confidence) for one in checks),
+        "average": sum(bool(one.server_rolled_back) for one in checks),
     }
+
+
+@contextmanager
+def metrics_port(
+    port: int, metrics: Callable[[], Sequence[Metric]], health: Callable[[], dict[str, object]]
+) -> Iterator[int]:
+    """Serve both paths inside the block, on the port that is given; with port 0, nothing."""
+    if not port:
+        yield 0
+        return
+    try:
+        server = ThreadingHTTPServer((HOST, port), _handler(metrics, health))
+    except OSError as error:
+        raise ConfigError(f"--metrics-port {port}: cannot be used: {error.strerror or error}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def respond_to(
+    path: str, metrics: Callable[[], Sequence[Metric]], health: Callable[[], dict[str, object]]
+) -> tuple[int, str, str]:
+    """Return the status, content type and content for a path."""
+    if path == "/health":
+        report = health()
+        return 200 if report["status"] == "ok" else 503, JSON, json.dumps(report) + "\n"
+    if path != "/metrics":
+        return 404, TEXT, "there are /health and /metrics\n"
+    try:
+        return 200, TEXT, prometheus_text(metrics())
+    except (FedCoPLError, OSError) as error:
+        return 503, TEXT, f"{error}\n"
+
+
+def _handler(
+    metrics: Callable[[], Sequence[Metric]], health: Callable[[], dict[str, object]]
+) -> type[BaseHTTPRequestHandler]:
+    class LocalHandler(BaseHTTPRequestHandler):
+        """Serves requests with a local Host header only: web pages of other origins have another one."""
+
+        timeout = 10
+        server_version, sys_version = "fedcopl", ""
+
+        def do_GET(self) -> None:
+            own = self.headers.get("Host", "").rpartition(":")[0] in (HOST, "localhost")
+            status, kind, text = (
+                respond_to(self.path, metrics, health) if own else (403, TEXT, "only for this machine\n")
+            )
+            content = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Log nothing: a monitoring agent polls every few seconds."""
+
+    return LocalHandler

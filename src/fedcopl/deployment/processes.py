@@ -1,7 +1,6 @@
-"""The processes of a deployment: which one holds a folder and how it is asked to stop, and the children it starts.
+"""The processes of a deployment: the one that holds a folder, how it is stopped, and Flower's SuperLink as its child.
 
-A server and a site each hold their own folder, and have a child around a command of Flower's, which does not outlive
-its parent, however that ends.
+A server and a site each hold their own folder. A child process never outlives its parent, however that ends.
 """
 
 import json
@@ -13,36 +12,77 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ..errors import FederationError
 from ..files import make_private_folder, write_private, write_text
 from ..run.folder import RunFolder
 from . import OFFLINE
-from .rotating_log import RotatingLog
 
+LOG_BYTES, OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older ones kept
+LOG_END = 2.0  # seconds to wait for the end of a log
 WORKING = "working.json"
-STOP = "stop"  # a file of this name asks the process of this folder to stop
+STOP = "stop"  # a file of this name stops the process of this folder
 FOR_OWNER = 0o077
-SECRET = "exec.secret"  # what a process shares with its child of Flower's
-LOOK = 0.2  # seconds between two looks for the parent
-GRACE = 5.0  # seconds a child has to end when asked
+SECRET = "exec.secret"  # shared by a server and its SuperLink
+PARENT_CHECK = 0.2  # seconds between two checks that the parent is alive
+GRACE = 5.0  # seconds for a child to end after SIGTERM
+
+
+class RotatingLog:
+    """Writes lines until its source ends. A full file becomes `name.1`, that one `name.2`; the oldest is deleted."""
+
+    def __init__(self, path: Path, max_bytes: int = LOG_BYTES, kept: int = OLD_LOGS):
+        self.path, self._max_bytes, self._kept = path, max_bytes, kept
+        self._thread = threading.Thread()
+
+    def follow(self, source: IO[bytes]) -> None:
+        """Write all lines of a source, in a thread."""
+        self._thread = threading.Thread(target=self._follow, args=(source,), daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the source has ended, for a limited time: another process may hold it open."""
+        if self._thread.is_alive():
+            self._thread.join(LOG_END)
+
+    def _follow(self, source: IO[bytes]) -> None:
+        with source:
+            for line in source:
+                with suppress(OSError):  # a full disk must not stop the child
+                    self.write(line)
+
+    def write(self, line: bytes) -> None:
+        if self.path.exists() and self.path.stat().st_size + len(line) > self._max_bytes:
+            self._rotate()
+        with self.path.open("ab") as file:
+            file.write(line)
+
+    def _rotate(self) -> None:
+        for number in range(self._kept - 1, 0, -1):
+            if self._older(number).exists():
+                self._older(number).replace(self._older(number + 1))
+        self.path.replace(self._older(1))
+
+    def _older(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
 
 
 @dataclass(frozen=True)
 class FolderProcess:
-    """The process that holds a folder, or the last one that did, in its own words."""
+    """The process that holds a folder, or the last one that did."""
 
     folder: Path
     role: str  # server or site
     running: bool
-    about: Mapping[str, str]  # what else it says of itself: its address, its name
+    about: Mapping[str, str]  # its address, its name and so on
 
     @property
     def results(self) -> Path:
-        """Where a server writes its run."""
+        """Folder of a server's run."""
         if "out" not in self.about:
             raise FederationError(f"{self.folder}: is the folder of a {self.role}; name that of a server with --folder")
         return Path(self.about["out"])
@@ -50,8 +90,8 @@ class FolderProcess:
 
 @contextmanager
 def holding(folder: Path, role: str, about: Mapping[str, str]) -> Iterator[None]:
-    """Hold the folder: one process at a time; `about` is for those who ask what is going on."""
-    os.umask(FOR_OWNER)  # also of Flower's processes, which have files of their own
+    """Hold the folder: one process at a time; `about` is for `fedcopl status`."""
+    os.umask(FOR_OWNER)  # also for Flower's processes and their files
     make_private_folder(folder)
     with RunFolder(folder):
         (folder / STOP).unlink(missing_ok=True)
@@ -69,14 +109,14 @@ def _write(folder: Path, role: str, about: Mapping[str, str], *, running: bool) 
 
 
 def process_of(folder: Path) -> FolderProcess:
-    """Who holds this folder, or did; `running` only if it is still there."""
+    """Read which process holds this folder, or did; `running` only if it still exists."""
     try:
         kept = json.loads((folder / WORKING).read_text(encoding="utf-8"))
         about = {key: value for key, value in kept.items() if isinstance(value, str) and key != "role"}
         running = bool(kept["running"]) and _is_there(int(kept["pid"]))
         return FolderProcess(folder, str(kept["role"]), running, about)
     except FileNotFoundError as error:
-        raise FederationError(f"{folder}: holds neither a server nor a site; name its folder with --folder") from error
+        raise FederationError(f"{folder}: is not the folder of a server or a site; name one with --folder") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FederationError(f"{folder / WORKING}: cannot be read: {error}") from error
 
@@ -87,7 +127,7 @@ def _is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -95,10 +135,10 @@ def should_stop(folder: Path) -> bool:
     return (folder / STOP).exists()
 
 
-def ask_to_stop(folder: Path, patience: float) -> bool:
-    """Ask the process of this folder to stop, and whether it did within so many seconds."""
+def request_stop(folder: Path, timeout: float) -> bool:
+    """Stop the process of this folder; returns whether it stopped within `timeout` seconds."""
     write_text(folder / STOP, "")
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout
     while process_of(folder).running:
         if time.monotonic() > end:
             return False
@@ -108,11 +148,11 @@ def ask_to_stop(folder: Path, patience: float) -> bool:
 
 
 def end_with_parent(parent: int) -> None:
-    """In a child: stop when the parent is gone, also if it was killed without a word."""
+    """End this process when its parent has ended, also if that was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(LOOK)
+            time.sleep(PARENT_CHECK)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(GRACE)
         os._exit(1)
@@ -122,48 +162,41 @@ def end_with_parent(parent: int) -> None:
 
 @contextmanager
 def flower_child(module: str, arguments: Sequence[str], log_file: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A module of `flower_internals` around a command of Flower's, in a process of its own that ends with this one."""
+    """Run a module of `flower_internals` as a child process that ends with this one."""
     command = [sys.executable, "-m", f"fedcopl.deployment.flower_internals.{module}", str(os.getpid()), *arguments]
-    child, log = _start(command, child_environment(log_file.parent)), RotatingLog(log_file)
+    # A new session: Ctrl-C reaches only the parent, which then ends its children in order.
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=child_environment(log_file.parent),
+        start_new_session=True,
+    )
+    log = RotatingLog(log_file)
     if child.stdout is not None:
         log.follow(child.stdout)
     try:
         yield child
     finally:
-        _end(child)
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        child.wait()
         log.join()
 
 
-def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C is for the parent, which then ends its children in order.
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            child.kill()
-    child.wait()
-
-
 def child_environment(home: Path) -> Mapping[str, str]:
-    """Flower keeps its files in our folder and talks to nobody; forwarded addresses are not believed."""
+    """Return the environment of a child: Flower's files in `home`, no telemetry, forwarded addresses not trusted."""
     own = {"FLWR_HOME": str(home.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
     return {**os.environ, **OFFLINE, **own}
 
 
 def fresh_secret(home: Path) -> tuple[Path, bytes]:
-    """Random bytes for this process and the child it is about to start, in a file that only this user can read."""
+    """Write a new random secret to a file that only this user can read."""
     file, secret = home / SECRET, secrets.token_bytes(32)
     write_private(file, secret)
     return file, secret

@@ -1,7 +1,7 @@
-"""`fedcopl service`: what a machine needs to run a site or a server by itself: a systemd unit and a Containerfile.
+"""`fedcopl service`: a systemd unit and a Containerfile for a site or a server.
 
-The unit and the container give the program one folder to write in, its home, and nothing else of the machine; it stops
-on SIGTERM within seconds, keeps what it has done, and goes on with it at the next start.
+The unit and the container give the program one writable folder, its home, and nothing else of the machine; it stops on
+SIGTERM within seconds, keeps its state, and continues at the next start.
 """
 
 import shlex
@@ -13,8 +13,8 @@ from typing import Literal
 
 from ..errors import ConfigError
 
-INTERRUPTED = 130  # how both leave when asked to stop: see errors.py
-STOP_SECONDS = 90  # an answer under way is left alone for so long
+INTERRUPTED = 130  # exit status of both when stopped: see errors.py
+STOP_SECONDS = 90  # for a reply in progress
 
 UNIT = """\
 [Unit]
@@ -34,7 +34,7 @@ TimeoutStopSec={stop}
 SuccessExitStatus={interrupted}
 RestartPreventExitStatus=2 3 4
 
-# One folder to write in, and nothing else of this machine.
+# One writable folder, and nothing else of this machine.
 UMask=0077
 NoNewPrivileges=yes
 ProtectSystem=strict
@@ -64,7 +64,7 @@ CONTAINERFILE = """\
 # Build:  podman build -t fedcopl-{role} .
 # Run:    podman run --read-only --tmpfs /tmp --cap-drop=all --security-opt no-new-privileges \\
 #             -v {home}:/home/fedcopl:Z{mounts}{ports} fedcopl-{role}
-# INDEX: where pip finds a torch without CUDA, which makes a much smaller image; empty for pip's own index.
+# INDEX: index with torch without CUDA, for a much smaller image; empty for the default index.
 FROM python:{python}-slim AS build
 ARG INDEX=""
 RUN python -m venv /opt/fedcopl \\
@@ -86,27 +86,27 @@ CMD [{words}]
 
 @dataclass(frozen=True)
 class Service:
-    """A site or a server that is to run by itself."""
+    """A site or a server that runs as a service."""
 
     role: Literal["site", "server"]
-    home: Path  # all it writes: its folder, its runs, its cache
+    home: Path  # the writable folder: keys, runs, cache
     images: Path | None = None  # of a site
     user: str = "fedcopl"
-    words: Sequence[str] = ()  # settings and options of its own
+    words: Sequence[str] = ()  # additional settings and options
 
     def __post_init__(self) -> None:
         if self.role == "site" and self.images is None:
             raise ConfigError("--images: name the images of this site")
         for path in (self.home, self.images or self.home):
             if any(letter.isspace() or letter in "%\"'\\" or not letter.isprintable() for letter in str(path)):
-                raise ConfigError(f"{path}: a service needs a path without blanks, quotes and percent signs")
+                raise ConfigError(f"{path}: a service needs a path without spaces, quotes and percent signs")
 
     def command(self, program: Sequence[str], home: Path, images: Path | None) -> list[str]:
-        """What is started; the same command at every start."""
+        """Return the command of the service; the same at every start."""
         if self.role == "server":
             return [*program, "server", "--folder", str(home / "federation"), "--go-on", *self.words]
-        agreed = ["--accept", str(home / "site" / "settings.toml")]  # nobody sits at a terminal
-        return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *agreed, *self.words]
+        accepted = ["--accept", str(home / "site" / "settings.toml")]  # without a terminal
+        return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *accepted, *self.words]
 
     def unit(self) -> str:
         command = self.command([sys.executable, "-m", "fedcopl"], self.home, self.images)
@@ -128,7 +128,9 @@ class Service:
             role=self.role,
             home=self.home,
             mounts=f" -v {self.images}:/images:ro,Z" if self.images else "",
-            ports=" --network=host" if self.role == "server" else "",  # forwarding a port would hide who calls
+            ports=" --network=host"
+            if self.role == "server"
+            else "",  # a forwarded port would hide the client addresses
             python=f"{sys.version_info.major}.{sys.version_info.minor}",
             version=version,
             words=", ".join(f'"{word}"' for word in words),

@@ -1,4 +1,4 @@
-"""How a server or a site gets on, for those who ask: no image and no label is needed for it."""
+"""`fedcopl status`: the state of a server or a site, read from its folder without images or labels."""
 
 import ssl
 from collections.abc import Mapping
@@ -13,23 +13,23 @@ from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
 from ..run.record import LabelCounts, RoundRecord
 from ..run.record_reader import parse_json, read_rounds
-from .certificates import read_site_keys
 from .processes import SECRET, FolderProcess, process_of
-from .provisioning.endings import Ending, endings_of, key_ends, this_day
+from .provisioning.expiry import Expiry, expiries, key_ends, today_utc
 from .site.site_state import NOW, SiteState
+from .site_keys import read_site_keys
 
 SHOWN = 10  # rounds
 
 
 @dataclass(frozen=True)
 class Status:
-    """How a server or a site gets on."""
+    """The state of a server or a site."""
 
     running: bool
     facts: Mapping[str, str]
     privacy: PrivacyStatement | None = None
     sites: list[list[str]] = field(default_factory=list)  # name, now, since, last trained, its key
-    rounds: list[list[str]] = field(default_factory=list)  # round, sites, images, loss, who was left out
+    rounds: list[list[str]] = field(default_factory=list)  # round, sites, images, loss, sites left out
 
 
 def status_of(folder: Path) -> Status:
@@ -43,16 +43,16 @@ def _server(process: FolderProcess) -> Status:
     facts = {
         "server": f"running on {process.about['address']}" if process.running else "not running",
         "results": str(out),
-        "rounds done": str(len(rounds)),
+        "finished rounds": str(len(rounds)),
     }
     if (out / ENDED).exists() and not process.running:
-        facts["ended because"] = (out / ENDED).read_text(encoding="utf-8").strip()
+        facts["reason for its end"] = (out / ENDED).read_text(encoding="utf-8").strip()
     totals = next((record.totals for record in reversed(rounds) if record.totals), None)
     if totals:
-        facts["sure images by class"] = ", ".join(map(str, totals))
+        facts["confident images by class"] = ", ".join(map(str, totals))
     labelling = next((record.labelling for record in reversed(rounds) if record.labelling), None)
     if labelling:
-        facts |= _about_labels(labelling)
+        facts |= _label_facts(labelling)
     facts |= _ends(process.folder)
     trained = {site: record.number for record in rounds for site in record.sites or ()}
     privacy, sites = privacy_so_far(out, rounds), _sites(process, trained)
@@ -60,25 +60,25 @@ def _server(process: FolderProcess) -> Status:
 
 
 def privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
-    """What the run has given away so far; None if its settings hide nothing, or nobody has written them yet."""
+    """Return the privacy spent so far; None if the run has no noise, or has not started."""
     if not (out / SETTINGS).exists():
         return None
     config = RunConfig.from_mapping(read_settings(out / SETTINGS), str(out / SETTINGS))
     return statement(config, (release for record in rounds for release in record.releases))
 
 
-def _about_labels(seen: LabelCounts) -> dict[str, str]:
-    """What can be seen of pseudo labels where nobody knows the truth."""
-    share = 100 * seen.chosen / max(seen.images, 1)
-    facts = {"images chosen": f"{seen.chosen:,} of {seen.images:,} ({share:.0f} %)"}
-    if seen.compared:
-        same = 100 * seen.unchanged / seen.compared
-        facts["labels as before"] = f"{seen.unchanged:,} of {seen.compared:,} ({same:.0f} %)"
+def _label_facts(counts: LabelCounts) -> dict[str, str]:
+    """Describe the pseudo labels without true labels."""
+    share = 100 * counts.chosen / max(counts.images, 1)
+    facts = {"images selected": f"{counts.chosen:,} of {counts.images:,} ({share:.0f} %)"}
+    if counts.compared:
+        same = 100 * counts.unchanged / counts.compared
+        facts["labels unchanged"] = f"{counts.unchanged:,} of {counts.compared:,} ({same:.0f} %)"
     return facts
 
 
 def rounds_so_far(out: Path) -> tuple[RoundRecord, ...]:
-    """The rounds of a run that are done."""
+    """Read the finished rounds of a run."""
     file = out / ROUNDS
     return read_rounds([parse_json(line) for line in file.read_bytes().splitlines()]) if file.exists() else ()
 
@@ -91,27 +91,27 @@ def _row(record: RoundRecord) -> list[str]:
 
 
 def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
-    """Of everyone who may join: whether it is connected, and the last round it trained in."""
+    """Return a row for each site that may join: its connection, and the last round it trained in."""
     now, folder = connected_sites(process) if process.running else {}, process.folder / "sites"
     names, ends = (read_site_keys(folder), key_ends(folder)) if folder.is_dir() else ({}, {})
 
     def row(name: str) -> list[str]:
         last = f"round {trained[name]}" if name in trained else "never"
-        key = Ending("", ends[name], "").in_words(this_day()) if name in ends else "no end"
+        key = Expiry("", ends[name], "").text(today_utc()) if name in ends else "does not expire"
         return [name, *now.get(name, ("not connected", "")), last, key]
 
     return [row(name) for name in sorted(names)]
 
 
 def _ends(folder: Path) -> dict[str, str]:
-    """When certificates and a site's own key end; those of all sites stand beside their names."""
+    """Return the expiry of certificates and a site's own key; those of a server's sites are in their rows."""
     of_sites = {f"key of {name}" for name in key_ends(folder / "sites")}
-    return {end.what: end.in_words(this_day()) for end in endings_of(folder) if end.what not in of_sites}
+    return {end.what: end.text(today_utc()) for end in expiries(folder) if end.what not in of_sites}
 
 
 def connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
-    """Who is connected to a running server, and since when."""
-    # Only here: a site imports this file too, and all that comes with a SuperLink would be 40 MB in each of them.
+    """Return name -> ("connected", since) of the sites connected to a running server."""
+    # Imported here: a site imports this module too, and the client of a SuperLink would cost it 40 MB.
     from .flower_internals.connections import Control
 
     address, ca = process.about["local"], process.about["ca"]
@@ -119,7 +119,7 @@ def connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
         secret = (process.folder / "flower" / SECRET).read_bytes()
         sites = Control(address, Path(ca), secret).sites()
     except (httpx.HTTPError, OSError, ssl.SSLError) as error:
-        raise FederationError(f"the server does not answer at {address}: {error}") from error
+        raise FederationError(f"the server does not respond at {address}: {error}") from error
     return {site.name: ("connected", site.since[:19]) for site in sites if site.online}
 
 

@@ -1,6 +1,6 @@
-"""A look at everything a run needs, before it is needed."""
+"""Checks of machine, settings, model and images before a run."""
 
+from .checks import diagnose, fix, settings_file
 from .findings import Finding, FindingLevel
-from .visit import mend, visit
 
-__all__ = ["Finding", "FindingLevel", "mend", "visit"]
+__all__ = ["Finding", "FindingLevel", "diagnose", "fix", "settings_file"]

@@ -1,4 +1,4 @@
-"""The folder of a site or a server: whether a key or a certificate has ended, or will soon."""
+"""The folder of a site or server: keys and certificates that have expired or expire soon."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from ..errors import FedCoPLError
 from .findings import Finding, note, ok, problem
 
-CERTIFICATE = "ca.pem"  # every such folder has it, and no folder of settings does
+CERTIFICATE = "ca.pem"  # in every such folder, and in no folder of settings
 
 
 def is_federation_folder(where: Path) -> bool:
@@ -14,18 +14,18 @@ def is_federation_folder(where: Path) -> bool:
 
 
 def check_endings(folder: Path) -> Iterator[Finding]:
-    """What ends, when, and what to do in time."""
-    from ..deployment.provisioning.endings import endings_of, this_day
+    """Report when keys and certificates expire, and what to do."""
+    from ..deployment.provisioning.expiry import expiries, today_utc
 
-    today = this_day()
+    today = today_utc()
     try:
-        endings = list(endings_of(folder))
+        endings = list(expiries(folder))
     except FedCoPLError as error:
-        yield problem("keys and certificates", str(error), "mend or replace the file it names")
+        yield problem("keys and certificates", str(error), "fix or replace the file named above")
         return
     for ending in endings:
-        when = ending.in_words(today)
+        when = ending.text(today)
         if ending.days_left(today) < 0:
-            yield problem(ending.what, when, ending.do)
+            yield problem(ending.what, when, ending.renewal)
         else:
-            yield note(ending.what, when, ending.do) if ending.is_near(today) else ok(ending.what, when)
+            yield note(ending.what, when, ending.renewal) if ending.is_near(today) else ok(ending.what, when)

@@ -1,21 +1,17 @@
-"""What a check comes to."""
+"""Findings of the checks."""
 
-from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 FindingLevel = Literal["ok", "note", "problem"]
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
-    level: FindingLevel  # a problem stops a run, a note may matter
+    level: FindingLevel  # a problem stops a run
     what: str
     detail: str
-    do: str = ""  # what to do about it
-
-
-Check = Callable[[], Iterator[Finding]]
+    do: str = ""
 
 
 def ok(what: str, detail: str) -> Finding:

@@ -1,4 +1,4 @@
-"""The machine, what is installed on it, and whether a federation's server can be reached."""
+"""Checks of the machine, the installed packages, and the connection to a server."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ from ..clip.device import choose_arithmetic, threads_for
 from ..config import Model
 from ..data.cache import default_folder
 from ..data.parallel import free_memory, workers
-from ..deployment.wire.proxies import connect, proxy_to, without_login
+from ..deployment.wire.addresses import connect, proxy_to, strip_credentials
 from ..errors import ConfigError, FedCoPLError
 from .findings import Finding, note, ok, problem
 
@@ -34,7 +34,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Everything that fedcopl cannot do without, by the list it was installed with."""
+    """Check that all required packages are installed."""
     needed = [line for line in requires("fedcopl") or [] if "extra ==" not in line]
     missing = [name for name in map(_package, needed) if _version(name) is None]
     if missing:
@@ -66,7 +66,7 @@ def check_device(model: Model) -> Iterator[Finding]:
     try:
         chosen = choose_arithmetic(model.device, model.precision)
     except FedCoPLError as error:
-        yield problem("device", str(error), "change the setting it names")
+        yield problem("device", str(error), "change the setting named above")
         return
     yield ok("device", f"{chosen.device.type}, {chosen.precision}")
     if model.threads > workers():
@@ -80,7 +80,7 @@ def check_device(model: Model) -> Iterator[Finding]:
 def check_memory() -> Iterator[Finding]:
     free = free_memory()
     if free is None:
-        yield ok("memory", "this system does not say how much is free")
+        yield ok("memory", "this system does not report free memory")
     elif free < LITTLE_MEMORY:
         yield note("memory", f"{_size(free)} free", "close other programs, or lower model.memory and train.batch")
     else:
@@ -88,7 +88,7 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_disk(path: Path) -> Iterator[Finding]:
-    """Where results go, and where decoded images are kept."""
+    """Check the folder of results and the cache folder."""
     yield from _disk("disk", path, "free some space, or work in another folder")
     do = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
     yield from _disk("cache folder", default_folder(), do)
@@ -109,20 +109,20 @@ def _size(count: int) -> str:
     return f"{count / GIGABYTE:.1f} GB"
 
 
-PATIENCE = 5.0  # seconds
+TIMEOUT = 5.0  # seconds
 
 
 def check_server(address: str, certificate: Path | None) -> Iterator[Finding]:
     host, port = split_address(address)
     try:
-        connection = connect(host, port, PATIENCE)
+        connection = connect(host, port, TIMEOUT)
     except OSError as error:
         do = "check the address, that the server runs, and that no firewall is in between"
         yield problem("server", f"{address} cannot be reached: {error.strerror or error}", do)
         return
     with connection:
         proxy = proxy_to(host)
-        yield ok("server", f"{address} answers" + (f", through the proxy {without_login(proxy)}" if proxy else ""))
+        yield ok("server", f"{address} answers" + (f", through the proxy {strip_credentials(proxy)}" if proxy else ""))
         yield _handshake(connection, host, certificate)
 
 
@@ -142,7 +142,7 @@ def _handshake(connection: socket.socket, host: str, certificate: Path | None) -
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port`, or `[::1]:port`."""
+    """Parse `host:port` or `[::1]:port`."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ConfigError(f"--server: should be HOST:PORT, not {address!r}")

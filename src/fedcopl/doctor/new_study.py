@@ -1,4 +1,4 @@
-"""The first folder of a study: settings, a list of classes, places for images, and what to type next."""
+"""A new study: settings, a list of classes, folders for images, and the next commands."""
 
 from pathlib import Path
 from string import ascii_lowercase
@@ -35,7 +35,7 @@ README = """\
 # {name}
 
 1. Put each site's images into `images/clients/<site>/train/`. They need no labels.
-2. Write what should be told apart into `classes.txt`, one name a line.
+2. Write the class names into `classes.txt`, one per line.
 3. If some images have labels, put them into `images/clients/<site>/test/<class>/`: accuracy is measured on them, and
    they are used for nothing else.
 
@@ -43,29 +43,31 @@ Then, in this folder:
 
 ```sh
 fedcopl doctor
-fedcopl run settings.toml --out runs/first
+fedcopl run settings.toml method=priors -o runs/priors    # no training: done in minutes
+fedcopl run settings.toml -o runs/first
+fedcopl review runs/first --client site-a                 # estimate accuracy from a few confirmed labels
 fedcopl export runs/first --client site-a -o classifier-a
+fedcopl predict FOLDER -c classifier-a -o answers.csv     # label new images
 ```
 
-`runs/first/report.html` shows what came out. New images are labelled by
-`fedcopl predict --classifier classifier-a FOLDER -o answers.csv`.
+`runs/first/report.html` shows the results.
 """
 PUT_HERE = "Images of {site} go into this folder. This file may stay.\n"
 
 
 def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
-    """Write the folder; what was written. Nothing that is there already is touched."""
+    """Write the folder and return the new files; existing files are not changed."""
     if not 1 <= sites <= MOST_SITES:
         raise ConfigError(f"--sites: should be between 1 and {MOST_SITES}, not {sites}")
     if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
-        raise ConfigError(f"--backbone: {backbone!r} cannot stand in a settings file; write it there by hand")
+        raise ConfigError(f"--backbone: {backbone!r} cannot be written into a settings file; edit the file by hand")
     try:
         refuse_unknown(backbone)
     except ModelError as error:
         raise ConfigError(f"--backbone: {error}") from error
     check_output_folder(folder, new=True)
     found = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone  # the folder is not where we are
-    written = dict(_files(study_name(folder), sites, found))
+    written = dict(_files(_study_name(folder), sites, found))
     for name, text in written.items():
         publish_text(folder / name, text)
     return [folder / name for name in written]
@@ -81,7 +83,7 @@ def _files(name: str, sites: int, backbone: str) -> list[tuple[str, str]]:
     ]
 
 
-def study_name(folder: Path) -> str:
-    """The folder's name as the settings allow one: letters, digits, dots and dashes."""
+def _study_name(folder: Path) -> str:
+    """Return the folder's name with only letters, digits, dots, dashes and underscores."""
     plain = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name)
     return plain or "study"

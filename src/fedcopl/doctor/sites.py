@@ -1,4 +1,4 @@
-"""The folders of a study: which sites hold what, and which names are probably slips."""
+"""Checks of a study's folders: images of each site, and misspelt names."""
 
 import difflib
 from collections.abc import Collection, Iterator
@@ -7,18 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from ..config import Data
-from ..data.dataset import Dataset, clean, find_classes
+from ..data.dataset import Dataset, clean, find_classes, printable
 from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
-from ..data.records import printable
 from ..errors import FedCoPLError
 from ..plurals import counted
 from .findings import Finding, note, ok, problem
 
-MOST_NAMED = 5  # slips that are named one by one
+MOST_NAMED = 5  # misspelt names that are listed
 
 
 def check_folders(data: Data) -> Iterator[Finding]:
-    """What can be told from names alone, whether or not the images can be read."""
+    """Check the names of folders, without decoding images."""
     root = Path(data.path).expanduser()
     if data.source != "folder" or not root.is_dir():
         return
@@ -29,15 +28,15 @@ def check_folders(data: Data) -> Iterator[Finding]:
 
 
 def homes(root: Path) -> list[Path]:
-    """The folder of each site, or the one folder there is."""
+    """Return the folder of each site, or the only folder."""
     clients = root / CLIENTS
     return sorted(folders_in(clients)) if is_folder(clients) else [root]
 
 
 def misspelt(home: Path) -> list[tuple[Path, str]]:
-    """Folders that were probably meant as train/ or test/, and as which."""
-    meant = [(folder, looks_like_split(folder.name)) for folder in sorted(folders_in(home))]
-    return [(folder, split) for folder, split in meant if split is not None]
+    """Return folders that were probably meant as train/ or test/, and which split."""
+    folders = [(folder, looks_like_split(folder.name)) for folder in sorted(folders_in(home))]
+    return [(folder, split) for folder, split in folders if split is not None]
 
 
 def _misspelt(home: Path, root: Path) -> Iterator[Finding]:
@@ -58,11 +57,11 @@ def _empty_sites(root: Path) -> Iterator[Finding]:
 
 
 def _class_folders(data: Data, root: Path) -> Iterator[Finding]:
-    """Folder names against the list of classes, where both are there."""
+    """Compare the folder names with the list of classes, if there is one."""
     try:
         listed = find_classes(data.classes_file, root)
     except FedCoPLError:
-        return  # the reader of the images says it
+        return  # reported by the reader of the images
     if listed is None:
         return
     classes = [clean(name) for name in listed.names]
@@ -79,7 +78,7 @@ def _class_folders(data: Data, root: Path) -> Iterator[Finding]:
 
 
 def _named_after_classes(home: Path, classes: Collection[str]) -> Iterator[str]:
-    """The names of folders in train/ and test/, or right here; but for strays beside images that lie flat."""
+    """Yield the names of class folders in train/ and test/, or in the folder itself, except strays."""
     for parent in [home / split for split in SPLITS if is_folder(home / split)] or [home]:
         names = {clean(folder.name) for folder in folders_in(parent)}
         if names & set(classes) or not any(images_below(parent, parent, [], deep=False)):
@@ -87,7 +86,7 @@ def _named_after_classes(home: Path, classes: Collection[str]) -> Iterator[str]:
 
 
 def list_sites(dataset: Dataset) -> Iterator[Finding]:
-    """How many images each site holds."""
+    """Report the number of images of each site."""
     if dataset.train.clients is None:
         return
     sites = len(dataset.clients)
@@ -98,8 +97,8 @@ def list_sites(dataset: Dataset) -> Iterator[Finding]:
         yield ok("site", held) if images else problem("site", held, "give it training images, or remove its folder")
 
 
-def mend_folders(data: Data) -> Iterator[str]:
-    """Give misspelt folders the name that was meant, where nothing is in the way; what was done."""
+def fix_folders(data: Data) -> Iterator[str]:
+    """Rename misspelt folders where the right name is free; yields what was done."""
     root = Path(data.path).expanduser()
     for home in homes(root) if data.source == "folder" and root.is_dir() else []:
         for folder, split in misspelt(home):

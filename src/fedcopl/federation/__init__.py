@@ -1,11 +1,11 @@
 """A round, from both sides, and nothing of how messages travel.
 
-transport          clients that can be asked, the server that asks them, and the account of a round
-server        the rounds: refresh the labels, train, average, evaluate
-client        one client's answer to each question
-sums          sums and averages of what each client tells, or the same from masked answers
-state_arrays  a client's state as named arrays, for files
-checks        what is wrong with a reply in itself
-claims        what is wrong with it beside what the client said before
-bounded       how far one client's say goes in a sum
+server            the rounds: refresh the labels, train, average, evaluate
+transport         the clients that a server can send requests to, and the report of a round
+aggregation       sums and averages over clients: of plain replies, or by secure aggregation
+client            one client's reply to each request
+client_state      what a client keeps between two requests; state_arrays: the same as named arrays, for files
+holdout_check     rollback of harmful training and averages
+prior_estimation  a client's part in the estimation of the priors
+validation        checks of single replies and requests
 """

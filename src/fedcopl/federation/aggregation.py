@@ -1,4 +1,4 @@
-"""What the server makes of all clients' numbers: plainly, or from masked answers, so that it sees the sum alone."""
+"""Sums and averages over clients: of plain replies, or by secure aggregation, where the server sees the sum alone."""
 
 import functools
 import math
@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.robust import robust_mean
+from ..algorithm.robust import (
+    FEWEST,
+    bounded_counts,
+    bounded_weights,
+    overreach,
+    robust_mean,
+    swapped_classes,
+    within_reach,
+)
 from ..config import RunConfig
 from ..errors import NoClientReplied
 from ..labelers import choose_labeler
@@ -18,10 +26,11 @@ from ..messages import (
     Adapted,
     Estimate,
     Estimated,
-    Introduce,
-    Introduced,
-    SharedOut,
-    ShareOut,
+    KeyShares,
+    PublicKeys,
+    SetupKeys,
+    Shared,
+    ShareKeys,
     Train,
     Trained,
     Unmask,
@@ -32,7 +41,7 @@ from ..plurals import counted
 from ..priors.validation import invalid_sums
 from ..privacy.mask_session import needed
 from ..privacy.masked_layout import (
-    Checks,
+    HoldoutSums,
     InvalidMaskedUpdate,
     TrainingSum,
     Values,
@@ -43,7 +52,6 @@ from ..privacy.masked_layout import (
     totals_of,
     training_sum,
 )
-from . import bounded
 from .transport import RoundExchange
 
 Totals = NDArray[np.int64]
@@ -58,23 +66,28 @@ class PlainAggregator:
     def counts(
         self, server: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Who answered, and T: the sum of their counts; None if nobody tells."""
+        """Who answered, and T: the sum of their counts; None if counts are not sent."""
         estimated = server.request(clients, lambda _: request, Estimated)
         sent = {client: reply.counts for client, reply in estimated.items() if reply.counts is not None}
         if not sent or not choose_labeler(self.config).cooperative:
             return tuple(estimated), None
-        server.let_out("counts", estimated)
-        rows = bounded.counts(server, sent) if self.config.sharing.bounded else list(sent.values())
+        server.account("counts", estimated)
+        rows = _clip_counts(server, sent) if self.config.sharing.bounded else list(sent.values())
         return tuple(estimated), np.maximum(np.sum(rows, axis=0, dtype=np.int64), 0)  # below 0 only noise can be
 
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
         """Who replied to a step of the priors, and the sum over them."""
-        adapted = server.request(clients, lambda _: request, Adapted)
-        server.let_out("sums", adapted)
+        adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
+        server.account("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
-        rows = bounded.sums(server, sums) if self.config.sharing.bounded else list(sums.values())
+        if self.config.sharing.bounded:
+            _drop_swapped_classes(server, request.step, sums)
+        if not request.step:
+            server.prior_weights = _prior_weights(server, sums) if self.config.sharing.bounded else {}
+        weights = server.prior_weights
+        rows = (weights[client] * row if client in weights else row for client, row in sums.items())
         return tuple(sums), functools.reduce(np.add, rows)  # one after another: stacked they would be there twice
 
     def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
@@ -82,10 +95,10 @@ class PlainAggregator:
         chosen = tuple(clients)
         trained = server.request(chosen, request, Trained)
         if any(reply.shared for reply in trained.values()):
-            server.let_out("prompts", trained)
-        checks = {client: Checks(*reply.checks) for client, reply in trained.items() if reply.checks}
+            server.account("prompts", trained)
+        checks = {client: HoldoutSums(*reply.checks) for client, reply in trained.items() if reply.checks}
         if self.config.sharing.bounded:
-            trained = bounded.updates(server, trained, request(chosen[0]).shared)
+            trained = _clip_updates(server, trained, request(chosen[0]).shared)
         worked = [reply for reply in trained.values() if reply.examples]
         weights = [reply.examples for reply in worked]
         mean = robust_mean(self.config.sharing.robust, [r.shared for r in worked], weights) if worked else None
@@ -94,10 +107,62 @@ class PlainAggregator:
         loss = float(np.average([reply.loss for reply in with_loss], weights=weights)) if with_loss else math.nan
         batches = sum(batches_of(weight, self.config.train.batch) for weight in weights)
         updates = {client: reply.shared for client, reply in trained.items()}
-        guards = bounded.guards(checks.values()) if self.config.sharing.bounded else ()
+        reporting = tuple(one for one in checks.values() if one.images)
+        holdouts = reporting if self.config.sharing.bounded and len(reporting) >= FEWEST else ()
         return TrainingSum(
-            tuple(trained), sum(weights), batches, loss, mean, added_up(checks.values()), updates, guards
+            tuple(trained), sum(weights), batches, loss, mean, added_up(checks.values()), updates, holdouts
         )
+
+
+def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Totals]:
+    """Bound each client's counts by those of the others."""
+    rows = np.stack(list(sent.values()))
+    allowed = bounded_counts(rows)
+    for client, row, clipped in zip(sent, rows, allowed, strict=True):
+        if (clipped != row).any():
+            before, after = (int(np.abs(one).sum()) for one in (row, clipped))
+            server.report.bounds.add(client, "Estimate", f"counts clipped from {before:,} to {after:,} images")
+    return list(allowed)
+
+
+def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+    """Drop clients whose class feature sums are those of other classes; the estimation starts again without them."""
+    estimation = server.estimation
+    if estimation is None or [statistic.kind for statistic in estimation.steps[step]] != ["class_sums"]:
+        return
+    shape = estimation.steps[step][0].shape(estimation.settings.classes, estimation.settings.width)
+    clients = list(sums)
+    for number in swapped_classes(np.stack([sums[client].reshape(shape) for client in clients])):
+        server.drop(clients[number], "Adapt", "its class means are those of other classes at the other clients")
+        del sums[clients[number]]
+
+
+def _prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, float]:
+    """Return the weight in the totals of the priors of each client that has many times as many images as the others."""
+    images = {client: server.reported[client].images or 0 for client in clients}
+    allowed = dict(zip(images, bounded_weights(list(images.values())), strict=True))
+    clipped = [client for client in images if allowed[client] < images[client]]
+    for client in clipped:
+        clip = f"weight clipped from {images[client]:,} to {allowed[client]:,} images"
+        server.report.bounds.add(client, "Adapt", clip)
+    return {client: allowed[client] / images[client] for client in clipped}
+
+
+def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: Shared) -> dict[str, Trained]:
+    """Bound each client's weight, and how far it moves the prompts, by those of the others."""
+    worked = [client for client, reply in trained.items() if reply.examples]
+    weights = bounded_weights([trained[client].examples for client in worked])
+    too_far = overreach([trained[client].shared for client in worked], sent)
+    clipped = {}
+    for client, weight, times in zip(worked, weights, too_far, strict=True):
+        reply = trained[client]
+        if weight < reply.examples:
+            clip = f"weight clipped from {reply.examples:,} to {weight:,} images"
+            server.report.bounds.add(client, "Train", clip)
+        for name in (name for name in times if times[name] > 1):
+            server.report.bounds.add(client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length")
+        clipped[client] = replace(reply, examples=weight, shared=within_reach(reply.shared, sent, times))
+    return {**trained, **clipped}
 
 
 NAME = 16  # bytes of a session's name
@@ -135,7 +200,7 @@ class SecureAggregator:
         if not choose_labeler(self.config).cooperative:
             return PlainAggregator(self.config).counts(server, clients, request)
         bare = self._counts(server, tuple(clients), lambda peers: Estimate(request.round, request.shared, peers))
-        server.let_out("counts", bare.clients, bare.share)
+        server.account("counts", bare.clients, bare.share)
         return bare.clients, totals_of(bare.total)
 
     def _counts(self, server: RoundExchange, clients: tuple[str, ...], question: Question) -> Bare:
@@ -153,12 +218,13 @@ class SecureAggregator:
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
         """Who is in the sum of a step of the priors, and that sum."""
-        bare = self._counts(server, tuple(clients), lambda peers: replace(request, peers=peers))
-        server.let_out("sums", bare.clients, bare.share)
+        members = tuple(clients)
+        bare = self._counts(server, members, lambda peers: replace(request, peers=peers))
+        server.account("sums", bare.clients, bare.share)
         total, estimation = adapted_sums(bare.total), server.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
-            images = estimation.images if bare.clients == request.peers else None
+            images = estimation.images if set(bare.clients) == set(members) else None  # else it starts again
             reason = invalid_sums(step, total, settings.classes, settings.width, images)
             if reason:
                 raise _hidden(request.round, "Adapt", reason)
@@ -183,7 +249,7 @@ class SecureAggregator:
             self._leave_out(server, chosen, spoilt)
             return TrainingSum((), 0, 0, math.nan, None)
         if shared:
-            server.let_out("prompts", bare.clients, bare.share)
+            server.account("prompts", bare.clients, bare.share)
         try:
             return training_sum(bare.total, shared, bare.clients)
         except InvalidMaskedUpdate as error:
@@ -192,7 +258,7 @@ class SecureAggregator:
 
 def _hidden(round: int, step: str, why: str) -> NoClientReplied:
     return NoClientReplied(
-        f"round {round + 1}, step {step}: {why}; a client sent rubbish, and secure aggregation hide which"
+        f"round {round + 1}, step {step}: {why}; the sender cannot be identified under secure aggregation"
     )
 
 
@@ -205,35 +271,35 @@ class _Session:
         self.vouchers: Mapping[str, bytes] = {}
 
     def sum(self, clients: Iterable[str], question: Question) -> Bare:
-        """Keys, shares of secrets, masked answers, and the help of those who are still there."""
-        keys = self._keys(clients)
+        """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask."""
+        keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
-        sealed = self._sealed(keys, enough)
+        sealed = self._share_keys(keys, enough)
         request = question(tuple(sealed))
-        masked = self._masked(request, enough)
-        total = self._without_masks(keys, sealed, masked, digest(request))
+        masked = self._collect_masked_vectors(request, enough)
+        total = self._unmask(keys, sealed, masked, digest(request))
         return Bare(total, tuple(masked), len(masked) / len(sealed))
 
-    def _keys(self, clients: Iterable[str]) -> dict[str, bytes]:
-        introduced = self.server.request(clients, lambda _: Introduce(self.round, self.name), Introduced)
-        first = {reply.keys: client for client, reply in reversed(introduced.items())}
-        again = [client for client, reply in introduced.items() if first[reply.keys] != client]
+    def _setup_keys(self, clients: Iterable[str]) -> dict[str, bytes]:
+        replies = self.server.request(clients, lambda _: SetupKeys(self.round, self.name), PublicKeys)
+        first = {reply.keys: client for client, reply in reversed(replies.items())}
+        again = [client for client, reply in replies.items() if first[reply.keys] != client]
         for client in again:
-            self.server.report.drops.add(client, "Introduce", "sent the keys of another client")
-        keys = {client: reply.keys for client, reply in introduced.items() if client not in again}
-        self.vouchers = {client: introduced[client].voucher for client in keys if introduced[client].voucher}
-        self._refuse_few(keys, self.privacy.min_sites, "Introduce")
+            self.server.report.drops.add(client, "SetupKeys", "sent the keys of another client")
+        keys = {client: reply.keys for client, reply in replies.items() if client not in again}
+        self.vouchers = {client: replies[client].voucher for client in keys if replies[client].voucher}
+        self._refuse_few(keys, self.privacy.min_sites, "SetupKeys")
         return keys
 
-    def _sealed(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
+    def _share_keys(self, keys: Mapping[str, bytes], enough: int) -> dict[str, Mapping[str, bytes]]:
         """Each client's shares of its secrets, one for each."""
         shared_out = self.server.request(
-            keys, lambda _: ShareOut(self.round, self.name, keys, self.vouchers), SharedOut
+            keys, lambda _: ShareKeys(self.round, self.name, keys, self.vouchers), KeyShares
         )
-        self._refuse_few(shared_out, enough, "ShareOut")
+        self._refuse_few(shared_out, enough, "ShareKeys")
         return {client: reply.sealed for client, reply in shared_out.items()}
 
-    def _masked(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
+    def _collect_masked_vectors(self, request: Adapt | Estimate | Train, enough: int) -> dict[str, Words]:
         answers: Mapping[str, Adapted | Estimated | Trained]
         if isinstance(request, Estimate):
             answers = self.server.request(request.peers, lambda _: request, Estimated)
@@ -245,7 +311,7 @@ class _Session:
         self._refuse_few(masked, enough, type(request).__name__)
         return masked
 
-    def _without_masks(
+    def _unmask(
         self,
         keys: Mapping[str, bytes],
         sealed: Mapping[str, Mapping[str, bytes]],
@@ -256,7 +322,9 @@ class _Session:
 
         lost = tuple(client for client in sealed if client not in masked)
         enough = needed(len(keys), self.privacy.threshold)
-        helped = self.server.request(masked, lambda client: self._unmask(client, tuple(masked), lost, sealed), Unmasked)
+        helped = self.server.request(
+            masked, lambda client: self._unmask_request(client, tuple(masked), lost, sealed), Unmasked
+        )
         self._refuse_few(helped, enough, "Unmask")
         total = MaskedSum(self.name, keys, masked, lost, question, enough)
         try:
@@ -264,10 +332,10 @@ class _Session:
         except CannotUnmask as error:
             raise Spoilt(str(error), error.reasons) from error
         finally:
-            for client in total.liars:
-                self.server.report.drops.add(client, "Unmask", "gave wrong shares of other clients' masks")
+            for client in total.wrong_shares:
+                self.server.report.drops.add(client, "Unmask", "sent wrong shares of other clients' keys")
 
-    def _unmask(
+    def _unmask_request(
         self, client: str, survivors: tuple[str, ...], lost: tuple[str, ...], sealed: Mapping[str, Mapping[str, bytes]]
     ) -> Unmask:
         for_it = {sender: sealed[sender][client] for sender in (*survivors, *lost)}

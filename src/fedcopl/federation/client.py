@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.holdout import HoldoutMemory
+from ..algorithm.holdout import HoldoutState
 from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
 from ..config import RunConfig
 from ..errors import CannotReply
@@ -19,17 +19,17 @@ from ..messages import (
     Estimated,
     Evaluate,
     Evaluated,
-    Introduce,
     Reply,
     Request,
     Select,
     Selected,
+    SetupKeys,
     Shared,
-    ShareOut,
+    ShareKeys,
     Train,
     Unmask,
 )
-from ..privacy.masked_layout import Checks, Training
+from ..privacy.masked_layout import HoldoutSums, Training
 from ..privacy.private_replies import PrivateReplies
 from .client_state import ClientState, Labels, whole_model
 from .holdout_check import HoldoutCheck
@@ -52,7 +52,7 @@ class Client:
     min_images: int = 0  # minimum number of images behind an update, a sum, or a class feature sum
 
     @cached_property
-    def _teller(self) -> PrivateReplies:
+    def _replies(self) -> PrivateReplies:
         return PrivateReplies(self.config, self.secret, self.repeatable)
 
     @cached_property
@@ -65,7 +65,7 @@ class Client:
 
     def handle(self, request: Request, state: ClientState) -> ReplyAndState:
         """Return the reply to a request, and the state to keep for the next one."""
-        state = replace(state, secrets=self._teller.remember(request, state.secrets))
+        state = replace(state, secrets=self._replies.remember(request, state.secrets))
         match request:
             case Adapt():
                 return self._adapt(request, state)
@@ -77,8 +77,8 @@ class Client:
                 return self._train(request, state)
             case Evaluate():
                 return self._evaluate(request, state)
-            case Introduce() | ShareOut() | Unmask():
-                reply, secrets = self._teller.keys(request, state.secrets)
+            case SetupKeys() | ShareKeys() | Unmask():
+                reply, secrets = self._replies.keys(request, state.secrets)
                 return reply, replace(state, secrets=secrets)
 
     def _evaluate(self, request: Evaluate, state: ClientState) -> ReplyAndState:
@@ -102,8 +102,9 @@ class Client:
         )
         state = replace(state, prior=prior)
         if sums is None:  # new priors: verdicts on the holdout through the old ones are obsolete
-            return Adapted(None), replace(state, guard=replace(state.guard, standing=None))
-        reply, secrets = self._teller.adaptation(sums, request, state.secrets)
+            refused = prior.refused and not self.config.is_private
+            return Adapted(None, refused=refused), replace(state, holdout=replace(state.holdout, log_probs=None))
+        reply, secrets = self._replies.adaptation(sums, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
     def _first_look(self, state: ClientState) -> NDArray[np.float64]:
@@ -136,7 +137,7 @@ class Client:
         if not self._labeler.cooperative:
             return Estimated(None), state
         enough = len(log_probs) >= self.min_images
-        reply, secrets = self._teller.counts(counts if enough else np.zeros_like(counts), request, state.secrets)
+        reply, secrets = self._replies.counts(counts if enough else np.zeros_like(counts), request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
     def _select(self, request: Select, state: ClientState) -> ReplyAndState:
@@ -153,7 +154,7 @@ class Client:
             selection=selection,
             confidence=state.log_probs[selection.index, selection.label],
             labels=labels,
-            guard=replace(state.guard, standing=None),
+            holdout=replace(state.holdout, log_probs=None),
         )
         chosen = replace(chosen, first=chosen.first or self._check.holdout(chosen))
         return self._tell_of(selection, labels, state.labels), chosen
@@ -170,40 +171,40 @@ class Client:
             raise CannotReply("asked to train before it was asked to select")
         selection, state = state.selection, self._check.receive_average(request.shared, state)
         training, state = self._fit(request, selection, state)
-        reply, secrets = self._teller.training(training, request, state.secrets)
+        reply, secrets = self._replies.training(training, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
     def _fit(self, request: Train, selection: Selection, state: ClientState) -> tuple[Training, ClientState]:
         """Train on the selection, unless there is a reason not to; return what is sent of it and the new state."""
-        state = replace(state, guard=replace(state.guard, training=None))
+        state = replace(state, holdout=replace(state.holdout, training=None))
         selection = self._check.trainable(selection, state)
-        nothing = Training(request.shared, 0, float("nan"), self._checks(state.guard))
+        nothing = Training(request.shared, 0, float("nan"), self._holdout_sums(state.holdout))
         images = len(np.unique(selection.index))
         if images < max(1, self.min_images) or set(request.shared) & set(state.own):  # too few, or average rolled back
             return nothing, state
         if not self._is_worth_training(state):
-            return replace(nothing, checks=nothing.checks._replace(too_doubtful=1.0)), state
+            return replace(nothing, checks=nothing.checks._replace(low_confidence=1.0)), state
         prompts = {**(self._prompts(request.shared, state) or {}), **stacked_experts(request.experts)}
         adjustment = state.prior.adjustment(selection.index)
-        trained, loss = self.learner.train(prompts, selection, request.round, state.guard.lr_factor, adjustment)
+        trained, loss = self.learner.train(prompts, selection, request.round, state.holdout.lr_factor, adjustment)
         state = self._check.check_training(trained, state)
-        if state.guard.training is not None and state.guard.training.harm:
-            return replace(nothing, checks=self._checks(state.guard)), state
+        if state.holdout.training is not None and state.holdout.training.harm:
+            return replace(nothing, checks=self._holdout_sums(state.holdout)), state
         shared = {name: trained[name] for name in request.shared}
         own = {name: value for name, value in trained.items() if name not in request.shared}
-        return Training(shared, len(selection.index), loss, self._checks(state.guard)), replace(state, own=own)
+        return Training(shared, len(selection.index), loss, self._holdout_sums(state.holdout)), replace(state, own=own)
 
     def _is_worth_training(self, state: ClientState) -> bool:
-        """Whether enough labels are right, by the priors' own calibrated posteriors; without priors nobody can tell."""
+        """Return whether enough labels are expected right by the calibrated posteriors; always without priors."""
         return state.prior.model is None or state.confidence is None or is_worth_training(state.confidence)
 
-    def _checks(self, guard: HoldoutMemory) -> Checks:
+    def _holdout_sums(self, holdout: HoldoutState) -> HoldoutSums:
         """Summarise the hold-out check in numbers that can be summed over clients; losses only of enough images."""
-        arrival, training = guard.arrival, guard.training
-        harms = (float(verdict is not None and bool(verdict.harm)) for verdict in (arrival, training))
-        if arrival is None or arrival.before.images < self.min_images:
-            return Checks(0.0, 0.0, 0.0, *harms)
-        return Checks(arrival.before.images, arrival.before.loss, arrival.after.loss, *harms)
+        average, training = holdout.average, holdout.training
+        harms = (float(verdict is not None and bool(verdict.harm)) for verdict in (average, training))
+        if average is None or average.before.images < self.min_images:
+            return HoldoutSums(0.0, 0.0, 0.0, *harms)
+        return HoldoutSums(average.before.images, average.before.loss, average.after.loss, *harms)
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
         return None if shared is None else whole_model(self.learner.initial(), shared, state)

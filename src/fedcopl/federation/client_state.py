@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.holdout import HoldoutMemory
+from ..algorithm.holdout import HoldoutState
 from ..algorithm.select import Selection
 from ..messages import Shared
 from ..privacy.private_replies import Secrets
@@ -29,7 +29,7 @@ class ClientState:
     confidence: NDArray[np.float64] | None = None  # log-probability of each selected image's label
     labels: Labels | None = None  # the most probable class of every image at the last selection
     first: Selection | None = None  # the holdout with its labels at the first refresh
-    guard: HoldoutMemory = field(default_factory=HoldoutMemory)
+    holdout: HoldoutState = field(default_factory=HoldoutState)
     prior: PriorState = NO_PRIOR
     secrets: Secrets = field(default_factory=Secrets)  # keys and noise, for privacy
 

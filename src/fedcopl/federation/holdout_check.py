@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.holdout import (
-    FEWEST_AGREE,
+    MIN_AGREEMENT,
     HoldoutVerdict,
+    compare_models,
+    compare_training,
     evenly_spaced,
     evidence,
     holdout,
     is_against_priors,
-    judge,
-    judge_training,
     next_lr_factor,
 )
 from ..algorithm.select import Selection
@@ -32,7 +32,7 @@ MIN_UNSEEN, MAX_UNSEEN = 8, 64  # unseen images compared with the priors, twice 
 TRAINED_PER_UNSEEN = 4  # images times epochs trained on for each of these, so the check costs a quarter of training
 
 LogProbs = NDArray[np.float64]
-Judge = Callable[[LogProbs, LogProbs, NDArray[np.int64]], HoldoutVerdict]
+Compare = Callable[[LogProbs, LogProbs, NDArray[np.int64]], HoldoutVerdict]
 """Compares a model's log-probabilities of the holdout with those before, given the reference labels."""
 
 
@@ -64,29 +64,29 @@ class HoldoutCheck:
             return state
         own = {name: value for name, value in state.own.items() if name not in shared}
         begin = {**self.learner.initial(), **state.begun}
-        before, after = state.guard.trusted or begin, {**begin, **own, **shared}
-        reference = state.guard.standing
+        before, after = state.holdout.accepted or begin, {**begin, **own, **shared}
+        reference = state.holdout.log_probs
         if reference is None:
             reference = self._log_probs(before, holdout.index, state)
         if _are_equal(before, after):  # nothing new; a verdict on an average that the server rolled back is obsolete
-            arrival = None if state.guard.arrival is None or state.guard.arrival.harm else state.guard.arrival
+            average = None if state.holdout.average is None or state.holdout.average.harm else state.holdout.average
             return replace(
-                state, own=own, guard=replace(state.guard, trusted=after, standing=reference, arrival=arrival)
+                state, own=own, holdout=replace(state.holdout, accepted=after, log_probs=reference, average=average)
             )
-        verdict, log_probs = self._judge(judge, reference, after, holdout, state)
-        guard = replace(state.guard, arrival=verdict)
+        verdict, log_probs = self._compare(compare_models, reference, after, holdout, state)
+        checked = replace(state.holdout, average=verdict)
         if verdict.harm:
-            return replace(state, own=before, guard=replace(guard, trusted=before, standing=reference))
-        return replace(state, own=own, guard=replace(guard, trusted=after, standing=log_probs))
+            return replace(state, own=before, holdout=replace(checked, accepted=before, log_probs=reference))
+        return replace(state, own=own, holdout=replace(checked, accepted=after, log_probs=log_probs))
 
     def check_training(self, trained: Prompts, state: ClientState) -> ClientState:
         """Record the verdict on a trained model, and adapt the learning rate of the next round to it."""
         holdout = self.holdout(state)
-        if holdout is None or state.guard.standing is None:
+        if holdout is None or state.holdout.log_probs is None:
             return state
-        verdict, _ = self._judge(judge_training, state.guard.standing, trained, holdout, state)
-        lr_factor = next_lr_factor(state.guard.lr_factor, bool(verdict.harm))
-        return replace(state, guard=replace(state.guard, training=verdict, lr_factor=lr_factor))
+        verdict, _ = self._compare(compare_training, state.holdout.log_probs, trained, holdout, state)
+        lr_factor = next_lr_factor(state.holdout.lr_factor, bool(verdict.harm))
+        return replace(state, holdout=replace(state.holdout, training=verdict, lr_factor=lr_factor))
 
     def check_final(self, shared: Shared, state: ClientState) -> ClientState:
         """Return to the first arrays if the final model contradicts most of the first holdout's labels."""
@@ -94,13 +94,13 @@ class HoldoutCheck:
             return state
         model = whole_model(self.learner.initial(), shared, state)
         found = evidence(self._log_probs(model, state.first.index, state), state.first.label)
-        if found.agreed >= FEWEST_AGREE * found.images:
+        if found.agreed >= MIN_AGREEMENT * found.images:
             return state
         begin = {**self.learner.initial(), **state.begun}
-        return replace(state, own=begin, guard=replace(state.guard, gave_up=True))
+        return replace(state, own=begin, holdout=replace(state.holdout, was_reset=True))
 
-    def _judge(
-        self, judge: Judge, before: LogProbs, model: Prompts, holdout: Selection, state: ClientState
+    def _compare(
+        self, compare: Compare, before: LogProbs, model: Prompts, holdout: Selection, state: ClientState
     ) -> tuple[HoldoutVerdict, LogProbs]:
         """Return the verdict on a model, and its log-probabilities of the holdout.
 
@@ -111,7 +111,7 @@ class HoldoutCheck:
         index = np.union1d(holdout.index, unseen)
         log_probs = self._log_probs(model, index, state)
         of_holdout, of_unseen = (log_probs[np.searchsorted(index, some)] for some in (holdout.index, unseen))
-        verdict = judge(before, of_holdout, holdout.label)
+        verdict = compare(before, of_holdout, holdout.label)
         if not verdict.harm and len(unseen):
             posteriors = state.prior.own_log_posteriors(self.learner.log_probabilities(None)[unseen], unseen)
             if is_against_priors(posteriors, of_unseen.argmax(axis=1)):

@@ -1,4 +1,4 @@
-"""What a client asks of its model: CLIP with prompts over its own images, and an exam where it has labelled ones."""
+"""What a client asks of its model: CLIP with prompts over its own images, and a test set where it has labels."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -51,7 +51,7 @@ class Learner(Protocol):
     ) -> tuple[Prompts, float]:
         """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
 
-        `caution` is a factor on the learning rate; `adjustment` is what the priors add to the logits, a row for each
+        `lr_factor` is a factor on the learning rate; `adjustment` is what the priors add to the logits, a row for each
         selected image.
         """
         ...

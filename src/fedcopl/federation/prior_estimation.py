@@ -1,5 +1,6 @@
 """The estimation of the priors in a federation: what a client replies and keeps, and what the server adds up."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,12 +12,14 @@ from ..errors import CannotReply
 from ..messages import Adapt
 from ..plurals import counted
 from ..priors.estimation import CLEAR, Settings, estimation_after
-from ..priors.posterior import LogitAdjustment, PosteriorModel
+from ..priors.posterior import LogitAdjustment, PosteriorModel, no_priors
 from ..priors.statistics import ClientScores
 from ..priors.validation import invalid_sums
 from ..privacy.accountant import NOISY_STEPS
 
 ALL = slice(None)
+CONFIDENT, MIN_CONFIDENT = 0.1, 10  # share of the images, and number, with the most confident zero-shot labels
+MIN_UNCHANGED = 0.3  # of these labels, with the priors: on the demo 0.67 and more, with poisoned priors down to 0.05
 GOOD_LABELS = 0.9  # expected share of correct labels, below which training on them does more harm than good
 
 
@@ -27,9 +30,11 @@ class PriorState:
     scores: ClientScores | None = None  # during the estimation, and until the images are labelled for the first time
     totals: tuple[FloatArray, ...] = ()  # of the steps so far
     sent: FloatArray | None = None  # its own reply to the last step
+    weight: float = 1.0  # of its sums in the totals
     model: PosteriorModel | None = None  # the outcome
     class_prior: FloatArray | None = None  # pi_k, (C,)
     distances: FloatArray | None = None  # of its own images to prototypes without themselves, (n, C)
+    refused: bool = False  # the estimated priors contradict its confident images: it uses zero-shot CLIP instead
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """Return the log-posteriors of new images, (n, C); without priors the log-probabilities as they are."""
@@ -71,7 +76,7 @@ def prior_settings(config: RunConfig, classes: int, width: int, class_prior: Flo
 
 
 def prior_steps(config: RunConfig) -> int:
-    """Return how many sums the estimation takes; the request after them tells the last totals and asks for nothing."""
+    """Return how many sums the estimation takes; the request after them only carries the last totals."""
     return prior_settings(config, 2, 1).max_steps
 
 
@@ -89,13 +94,13 @@ def reply_to(
     The request carries totals and nothing else; what is computed from them is the client's own decision.
 
     Args:
-        ask: The request.
+        request: The totals of the step before.
         prior: What the client kept of the step before.
         config: The settings of the run.
         log_probs: Returns log p_c(x) of all images by zero-shot CLIP, (n, C).
         features: Returns the image features, (n, d).
         text: The class embeddings of zero-shot CLIP, (C, d).
-        min_images: No sum is over fewer images, and no class feature sum over fewer effective ones.
+        min_images: No sum and no class feature sum is over fewer images.
 
     Raises:
         CannotReply: The totals are impossible, or do not continue what the client knows.
@@ -110,6 +115,7 @@ def reply_to(
     assert scores is not None
     totals = (*prior.totals, *request.totals)
     if not settings.noisy_steps:
+        prior = _with_weight(prior, request, config)
         _validate(settings, totals, prior, text)
     estimation = estimation_after(settings, totals, text)
     if estimation.outcome is not None and len(totals) == settings.max_steps:
@@ -118,10 +124,20 @@ def reply_to(
         raise CannotReply(f"has fewer than {counted(min_images, 'image')}, the minimum of this site for any sum")
     sums = []
     for statistic in estimation.steps[request.step]:
-        part, scores = scores.compute(statistic, features, min_images)
+        part, scores = scores.compute(statistic, features, min_images, prior.weight)
         sums.append(part.ravel())
     sent = np.concatenate(sums)
-    return sent, PriorState(scores, totals, sent)
+    return sent, PriorState(scores, totals, sent, prior.weight)
+
+
+def _with_weight(prior: PriorState, request: Adapt, config: RunConfig) -> PriorState:
+    """Take the client's weight in the totals from the first ones; it is the same in all others."""
+    weight = request.weight
+    if not 0 < weight <= 1 or (weight < 1 and config.privacy.secure_aggregation):
+        raise CannotReply(f"its weight in the totals of the priors is {weight:g}, not a share of its own sums")
+    if prior.totals and weight != prior.weight:
+        raise CannotReply(f"its weight in the totals of the priors changed from {prior.weight:g} to {weight:g}")
+    return replace(prior, weight=weight)
 
 
 def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorState, text: FloatArray) -> None:
@@ -130,7 +146,7 @@ def _validate(settings: Settings, totals: tuple[FloatArray, ...], prior: PriorSt
         estimation = estimation_after(settings, totals[:step], text)
         if step >= settings.max_steps or totals[step].shape != (estimation.size(step),):
             raise CannotReply(f"the totals of step {step + 1} of the priors have the wrong size")
-        own = prior.sent if step == len(prior.totals) else None
+        own = None if prior.sent is None or step > len(prior.totals) else prior.weight * prior.sent
         images = None if not step else float(estimation.images or 0)
         reason = invalid_sums(estimation.steps[step], totals[step], settings.classes, settings.width, images, own)
         if reason:
@@ -147,7 +163,26 @@ def _finished(
         model = replace(model, strength=scores.strength(model, CLEAR))
     distances = np.broadcast_to(scores.own_distances(model.prototypes), scores.log_probs.shape).copy()
     kept = ClientScores(scores.log_probs)
-    return PriorState(kept, prior.totals, None, model, scores.class_prior(model), distances)
+    found = PriorState(kept, prior.totals, None, prior.weight, model, scores.class_prior(model), distances)
+    if not contradicts_zero_shot(scores.log_probs, found.own_log_posteriors(scores.log_probs)):
+        return found
+    fallback = replace(no_priors(settings.classes), strength=math.inf)
+    return replace(found, model=fallback, class_prior=fallback.class_prior, distances=0 * distances, refused=True)
+
+
+def contradicts_zero_shot(log_probs: FloatArray, posteriors: FloatArray) -> bool:
+    """Return whether priors change most of the labels of which zero-shot CLIP is most confident.
+
+    Args:
+        log_probs: By zero-shot CLIP, (n, C).
+        posteriors: The log-posteriors with the priors, (n, C).
+    """
+    count = max(MIN_CONFIDENT, round(CONFIDENT * len(log_probs)))
+    if len(log_probs) < count:
+        return False
+    confident = np.argsort(-log_probs.max(axis=1), kind="stable")[:count]
+    unchanged = log_probs[confident].argmax(axis=1) == posteriors[confident].argmax(axis=1)
+    return bool(unchanged.mean() < MIN_UNCHANGED)
 
 
 def is_worth_training(confidence: FloatArray) -> bool:

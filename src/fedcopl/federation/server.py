@@ -18,15 +18,14 @@ from ..messages import Adapt, Adapted, Estimate, Evaluate, Evaluated, Select, Se
 from ..priors.estimation import Estimation
 from ..priors.posterior import PosteriorModel
 from ..privacy import require_cryptography
-from ..privacy.masked_layout import TrainingSum, Values
+from ..privacy.masked_layout import HoldoutSums, TrainingSum, Values
 from ..rng import stream
 from .aggregation import PlainAggregator, SecureAggregator, Totals
-from .claims import Claims
 from .prior_estimation import prior_settings
-from .reply_validation import validate_reply as validate_reply
 from .transport import Clients as Clients
 from .transport import Labelling, RoundExchange
 from .transport import RoundReport as RoundReport
+from .validation import ReportedCounts
 
 
 @dataclass(frozen=True)
@@ -46,12 +45,14 @@ class ServerState:
     width: int = 0  # d, numbers of an image feature: for the priors
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
     prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
-    good: Shared | None = None  # the last average that the clients' guards have seen and not found harmful
-    claims: Mapping[str, Claims] = field(default_factory=dict)  # what each client has said of itself
+    good: Shared | None = None  # the last average that the clients' hold-out checks did not find harmful
+    reported: Mapping[str, ReportedCounts] = field(default_factory=dict)  # what each client reported of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     class_prior: FloatArray | None = None  # over all clients, where the study knows it
+    stale: int = 0  # rounds in a row whose average did not gain on the clients' held-out images
 
 
+MIN_GAIN = 0.001  # nats per held-out image: an average that gains less does not count as progress
 MAX_ESTIMATIONS = 3  # of the priors in one round, each without the clients that were lost in the one before
 AfterRound = Callable[[ServerState, RoundReport], None]
 
@@ -100,7 +101,7 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
 
 def run(config: RunConfig, federation: Clients, state: ServerState, after_round: AfterRound) -> ServerState:
     """Run the rounds that are left, and return the last state."""
-    while state.round < config.rounds:
+    while state.round < config.rounds and not has_converged(config, state.stale):
         state, report = run_round(config, federation, state)
         after_round(state, report)
     return state
@@ -108,8 +109,8 @@ def run(config: RunConfig, federation: Clients, state: ServerState, after_round:
 
 def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
     """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
-    report, left_out, claims = RoundReport(state.round), dict(state.left_out), dict(state.claims)
-    server = RoundExchange(federation, report, state.classes, config, left_out, claims, state.seen)
+    report, left_out, reported = RoundReport(state.round), dict(state.left_out), dict(state.reported)
+    server = RoundExchange(federation, report, state.classes, config, left_out, reported, state.seen)
     sums = choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
@@ -117,17 +118,22 @@ def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tup
             model, totals = estimate_priors(config, server, sums, state)
         members = refresh(config, server, sums, state)
     shared, good = train(config, server, sums, state, members)
-    if is_evaluated(config, state.round):
-        report.scores = evaluate(server, state.round, shared)
+    stale = stale_rounds(state.stale, report.checks)
+    report.converged = has_converged(config, stale)
+    if report.converged or is_evaluated(config, state.round):
+        number = (
+            config.rounds - 1 if report.converged else state.round
+        )  # clients check their model after the last round
+        report.scores = evaluate(server, number, shared)
     report.missed_refresh = tuple(client for client in server.seen if client not in members)
     uploads = {**state.uploads, **report.updates} if state.neighbours else {}
     after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
-    after = replace(after, claims=claims, seen=server.seen)
+    after = replace(after, reported=reported, seen=server.seen, stale=stale)
     return replace(after, left_out=left_out, good=good, prior_model=model, prior_totals=totals), report
 
 
 def look_first(federation: Clients) -> RoundReport:
-    """What plain CLIP gets right at each client, the number to be better than; and who could not tell."""
+    """Measure zero-shot CLIP at each client, the baseline of the run."""
     report = RoundReport(0)
     report.scores = evaluate(RoundExchange(federation, report, classes=0), 0, None)
     return report
@@ -150,7 +156,8 @@ def estimate_priors(
         return state.prior_model, state.prior_totals
     members = server.labelling_with(everyone)
     for _ in range(MAX_ESTIMATIONS):
-        estimation = server.estimation = Estimation(settings)
+        estimation, server.prior_weights = Estimation(settings), {}
+        server.estimation = estimation
         while estimation.outcome is None:
             step = len(estimation.totals)
             request = Adapt(state.round, step, tuple(estimation.totals[-1:]), state.class_prior)
@@ -169,7 +176,13 @@ def estimate_priors(
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     whole = replace(last, totals=totals)  # for clients that missed a step
-    server.request(server.labelling_with(everyone), lambda client: last if client in members else whole, Adapted)
+    replies = server.request(
+        server.labelling_with(everyone),
+        lambda client: server.weighted(last, client) if client in members else whole,
+        Adapted,
+    )
+    for client in (client for client, reply in replies.items() if reply.refused):
+        server.report.bounds.add(client, "Adapt", "refused the priors, which contradict its most confident images")
     if config.method != "priors":  # there it is the result
         server.report.untrained = evaluate(server, state.round, None, through="priors")
     return estimation.outcome, totals
@@ -196,7 +209,7 @@ def refresh(config: RunConfig, server: RoundExchange, sums: Sums, state: ServerS
 
 
 def labelling(replies: Iterable[Selected]) -> Labelling | None:
-    """The clients' numbers added up; None if nobody tells."""
+    """Add up what the clients report of their labels; None if none does."""
     counted = [reply for reply in replies if reply.images is not None]
     compared = [reply for reply in counted if reply.unchanged is not None]
     if not counted:
@@ -214,8 +227,8 @@ def train(
 ) -> tuple[Shared, Shared | None]:
     """Local training at the participants, and the average of what they share (Eq. 4); and the last good average.
 
-    The clients tell how the average they were sent does on their exams, against what they had. Where it harms all of
-    them together, it is taken back with all that was trained from it.
+    The clients report how the average they were sent fits their holdouts, compared with what they had. If it harms all
+    of them together, it is rolled back with everything that was trained from it.
     """
     everyone = state.everyone_first and state.round == 0
     chosen = members if everyone else participants(config, members, state.round)
@@ -224,24 +237,34 @@ def train(
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
-    report.checks, report.average_undone = trained.checks, has_harmed(trained) and state.good is not None
-    if report.average_undone and state.good is not None:
+    report.checks, report.server_rolled_back = trained.checks, has_harmed(trained) and state.good is not None
+    if report.server_rolled_back and state.good is not None:
         return state.good, None  # there is no way further back: sites that had more than this keep it
     return (state.shared if trained.mean is None else trained.mean), state.shared
 
 
 def has_harmed(trained: TrainingSum) -> bool:
-    """Whether the average made the clients, all together, less sure of their exams; of many no few decide that."""
-    if trained.guards:
-        return (
-            trimmed_total(
-                [rise(Evidence(g.images, g.loss_had), Evidence(g.images, g.loss_came)) for g in trained.guards]
-            )
-            > 0
-        )
+    """Return whether the average fits the holdouts of all clients worse; from three on no single one decides."""
+    if trained.holdouts:
+        rises = [rise(Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts]
+        return trimmed_total(rises) > 0
     checks = trained.checks
-    had, came = (Evidence(checks.images, loss) for loss in (checks.loss_had, checks.loss_came))
-    return is_less_confident(had, came)
+    return is_less_confident(Evidence(checks.images, checks.loss_before), Evidence(checks.images, checks.loss_after))
+
+
+def stale_rounds(before: int, checks: HoldoutSums) -> int:
+    """Return how many rounds in a row, up to this one, had an average that hardly gained on the held-out images.
+
+    A round without held-out images to compare, as the first, changes nothing.
+    """
+    if not checks.images:
+        return before
+    return before + 1 if checks.loss_before - checks.loss_after < MIN_GAIN * checks.images else 0
+
+
+def has_converged(config: RunConfig, stale: int) -> bool:
+    """Return whether training stops: only with priors, whose calibrated holdout tells further training from none."""
+    return config.adapts and 0 < config.train.patience <= stale
 
 
 def experts(state: ServerState, client: str) -> tuple[Shared, ...]:

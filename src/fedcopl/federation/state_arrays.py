@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..algorithm.holdout import Evidence, Harm, HoldoutMemory, HoldoutVerdict
+from ..algorithm.holdout import Evidence, Harm, HoldoutState, HoldoutVerdict
 from ..algorithm.select import Selection
 from ..priors.posterior import PosteriorModel
 from ..priors.statistics import ClientScores
@@ -18,8 +18,8 @@ from .prior_estimation import PriorState
 Tensors = dict[str, NDArray[Any]]
 ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
 SPENT = 32  # bytes by which a spent key is remembered
-LET_OUT = "let_out/"
-TRUSTED = "guard/trusted/"
+NOISY = "noisy_replies/"
+ACCEPTED = "holdout/accepted/"
 HARMS: tuple[Harm, ...] = get_args(Harm)
 
 
@@ -34,7 +34,7 @@ def state_tensors(state: ClientState) -> Tensors:
             tensors["candidates"] = state.selection.candidates
     if state.first is not None:
         tensors |= {"first/index": state.first.index, "first/label": state.first.label}
-    return tensors | prior_tensors(state.prior) | holdout_tensors(state.guard) | secret_tensors(state.secrets)
+    return tensors | prior_tensors(state.prior) | holdout_tensors(state.holdout) | secret_tensors(state.secrets)
 
 
 def prior_tensors(prior: PriorState) -> Tensors:
@@ -42,6 +42,8 @@ def prior_tensors(prior: PriorState) -> Tensors:
         "sent": prior.sent,
         "class_prior": prior.class_prior,
         "own_distances": prior.distances,
+        "weight": None if prior.weight == 1 else np.array([prior.weight]),
+        "refused": np.array([True]) if prior.refused else None,
     }
     named |= {f"totals/{number}": total for number, total in enumerate(prior.totals)}
     if prior.scores is not None:
@@ -63,29 +65,33 @@ def prior_from(stored: Tensors) -> PriorState:
         ClientScores(stored["log_probs"], entered, distances) if "log_probs" in stored else None,
         tuple(totals[str(number)] for number in range(len(totals))),
         stored.get("sent"),
+        float(stored.get("weight", [1.0])[0]),
         PosteriorModel.from_arrays(model) if model else None,
         stored.get("class_prior"),
         stored.get("own_distances"),
+        "refused" in stored,
     )
 
 
-def holdout_tensors(guard: HoldoutMemory) -> Tensors:
-    """Nothing of a guard that has not seen anything yet."""
-    tensors: Tensors = {f"{TRUSTED}{name}": value for name, value in guard.trusted.items()}
-    found = {"arrival": guard.arrival, "training": guard.training}
-    tensors |= {f"guard/{name}": _verdict_row(verdict) for name, verdict in found.items() if verdict is not None}
-    if guard.standing is not None:
-        tensors["guard/standing"] = guard.standing
-    numbers = np.array([guard.lr_factor, guard.gave_up])
-    return tensors | ({} if numbers.tolist() == [1.0, 0.0] else {"guard/numbers": numbers})
+def holdout_tensors(holdout: HoldoutState) -> Tensors:
+    """Nothing before the first check."""
+    tensors: Tensors = {f"{ACCEPTED}{name}": value for name, value in holdout.accepted.items()}
+    verdicts = {"average": holdout.average, "training": holdout.training}
+    tensors |= {f"holdout/{name}": _verdict_row(verdict) for name, verdict in verdicts.items() if verdict is not None}
+    if holdout.log_probs is not None:
+        tensors["holdout/log_probs"] = holdout.log_probs
+    numbers = np.array([holdout.lr_factor, holdout.was_reset])
+    return tensors | ({} if numbers.tolist() == [1.0, 0.0] else {"holdout/numbers": numbers})
 
 
-def holdout_from(tensors: Tensors) -> HoldoutMemory:
+def holdout_from(tensors: Tensors) -> HoldoutState:
     """What `holdout_tensors` was given."""
-    stored = below(tensors, "guard/")
-    lr_factor, gave_up = stored.get("numbers", np.array([1.0, 0.0])).tolist()
-    found = {name: _verdict_from(stored[name]) for name in ("arrival", "training") if name in stored}
-    return HoldoutMemory(below(tensors, TRUSTED), stored.get("standing"), lr_factor, gave_up=bool(gave_up), **found)
+    stored = below(tensors, "holdout/")
+    lr_factor, was_reset = stored.get("numbers", np.array([1.0, 0.0])).tolist()
+    verdicts = {name: _verdict_from(stored[name]) for name in ("average", "training") if name in stored}
+    return HoldoutState(
+        below(tensors, ACCEPTED), stored.get("log_probs"), lr_factor, was_reset=bool(was_reset), **verdicts
+    )
 
 
 def _verdict_row(verdict: HoldoutVerdict) -> NDArray[np.float64]:
@@ -101,7 +107,7 @@ def secret_tensors(secrets: Secrets) -> Tensors:
     """Keys and digests as bytes; what there is not has no name."""
     session = secrets.session.to_bytes() if secrets.session else b""
     named = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
-    named |= {f"{LET_OUT}{kind}": said.to_bytes() for kind, said in secrets.let_out.items()}
+    named |= {f"{NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
     return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in named.items() if value}
 
 
@@ -116,7 +122,7 @@ def state_from(tensors: Tensors) -> ClientState:
         begun=below(tensors, "begun/"),
         selection=selection,
         first=first,
-        guard=holdout_from(tensors),
+        holdout=holdout_from(tensors),
         prior=prior_from(below(tensors, "prior/")),
         secrets=secrets_from(tensors),
         **arrays,
@@ -131,7 +137,7 @@ def secrets_from(tensors: Tensors) -> Secrets:
         Session.from_bytes(session) if session else None,
         tuple(spent[start : start + SPENT] for start in range(0, len(spent), SPENT)),
         stored.get("history", b"").decode(),
-        {key.removeprefix(LET_OUT): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(LET_OUT)},
+        {key.removeprefix(NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(NOISY)},
     )
 
 

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,12 +17,12 @@ from ..messages import (
     Estimate,
     Estimated,
     Evaluated,
-    Introduced,
+    KeyShares,
+    PublicKeys,
     Reply,
     Request,
     Selected,
     Shared,
-    SharedOut,
     Trained,
     Unmasked,
     payload_bytes,
@@ -30,15 +30,14 @@ from ..messages import (
 from ..plurals import counted
 from ..priors.estimation import Estimation
 from ..privacy.accountant import Release
-from ..privacy.masked_layout import NO_CHECKS, Checks
-from .claims import NO_CLAIMS, Claims, contradictions, with_reply
-from .reply_validation import validate_reply
+from ..privacy.masked_layout import NO_HOLDOUT_SUMS, HoldoutSums
+from .validation import NOTHING_REPORTED, ReportedCounts, validate_reply
 
 NO_ANSWER = "gave no answer that can be read"
-REASONS = 3  # told of all that there are, where too few have answered
+REASONS = 3  # named of all that there are, where too few have replied
 WhyNot = dict[str, str]
 """Client -> what is wrong with its reply."""
-ReplyKind = TypeVar("ReplyKind", Adapted, Estimated, Selected, Trained, Evaluated, Introduced, SharedOut, Unmasked)
+ReplyKind = TypeVar("ReplyKind", Adapted, Estimated, Selected, Trained, Evaluated, PublicKeys, KeyShares, Unmasked)
 
 
 class Clients(Protocol):
@@ -129,13 +128,14 @@ class RoundReport:
     round: int
     refreshed: bool = False
     totals: NDArray[np.int64] | None = None  # T_c of this round's refresh
-    labelling: Labelling | None = None  # None without a refresh, and where clients do not tell
+    labelling: Labelling | None = None  # None without a refresh, and where clients do not report it
     participants: tuple[str, ...] = ()
-    examples: int = 0  # 0 where the clients do not tell
+    examples: int = 0  # 0 where the clients do not report it
     batches: int = 0  # of one pass over all participants' images
     loss: float = float("nan")
-    checks: Checks = NO_CHECKS  # what the clients' guards found
-    average_undone: bool = False  # the average that this round began with harmed: the one before is back
+    checks: HoldoutSums = NO_HOLDOUT_SUMS  # of the clients' hold-out checks
+    server_rolled_back: bool = False  # the average that this round began with harmed: the one before is back
+    converged: bool = False  # training stops after this round: it no longer gains on the held-out images
     kept_old_prompt: bool = (
         False  # nobody had anything to train on, or the masks of a secure aggregation did not come off
     )
@@ -160,19 +160,19 @@ class RoundExchange:
     """Asks clients within one round, and enters into its report what was sent and what was wrong.
 
     >>> from fedcopl.messages import Evaluate, Evaluated
-    >>> class Liar:
+    >>> class Two:
     ...     least = 1
     ...
     ...     def clients(self):
-    ...         return ("north", "liar")
+    ...         return ("north", "south")
     ...
     ...     def request(self, questions):
-    ...         return {"north": Evaluated(correct=8, examples=10), "liar": Evaluated(correct=11, examples=10)}
-    >>> server = RoundExchange(Liar(), RoundReport(round=0), classes=2)
-    >>> list(server.request(("north", "liar"), lambda client: Evaluate(0, None), Evaluated))
+    ...         return {"north": Evaluated(correct=8, examples=10), "south": Evaluated(correct=11, examples=10)}
+    >>> server = RoundExchange(Two(), RoundReport(round=0), classes=2)
+    >>> list(server.request(("north", "south"), lambda client: Evaluate(0, None), Evaluated))
     ['north']
     >>> server.report.dropped
-    {'liar': 'Evaluate: more right than there are'}
+    {'south': 'Evaluate: more right than there are'}
     """
 
     federation: Clients
@@ -182,10 +182,11 @@ class RoundExchange:
     left_out: dict[str, str] = field(
         default_factory=dict
     )  # client -> why it is in no secure aggregation of this run any more
-    claims: dict[str, Claims] = field(default_factory=dict)  # what each client has said of itself
+    reported: dict[str, ReportedCounts] = field(default_factory=dict)  # what each client reported of itself
     seen: tuple[str, ...] = ()  # everybody who could ever be asked
     refused: set[str] = field(default_factory=set)  # whose labelling made no sense: in no more of this round's
     estimation: Estimation | None = None  # of the priors, as far as it has come
+    prior_weights: dict[str, float] = field(default_factory=dict)  # of clients whose sums for the priors are clipped
 
     def __post_init__(self) -> None:
         self._note(self.left_out)
@@ -216,26 +217,31 @@ class RoundExchange:
         good = {client: reply for client, reply in replies.items() if client not in wrong and isinstance(reply, kind)}
         for client, reply in good.items():
             self.report.bytes_up += payload_bytes(reply)
-            self.claims[client] = with_reply(
-                self.claims.get(client, NO_CLAIMS), questions[client], reply, self.estimation
-            )
+            before = self.reported.get(client, NOTHING_REPORTED)
+            self.reported[client] = before.updated(questions[client], reply, self.estimation)
         return good, wrong
 
     def _refused(self, questions: Mapping[str, Request], replies: Mapping[str, Reply]) -> WhyNot:
-        """What is wrong with replies in themselves, or beside what their clients said before."""
-        has_noise = self.config.privacy.noise_multiplier > 0
-        heard = {client: (questions[client], reply) for client, reply in replies.items()}
-        looked_at = {
-            client: validate_reply(*one, self.classes, has_noise=has_noise, estimation=self.estimation)
-            for client, one in heard.items()
-        }
-        sound = {client: one for client, one in heard.items() if not looked_at[client]}
-        why_not = looked_at | contradictions(self.claims, sound, self.classes, self.config, self.estimation)
-        wrong = {client: why for client, why in why_not.items() if why}
+        """Return the reasons of invalid replies, and enter them into the report."""
+        wrong = {}
+        for client, reply in replies.items():
+            reported = self.reported.get(client, NOTHING_REPORTED)
+            why = validate_reply(questions[client], reply, self.classes, self.config, reported, self.estimation)
+            if why:
+                wrong[client] = why
         for client, why in wrong.items():
             self.report.drops.add(client, type(questions[client]).__name__, why)
         self.refused.update(client for client in wrong if isinstance(questions[client], Adapt | Estimate))
         return wrong
+
+    def drop(self, client: str, step: str, why: str) -> None:
+        """Leave a client out of the rest of this round's labelling."""
+        self.report.drops.add(client, step, why)
+        self.refused.add(client)
+
+    def weighted(self, request: Adapt, client: str) -> Adapt:
+        """Return a step of the priors as one client gets it: with its weight in the totals, where that is clipped."""
+        return replace(request, weight=self.prior_weights[client]) if client in self.prior_weights else request
 
     def leave_out(self, clients: Mapping[str, str]) -> None:
         """For the rest of the run, with the reason for each."""
@@ -259,7 +265,7 @@ class RoundExchange:
         """Who is in the rest of this round's labelling."""
         return tuple(client for client in self.still_in(clients) if client not in self.refused)
 
-    def let_out(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
+    def account(self, of: str, clients: Iterable[str], share: float = 1.0) -> None:
         """Enter into the account what was learnt from these clients; `share` of the noise's variance was there."""
         noise = self.config.privacy.noise_multiplier
         if noise:
@@ -273,7 +279,7 @@ def _payload_of_all(questions: Iterable[Request]) -> int:
 
 
 def too_few(questions: Mapping[str, Request], usable: int, needed: int, wrong: Mapping[str, str]) -> str:
-    """In which step how many answers are missing, and why: client by client, those with something to tell first."""
+    """Return in which step how many replies are missing, and why: first clients whose reply was invalid."""
     if not questions:
         return "nobody is there to be asked; is anyone connected?"
     request = next(iter(questions.values()))

@@ -1,4 +1,4 @@
-"""The two apps that `flwr run` starts.
+"""The ServerApp and ClientApp that `flwr run` starts.
 
-For people who already run Flower; `fedcopl server` and `join` need neither.
+For deployments that already run Flower; `fedcopl server` and `join` need neither.
 """

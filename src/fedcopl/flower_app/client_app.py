@@ -1,4 +1,4 @@
-"""Flower's ClientApp, for `flwr run`: the node's own settings say which site answers."""
+"""Flower's ClientApp, for `flwr run`: the node-config of a SuperNode describes its site."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -8,9 +8,8 @@ from typing import Any
 from flwr.app import Context
 
 from ..deployment.audit_log import AuditLog
-from ..deployment.site.consent import MIN_IMAGES, USUAL, Consent
-from ..deployment.site.limits import Limits
-from ..deployment.site.replies import RequestHandler, make_client_app
+from ..deployment.site.pipeline import RequestHandler, make_client_app
+from ..deployment.site.policies import DEFAULT_SHARE, MIN_IMAGES, Consent, Limits
 from ..deployment.site.running_site import RunningSite, SiteHome
 from ..errors import ConfigError
 from ..simulation.on_flower import PARTITION, SimulatedSite
@@ -20,7 +19,7 @@ MODEL = "model."
 
 
 def site_of(context: Context) -> RequestHandler:
-    """A simulated site where Flower numbers its nodes, else the one that the node's own settings describe."""
+    """Return a simulated site if Flower numbers its nodes, else the site of the node-config."""
     if PARTITION in context.node_config:
         plan = read_run_settings(context.run_config)
         return SimulatedSite(plan.config.to_toml(), plan.out, int(context.node_config[PARTITION]))
@@ -33,11 +32,10 @@ def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
 
 
 def home_of(node: Mapping[str, Any]) -> SiteHome:
-    """From `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
+    """Parse `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
-    Also `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `min-sites`, `min-noise`,
-    `min-images`, `peers` and `limit` (pairs with commas). Whoever lets a server send code to run need not be asked
-    about runs.
+    Further keys are `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `min-sites`,
+    `min-noise`, `min-images`, `peers` and `limit` (pairs with commas). Runs need no approval: there is no terminal.
     """
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
     if missing:
@@ -51,7 +49,7 @@ def home_of(node: Mapping[str, Any]) -> SiteHome:
         model,
         node.get("corrections", ""),
         Consent(
-            tuple(str(node.get("share", ",".join(USUAL))).split(",")),
+            tuple(str(node.get("share", ",".join(DEFAULT_SHARE))).split(",")),
             int(node.get("min-sites", 0)),
             float(node.get("min-noise", 0)),
             int(node.get("min-images", MIN_IMAGES)),
@@ -62,7 +60,7 @@ def home_of(node: Mapping[str, Any]) -> SiteHome:
 
 
 def log_of(context: Context) -> AuditLog | None:
-    """A real site's record of what goes in and out; what is simulated crosses no wire."""
+    """Return the audit log of a real site; a simulated one has none."""
     folder = context.node_config.get("folder")
     return AuditLog(Path(str(folder))) if folder and PARTITION not in context.node_config else None
 

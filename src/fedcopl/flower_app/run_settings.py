@@ -1,4 +1,4 @@
-"""A run as `flwr run` describes it: a handful of flat settings, those of `[tool.flwr.app.config]`."""
+"""The run-config of `flwr run`: the flat settings of `[tool.flwr.app.config]`."""
 
 import shlex
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from ..errors import ConfigError
 
 
 def read_run_settings(flat: Mapping[str, Any]) -> ServerPlan:
-    """`settings` is a file, or pairs as on the command line of `fedcopl run`, or a file and then pairs."""
+    """Parse a run-config; `settings` is a file, pairs as for `fedcopl run`, or a file followed by pairs."""
     words = shlex.split(str(flat.get("settings", "")))
     file = words.pop(0) if words and "=" not in words[0] else None
     settings = override(read_settings(Path(file)) if file else {}, words)

@@ -1,6 +1,6 @@
-"""Flower's ServerApp, for `flwr run`: a simulation where the nodes are simulated, else a real federation.
+"""Flower's ServerApp, for `flwr run`: a simulation or a real federation.
 
-Its settings are those of `[tool.flwr.app.config]`; without `classes` it is a simulation.
+Its settings are those of `[tool.flwr.app.config]`; without `classes` it runs a simulation.
 """
 
 import logging
@@ -21,8 +21,8 @@ app = ServerApp()
 log = logging.getLogger("flwr")
 
 
-class LogReporter(SilentReporter):
-    """Tells Flower's log, which `flwr log` shows."""
+class _LogReporter(SilentReporter):
+    """Writes to Flower's log, which `flwr log` shows."""
 
     def preparing(self, what: str) -> None:
         log.info("%s", what)
@@ -36,7 +36,7 @@ class LogReporter(SilentReporter):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    plan, watcher = read_run_settings(context.run_config), LogReporter()
+    plan, watcher = read_run_settings(context.run_config), _LogReporter()
     if plan.classes_file is None:
         over = threading.Event()
         simulate_over(

@@ -1,1 +1,1 @@
-"""What every local page needs: who may see it, templates, a server."""
+"""Local pages: access control, templates and a server."""

@@ -1,11 +1,11 @@
-"""Who may talk to a local page: the browser that was given the token, on this machine, from the page itself.
+"""Access control of local pages: only the browser that was given the token, on this machine, from the page itself.
 
-| danger | answer |
+| threat | defence |
 |---|---|
 | another user or program on this machine | a token in the printed address, exchanged for a cookie |
 | another web site that sends requests | SameSite=Strict cookie; Origin and a form key on every POST; Sec-Fetch-Site |
 | a web site whose name leads to 127.0.0.1 (DNS rebinding) | Host must be a name of this machine |
-| text that turns into a script | everything is escaped, and the policy allows only our own two files |
+| text that turns into a script | everything is escaped, and the policy allows only scripts of our own |
 """
 
 import hmac
@@ -27,7 +27,6 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
-    "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",  # "no-referrer" would take the origin off our own forms
@@ -60,22 +59,23 @@ class Keys:
         return f"http://127.0.0.1:{self.port}/?token={self.token}"
 
 
-class Guard:
-    """Lets through what may pass, and puts the headers on every answer. Without `writes` it takes no POST at all."""
+class AccessControl:
+    """Checks every request and adds security headers to every response. Without `writes` it accepts no POST."""
 
-    def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool):
+    def __init__(self, app: ASGIApp, keys: Keys, *, writes: bool, policy: str = POLICY):
         self._app, self._keys = app, keys
+        self._headers = HEADERS | {"content-security-policy": policy}
         self._methods = {"GET", "HEAD", "POST"} if writes else {"GET", "HEAD"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no web sockets here, and nothing to start or stop
             return
         request = Request(scope)
-        answer = self._instead(request) or self._app
-        await answer(scope, receive, _with_headers(send))
+        respond = self._refused(request) or self._app
+        await respond(scope, receive, _with_headers(send, self._headers))
 
-    def _instead(self, request: Request) -> Response | None:
-        """The answer to a request that goes no further."""
+    def _refused(self, request: Request) -> Response | None:
+        """The response to a request that does not reach the page."""
         if _host_name(request) not in HOSTS:
             return _refusal(421, "This page is only there for this machine: use 127.0.0.1 in the address.")
         if request.method not in self._methods:
@@ -85,7 +85,7 @@ class Guard:
         if not _equal(request.cookies.get(self._keys.cookie, ""), self._keys.token):
             return _refusal(403, "Open the address that fedcopl printed: it has a token that lets you in.")
         if _is_foreign(request):
-            return _refusal(403, "Another page asked for this.")
+            return _refusal(403, "This request comes from another site.")
         return None
 
     def _welcome(self, request: Request) -> Response:
@@ -124,7 +124,7 @@ def _host_name(request: Request) -> str:
 
 
 def _is_foreign(request: Request) -> bool:
-    """Whether a request comes from a page that is not ours, as far as the browser tells; a POST must tell."""
+    """Whether a request comes from another site; a POST must have our Origin."""
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return True
     ours = f"http://{request.headers.get('host', '')}"
@@ -139,11 +139,11 @@ def _refusal(status: int, why: str) -> Response:
     return PlainTextResponse(f"{why}\n", status)
 
 
-def _with_headers(send: Send) -> Send:
+def _with_headers(send: Send, added: Mapping[str, str]) -> Send:
     async def send_with(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            for name, value in HEADERS.items():
+            for name, value in added.items():
                 headers[name] = value
             headers.setdefault("cache-control", "no-store")
         await send(message)

@@ -1,4 +1,4 @@
-"""A page on this machine: a free port, an address with a token, an end by Ctrl-C; and pages made from templates."""
+"""Serving a page on this machine: a free port, an address with a token, until Ctrl-C."""
 
 import hmac
 import os
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..data.images import quiet
+from ..data.images import silence_decoders
 from ..errors import ConfigError
 from ..report import numbers as words
 from .access import Keys
@@ -29,10 +29,10 @@ HOST = "127.0.0.1"
 
 
 def serve(
-    make: Callable[[Keys], ASGIApp], *, port: int, token: str, tell: Callable[[str], None], open_it: bool
+    make: Callable[[Keys], ASGIApp], *, port: int, token: str, on_listening: Callable[[str], None], open_it: bool
 ) -> None:
-    """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `tell` gets the address as soon as it answers."""
-    with closing(_listen(port)) as listening, quiet():
+    """Serve until Ctrl-C, which is raised as KeyboardInterrupt. `on_listening` receives the address."""
+    with closing(_listen(port)) as listening, silence_decoders():
         keys = Keys(token, listening.getsockname()[1])
         settings = uvicorn.Config(
             make(keys),
@@ -43,7 +43,7 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=2,
         )
-        tell(keys.address)  # the socket listens already: who comes early waits
+        on_listening(keys.address)  # the socket listens already: early requests wait
         if open_it:
             webbrowser.open(keys.address)
         uvicorn.Server(settings).run(sockets=[listening])
@@ -86,16 +86,16 @@ def lasting_token(key_file: Path, purpose: str) -> str:
 
 FILES = {
     "icon.svg": "image/svg+xml",
+    "live.js": "text/javascript",
     "pages.css": "text/css",
     "review.js": "text/javascript",
-    "watch.js": "text/javascript",
 }
 
 
 @cache
 def environment() -> Environment:
     made = Environment(
-        loader=ChoiceLoader([PackageLoader("fedcopl.local_page", "templates"), PackageLoader("fedcopl.report", "")]),
+        loader=PackageLoader("fedcopl.local_page", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..algorithm.optimal_transport import transport
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import words_drawn_out
+from ..clip.neutral_init import stretched_words
 from ..clip.resnet import ResNetTower
 from ..config import Section
 from .base import Method, Named, in_double
@@ -48,7 +48,7 @@ class FedOTP(Method):
         """Return different initial values for the two prompts: equal ones would stay equal."""
         first, model = super().start(clip, classes), self.config.model
         if self.config.train.init == "neutral":
-            first["local text"] = words_drawn_out(clip, model.template, text_shape(clip, model))
+            first["local text"] = stretched_words(clip, model.template, text_shape(clip, model))
         return first
 
     def frozen(self, encoder: Encoder, tokens: Tensor) -> Tensor:

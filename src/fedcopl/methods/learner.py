@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..algorithm.select import Selection
-from ..clip.image_tokens import ENCODE_BATCH, ClientImages
+from ..clip.encoder import ENCODE_BATCH, ClientImages
 from ..config import RunConfig
 from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..priors.posterior import LogitAdjustment

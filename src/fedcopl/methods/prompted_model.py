@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..clip.encoder import Encoder
-from ..clip.image_tokens import ENCODE_BATCH, ClientImages
+from ..clip.encoder import ENCODE_BATCH, ClientImages, Encoder
 from ..federation.learner import Prompts as Prompts
 from .base import Method, Named
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..clip.frozen_clip import Clip
-from ..clip.neutral_init import blank_image, most_neutral, words_over_and_over
+from ..clip.neutral_init import blank_image, most_neutral, repeated_words
 from ..config import Model, RunConfig
 from ..errors import ConfigError
 from ..rng import stream
@@ -38,7 +38,7 @@ def _neutral(name: str, clip: Clip, config: RunConfig, random: NDArray[np.float3
         case "visual":
             return neutral_visual(clip, random)
         case "text":
-            return words_over_and_over(clip, config.model.template, random.shape)
+            return repeated_words(clip, config.model.template, random.shape)
     return random
 
 

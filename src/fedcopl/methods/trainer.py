@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from ..algorithm.select import Selection
-from ..clip.image_tokens import Rows
+from ..clip.encoder import Rows
 from ..config import RunConfig
 from ..priors.posterior import LogitAdjustment
 from .base import Named, as_numpy

@@ -17,6 +17,8 @@ from .posterior import TINY, PosteriorModel, make_prototypes, no_priors, uniform
 from .statistics import Statistic
 
 CLEAR = 0.06  # nats per image: a smaller difference in evidence decides nothing (experiments: priors_study)
+CLEAR_GAIN = 0.085  # nats per image by which the two views must agree more at a larger feature scale
+FEW_IMAGES = 16  # per class: features count less with fewer, because class means are uncertain
 FEATURE_SCALES = (0.1, 0.2)  # correlated dimensions are worth fewer independent ones
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)  # of text and features together, beside a client's class prior
 BALANCE_STEPS, EM_STEPS, SCALE_STEPS = 4, 4, 2
@@ -140,6 +142,9 @@ def _estimate(settings: Settings, text: FloatArray | None) -> Steps:
         images, mean, square = float(predicted.sum()), np.zeros(width), np.zeros((width, width))
     as_predicted = _floored(predicted / predicted.sum())
     priors = [uniform(classes), as_predicted] if known is None else [known]
+    if known is None and settings.label_shift and not settings.prototypes:
+        halfway = np.sqrt(as_predicted)  # geometric mean of both: for where nothing tells a tail from a bias
+        priors.append(halfway / halfway.sum())
     models = [PosteriorModel(prior, -np.log(as_predicted)) for prior in priors]
     for _ in range(BALANCE_STEPS):
         [sums] = yield (Statistic("predicted", tuple(models)),)
@@ -190,14 +195,18 @@ def _choose_parts(
     evidence, *found = yield (shift, *agree)
     evidence = evidence / images
     agreement = found[0].reshape(len(models), -1) / images if found else np.zeros((len(models), 1))
-    total = agreement[:, -1] + evidence.max(axis=1)
+    total = (agreement[:, -1] + evidence.max(axis=1))[:2]
     chosen = int(np.flatnonzero(total >= total.max() - CLEAR)[0])  # uniform unless it is clearly worse
     step = 0
-    while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR:
+    while step + 1 < agreement.shape[1] and agreement[chosen, step + 1] >= agreement[chosen, step] + CLEAR_GAIN:
         step += 1
     best = int(evidence[chosen].argmax())
     strength = STRENGTHS[best] if evidence[chosen, best] >= CLEAR else math.inf
-    return replace(models[chosen], strength=strength, feature_scale=FEATURE_SCALES[step] if tried else 0.0)
+    if math.isinf(strength) and not prototypes and len(models) == 3:
+        chosen = 2
+    per_class = images / len(models[0].class_prior)
+    feature_scale = FEATURE_SCALES[step] * min(1.0, per_class / FEW_IMAGES) if tried else 0.0
+    return replace(models[chosen], strength=strength, feature_scale=feature_scale)
 
 
 def _choose_scale(model: PosteriorModel, images: float) -> Generator[Step, list[FloatArray], PosteriorModel]:

@@ -56,20 +56,21 @@ class ClientScores:
     distances: dict[int, FloatArray] = field(default_factory=dict)  # number -> (2, n, C): text part, and all
 
     def compute(
-        self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int = 0
+        self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int = 0, weight: float = 1.0
     ) -> tuple[FloatArray, "ClientScores"]:
         """Return one sum, and the scores to keep for the next one.
 
         Args:
             statistic: What to compute.
             features: Returns the image features, (n, d), of unit length.
-            min_images: Class feature sums of fewer effective images are withheld.
+            min_images: Class feature sums of fewer images are withheld.
+            weight: Of the client's sums in the totals.
         """
         match statistic.kind:
             case "moments":
                 return self._moments(features()), self
             case "class_sums":
-                return self._class_sums(statistic, features, min_images)
+                return self._class_sums(statistic, features, min_images, weight)
             case "predicted":
                 scores = self._with_distances(statistic.models, features)
                 sums = [np.exp(scores.log_posteriors(model)).sum(axis=0) for model in statistic.models]
@@ -127,15 +128,13 @@ class ClientScores:
         return np.concatenate([[len(f)], np.exp(self.log_probs).sum(axis=0), f.sum(axis=0), triangle])
 
     def _class_sums(
-        self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int
+        self, statistic: Statistic, features: Callable[[], FloatArray], min_images: int, weight: float
     ) -> tuple[FloatArray, "ClientScores"]:
         scores, f = self._with_distances(statistic.models, features), features()
         entered, sums = {}, []
         for number, model in enumerate(statistic.models, start=statistic.first):
-            q = np.exp(scores.log_posteriors(model, scores.class_prior(model)))
-            effective = q.sum(axis=0) ** 2 / np.maximum((q**2).sum(axis=0), 1e-300)
-            q = q * (np.minimum(effective, q.sum(axis=0)) >= min_images)
-            entered[number] = q
+            q = withhold_small(scores.log_posteriors(model, scores.class_prior(model)), min_images)
+            entered[number] = weight * q
             sums.append(np.concatenate([q.sum(axis=0)[:, None], q.T @ f], axis=1))
         return np.stack(sums), replace(scores, entered=entered, distances={})
 
@@ -152,3 +151,23 @@ class ClientScores:
         text, residual = self._views(model)
         ratio = (text * residual * (model.class_prior / (shares[0] * shares[1]))).sum(axis=1)
         return float(np.log(np.maximum(ratio, 1e-300)).sum())
+
+
+def withhold_small(log_posteriors: FloatArray, min_images: int) -> FloatArray:
+    """Return the posteriors, (n, C), with 0 for each class whose sum is below `min_images`.
+
+    A posterior is at most 1, so no image has more than 1 / min_images of the weight in a sum that is kept. The withheld
+    sums together are the sum over all images minus the kept ones: if they are of fewer than `min_images` too, the
+    posteriors are normalised over the kept classes, and the difference is 0.
+    """
+    q: FloatArray = np.exp(log_posteriors)
+    sums = q.sum(axis=0)
+    kept = sums >= min_images
+    if kept.all():
+        return q
+    if kept.any() and sums[~kept].sum() < min_images:
+        q = np.zeros_like(q)
+        q[:, kept] = np.exp(log_softmax(log_posteriors[:, kept]))
+        return q
+    withheld: FloatArray = q * kept
+    return withheld

@@ -1,11 +1,10 @@
-"""What a client lets out: masked sums, noise, and the account of it.
+"""Secure aggregation and differential privacy.
 
-Masks cancel in the sum, also when clients get lost (Bonawitz et al. 2017).
-
-Every client adds to its numbers, modulo 2^64, a mask of its own and one for each other client; of each pair one adds
-and the other subtracts, so that in the sum of all only the own masks are left. Before, each has shared out the secrets
-behind its masks among all: enough of them together (`threshold.needed`) can give out the own mask of a client whose
-numbers came, or the pairwise masks of one whose numbers did not come. Never both: that would lay its numbers bare.
+Secure aggregation is SecAgg (Bonawitz et al., 2017), which survives dropouts. Every client adds to its numbers, modulo
+2^64, a mask of its own and one for each other client; of each pair one adds and the other subtracts, so that only the
+own masks are left in the sum. Before that, each client shares its keys among all: `mask_session.needed` of them
+together can reveal the own mask of a client whose vector arrived, or the pairwise masks of one that dropped out. Never
+both, which would reveal its numbers.
 """
 
 from ..errors import ConfigError

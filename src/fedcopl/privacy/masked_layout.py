@@ -2,7 +2,7 @@
 
     counts    one word per class, in steps of 2^-16
     priors    the sums that a step asks for, in steps of 2^-32
-    training  examples, images the loss is of, that loss times them, batches, the guard's six sums, then
+    training  examples, images the loss is of, that loss times them, batches, six sums of the hold-out check, then
               examples x prompt, in steps of 2^-32
 
 A client checks its own numbers so that no sum can overflow: with n clients in it, none may be above 2^62 / n. Counts
@@ -29,43 +29,43 @@ Words = NDArray[np.uint64]
 Values = NDArray[np.float64]
 
 
-class Checks(NamedTuple):
-    """What a client's guard found, in sums that clients can add up; all 0 where there was nothing to check."""
+class HoldoutSums(NamedTuple):
+    """The outcome of clients' hold-out checks in sums that can be added up; all 0 where there was nothing to check."""
 
-    images: float = 0.0  # on which the average that came was held against the last good model
-    loss_had: float = 0.0  # sum over them, by that model
-    loss_came: float = 0.0  # and by the average
-    average_harmed: float = 0.0  # clients that keep the model they had
-    training_harmed: float = 0.0  # clients that took their own training back
-    too_doubtful: float = 0.0  # clients that trained nothing, because too few of their labels are likely to be right
+    images: float = 0.0  # of the holdout, on which the received average was compared with the last accepted model
+    loss_before: float = 0.0  # sum over them, by the accepted model
+    loss_after: float = 0.0  # and by the average
+    averages_rolled_back: float = 0.0  # clients that keep the model they had
+    trainings_rolled_back: float = 0.0  # clients that discarded their own training
+    low_confidence: float = 0.0  # clients that trained nothing, because too few of their labels are likely to be right
 
 
-NO_CHECKS = Checks()
-HEAD = COUNTED + len(Checks._fields)  # words before the prompts
+NO_HOLDOUT_SUMS = HoldoutSums()
+HEAD = COUNTED + len(HoldoutSums._fields)  # words before the prompts
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a client has to tell of its training."""
+    """The outcome of a client's training."""
 
     shared: Mapping[str, NDArray[Any]]  # the prompts after it
     examples: int  # the weight in the average
-    loss: float  # nan: not told
-    checks: Checks = NO_CHECKS
+    loss: float  # nan: not sent
+    checks: HoldoutSums = NO_HOLDOUT_SUMS
 
 
 @dataclass(frozen=True)
 class TrainingSum:
-    """What the server knows of all clients' training."""
+    """The training of all clients, as the server sees it."""
 
     clients: tuple[str, ...]
-    examples: int  # that the clients told of
+    examples: int  # of the clients that send a loss
     batches: int
     loss: float
     mean: Shared | None  # the average of the prompts (Eq. 4); None: nobody had anything to train on
-    checks: Checks = NO_CHECKS
+    checks: HoldoutSums = NO_HOLDOUT_SUMS
     updates: Mapping[str, Shared] = field(default_factory=dict)  # client by client, where that is known
-    guards: tuple[Checks, ...] = ()  # of each client, where single ones may not decide
+    holdouts: tuple[HoldoutSums, ...] = ()  # of each client, where there are enough to outvote a Byzantine one
 
 
 class InvalidMaskedUpdate(Exception):
@@ -117,13 +117,13 @@ def training_sum(total: Words, sent: Shared, clients: tuple[str, ...]) -> Traini
     if np.abs(mean).max(initial=0.0) > LARGEST_PROMPT:
         raise InvalidMaskedUpdate(f"the average of the prompts is beyond {LARGEST_PROMPT:g}")
     mean_loss = float(loss / with_loss) if with_loss else math.nan
-    average, checks = shaped(mean, sent) if examples else None, Checks(*map(float, values[COUNTED:HEAD]))
+    average, checks = shaped(mean, sent) if examples else None, HoldoutSums(*map(float, values[COUNTED:HEAD]))
     return TrainingSum(clients, int(with_loss), int(batches), mean_loss, average, checks)
 
 
-def added_up(checks: Iterable[tuple[float, ...]]) -> Checks:
-    """Over all who tell."""
-    return Checks(*np.sum([Checks(*one) for one in checks] or [NO_CHECKS], axis=0).tolist())
+def added_up(checks: Iterable[tuple[float, ...]]) -> HoldoutSums:
+    """Add up the hold-out sums of clients."""
+    return HoldoutSums(*np.sum([HoldoutSums(*one) for one in checks] or [NO_HOLDOUT_SUMS], axis=0).tolist())
 
 
 def batches_of(examples: int, batch: int) -> int:

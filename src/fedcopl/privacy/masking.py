@@ -1,4 +1,4 @@
-"""A client's four steps: introduce itself, share out its secrets, mask its numbers, help to take masks off.
+"""A client's part in the four stages of SecAgg: set up keys, share keys, mask a vector, unmask the sum.
 
 The server is taken to be curious but to keep to the protocol. A client still refuses what would lay bare another one:
 see the checks of each step.
@@ -72,7 +72,7 @@ class WordStream:
         return np.frombuffer(self._stream.update(bytes(8 * count)), "<u8").astype(np.uint64, copy=False)
 
 
-def introduce(name: bytes, random: Random = os.urandom) -> Session:
+def setup_keys(name: bytes, random: Random = os.urandom) -> Session:
     """New keys, for one sum only."""
     return Session(name, random(KEYS))
 
@@ -100,12 +100,12 @@ def own_name(session: Session, roster: Mapping[str, bytes]) -> str:
     return names[0]
 
 
-def partition_dataset(
+def share_keys(
     session: Session, roster: Mapping[str, bytes], needed: int, random: Random = os.urandom
 ) -> tuple[dict[str, bytes], Session]:
     """For each client a share of both secrets, sealed so that only that client can read it."""
     if session.roster:
-        raise CannotReply("asked to share out the same keys twice")
+        raise CannotReply("asked to share the same keys twice")
     known = replace(session, roster=dict(roster))
     me = own_name(session, roster)
     sealing, *secrets = thirds(session.private)

@@ -1,4 +1,4 @@
-"""The client's side: what it lets out of its numbers, with noise or under masks, and its part in secure aggregation."""
+"""The client's side of privacy: noise or masks on its replies, and its part in secure aggregation."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ from ..messages import (
     Estimate,
     Estimated,
     Evaluate,
-    Introduce,
-    Introduced,
     KeyRequest,
+    KeyShares,
+    PublicKeys,
     Reply,
     Request,
     Select,
-    SharedOut,
-    ShareOut,
+    SetupKeys,
+    ShareKeys,
     Train,
     Trained,
     Unmask,
@@ -33,7 +33,7 @@ from ..messages import (
 from .mask_session import Session, needed
 from .masked_layout import (
     COUNT_BITS,
-    NO_CHECKS,
+    NO_HOLDOUT_SUMS,
     PROMPT_BITS,
     Training,
     Values,
@@ -46,7 +46,7 @@ from .masked_layout import (
 )
 from .noise import noised
 
-SummedAsk = Adapt | Estimate | Train
+SummedRequest = Adapt | Estimate | Train
 """A question whose answers are added up."""
 SHORTEST_SECRET = 16  # bytes
 FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts of the noise add up as one would
@@ -54,7 +54,7 @@ FEWEST_STEPS = 8  # of the grid in a standard deviation: from about 2 on, parts 
 
 @dataclass(frozen=True)
 class NoisyQueries:
-    """The answer with noise that a client gave in a round. Asked the same again, it says the same again."""
+    """The reply with noise that a client sent in a round; an equal request gets the same reply."""
 
     round: int
     question: str  # its digest
@@ -78,14 +78,14 @@ class Secrets:
     session: Session | None = None  # the secure aggregation that is under way
     spent: tuple[bytes, ...] = ()  # keys of sums whose masks it has helped to take off: never again
     history: str = ""  # digest of all questions that its numbers depend on, where it adds noise
-    let_out: Mapping[str, NoisyQueries] = field(
+    noisy_replies: Mapping[str, NoisyQueries] = field(
         default_factory=dict
     )  # by kind of question, where it adds all of the noise
 
 
 @dataclass(frozen=True)
 class PrivateReplies:
-    """How a client tells its numbers, by the settings of the run and a secret of its own."""
+    """Adds noise or masks to a client's replies, by the settings of the run and a secret of its own."""
 
     config: RunConfig
     secret: bytes = b""  # noise is drawn from it: whoever knows it can take the noise off
@@ -94,7 +94,7 @@ class PrivateReplies:
     )
 
     def remember(self, request: Request, secrets: Secrets) -> Secrets:
-        """Take note of a question: the same ones get the same noise, so that asking again tells nothing new."""
+        """Update the history of requests: equal ones get equal noise, so that repeating one reveals nothing new."""
         if isinstance(request, Evaluate):  # whatever sum was under way is over, and went on without this client
             secrets = replace(secrets, session=None)
         if not self.config.privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Select | Train):
@@ -104,14 +104,14 @@ class PrivateReplies:
         before = secrets.history or sha256(self.config.to_toml().encode()).hexdigest()
         return replace(secrets, history=sha256(f"{before} {digest(request)}".encode()).hexdigest())
 
-    def _refuse_more(self, request: SummedAsk, secrets: Secrets) -> None:
-        """CannotReply where one more answer would tell more than the account of the run knows of."""
+    def _refuse_more(self, request: SummedRequest, secrets: Secrets) -> None:
+        """Raise CannotReply where one more reply would reveal more than the accountant of the run counts."""
         config, kind, number = self.config, kind_of(request), request.round + 1
         if request.round >= config.rounds:
             raise CannotReply(f"asked to {kind} in round {number}, but the run has {config.rounds}")
         if isinstance(request, Estimate) and request.round % config.labels.refresh_every:
             raise CannotReply(f"asked to {kind} in round {number}, which has no refresh")
-        before = secrets.let_out.get(kind)
+        before = secrets.noisy_replies.get(kind)
         if before and before.round >= request.round and before.question != digest(request):
             raise CannotReply(
                 f"asked to {kind} in round {number}, but has answered another such question in round "
@@ -121,33 +121,33 @@ class PrivateReplies:
     def counts(self, counts: NDArray[np.int64], request: Estimate, secrets: Secrets) -> tuple[Estimated, Secrets]:
         """The class counts u_k, as the server gets them."""
         privacy, values = self.config.privacy, counts.astype(np.float64)
-        again = said_before(request, secrets)
+        again = repeated_reply(request, secrets)
         if again is not None:
             return Estimated(np.frombuffer(again, np.int64)), secrets
         if privacy.noise_multiplier:
             values = self._noised(values, privacy.count_clip, COUNT_BITS, request, secrets)
         if not privacy.secure_aggregation:
             noised = np.rint(values).astype(np.int64)
-            return Estimated(noised), self._remember_saying(request, noised.tobytes(), secrets)
+            return Estimated(noised), self._keep_noisy(request, noised.tobytes(), secrets)
         masked, secrets = self._masked(request, secrets, lambda clients: count_words(values, clients))
         return Estimated(None, masked), secrets
 
     def adaptation(self, sums: Values, request: Adapt, secrets: Secrets) -> tuple[Adapted, Secrets]:
         """The sums for the priors, as the server gets them; with noise the estimation asks for the logit bias only."""
-        privacy, again = self.config.privacy, said_before(request, secrets)
+        privacy, again = self.config.privacy, repeated_reply(request, secrets)
         if again is not None:
             return Adapted(np.frombuffer(again, np.float64)), secrets
         values = (
             self._noised(sums, privacy.count_clip, COUNT_BITS, request, secrets) if privacy.noise_multiplier else sums
         )
         if not privacy.secure_aggregation:
-            return Adapted(values), self._remember_saying(request, values.tobytes(), secrets)
+            return Adapted(values), self._keep_noisy(request, values.tobytes(), secrets)
         masked, secrets = self._masked(request, secrets, lambda clients: adapted_words(values, clients))
         return Adapted(None, masked), secrets
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """The prompts after training, as the server gets them."""
-        again = said_before(request, secrets)
+        again = repeated_reply(request, secrets)
         if again is not None:
             values = np.frombuffer(again, np.float32).astype(np.float64)
             return Trained(shaped(values, request.shared), 1, math.nan), secrets
@@ -157,23 +157,23 @@ class PrivateReplies:
         if not self.config.privacy.secure_aggregation:
             shared = disclosed.shared if disclosed is training else shaped(flat(disclosed.shared), request.shared)
             values = flat(shared).astype(np.float32)
-            checked = disclosed is training and disclosed.checks != NO_CHECKS
+            checked = disclosed is training and disclosed.checks != NO_HOLDOUT_SUMS
             checks = tuple(disclosed.checks) if checked else ()
             trained = Trained(shared, disclosed.examples, disclosed.loss, checks=checks)
-            return trained, self._remember_saying(request, values.tobytes(), secrets)
+            return trained, self._keep_noisy(request, values.tobytes(), secrets)
         batch = self.config.train.batch
         masked, secrets = self._masked(request, secrets, lambda clients: training_words(disclosed, batch, clients))
         return Trained({}, 0, math.nan, masked), secrets
 
-    def _remember_saying(self, request: SummedAsk, values: bytes, secrets: Secrets) -> Secrets:
-        """What has noise on it is said once a round; in a secure aggregation it is under other masks each time."""
+    def _keep_noisy(self, request: SummedRequest, values: bytes, secrets: Secrets) -> Secrets:
+        """Keep a reply with noise, to be repeated; under secure aggregation it has other masks each time."""
         if not self.config.privacy.noise_multiplier:
             return secrets
-        said = NoisyQueries(request.round, digest(request), values)
-        return replace(secrets, let_out={**secrets.let_out, kind_of(request): said})
+        sent = NoisyQueries(request.round, digest(request), values)
+        return replace(secrets, noisy_replies={**secrets.noisy_replies, kind_of(request): sent})
 
     def _training_noised(self, training: Training, request: Train, secrets: Secrets) -> Training:
-        """What was sent, moved by the clipped change and by noise. All weigh the same: the weight would tell too."""
+        """Add noise to the clipped update. All clients weigh the same: a weight would reveal the number of images."""
         sent = flat(request.shared)
         change = flat(training.shared) - sent
         if not np.isfinite(change).all():
@@ -185,7 +185,7 @@ class PrivateReplies:
         }  # float32 would round the noise
         return Training(shaped(on_grid + moved, wide), 1, math.nan)
 
-    def _noised(self, values: Values, clip: float, bits: int, request: SummedAsk, secrets: Secrets) -> Values:
+    def _noised(self, values: Values, clip: float, bits: int, request: SummedRequest, secrets: Secrets) -> Values:
         """Clipped values with noise; in a secure aggregation each of the clients adds its part of it."""
         from .masking import WordStream, derived  # brings cryptography, which is an extra
 
@@ -203,7 +203,7 @@ class PrivateReplies:
         """Label of the noise stream; equal noise in two sums would reveal in their difference who dropped out."""
         return "" if self.repeatable or secrets.session is None else secrets.session.name.hex()
 
-    def _masked(self, request: SummedAsk, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
+    def _masked(self, request: SummedRequest, secrets: Secrets, words: Callable[[int], Words]) -> tuple[Words, Secrets]:
         from .masking import mask
 
         if secrets.session is None or not request.peers:
@@ -221,29 +221,27 @@ class PrivateReplies:
         if not self.config.privacy.secure_aggregation:
             raise CannotReply(f"asked to {type(request).__name__}, but privacy.secure_aggregation is not switched on")
         match request:
-            case Introduce():
-                return self._introduce(request, secrets)
-            case ShareOut():
-                return self._share_out(request, self._session(request, secrets), secrets)
+            case SetupKeys():
+                return self._setup_keys(request, secrets)
+            case ShareKeys():
+                return self._share_keys(request, self._session(request, secrets), secrets)
             case Unmask():
                 return self._unmask(request, self._session(request, secrets), secrets)
 
-    def _introduce(self, request: Introduce, secrets: Secrets) -> tuple[Introduced, Secrets]:
-        from .masking import introduce, public_keys
+    def _setup_keys(self, request: SetupKeys, secrets: Secrets) -> tuple[PublicKeys, Secrets]:
+        from .masking import public_keys, setup_keys
 
-        session = introduce(request.session)
-        return Introduced(public_keys(session)), replace(secrets, session=session)
+        session = setup_keys(request.session)
+        return PublicKeys(public_keys(session)), replace(secrets, session=session)
 
-    def _share_out(self, request: ShareOut, session: Session, secrets: Secrets) -> tuple[SharedOut, Secrets]:
-        from .masking import partition_dataset
+    def _share_keys(self, request: ShareKeys, session: Session, secrets: Secrets) -> tuple[KeyShares, Secrets]:
+        from .masking import share_keys
 
         few = self.config.privacy.min_sites
         if len(request.keys) < few:
             raise CannotReply(f"asked to take part in a sum of {len(request.keys)}; privacy.min_sites is {few}")
-        sealed, session = partition_dataset(
-            session, request.keys, needed(len(request.keys), self.config.privacy.threshold)
-        )
-        return SharedOut(sealed), replace(secrets, session=session)
+        sealed, session = share_keys(session, request.keys, needed(len(request.keys), self.config.privacy.threshold))
+        return KeyShares(sealed), replace(secrets, session=session)
 
     def _unmask(self, request: Unmask, session: Session, secrets: Secrets) -> tuple[Unmasked, Secrets]:
         from .masking import spending, unmask
@@ -254,18 +252,18 @@ class PrivateReplies:
         shares = unmask(session, request.survivors, request.dropped, request.sealed, self._enough(session))
         return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent))
 
-    def _session(self, request: ShareOut | Unmask, secrets: Secrets) -> Session:
+    def _session(self, request: ShareKeys | Unmask, secrets: Secrets) -> Session:
         if secrets.session is None or secrets.session.name != request.session:
-            raise CannotReply("asked about a secure aggregation that is over, or to which it was not introduced")
+            raise CannotReply("asked about a secure aggregation that is over, or for which it has no keys")
         return secrets.session
 
 
-def kind_of(request: SummedAsk) -> str:
-    """Of which there is one answer a round, where there is noise: each step of the priors is one of its own."""
+def kind_of(request: SummedRequest) -> str:
+    """Return the kind of a request, of which there is one reply a round with noise: each step of the priors is one."""
     return f"Adapt {request.step}" if isinstance(request, Adapt) else type(request).__name__
 
 
-def said_before(request: SummedAsk, secrets: Secrets) -> bytes | None:
-    """What it let out when it was asked this very question, whatever it has learnt of it since."""
-    before = secrets.let_out.get(kind_of(request))
+def repeated_reply(request: SummedRequest, secrets: Secrets) -> bytes | None:
+    """Return the reply with noise that was sent to an equal request, or None."""
+    before = secrets.noisy_replies.get(kind_of(request))
     return before.values if before and before.question == digest(request) else None

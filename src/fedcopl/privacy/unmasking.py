@@ -36,12 +36,12 @@ class MaskedSum:
     """A sum with masks on it."""
 
     name: bytes  # of the session
-    roster: Mapping[str, bytes]  # the public keys of all who introduced themselves
+    roster: Mapping[str, bytes]  # the public keys of all participants
     masked: Mapping[str, Words]  # the survivors' answers
     dropped: tuple[str, ...]  # who shared out secrets, but whose answer did not come
     question: str
     needed: int  # shares that give back a secret
-    liars: set[str] = field(default_factory=set)  # who turned out to have given a wrong share
+    wrong_shares: set[str] = field(default_factory=set)  # who turned out to have given a wrong share
 
     def unmasked(self, shares: Shares) -> Words:
         """The sum of the survivors' numbers, modulo 2^64."""
@@ -69,7 +69,7 @@ class MaskedSum:
         return found
 
     def _secret(self, client: str, which: int, shares: Shares) -> bytes | None:
-        """A client's private key, from shares that fit together: the public key tells. None: no shares do."""
+        """Return a client's private key, from shares that reproduce its public key; None if no shares do."""
         point_of = {name: number for number, name in enumerate(sorted(self.roster), 1)}
         received = {point_of[other]: given[client] for other, given in shares.items() if client in given}
         for attempt, some in enumerate(_sets(list(received), self.needed)):
@@ -77,7 +77,7 @@ class MaskedSum:
             secret = combine(chosen)
             if _is_private(secret, thirds(self.roster[client])[which]):
                 if attempt:
-                    self.liars.update(other for other in shares if _lies(chosen, received, point_of[other]))
+                    self.wrong_shares.update(other for other in shares if _is_wrong(chosen, received, point_of[other]))
                 return secret.to_bytes(SECRET)
         return None
 
@@ -93,5 +93,5 @@ def _is_private(number: int, public: bytes) -> bool:
     return number < 2 ** (8 * SECRET) and public_of(number.to_bytes(SECRET)) == public
 
 
-def _lies(chosen: Mapping[int, bytes], received: Mapping[int, bytes], point: int) -> bool:
+def _is_wrong(chosen: Mapping[int, bytes], received: Mapping[int, bytes], point: int) -> bool:
     return point in received and combine(chosen, at=point) != int.from_bytes(received[point])

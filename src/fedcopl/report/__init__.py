@@ -1,4 +1,1 @@
-"""A run's outcome for people: one HTML page.
-
-It needs no network, no script and nothing beside it.
-"""
+"""Reports as self-contained HTML pages: of a run, or of several."""

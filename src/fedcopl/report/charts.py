@@ -1,4 +1,4 @@
-"""Where the lines, bars and ticks of a chart stand. The template draws them."""
+"""Geometry of charts: positions of lines, bars and ticks. The template draws them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +17,8 @@ Bounds = tuple[float, float]
 class Unit:
     """How the numbers of a chart are written, and how far its axis reaches.
 
-    The axis reaches over all values and those to `include`, within `bounds`, and over no less than `least`: or a
-    hundredth would look like a cliff. It is even in what `bend` makes of the values; `ticked` writes its bent marks.
+    The axis covers all values and those to `include`, within `bounds`, and spans at least `least`, so that noise does
+    not look like a trend. It is linear in `bend(value)`; `ticked` writes its marks.
     """
 
     write: Callable[[float], str]
@@ -37,7 +37,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class AxisScale:
-    """From a value to where it stands in the picture."""
+    """Maps a value to a position in the picture."""
 
     low: float
     high: float
@@ -56,7 +56,7 @@ class ChartLine:
     """A row of measurements, one per round; None where nothing was measured."""
 
     name: str
-    kind: str  # names its look: dash, mark and colour
+    kind: str  # its style: dash, mark and colour
     values: Sequence[float | None]
     spread: Sequence[float | None] = ()  # standard deviation of each, where it is a mean over several runs
 
@@ -81,7 +81,7 @@ class DrawnLine:
 
 @dataclass(frozen=True)
 class Strip:
-    """The upright strip of the picture that answers to the pointer, and what it says of its round."""
+    """The vertical strip of a round with its tooltip."""
 
     at: float
     width: float
@@ -108,7 +108,7 @@ class LineChart:
 
     @property
     def label(self) -> str:
-        """The picture in words, for those who cannot see it."""
+        """Text alternative for screen readers."""
         courses = [f"{line.name} from {line.first} to {line.last}" for line in self.lines]
         return f"{self.title}: {'; '.join(courses)}"
 
@@ -151,7 +151,7 @@ def line_chart(
 
 
 def _left(texts: Sequence[str]) -> int:
-    """Where the axis stands: large numbers need more room beside it."""
+    """Left margin: room for the longest mark."""
     return max(LEFT, math.ceil(BESIDE + LETTER * max(map(len, texts))))
 
 
@@ -264,7 +264,7 @@ class Bars:
     """One row of bars, a bar for each name; None where there is nothing to show."""
 
     name: str
-    kind: str  # names its look
+    kind: str  # its style
     numbers: Sequence[float | None]
 
 
@@ -328,5 +328,5 @@ def _group(
             at = round(start + slot * 0.11 + wide * n, 1)
             bars.append(Bar(at, up(number), round(up(0) - up(number), 1), one.kind))
     numbers = [(one.name, one.numbers[position]) for one in series]
-    said = [f"{title} {NOTHING if number is None else unit.write(number)}" for title, number in numbers]
-    return BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *said]), bars)
+    texts = [f"{title} {NOTHING if number is None else unit.write(number)}" for title, number in numbers]
+    return BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *texts]), bars)

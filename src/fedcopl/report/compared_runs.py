@@ -1,4 +1,4 @@
-"""Several runs side by side: what differs between them, which belong together, and which number is best."""
+"""Several runs: which settings differ, which runs form an experiment, and which number is best."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ class RunGroup:
 
     @property
     def ranked(self) -> bool:
-        """Half a run cannot win, nor one that was told what the others must find out."""
+        """Unfinished and supervised runs are not ranked."""
         return self.finished and not self.supervised
 
     @cached_property
@@ -158,34 +158,43 @@ def grouped(runs: Sequence[ComparedRun]) -> list[RunGroup]:
 def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
     """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
     settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in APART}
-    return settings, run.outcome.classes, len(run.outcome.rounds)
+    done = len(run.outcome.rounds)
+    return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
 
 
 def _group(label: str, runs: Sequence[ComparedRun]) -> RunGroup:
     outcome = runs[0].outcome
-    done, planned = len(outcome.rounds), outcome.setting("rounds")
-    return RunGroup(label, runs, by_full_name(outcome.settings), planned if isinstance(planned, int) else done, done)
+    planned = outcome.planned_rounds
+    done = planned if outcome.is_complete else len(outcome.rounds)
+    return RunGroup(label, runs, by_full_name(outcome.settings), planned, done)
 
 
 def labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:
-    """What each group is called: as its runs are named, else by what ran, by differing settings, by its folder."""
-    names = [[runs[0].outcome.name for runs in groups], [runs[0].outcome.method for runs in groups]]
-    if differ:
-        names.append([_by_settings(runs[0], differ) for runs in groups])
-    for candidate in names:
+    """A title for each group: what ran, with the settings that differ or the name where that alone is not unique."""
+    methods = [runs[0].outcome.method for runs in groups]
+    settings = [_by_settings(runs[0], differ) for runs in groups]
+    names = [runs[0].outcome.name for runs in groups]
+    candidates = [methods, [*map(_joined, methods, settings)], [*map(_joined, methods, names)], names]
+    for candidate in candidates:
         if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= LONG_LABEL:
             return candidate
     return short_folders([runs[0].folder for runs in groups])
 
 
+def _joined(method: str, more: str) -> str:
+    return ", ".join(filter(None, (method, more)))
+
+
 def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
+    """The differing settings in short, without those that the method's title says already."""
     settings = by_full_name(run.outcome.settings)
-    named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ]
+    titled = {"method", "labeler"} if run.outcome.method else set()
+    named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
     return ", ".join(str(value) if name in SPEAKING else f"{name} {value}" for name, value in named)
 
 
 def short_folders(folders: Sequence[Path]) -> list[str]:
-    """As few of the last parts of each path as tell all of them apart."""
+    """The shortest endings of the paths that are all different."""
     whole = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, whole)) + 1):
         short = ["/".join(parts[-depth:]) for parts in whole]
@@ -209,13 +218,14 @@ class RankedCell:
 
 
 def ranked(groups: Sequence[RunGroup]) -> list[list[RankedCell]]:
-    """For each group one cell per measure; the best and the second best of those that can win are marked."""
+    """For each group one cell per measure; of runs with the same classes the best and the second best are marked."""
     columns = [list(_column(groups, measure)) for measure in MEASURES]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _column(groups: Sequence[RunGroup], measure: Measure) -> Iterator[RankedCell]:
-    ranks = _ranks([group.numbers[measure.name] for group in groups if group.ranked], measure)
+    able = [group for group in groups if group.ranked] if same_classes(groups) else []
+    ranks = _ranks([group.numbers[measure.name] for group in able], measure)
     for group in groups:
         number = group.numbers[measure.name]
         if number is None:
@@ -227,12 +237,34 @@ def _column(groups: Sequence[RunGroup], measure: Measure) -> Iterator[RankedCell
 
 
 def _ranks(numbers: Sequence[Spread | None], measure: Measure) -> dict[str, int]:
-    """Which written mean is best and second best: what looks the same is the same. The worse of two is no second."""
+    """Rank of each written mean; equal texts have equal ranks, and of two means only the best is marked."""
     means = {measure.write(number.mean): number.mean for number in numbers if number is not None}
     if not measure.better or len(means) < 2:
         return {}
     best, second, *others = sorted(means, key=lambda text: means[text] * -measure.better)
     return {best: 1, second: 2} if others else {best: 1}
+
+
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {words.MINUS: "-", words.NOTHING: "--", words.SPACE: "~", "±": r"$\pm$"}
+)
+
+
+def latex_table(groups: Sequence[RunGroup], cells: Sequence[Sequence[RankedCell]]) -> str:
+    """The results as a LaTeX table (booktabs), the best of each column bold, the second best underlined."""
+    marks = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
+    used = [n for n, measure in enumerate(MEASURES) if any(group.numbers[measure.name] for group in groups)]
+    head = " & ".join(["", *(MEASURES[n].name.translate(LATEX) for n in used)])
+    rows = [
+        " & ".join(
+            [group.label.translate(LATEX), *(marks.get(row[n].rank, "%s") % row[n].text.translate(LATEX) for n in used)]
+        )
+        for group, row in zip(groups, cells, strict=True)
+    ]
+    begin = [rf"\begin{{tabular}}{{l{'r' * len(used)}}}", r"\toprule", head + r" \\", r"\midrule"]
+    return "\n".join([*begin, *(row + r" \\" for row in rows), r"\bottomrule", r"\end{tabular}"])
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import by_full_name
-from ..data.records import printable
+from ..data.dataset import printable
 from ..files import write_text
 from ..run.record import Outcome
 from . import curves
@@ -22,6 +22,7 @@ from .compared_runs import (
     common_zero_shot,
     differing,
     grouped,
+    latex_table,
     once_each,
     ranked,
     recall_table,
@@ -30,13 +31,13 @@ from .compared_runs import (
     spread,
 )
 from .curves import SERIES, ByRound, drift_unit
-from .run_page import by_section, template, written
+from .run_page import LiveStatus, by_section, template, written
 
-LONG_TITLE = 60
-OVERLAID = len(SERIES)  # groups in one chart; more could not be told apart
+LONG_TITLE = 100
+OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
 SECTIONS = {
-    "result": "Result",
     "experiments": "What differs",
+    "result": "Result",
     "curves": "Curves",
     "classes": "Classes",
     "runs": "Runs",
@@ -45,22 +46,26 @@ SECTIONS = {
 
 
 def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
-    """Write the comparison as one file that needs nothing beside it."""
+    """Write the comparison as one self-contained file."""
     write_text(path, printable(render_comparison(runs)))
 
 
-def render_comparison(runs: Sequence[ComparedRun]) -> str:
+def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:
     runs, repeats = once_each(runs)
     groups = grouped(runs)
-    recall, shown, differ = recall_table(groups), foremost(groups), differing(runs)
+    recall, shown, differ, cells = recall_table(groups), foremost(groups), differing(runs), ranked(groups)
     return template("comparison.html.jinja").render(
+        live=live,
+        title=f"{' · '.join(titles(groups))} · FedCoPL comparison",
         titles=titles(groups),
         runs=runs,
         repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
         groups=groups,
         differ=differ,
         measures=MEASURES,
-        cells=ranked(groups),
+        named=any(group.method not in group.label for group in groups),
+        cells=cells,
+        latex=latex_table(groups, cells),
         comparable=same_classes(groups),
         charts=charts(shown),
         left_out=len(groups) - len(shown),
@@ -169,6 +174,9 @@ class ComparisonRow:
     group: RunGroup
     seed: int
     numbers: list[str]  # one for each measure
+    unused: int  # replies that were not used
+    rolled_back: int  # rounds in which something was rolled back
+    epsilon: float | None
 
 
 def rows(groups: Sequence[RunGroup]) -> list[ComparisonRow]:
@@ -176,7 +184,15 @@ def rows(groups: Sequence[RunGroup]) -> list[ComparisonRow]:
     members = [(group, run) for group in groups for run in group.runs]
     folders = short_folders([run.folder for _, run in members])
     return [
-        ComparisonRow(folder, group, run.outcome.seed, [_written(measure, run.outcome) for measure in MEASURES])
+        ComparisonRow(
+            folder,
+            group,
+            run.outcome.seed,
+            [_written(measure, run.outcome) for measure in MEASURES],
+            len(run.outcome.dropped_before) + sum(len(record.dropped) for record in run.outcome.rounds),
+            sum(any(record.rollbacks()) for record in run.outcome.rounds),
+            run.outcome.privacy.epsilon if run.outcome.privacy else None,
+        )
         for folder, (group, run) in zip(folders, members, strict=True)
     ]
 

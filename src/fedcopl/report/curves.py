@@ -1,4 +1,4 @@
-"""What is drawn over the rounds: which number of a round, in which unit, on which axis."""
+"""Curves over the rounds: their values, units and charts."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from .charts import ChartLine, LineChart, Unit, line_chart
 
 @dataclass(frozen=True)
 class AccuracyKind:
-    """One of the three accuracies: its name, also that of its look, what it means, and where the record has it."""
+    """One of the three accuracies: its name (also of its style), its meaning, and where the record has it."""
 
     name: str
     meaning: str
@@ -30,13 +30,13 @@ ACCURACIES = (
     ),
     AccuracyKind("global", "every client's model on all test images, averaged", lambda scores: scores.everywhere),
 )
-SERIES = tuple(f"s{number}" for number in range(1, 9))  # looks of lines: colour, dash and mark
+SERIES = tuple(f"s{number}" for number in range(1, 9))  # styles of lines: colour, dash and mark
 LOOKS = tuple(kind.name for kind in ACCURACIES)  # the same for at most three
 ByRound = Mapping[int, float]
 """A number of those rounds that have it, counted from 1."""
 
 PERCENT = Unit(lambda value: words.percent(value / 100), lambda values: words.marks(values, "%"), (0, 100), least=5)
-LOSS = Unit(words.loss)
+LOSS = Unit(words.loss, include=(0,))
 BYTES = Unit(lambda value: words.size(round(value)), words.sizes, include=(0,))
 SECONDS = Unit(words.duration, lambda values: words.marks(values, "s"), include=(0,))
 RATIO = Unit(words.ratio, include=(0,))
@@ -87,20 +87,20 @@ def bytes_down_by_round(outcome: Outcome) -> ByRound:
 
 
 def seconds_by_round(outcome: Outcome) -> ByRound:
-    """How long each round took; the records hold the time since the start."""
+    """Duration of each round; the records have the time since the start."""
     since = [0.0, *(record.seconds for record in outcome.rounds)]
     taken = (max(0.0, after - before) for before, after in pairwise(since))
     return {record.number: seconds for record, seconds in zip(outcome.rounds, taken, strict=True)}
 
 
 def chosen_share(record: RoundRecord) -> float | None:
-    """Of all images, those trained on from this refresh on."""
+    """The share of images selected at this refresh."""
     labelling = record.labelling
     return None if labelling is None else _share(labelling.chosen, labelling.images)
 
 
 def unchanged_share(record: RoundRecord) -> float | None:
-    """Of the labels of this refresh, those of the refresh before."""
+    """The share of labels that this refresh left unchanged."""
     labelling = record.labelling
     return None if labelling is None else _share(labelling.unchanged, labelling.compared)
 
@@ -122,7 +122,7 @@ DRIFT = (
 
 
 def drift_by_round(name: str, measure: DriftMeasure) -> Callable[[Outcome], ByRound]:
-    """Updates that all but cancel out drift infinitely: no axis reaches there."""
+    """Drift by round, without values beyond any axis: updates that almost cancel diverge."""
 
     def drift(record: RoundRecord) -> float | None:
         value = measure.of((record.drift or {}).get(name, Drift()))
@@ -132,12 +132,12 @@ def drift_by_round(name: str, measure: DriftMeasure) -> Callable[[Outcome], ByRo
 
 
 def drifting(outcome: Outcome) -> list[str]:
-    """The names of what was trained, as far as its drift was measured."""
+    """The names of the arrays whose drift was measured."""
     return list(dict.fromkeys(name for record in outcome.rounds for name in record.drift or {}))
 
 
 def drift_unit(values: Iterable[float]) -> Unit:
-    """What is shared and what stays drift by very different amounts; then the axis needs powers of ten."""
+    """A logarithmic axis where the values span more than a factor of ten."""
     above_zero = [value for value in values if value > 0]
     return POWERS if above_zero and max(above_zero) > 10 * min(above_zero) and max(above_zero) > 2 else RATIO
 
@@ -173,7 +173,7 @@ def loss_chart(outcome: Outcome) -> LineChart | None:
 
 
 def labelling_by_round(outcome: Outcome) -> dict[str, ByRound]:
-    """What can be seen of the pseudo labels without any truth."""
+    """Shares of selected and of unchanged pseudo labels, which need no labels."""
     return {
         "images trained on": by_round(outcome, lambda record: hundred(chosen_share(record))),
         "labels as at the last refresh": by_round(outcome, lambda record: hundred(unchanged_share(record))),
@@ -181,13 +181,13 @@ def labelling_by_round(outcome: Outcome) -> dict[str, ByRound]:
 
 
 def labelling_chart(outcome: Outcome) -> LineChart | None:
-    """One refresh is no curve."""
+    """None before the second refresh."""
     named = labelling_by_round(outcome)
     return chart("What refreshes changed", PERCENT, named) if all(named.values()) else None
 
 
 def labels_chart(outcome: Outcome) -> LineChart | None:
-    """How much of the pseudo labels is right, refresh by refresh; of candidate sets also how many hold the truth."""
+    """Accuracy of the pseudo labels by refresh; of candidate sets also the share that contains the true label."""
     covered = _of_refreshes(outcome, (refresh.coverage for refresh in outcome.refreshes))
     named = {"pseudo labels right": right_by_refresh(outcome)}
     if covered:
@@ -225,19 +225,16 @@ class TimeShare:
 
 
 STEPS = {
-    "adapt": "learning the priors",
+    "adapt": "estimating priors",
     "estimate": "labelling",
-    "select": "choosing",
+    "select": "selecting",
     "train": "training",
     "evaluate": "evaluating",
 }
 
 
 def time_by_step(outcome: Outcome) -> list[TimeShare]:
-    """Wall time by kind of request; the rest is loading, averaging, measuring and writing.
-
-    Shares never exceed 1, also of folders whose times are sums over workers that ran at the same time.
-    """
+    """Wall time by kind of request; the rest is loading, averaging, measuring and writing. Shares never exceed 1."""
     sums = {name: sum(record.seconds_of.get(key, 0.0) for record in outcome.rounds) for key, name in STEPS.items()}
     known = {name: seconds for name, seconds in sums.items() if seconds}
     if not known or not outcome.seconds:

@@ -1,4 +1,4 @@
-"""Which pseudo-labelled images a reader sees: from the surest to the most doubtful of each class."""
+"""Example images of each pseudo label, from the most to the least confident."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ TINY = 32  # up to this side an image is kept dot by dot and enlarged by the pag
 
 @dataclass(frozen=True)
 class ChosenImages:
-    """What one client chose to train on."""
+    """The images that one client selected for training."""
 
     client: str
     index: NDArray[np.int64]  # of each image: its position in the data set
@@ -41,7 +41,7 @@ class Example:
     label: int  # the pseudo label
     pseudo: str  # its class name
     confidence: float  # the label's probability
-    truth: str | None  # the true class name, where somebody knows it
+    truth: str | None  # the true class name, where labels exist
     right: bool | None
     client: str
     index: int  # the image's position in the data set
@@ -66,12 +66,12 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def as_plain(examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """What examples.json holds: the page can be made again from it when the images are elsewhere."""
+    """The content of examples.json, from which the page can be written again without the images."""
     return [asdict(example) for example in examples]
 
 
 def read_examples(folder: Path, classes: int) -> list[Example]:
-    """Those that were kept with a run; none where there is no such file."""
+    """The examples that were kept with a run; none where there is no such file."""
     file = folder / EXAMPLES
     if not file.is_file():
         return []
@@ -80,13 +80,11 @@ def read_examples(folder: Path, classes: int) -> list[Example]:
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise RunFolderError(
-            f"{file}: is damaged: {error}; without this file there is no gallery, but the rest"
-        ) from error
+        raise RunFolderError(f"{file}: is damaged: {error}; remove it to write the report without examples") from error
 
 
 def examples_from(plain: object, classes: int) -> list[Example]:
-    """The same examples again; ValueError says what is wrong."""
+    """Parse the content of examples.json; ValueError for what is damaged."""
     if not isinstance(plain, list):
         raise ValueError("it is no list of examples")
     return [_example_from(one, classes, n) for n, one in enumerate(plain)]
@@ -106,10 +104,10 @@ def gallery(
     classes: Sequence[str],
     chosen: Sequence[ChosenImages],
 ) -> list[Example]:
-    """Some examples of each class, class by class, the surest first.
+    """Examples of each class, the most confident first.
 
-    All chosen images of a class are ranked by the log-probability of their label, and evenly spaced ranks are
-    shown: always the first and the last, so the doubtful ones are seen as well. Nothing is random.
+    All selected images of a class are ranked by the log-probability of their label, and evenly spaced ranks are
+    shown, always with the first and the last.
     """
     owner, index, label, confidence = _together(chosen)
     shown = _shown(len(classes))
@@ -129,7 +127,7 @@ def _shown(classes: int) -> int:
 def _together(
     chosen: Sequence[ChosenImages],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Everybody's images in one row: whose, which, labelled as what, how surely."""
+    """The images of all clients in one array each: client, index, label, log-probability."""
     nothing = np.zeros(0, np.int64)
     owner = np.repeat(np.arange(len(chosen)), [len(one.index) for one in chosen])
     index = np.concatenate([nothing, *(one.index for one in chosen)])
@@ -139,12 +137,12 @@ def _together(
 
 
 def _ranked(members: NDArray[np.int64], index: NDArray[np.int64], confidence: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The surest first; of equals the one that comes first in the data set."""
+    """Sort by confidence, then by position in the data set."""
     return members[np.lexsort((index[members], -confidence[members]))]
 
 
 def _spread(ranked: NDArray[np.int64], most: int) -> list[int]:
-    """At most so many, evenly spaced, with both ends."""
+    """At most `most` ranks, evenly spaced, with both ends."""
     if len(ranked) <= most:
         return [int(i) for i in ranked]
     return [int(ranked[rank * (len(ranked) - 1) // (most - 1)]) for rank in range(most)]

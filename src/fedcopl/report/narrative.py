@@ -1,99 +1,81 @@
-"""What was done, in words that are true for every method and labeler."""
+"""Sentences of the report that hold for every method and labeler."""
 
 from dataclasses import dataclass, replace
 
 from ..run.record import Outcome
 from . import numbers as words
 
-OLD_NAMES = {  # of what is averaged, in folders of version 0.1, which know the arrays but no words for them
-    "visual": "visual prompts",
-    "text": "text prompts",
-    "global text": "global text prompts",
-    **dict.fromkeys(("down", "down bias", "up", "up bias"), "adapters"),
-}
-
 
 @dataclass(frozen=True)
 class LabelStory:
     """Where the labels came from, and what the three counts of a refresh mean."""
 
-    title: str  # of the part about the classes
-    account: str  # what was done about them; empty where the page tells who gave and who got
+    account: str  # how the images of each class were chosen
     labelled: str  # what happens at a refresh
     estimated: str
     allocated: str
-    selected: str
-    cooperative: bool = False  # the server shared the classes out
+    selected: str = "Images that are trained on with this label."
+    cooperative: bool = False  # the server balanced the classes
     supervised: bool = False
 
 
-COUNTED = "Images counted by the class that their client predicts."
-SURE = "Images a client is sure of, counted by the class it predicts."
-USED = "Pseudo labels it did use, as far as it has images for them."
-ANEW = (
-    "At a refresh each client labels its images anew: the first time by zero-shot CLIP, later by what has been learned."
-)
-THROUGH_PRIORS = "Both are read through the priors."
-EVERY_CLASS = "Images per class"
+PREDICTED = "Images by the class that their client predicts."
+CONFIDENT = "Confident images by the class that their client predicts."
+ANEW = "At a refresh each client labels its images again: first with zero-shot CLIP, later with the trained model."
+SAME_LIMIT = "Maximum per client and class, the same for all."
 
 TRUTH = LabelStory(
-    title=EVERY_CLASS,
-    account="The true labels were used, all of them: nothing was estimated and nothing shared out.",
-    labelled="The labels are the true ones, so all of them are right.",
+    account="The true labels of all images were used.",
+    labelled="The labels are the true ones.",
     estimated="Images by their true class.",
-    allocated="Images that may be used of each class: all.",
+    allocated="Images that may be used: all.",
     selected="Images that were used.",
     supervised=True,
 )
-SURE_ONES = LabelStory(
-    title=EVERY_CLASS,
-    account="FPL shares nothing out: every client may take the same number of its surest images of each class.",
+FPL = LabelStory(
+    account="FPL: every client takes the same number of its most confident images of each class.",
     labelled=ANEW,
-    estimated=COUNTED,
-    allocated="The most a client may take of each class: the same for all.",
-    selected=USED,
+    estimated=PREDICTED,
+    allocated=SAME_LIMIT,
 )
-CANDIDATES = LabelStory(
-    title=EVERY_CLASS,
-    account="CPL shares nothing out: every client may take the same number of images of each class.",
-    labelled=f"{ANEW} An image trains with all its candidate labels; the class it was given to is its label here.",
-    estimated=COUNTED,
-    allocated="The most a client may take of each class: the same for all.",
-    selected=USED,
+CPL = LabelStory(
+    account="CPL: every client takes the same number of images of each class.",
+    labelled=f"{ANEW} An image is trained with all its candidate labels and counted under the class it was taken for.",
+    estimated=PREDICTED,
+    allocated=SAME_LIMIT,
 )
 
 
 def label_story(outcome: Outcome) -> LabelStory:
+    """The story of the run's labeler, with a sentence about priors where the run has them."""
     story = _story(outcome)
     if story.supervised or not has_priors(outcome):
         return story
-    return replace(story, labelled=f"{story.labelled} {THROUGH_PRIORS}")
+    return replace(story, labelled=f"{story.labelled} Both use the label-free priors.")
 
 
 def _story(outcome: Outcome) -> LabelStory:
     if outcome.setting("options", "labels") == "truth":
         return TRUTH
-    match outcome.setting("labeler"):
-        case "fpl":
-            return SURE_ONES
-        case "cpl":
-            return CANDIDATES
-    return _own_or_balanced(outcome)
-
-
-def _own_or_balanced(outcome: Outcome) -> LabelStory:
+    labeler = outcome.setting("labeler")
+    if labeler in ("fpl", "cpl"):
+        return FPL if labeler == "fpl" else CPL
     filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
     balanced = outcome.setting("labels", "global_allocation") is not False
-    off = "Global allocation was switched off: every client was allowed what it had counted itself."
     return LabelStory(
-        title="Balance: who gave, who got" if balanced else EVERY_CLASS,
-        account="" if balanced else off,
+        account="The server allocates an equal share of the estimated images to each class, rounded up at each client."
+        if balanced
+        else "Global allocation is switched off: every client uses its own counts.",
         labelled=ANEW,
-        estimated=SURE if filtered else COUNTED,
-        allocated="Pseudo labels a client may use of each class" + ("." if balanced else ": what it counted."),
-        selected=USED,
+        estimated=CONFIDENT if filtered else PREDICTED,
+        allocated="Maximum that the server allows." if balanced else "The client's own counts.",
         cooperative=balanced,
     )
+
+
+def has_priors(outcome: Outcome) -> bool:
+    """Whether the clients labelled and predicted with label-free priors."""
+    return any(any(refresh.class_prior) for refresh in outcome.refreshes)
 
 
 def lead(outcome: Outcome) -> str:
@@ -102,56 +84,33 @@ def lead(outcome: Outcome) -> str:
     images = "their own images" if held is None else words.several(held, "image", "images")
     classes = words.several(len(outcome.classes), "class", "classes")
     clients = words.several(len(outcome.clients), "client", "clients")
+    how = label_story(outcome)
     if not outcome.trains:
-        whose = (
-            "plain CLIP's answers through priors that need no label" if has_priors(outcome) else "plain CLIP's answers"
-        )
-        return f"Nothing was trained: these are {whose} for {classes}, at {clients} with {images}."
+        adjusted = ", adjusted by label-free priors" if has_priors(outcome) else ""
+        return f"Zero-shot CLIP predictions{adjusted}, without training: {clients}, {images}, {classes}."
+    if outcome.pools and how.supervised:
+        return f"Supervised training on all {images} in one place, {classes}: an upper bound for a federation."
     if outcome.pools:
-        return _pooled(images, classes, label_story(outcome))
+        return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
+    server = f"the server {'balances the classes and ' if how.cooperative else ''}{averages(outcome)}"
     return (
-        f"{clients} learned to tell {classes} apart from {images} without using a single label: "
-        f"{_what_clients_do(outcome)}, {_what_the_server_does(outcome)}, and no image leaves its client."
+        f"{clients} trained a classifier of {classes} on {images} without labels: {_client_part(outcome)}, "
+        f"{server}, and no image leaves its client."
     )
 
 
-def has_priors(outcome: Outcome) -> bool:
-    """Whether the clients labelled and answered through priors, by what they believed of their mix."""
-    return any(any(refresh.class_priors) for refresh in outcome.refreshes)
-
-
-def _pooled(images: str, classes: str, how: LabelStory) -> str:
-    if how.supervised:
-        return (
-            f"One place with all {images} and their true labels learned to tell {classes} apart: "
-            "supervised learning, an upper bound for what a federation can do."
-        )
-    return (
-        f"One place with all {images} learned to tell {classes} apart without using a single label. "
-        "No federation can do this: it is there to be compared with."
-    )
-
-
-def _what_clients_do(outcome: Outcome) -> str:
+def _client_part(outcome: Outcome) -> str:
     match outcome.setting("labeler"):
         case "fpl":
-            return "each client trains on its surest images of each class"
+            return "each client trains on its most confident images of each class"
         case "cpl":
             return "each client trains on its own images with a set of candidate labels for each"
-    alone = "" if label_story(outcome).cooperative else " and trains on as many as it is sure of"
+    alone = "" if label_story(outcome).cooperative else " and trains on the confident ones"
     return f"each client pseudo-labels its own images{alone}"
 
 
-def _what_the_server_does(outcome: Outcome) -> str:
-    balances = "balances how many of each class are trained on and " if label_story(outcome).cooperative else ""
-    return f"the server {balances}{averages(outcome)}"
-
-
 def averages(outcome: Outcome) -> str:
-    """What the server does with the prompts of the clients."""
-    if outcome.averaged is None and outcome.shared is None:
-        return f"averages what {outcome.method or outcome.setting('method') or 'the method'} shares"
-    names = outcome.averaged
-    if names is None:
-        names = tuple(dict.fromkeys(OLD_NAMES.get(name, name) for name in outcome.shared or ()))
-    return f"averages their {' and '.join(names)}" if names else "averages nothing"
+    """What the server averages, as a predicate."""
+    if outcome.averaged is None:
+        return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
+    return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"

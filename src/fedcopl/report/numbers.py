@@ -1,4 +1,4 @@
-"""Numbers as a reader wants to see them."""
+"""Numbers as text."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def signed(text: str) -> str:
 
 
 def size(octets: int) -> str:
-    """In the units disks and networks are sold in: 1 kB is 1,000 bytes."""
+    """In decimal units: 1 kB is 1,000 bytes."""
     value = float(octets)
     for unit in ("bytes", "kB", "MB", "GB"):
         if value < 999.95:
@@ -66,7 +66,7 @@ def sizes(values: Sequence[float]) -> list[str]:
 
 
 def marks(values: Sequence[float], unit: str = "") -> list[str]:
-    """The marks of an axis, with as many decimals as tell neighbours apart."""
+    """The marks of an axis, with as many decimals as distinct marks need."""
     decimals = max(0, -math.floor(math.log10(values[1] - values[0]) + 1e-9))
     return [f"{value:,.{decimals}f}{SPACE + unit if unit else ''}" for value in values]
 

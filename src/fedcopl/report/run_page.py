@@ -1,4 +1,4 @@
-"""results.json and some example images -> report.html."""
+"""The report of a run: results.json and some example images as one HTML page, also while the run goes on."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,117 +8,132 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from numpy.typing import NDArray
 
-from ..data.records import printable
+from ..data.dataset import printable
 from ..files import write_text
 from ..run.folder import REPORT, ROUNDS
+from ..run.pseudo_labels import last_confidence
 from ..run.reading import read_so_far
-from ..run.record import Outcome, RoundRecord
+from ..run.record import Measured, Outcome, RoundRecord
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
 from .gallery import Example, read_examples
-from .narrative import SURE, LabelStory, label_story, lead
+from .label_free import UNSURE, doubted, label_free
+from .narrative import LabelStory, label_story, lead
 from .tables import (
     SHOWN,
     ClassRow,
     Counted,
-    HeatTable,
     RecallRow,
-    ReportedClient,
+    changed_clients,
     class_rows,
     counted,
     heat_tables,
-    mix_overlaps,
-    mix_tables,
+    prior_overlap,
+    prior_tables,
     recall_rows,
-    refresh_rows,
     reported_clients,
-    verdict,
 )
 
-SIDE_BY_SIDE = 12  # heat maps with more classes stand below each other
+SIDE_BY_SIDE = 12  # heat maps with more classes are stacked
 LONG_NAME = 6  # letters of a class name that is written upright
-GIVERS = 3  # classes or clients named as those that gave or got most
-UNNAMED = 20  # classes named as those that no image was given
-TROUBLES = 20  # lines about what did not go as it should
-SECTIONS = {
-    "result": "Result",
-    "rounds": "Rounds",
-    "labels": "Pseudo labels",
-    "balance": "Balance",
-    "who": "Client by class",
-    "mix": "Mix of classes",
-    "clients": "Clients",
-    "classes": "Classes",
-    "drift": "Drift",
-    "cost": "Cost",
-    "gallery": "Gallery",
-    "repeat": "Repeat",
-}
+UNNAMED = 20  # classes named as those without any image
+PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
 FILTERS = ("change", "count", "duration", "loss", "percent", "points", "ratio", "several", "shortened", "size")
-OF_REFRESHES = ("labels", "balance", "who")  # sections that only a run has that labelled something
+
+
+@dataclass(frozen=True)
+class LiveStatus:
+    """The status that `fedcopl watch` shows at the top of the page."""
+
+    version: str  # changes with everything on the page
+    state: str
+    text: str
+    done: int = 0  # rounds
+    planned: int | None = None
 
 
 def write_report(folder: Path, page: Path | None = None) -> Path:
-    """Write the report of a run, finished or not, beside its outcome or where else it is wanted."""
-    outcome = read_so_far(folder)
+    """Write the report of a run, finished or not, into its folder or to `page`."""
     page = page or folder / REPORT
-    write_page(page, outcome, read_examples(folder, len(outcome.classes)))
+    write_text(page, printable(render_folder(folder, read_so_far(folder))))
     return page
 
 
-def write_page(path: Path, outcome: Outcome, examples: Sequence[Example]) -> None:
-    """Write the whole report as one file that needs nothing beside it."""
-    write_text(path, printable(render(outcome, examples)))
+def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None) -> str:
+    """Render the outcome with the examples and the confidences that are kept in its folder."""
+    return render(outcome, read_examples(folder, len(outcome.classes)), last_confidence(folder), live)
 
 
-def render(outcome: Outcome, examples: Sequence[Example]) -> str:
-    how, numbers = label_story(outcome), counted(outcome)
-    clients, recall, drift = reported_clients(outcome, numbers), class_recall(outcome), curves.drift_charts(outcome)
-    class_priors = mix_tables(outcome)
-    shown = {"classes": bool(recall.rows), "drift": bool(drift), "mix": bool(class_priors)}
-    shown |= dict.fromkeys(OF_REFRESHES, numbers is not None)
+def render_waiting(title: str, live: LiveStatus) -> str:
+    """A page that says what is going on before there is anything to report."""
+    return template("base.html.jinja").render(title=title, live=live, sections=[])
+
+
+def render(
+    outcome: Outcome,
+    examples: Sequence[Example],
+    confidence: Mapping[str, NDArray[np.float64]] | None = None,
+    live: LiveStatus | None = None,
+) -> str:
+    """Render the report; `confidence` has the probabilities of the last pseudo labels by client."""
+    how, numbers, recall = label_story(outcome), counted(outcome), recall_rows(outcome)
+    clients, priors = reported_clients(outcome, numbers), prior_tables(outcome)
+    labelled = outcome.final.macro is not None
+    sections = {
+        "result": "Result",
+        "priors": "Class priors" if priors else "",
+        "classes": "Classes" if recall else "",
+        "examples": "Examples",
+        "research": "For researchers",
+        "repeat": "Repeat",
+    }
     return template("report.html.jinja").render(
         outcome=outcome,
+        live=live,
+        title=f"{outcome.name} · FedCoPL report",
         how=how,
-        sure=how.estimated == SURE,
         lead=lead(outcome),
-        unfinished=unfinished(outcome),
-        tiles=tiles(outcome),
-        accuracy=curves.accuracy_chart(outcome),
-        loss=curves.loss_chart(outcome),
-        labels=curves.labels_chart(outcome),
-        labelling=curves.labelling_chart(outcome),
-        refreshes=refresh_rows(outcome),
-        by_class=None if numbers is None else last_refresh(outcome, numbers, how, clients),
-        class_priors=class_priors,
-        overlaps=mix_overlaps(outcome),
+        unfinished=None if outcome.is_complete else outcome.planned_rounds,
+        labelled=labelled,
+        moments=moments(outcome),
+        label_free=label_free(outcome, confidence or {}),
         clients=clients,
-        verdict=verdict(clients),
+        changed=changed_clients(clients),
+        participation=any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
+        priors=priors,
+        overlap=prior_overlap(outcome),
         recall=recall,
-        drift=drift,
-        cost=curves.cost_charts(outcome),
-        seconds=curves.seconds_by_round(outcome),
-        steps=curves.time_by_step(outcome),
+        recall_chart=recall_chart(recall) if recall else None,
+        doubted=[] if labelled else doubted(examples),
         groups=groups(examples),
+        classes=[] if numbers is None else class_rows(outcome, numbers),
         chosen=by_section(outcome.settings),
-        troubles=troubles(outcome),
-        sections=[(anchor, title) for anchor, title in section_titles(how).items() if shown.get(anchor, True)],
+        problems=problems(outcome),
+        sections=[(anchor, heading) for anchor, heading in sections.items() if heading],
+        **_for_researchers(outcome, numbers, how),
     )
 
 
-def section_titles(how: LabelStory) -> dict[str, str]:
-    balance = SECTIONS["balance"] if how.cooperative else "Images"
-    labels = "Labels" if how.supervised else SECTIONS["labels"]
-    return SECTIONS | {"balance": balance, "labels": labels}
-
-
-def unfinished(outcome: Outcome) -> int | None:
-    """How many rounds it was to have, if they are not all done."""
-    planned = outcome.setting("rounds")
-    return planned if isinstance(planned, int) and len(outcome.rounds) < planned else None
+def _for_researchers(outcome: Outcome, numbers: Counted | None, how: LabelStory) -> dict[str, Any]:
+    """What the folded section of the page shows."""
+    return {
+        "tiles": tiles(outcome),
+        "balance": None if numbers is None else balance_chart(class_rows(outcome, numbers), how),
+        "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, how),
+        "accuracy": curves.accuracy_chart(outcome),
+        "loss": curves.loss_chart(outcome),
+        "labels": curves.labels_chart(outcome),
+        "labelling": curves.labelling_chart(outcome),
+        "drift": curves.drift_charts(outcome),
+        "cost": curves.cost_charts(outcome),
+        "seconds": curves.seconds_by_round(outcome),
+        "steps": curves.time_by_step(outcome),
+    }
 
 
 @cache
@@ -131,14 +146,31 @@ def template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters |= {name: getattr(words, name) for name in FILTERS}
-    limits = {"LONG_NAME": LONG_NAME, "SHOWN": SHOWN, "SIDE_BY_SIDE": SIDE_BY_SIDE, "UNNAMED": UNNAMED}
-    environment.globals |= limits
+    environment.globals |= {
+        "LONG_NAME": LONG_NAME,
+        "SHOWN": SHOWN,
+        "SIDE_BY_SIDE": SIDE_BY_SIDE,
+        "UNNAMED": UNNAMED,
+        "UNSURE": UNSURE,
+    }
     return environment.get_template(name)
+
+
+def moments(outcome: Outcome) -> list[tuple[str, Measured]]:
+    """The bars of the result: zero-shot, priors without training, and the last measured round, as far as they exist."""
+    found: list[tuple[str, Measured]] = [("zero-shot", outcome.zero_shot)]
+    if outcome.untrained is not None:
+        found.append(("priors", outcome.untrained))
+    if outcome.trains:
+        found.append(("trained", outcome.final))
+    elif outcome.setting("method") != "zeroshot":
+        found.append(("priors", outcome.final))
+    return [(name, scores) for name, scores in found if scores.macro is not None]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One of the three accuracies: the last round, zero-shot and untrained priors beside it, the best round apart."""
+    """One of the three accuracies at each moment."""
 
     name: str
     meaning: str
@@ -153,96 +185,33 @@ class Tile:
 
 
 def tiles(outcome: Outcome) -> list[Tile]:
-    moments = (outcome.final, outcome.zero_shot, outcome.best, outcome.untrained)
+    measured = (outcome.final, outcome.zero_shot, outcome.best, outcome.untrained)
     return [
-        Tile(kind.name, kind.meaning, *(None if scores is None else kind.of(scores) for scores in moments))
+        Tile(kind.name, kind.meaning, *(None if scores is None else kind.of(scores) for scores in measured))
         for kind in curves.ACCURACIES
     ]
 
 
-Moved = ClassRow | ReportedClient
-
-
-@dataclass(frozen=True)
-class Balance:
-    """Each class's equal share, and which classes and clients gave and got most to come near it."""
-
-    share: float
-    gave: Sequence[Moved]
-    got: Sequence[Moved]
-    givers: Sequence[Moved]
-    getters: Sequence[Moved]
-
-
-def balance(classes: Sequence[ClassRow], clients: Sequence[ReportedClient]) -> Balance:
-    return Balance(_share(classes), *_ends(classes), *_ends(clients if len(clients) > 1 else []))
-
-
-def _ends(rows: Sequence[Moved]) -> tuple[list[Moved], list[Moved]]:
-    """Those that lost, the greatest loss first, and those that gained, the greatest gain first."""
-    by_change = sorted(rows, key=lambda row: row.change)
-    lost, gained = [r for r in by_change if r.change < 0], [r for r in reversed(by_change) if r.change > 0]
-    return lost[:GIVERS], gained[:GIVERS]
-
-
-def _share(classes: Sequence[ClassRow]) -> float:
-    return sum(row.estimated for row in classes) / len(classes)
-
-
 def balance_chart(classes: Sequence[ClassRow], how: LabelStory) -> BarChart:
+    """Images per class at the last refresh, with a line at the equal share where the server balances."""
     series = [
         Bars("estimated", "estimated", [row.estimated for row in classes]),
         Bars("allocated", "allocated", [row.allocated for row in classes]),
         Bars("selected", "selected", [row.selected for row in classes]),
     ]
-    level = ("equal share", _share(classes)) if how.cooperative else None
+    share = sum(row.estimated for row in classes) / len(classes)
+    level = ("equal share", share) if how.cooperative else None
     names = [row.name for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
 
-@dataclass(frozen=True)
-class LastRefresh:
-    """What the last refresh did to each class."""
-
-    rows: Sequence[ClassRow]
-    heat_tables: Sequence[HeatTable]
-    balance: Balance
-    bars: BarChart
-
-    @property
-    def unlabelled(self) -> list[str]:
-        return [row.name for row in self.rows if not row.selected]
-
-
-def last_refresh(outcome: Outcome, numbers: Counted, how: LabelStory, clients: Sequence[ReportedClient]) -> LastRefresh:
-    rows = class_rows(outcome, numbers)
-    return LastRefresh(rows, heat_tables(outcome, numbers, how), balance(rows, clients), balance_chart(rows, how))
-
-
-@dataclass(frozen=True)
-class Recall:
-    """The recall of each class, and the classes it changed most for."""
-
-    rows: Sequence[RecallRow]
-    gained: Sequence[RecallRow] = ()
-    lost: Sequence[RecallRow] = ()
-    chart: BarChart | None = None
-
-
-def class_recall(outcome: Outcome) -> Recall:
-    rows = recall_rows(outcome)
-    if not rows:
-        return Recall(rows)
-    known = sorted((row.points, n) for n, row in enumerate(rows) if row.points is not None)
-    gained = [rows[n] for points, n in reversed(known) if points > 0]
-    lost = [rows[n] for points, n in known if points < 0]
+def recall_chart(rows: Sequence[RecallRow]) -> BarChart:
     series = [
         Bars("zero-shot", "estimated", [curves.hundred(row.zero_shot) for row in rows]),
         Bars("last round", "selected", [curves.hundred(row.last) for row in rows]),
     ]
-    known_series = [one for one in series if any(number is not None for number in one.numbers)]
-    chart = bar_chart("Recall of each class", [row.name for row in rows], known_series, curves.PERCENT)
-    return Recall(rows, gained[:GIVERS], lost[:GIVERS], chart)
+    measured = [one for one in series if any(number is not None for number in one.numbers)]
+    return bar_chart("Recall of each class", [row.name for row in rows], measured, curves.PERCENT)
 
 
 def groups(examples: Sequence[Example]) -> list[tuple[int, list[Example]]]:
@@ -262,17 +231,17 @@ def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def troubles(outcome: Outcome) -> list[str]:
-    """Replies that were not used, sites whose say was cut or who wait, and rounds that taught nothing."""
+def problems(outcome: Outcome) -> list[str]:
+    """Replies that were not used, clipped weights, rounds without an average, and rollbacks, in order of rounds."""
     lines = [f"before the first round, {client}: {why}; not used" for client, why in outcome.dropped_before.items()]
-    lines += [line for record in outcome.rounds for line in _troubles(record)]
-    more = len(lines) - TROUBLES
-    return lines if more <= 0 else [*lines[:TROUBLES], f"and {words.count(more)} more of this kind: see {ROUNDS}"]
+    lines += [line for record in outcome.rounds for line in _problems(record)]
+    more = len(lines) - PROBLEMS
+    return lines if more <= 0 else [*lines[:PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]
 
 
-def _troubles(record: RoundRecord) -> list[str]:
+def _problems(record: RoundRecord) -> list[str]:
     lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
-    lines += [f"round {record.number}, {who}: {what}" for who, what in record.site_notes()]
+    lines += [f"round {record.number}, {who}: {text}" for who, text in record.site_notes()]
     if record.kept_old_prompt:
-        lines.append(f"round {record.number}: there was nothing to average; the prompts stayed as they were")
-    return [*lines, *(f"round {record.number}: {said}" for said in record.rollbacks())]
+        lines.append(f"round {record.number}: nothing to average; the prompts stayed as they were")
+    return [*lines, *(f"round {record.number}: {text}" for text in record.rollbacks())]

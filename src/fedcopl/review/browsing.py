@@ -1,4 +1,4 @@
-"""In which order the images are shown, and where somebody is in it: all of it stands in the address."""
+"""The order in which images are shown, and the position in it, as part of the address."""
 
 import re
 import secrets
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from ..algorithm.accuracy_from_sample import drawn_order, strata_of
 from ..rng import stream
-from .images import Beliefs
+from .images import LabelHistory
 
 Numbers = NDArray[np.int64]
 SAMPLE, ANSWERED = "sample", "answered"
 ORDERS: Mapping[str, str] = {
     SAMPLE: "Random sample",
-    "doubtful": "Least sure first",
-    "sure": "Surest first",
+    "doubtful": "Least confident first",
+    "sure": "Most confident first",
     "changed": "Changed most often",
-    ANSWERED: "ReplyAndState",
+    ANSWERED: "Reviewed",
 }
 KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
 
@@ -30,11 +30,13 @@ KEPT = 64  # orders held in memory; of 100,000 images each takes 0.8 MB
 class Views:
     """The numbers of the images in each order, all of them or those of one class."""
 
-    def __init__(self, beliefs: Beliefs, plan_round: int | None):
-        self.beliefs = beliefs
-        planned = beliefs.rounds.index(plan_round) if plan_round in beliefs.rounds else len(beliefs.rounds) - 1
-        self.plan_round = beliefs.rounds[planned]
-        self.strata = strata_of(beliefs.labels[planned], beliefs.log_probability[planned])
+    def __init__(self, predictions: LabelHistory, plan_round: int | None):
+        self.predictions = predictions
+        planned = (
+            predictions.rounds.index(plan_round) if plan_round in predictions.rounds else len(predictions.rounds) - 1
+        )
+        self.plan_round = predictions.rounds[planned]
+        self.strata = strata_of(predictions.labels[planned], predictions.log_probability[planned])
         self._kept = lru_cache(maxsize=KEPT)(self._make)
 
     def numbers(self, order: str, label: int | None = None) -> Numbers:
@@ -44,14 +46,14 @@ class Views:
         if label is None:
             return self._whole(order)
         whole = self.numbers(order)
-        of_class: Numbers = whole[self.beliefs.label[whole] == label]
+        of_class: Numbers = whole[self.predictions.label[whole] == label]
         return of_class
 
     def _whole(self, order: str) -> Numbers:
         if order == SAMPLE:
             return drawn_order(self.strata, stream(0, "review"))
-        doubt = self.beliefs.confidence
-        sorted_by = {"doubtful": (doubt,), "sure": (-doubt,), "changed": (doubt, -self.beliefs.changes)}
+        doubt = self.predictions.confidence
+        sorted_by = {"doubtful": (doubt,), "sure": (-doubt,), "changed": (doubt, -self.predictions.changes)}
         return np.lexsort(sorted_by[order])
 
 

@@ -1,4 +1,4 @@
-"""What the review page says about an image."""
+"""An image as the review page shows it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ class Card:
     number: int
     at: int  # its position in the order
     name: str
-    believed: str
-    share: float  # the probability of that
+    predicted: str
+    share: float  # its probability
     changes: int
     state: str  # "", "confirmed", "corrected", "none" or "unclear"
-    said: str  # the answer in words, or ""
+    answer: str  # the expert's answer as text, or ""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Detail:
-    """The image that is asked about."""
+    """The image in question, with its likeliest classes and the history of its label."""
 
     card: Card
     guesses: Sequence[Guess]
@@ -46,24 +46,24 @@ class Detail:
 
 
 def card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> Card:
-    gallery, beliefs = survey.gallery, survey.gallery.beliefs
+    gallery, predictions = survey.gallery, survey.gallery.predictions
     name = gallery.names[number]
     answer = current.get(name)
     return Card(
         number,
         at,
         name,
-        gallery.classes[beliefs.label[number]],
-        probability(beliefs.confidence[number]),
-        int(beliefs.changes[number]),
+        gallery.classes[predictions.label[number]],
+        probability(predictions.confidence[number]),
+        int(predictions.changes[number]),
         state_of(survey, number, answer),
-        words_of(answer) if answer else "",
+        answer_text(answer) if answer else "",
     )
 
 
 def detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> Detail:
     gallery = survey.gallery
-    trained = gallery.beliefs.trained_as
+    trained = gallery.predictions.trained_as
     label = NOT_TRAINED if trained is None else int(trained[number])
     return Detail(
         card(survey, number, at, current),
@@ -76,8 +76,8 @@ def detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, Exp
 
 def guesses(gallery: Gallery, number: int) -> list[Guess]:
     """The likeliest classes, those without any chance left out."""
-    beliefs = gallery.beliefs
-    likeliest = zip(beliefs.top[number], beliefs.top_log_probability[number], strict=True)
+    predictions = gallery.predictions
+    likeliest = zip(predictions.top[number], predictions.top_log_probability[number], strict=True)
     return [
         Guess(int(label), gallery.classes[label], probability(log_share))
         for rank, (label, log_share) in enumerate(likeliest)
@@ -87,12 +87,12 @@ def guesses(gallery: Gallery, number: int) -> list[Guess]:
 
 def history(gallery: Gallery, number: int) -> list[tuple[str, str, float]]:
     """The label at each of the last refreshes, and at the end."""
-    beliefs = gallery.beliefs
-    when = [str(round + 1) for round in beliefs.rounds[: -1 if beliefs.is_final else None]]
-    when += ["end"] if beliefs.is_final else []
+    predictions = gallery.predictions
+    when = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
+    when += ["end"] if predictions.is_final else []
     return [
-        (when[refresh], gallery.classes[beliefs.labels[refresh, number]], probability(log_share))
-        for refresh, log_share in enumerate(beliefs.log_probability[:, number])
+        (when[refresh], gallery.classes[predictions.labels[refresh, number]], probability(log_share))
+        for refresh, log_share in enumerate(predictions.log_probability[:, number])
     ][-HISTORY:]
 
 
@@ -104,7 +104,7 @@ def state_of(survey: SampleSurvey, number: int, answer: ExpertAnswer | None) -> 
     return "confirmed" if survey.is_right(number, answer) else "corrected"
 
 
-def words_of(answer: ExpertAnswer) -> str:
+def answer_text(answer: ExpertAnswer) -> str:
     return {"none": "none of the classes", "unclear": "cannot tell"}.get(answer.kind) or answer.label or ""
 
 

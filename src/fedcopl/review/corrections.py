@@ -1,13 +1,16 @@
-"""The expert's answers for others: a table of all, and a manifest with the random sample as labelled test images."""
+"""Answers as files: a CSV table, a manifest with the random sample as test images, and merging a second table."""
 
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..data.label_files import read_answer_rows
 from ..errors import DataError
 from ..files import write_text
-from .expert_answers import ExpertAnswer
+from .cards import answer_text
+from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .sample_survey import SampleSurvey
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would work such a cell out
@@ -28,9 +31,10 @@ def _harmless(cell: str) -> str:
 
 
 def write_manifest(survey: SampleSurvey, path: Path) -> tuple[int, Path]:
-    """A manifest with the random sample as labelled test images and all others as training images without labels.
+    """Write a manifest with the random sample as labelled test images, all others unlabelled, and a list of classes.
 
-    Beside it the list of classes. The number of test images, and that list's path.
+    Returns:
+        The number of test images, and the path of the list of classes.
     """
     tested = {
         number: answer.label for number, answer in survey.sample(survey.answers.current()) if answer.label is not None
@@ -64,3 +68,49 @@ def _csv(rows: Iterable[Sequence[str | None]]) -> str:
     file = io.StringIO()
     csv.writer(file).writerows(rows)  # its own line ends, so that a name with one gets quotes
     return file.getvalue()
+
+
+KIND_OF: dict[str, AnswerKind] = {WORDS["none"]: "none", WORDS["unclear"]: "unclear"}
+
+
+@dataclass
+class Merged:
+    """The result of merging a second reviewer's answers."""
+
+    added: int = 0
+    agreed: int = 0
+    disagreements: list[tuple[str, str, str]] = field(default_factory=list)  # image, answer here, answer there
+    passed_over: list[tuple[str, str]] = field(default_factory=list)  # image, and why
+
+
+def merge_answers(survey: SampleSurvey, file: Path) -> Merged:
+    """Add new answers of a CSV file of `fedcopl review --export`; they are not part of the random sample."""
+    merged, current = Merged(), survey.answers.current()
+    for row in read_answer_rows(file):
+        image, text = row["file"], row["label"]
+        kind = KIND_OF.get(text, "class")
+        label = text if kind == "class" else None
+        why = _why_not(survey, image, label, row.get("digest") or "")
+        if why:
+            merged.passed_over.append((image, why))
+        elif image not in current:
+            digest = survey.gallery.digest(survey.number_of[image])
+            survey.answers.add(
+                Given(image, digest, row.get("pseudo label") or "", kind, label, tab=f"merged {file.name}")
+            )
+            merged.added += 1
+        elif (current[image].kind, current[image].label) == (kind, label):
+            merged.agreed += 1
+        else:
+            merged.disagreements.append((image, answer_text(current[image]), text))
+    return merged
+
+
+def _why_not(survey: SampleSurvey, image: str, label: str | None, digest: str) -> str | None:
+    if image not in survey.number_of:
+        return "there is no such image here"
+    if label is not None and label not in survey.gallery.classes:
+        return f"there is no class {label!r}"
+    if digest and survey.gallery.digest(survey.number_of[image]) != digest:
+        return "the image is another one here"
+    return None

@@ -1,4 +1,4 @@
-"""What the expert said about images: one SQLite file beside the labels, which never leaves the site.
+"""The expert's answers: one SQLite file in the run's folder, which never leaves the site.
 
 Nothing is overwritten: an answer that was changed or taken back stays in the file. Each answer is one transaction, so
 several tabs, or several processes, can write at once, and a stop at any moment loses nothing that was confirmed.
@@ -48,21 +48,21 @@ AnswerKind = Literal["class", "none", "unclear"]
 
 @dataclass(frozen=True)
 class Given:
-    """What the expert says about an image, and where."""
+    """A new answer about an image."""
 
     image: str
     digest: str  # of the image's content
-    pseudo: str  # what the federation believes
+    pseudo: str  # the pseudo label
     kind: AnswerKind  # a class, none of the classes, or the expert cannot tell
     label: str | None = None  # the class
-    drawn_by: int | None = None  # said in the random order: the round whose labels that was drawn by
+    drawn_by: int | None = None  # answered in the random order: the round whose labels it was drawn by
     tab: str = ""
     page: str = ""  # to go back to
 
 
 @dataclass(frozen=True)
 class ExpertAnswer:
-    """The word that holds for an image."""
+    """The current answer about an image."""
 
     id: int
     image: str
@@ -70,7 +70,7 @@ class ExpertAnswer:
     pseudo: str
     kind: AnswerKind
     label: str | None
-    sampled: bool  # said in the random order, so that it may count in the estimate
+    sampled: bool  # answered in the random order, so that it may count in the estimate
     answered: str  # UTC, ISO 8601
 
 

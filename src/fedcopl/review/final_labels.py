@@ -1,4 +1,4 @@
-"""What a client's finished classifier says about its images: worked out once, and kept beside the labels."""
+"""Labels of a client's finished classifier: computed once and kept next to the pseudo labels."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from ..data.dataset import ImageSet
 from ..errors import DataError
 from ..run.folder import RESULTS
 from ..run.pseudo_labels import PseudoLabels, read_final, write_final
-from .images import Beliefs, StoredGallery
+from .images import LabelHistory, StoredGallery
 
 
 def with_final_labels(
@@ -26,9 +26,9 @@ def with_final_labels(
     labels = read_final(folder, gallery.client, made_of)
     if labels is None:
         log_probs = _answers(gallery, folder, progress)
-        write_final(folder, gallery.client, made_of, gallery.beliefs.rounds[-1] + 1, log_probs)
+        write_final(folder, gallery.client, made_of, gallery.predictions.rounds[-1] + 1, log_probs)
         labels = read_final(folder, gallery.client, made_of)
-    return gallery if labels is None else replace(gallery, beliefs=_ending_in(gallery.beliefs, labels))
+    return gallery if labels is None else replace(gallery, predictions=_ending_in(gallery.predictions, labels))
 
 
 def _answers(gallery: StoredGallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
@@ -43,12 +43,12 @@ def _answers(gallery: StoredGallery, folder: Path, progress: Progress) -> NDArra
     return predictor.log_probabilities(cut.array)
 
 
-def _ending_in(beliefs: Beliefs, final: PseudoLabels) -> Beliefs:
+def _ending_in(predictions: LabelHistory, final: PseudoLabels) -> LabelHistory:
     return replace(
-        beliefs,
-        rounds=(*beliefs.rounds, final.round),
-        labels=np.vstack([beliefs.labels, final.classes[None, :, 0]]).astype(np.int64),
-        log_probability=np.vstack([beliefs.log_probability, final.log_probability[None, :, 0]]).astype(np.float64),
+        predictions,
+        rounds=(*predictions.rounds, final.round),
+        labels=np.vstack([predictions.labels, final.classes[None, :, 0]]).astype(np.int64),
+        log_probability=np.vstack([predictions.log_probability, final.log_probability[None, :, 0]]).astype(np.float64),
         top=final.classes.astype(np.int64),
         top_log_probability=final.log_probability.astype(np.float64),
         is_final=True,

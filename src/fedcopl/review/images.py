@@ -1,4 +1,4 @@
-"""The images somebody reviews, what the federation believes about each, and how a browser gets them."""
+"""Images to review, their predicted labels, and how a browser gets them."""
 
 import io
 import threading
@@ -15,10 +15,9 @@ from PIL import Image
 
 from ..config import RunConfig, load
 from ..data.catalog import SOURCES, load_dataset
-from ..data.digests import digest
-from ..data.images import ImageFiles, StoredImages
-from ..data.reading import BadImage, ImageReading
-from ..data.records import printable
+from ..data.dataset import printable
+from ..data.decoding import BadImage, DecodeOptions
+from ..data.images import ImageFiles, StoredImages, digest
 from ..errors import DataError, RunFolderError
 from ..files import no_folder
 from ..plurals import counted
@@ -29,13 +28,13 @@ NOT_TRAINED = -1
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class LabelHistory:
     """The labels of n images at each of R refreshes, and at the last one the likeliest classes."""
 
     rounds: tuple[int, ...]  # (R) in which the refreshes happened
     labels: NDArray[np.int64]  # (R, n)
     log_probability: NDArray[np.float64]  # (R, n) of each label
-    top: NDArray[np.int64]  # (n, k) the likeliest classes, the surest first
+    top: NDArray[np.int64]  # (n, k) the likeliest classes, the most confident first
     top_log_probability: NDArray[np.float64]  # (n, k)
     trained_as: NDArray[np.int64] | None = None  # (n) the label an image is trained with, NOT_TRAINED; None: not known
     is_final: bool = False  # the last row is no refresh, but what the finished classifier says
@@ -65,7 +64,7 @@ class Beliefs:
 
 
 class Gallery(Protocol):
-    """One client's images. They are opened one at a time, when somebody looks at them."""
+    """One client's images, opened one at a time when they are shown."""
 
     @property
     def client(self) -> str: ...
@@ -74,14 +73,14 @@ class Gallery(Protocol):
     @property
     def names(self) -> Sequence[str]: ...
     @property
-    def beliefs(self) -> Beliefs: ...
+    def predictions(self) -> LabelHistory: ...
 
     def image(self, number: int) -> Image.Image:
         """The image, or BadImage."""
         ...
 
     def digest(self, number: int) -> str:
-        """What is in it, so that an answer can be told to belong to it wherever the file goes; "" if unreadable."""
+        """A digest of its content, which identifies it when the file is moved; "" if unreadable."""
         ...
 
     def file(self, number: int) -> Path | None:
@@ -96,7 +95,7 @@ class StoredGallery:
     client: str
     classes: Sequence[str]
     names: Sequence[str]
-    beliefs: Beliefs
+    predictions: LabelHistory
     images: Sequence[Image.Image]
 
     def image(self, number: int) -> Image.Image:
@@ -129,11 +128,13 @@ def open_gallery(folder: Path, client: str | None) -> StoredGallery:
     if not held.names or not refreshes:
         why = "holds no image" if not held.names else "has no labels yet: a run writes them at its first refresh"
         raise RunFolderError(f"{folder}: the client {printable(name)} {why}")
-    beliefs = beliefs_of(refreshes, _trained_as(folder, name, len(held.names)))
+    predictions = predictions_of(refreshes, _trained_as(folder, name, len(held.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
     shown = [printable(image) for image in held.names]
-    return StoredGallery(printable(name), [printable(name) for name in classes], shown, beliefs, _images(folder, held))
+    return StoredGallery(
+        printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, held)
+    )
 
 
 def choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> str:
@@ -149,9 +150,9 @@ def choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> s
     return found[0]
 
 
-def beliefs_of(refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> Beliefs:
+def predictions_of(refreshes: Sequence[PseudoLabels], trained_as: NDArray[np.int64] | None = None) -> LabelHistory:
     last = refreshes[-1]
-    return Beliefs(
+    return LabelHistory(
         tuple(labels.round for labels in refreshes),
         np.stack([labels.classes[:, 0] for labels in refreshes]).astype(np.int64),
         np.stack([labels.log_probability[:, 0] for labels in refreshes]).astype(np.float64),
@@ -174,8 +175,8 @@ def _trained_as(folder: Path, client: str, images: int) -> NDArray[np.int64] | N
 
 def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
-        reading = ImageReading.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
-        return ImageFiles([Path(file) for file in held.files], held.pages).read_as(reading)
+        reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
+        return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
     data = load(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")

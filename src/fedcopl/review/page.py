@@ -1,4 +1,4 @@
-"""The page where a site's expert looks at the labels of its images."""
+"""The page where a site's expert reviews the labels of its images."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 
 from ..data.dataset import clean
 from ..errors import RunFolderError
-from ..local_page.access import Guard, Keys, read_form
+from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_routes, page
 from .browsing import ANSWERED, ORDERS, SAMPLE, Numbers, Position, whole_number
-from .cards import card, detail, words_of
+from .cards import answer_text, card, detail
 from .corrections import answers_csv
 from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .images import SIDES, ShownPictures
@@ -29,7 +29,7 @@ OPTIONS = 8  # classes named when a search fits several
 
 
 class ReviewPage:
-    """The answers to all requests of one review."""
+    """Responses to all requests of one review."""
 
     def __init__(self, survey: SampleSurvey, keys: Keys):
         self.survey, self.keys = survey, keys
@@ -45,7 +45,7 @@ class ReviewPage:
             *file_routes("icon.svg", "pages.css", "review.js"),
         ]
         app = Starlette(routes=routes, exception_handlers={RunFolderError: _cannot_keep})
-        return Guard(app, self.keys, writes=True)
+        return AccessControl(app, self.keys, writes=True)
 
     def show(self, request: Request) -> Response:
         position = Position.read(request.query_params, len(self.survey.gallery.classes))
@@ -64,8 +64,8 @@ class ReviewPage:
             client=gallery.client,
             classes=gallery.classes,
             sizes=self.survey.class_sizes.tolist(),
-            labels_of=gallery.beliefs.made,
-            refreshes=len(gallery.beliefs.rounds),
+            labels_of=gallery.predictions.made,
+            refreshes=len(gallery.predictions.rounds),
             position=replace(position, at=at),
             orders=ORDERS,
             total=len(numbers),
@@ -73,8 +73,8 @@ class ReviewPage:
             detail=detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
             cards=[card(self.survey, int(number), card_at, current) for card_at, number in shown],
             outcome=self.survey.outcome(current),
-            said=next((answer for answer in current.values() if answer.id == did), None),
-            words_of=words_of,
+            saved=next((answer for answer in current.values() if answer.id == did), None),
+            answer_text=answer_text,
             trouble=trouble,
             can_undo=self.survey.answers.can_undo(position.tab),
             key=self.keys.form_key,
@@ -84,7 +84,7 @@ class ReviewPage:
     def _numbers(self, position: Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
         if position.order != ANSWERED:
             return self.survey.views.numbers(position.order, position.label)
-        number_of, label = self.survey.number_of, self.survey.gallery.beliefs.label
+        number_of, label = self.survey.number_of, self.survey.gallery.predictions.label
         known = [number_of[name] for name in reversed(list(current)) if name in number_of]
         return np.array([n for n in known if position.label in (None, label[n])], np.int64)
 
@@ -130,7 +130,7 @@ class ReviewPage:
         given = Given(
             gallery.names[number],
             gallery.digest(number),
-            gallery.classes[gallery.beliefs.label[number]],
+            gallery.classes[gallery.predictions.label[number]],
             kind,
             label,
             self.survey.views.plan_round if position.order == SAMPLE else None,
@@ -151,8 +151,8 @@ class ReviewPage:
 
 
 def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
-    """What a form says: a class by its number, a class by its name, none of them, cannot tell; or what is wrong."""
-    word = fields.get("say", "")
+    """Parse a form: a class by its number or its name, none of them, cannot tell; or an error message."""
+    word = fields.get("answer", "")
     if word in WITHOUT_CLASS:
         return WITHOUT_CLASS[word], None
     label = find_class(fields.get("text", ""), classes) if word == "search" else whole_number(word)
@@ -162,19 +162,19 @@ def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKi
 
 
 def find_class(text: str, classes: Sequence[str]) -> int | str:
-    """The number of the class that is meant, or why it is not clear which."""
-    wanted = clean(text).casefold()
-    if not wanted:
+    """The number of the class that matches the text, or an error message."""
+    typed = clean(text).casefold()
+    if not typed:
         return "Type the name of a class, or a part of it."
     folded = [name.casefold() for name in classes]
     for fits in (str.__eq__, str.startswith, str.__contains__):
-        found = [number for number, name in enumerate(folded) if fits(name, wanted)]
+        found = [number for number, name in enumerate(folded) if fits(name, typed)]
         if len(found) == 1:
             return found[0]
         if found:
             some = ", ".join(classes[number] for number in found[:OPTIONS]) + (", ..." if len(found) > OPTIONS else "")
             return f"Several classes fit “{text}”: {some}."
-    near = get_close_matches(wanted, folded, n=1)
+    near = get_close_matches(typed, folded, n=1)
     return f"No class fits “{text}”." + (f" Did you mean {classes[folded.index(near[0])]}?" if near else "")
 
 

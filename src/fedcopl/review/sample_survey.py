@@ -1,4 +1,4 @@
-"""What the expert's answers say about all labels of a client.
+"""Accuracy of a client's labels, estimated from the expert's answers.
 
 Images that were looked at because they are doubtful say nothing about the others. Only the random sample does: the
 images of one fixed random order, from its first one up to the first without an answer given in that order.
@@ -34,9 +34,9 @@ class SampleOutcome:
 
     estimate: AccuracyEstimate
     classes: Sequence[ClassShare]
-    unclear: int  # of the sample, the expert could not tell
+    unclear: int  # of the sample, where the expert cannot tell
     answered: int
-    corrected: int  # another class than believed now, or none
+    corrected: int  # another class than the predicted one, or none
     images: int
 
     @property
@@ -55,7 +55,7 @@ class SampleSurvey:
 
     def __init__(self, gallery: Gallery, answers: Answers):
         self.gallery, self.answers = gallery, answers
-        self.views = Views(gallery.beliefs, answers.plan_round())
+        self.views = Views(gallery.predictions, answers.plan_round())
 
     @cached_property
     def number_of(self) -> Mapping[str, int]:
@@ -70,8 +70,8 @@ class SampleSurvey:
             yield int(number), answer
 
     def is_right(self, number: int, answer: ExpertAnswer) -> bool:
-        """Whether the image's label of today is what the expert said."""
-        return answer.kind == "class" and self.gallery.classes[self.gallery.beliefs.label[number]] == answer.label
+        """Whether the image's current label is the expert's answer."""
+        return answer.kind == "class" and self.gallery.classes[self.gallery.predictions.label[number]] == answer.label
 
     def outcome(self, current: Mapping[str, ExpertAnswer]) -> SampleOutcome:
         sampled = list(self.sample(current))
@@ -94,7 +94,7 @@ class SampleSurvey:
                 yield self.number_of[answer.image], answer
 
     def _by_class(self, looked_at: NDArray[np.int64], right: NDArray[np.bool_]) -> Iterator[ClassShare]:
-        label = self.gallery.beliefs.label
+        label = self.gallery.predictions.label
         held = self.class_sizes
         for number in np.unique(label[looked_at]):
             mine = label[looked_at] == number
@@ -106,4 +106,4 @@ class SampleSurvey:
     @cached_property
     def class_sizes(self) -> NDArray[np.int64]:
         """How many images are predicted as each class."""
-        return np.bincount(self.gallery.beliefs.label, minlength=len(self.gallery.classes))
+        return np.bincount(self.gallery.predictions.label, minlength=len(self.gallery.classes))

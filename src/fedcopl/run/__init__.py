@@ -5,7 +5,7 @@ loop               the rounds, with a checkpoint after each, and the outcome at 
 record             the typed outcome of a run and its writer; record_reader reads it
 folder             the files of a run; reading finds and reads them again
 checkpoint         everything that a stopped run needs to resume
-earlier            a finished run that another one continues
+previous_run       a finished run that another one continues
 pseudo_labels      the images of each client and their pseudo labels
 progress_reporter  the protocol of progress reports
 """

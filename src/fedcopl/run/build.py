@@ -14,18 +14,15 @@ from numpy.typing import NDArray
 from ..algorithm import FloatArray
 from ..algorithm.select import NO_CORRECTIONS, Corrections
 from ..clip.device import choose_arithmetic, keep_freed_memory, threads_for, use_threads
-from ..clip.encoder import Encoder
+from ..clip.encoder import ClientImages, Encoder, TokenStore
 from ..clip.frozen_clip import Clip, fingerprint, load_clip
-from ..clip.image_tokens import ClientImages, TokenStore
 from ..clip.preprocess import ImageTransform
 from ..config import Model, RunConfig
-from ..data.cache import PixelCache
+from ..data.cache import PixelCache, Prepared, prepare
 from ..data.catalog import load_dataset
-from ..data.class_prior_file import class_prior_of, read_class_prior
-from ..data.corrections import read_corrections
 from ..data.dataset import Dataset
+from ..data.label_files import class_prior_of, read_class_prior, read_corrections
 from ..data.partitioning import client_names, partition_dataset
-from ..data.prepare import Prepared, prepare
 from ..errors import ConfigError, DataError
 from ..federation.client import Client
 from ..federation.learner import NO_TEST_SET, TestSet

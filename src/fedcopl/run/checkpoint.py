@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ..errors import RunFolderError
-from ..federation.claims import known_claims
 from ..federation.client_state import ClientState
 from ..federation.server import ServerState
 from ..federation.state_arrays import Tensors, below, state_from, state_tensors
+from ..federation.validation import ReportedCounts
 from ..files import write_bytes
 from ..plurals import counted
 from ..priors.posterior import PosteriorModel
@@ -56,9 +56,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "everyone_first": server.everyone_first,
         "neighbours": server.neighbours,
         "width": server.width,
+        "stale": server.stale,
         "uploads": tuple(server.uploads),
         "left_out": dict(server.left_out),
-        "claims": {client: asdict(claims) for client, claims in server.claims.items()},
+        "reported": {client: asdict(counts) for client, counts in server.reported.items()},
         "seen": server.seen,
         "prior_steps": len(server.prior_totals),
         "clients": tuple(clients),
@@ -114,9 +115,10 @@ def _checkpoint(tensors: Tensors, about: dict[str, Any]) -> Checkpoint:
         PosteriorModel.from_arrays(model) if model else None,
         tuple(tensors[f"prior_totals/{step}"] for step in range(about["prior_steps"])),
         below(tensors, "good/") or None,
-        known_claims(about["claims"]),
+        {client: ReportedCounts(**counts) for client, counts in about["reported"].items()},
         tuple(about["seen"]),
         tensors.get("class_prior"),
+        about["stale"],
     )
     clients = _by_client(tensors, "client/", about["clients"])
     states = {client: state_from(own) for client, own in clients.items()}

@@ -113,7 +113,6 @@ def complete_outcome(outcome: Outcome, config: RunConfig, **known: Any) -> Outco
 
 def round_record(report: RoundReport, found: Measured) -> RoundRecord:
     """Return the record of a round from the server's report and the accuracies measured after it."""
-    images, loss_before, loss_after, rejected, rolled_back, low_confidence = report.checks
     return RoundRecord(
         round=report.round,
         untrained=measured(list(report.untrained.values())) if report.untrained else None,
@@ -126,20 +125,13 @@ def round_record(report: RoundReport, found: Measured) -> RoundRecord:
         loss=finite(report.loss),
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
+        converged=report.converged,
         kept_old_prompt=report.kept_old_prompt,
         dropped=report.dropped,
         bounded=report.bounds.in_words(),
         missed_refresh=report.missed_refresh,
         releases=tuple(report.releases),
-        holdout=HoldoutRecord(
-            images=images,
-            loss_before=loss_before,
-            loss_after=loss_after,
-            average_rejected=rejected,
-            training_rolled_back=rolled_back,
-            low_confidence=low_confidence,
-            average_rolled_back=report.average_undone,
-        ),
+        holdout=HoldoutRecord(**report.checks._asdict(), server_rolled_back=report.server_rolled_back),
         macro=found.macro,
         weighted=found.weighted,
         everywhere=found.everywhere,

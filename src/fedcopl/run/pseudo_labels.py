@@ -53,7 +53,7 @@ def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
         return {"names": names, "files": None}
     own = stored.take(part.tolist())
     pages = {"pages": list(own.pages)} if any(page is not None for page in own.pages) else {}
-    reading = {"reading": stored.reading.plain()} if stored.reading.plain() else {}
+    reading = {"reading": stored.options.plain()} if stored.options.plain() else {}
     return {"names": names, "files": [str(path.absolute()) for path in own.paths], **pages, **reading}
 
 
@@ -125,6 +125,22 @@ def read_labels(folder: Path, client: str) -> list[PseudoLabels]:
     """Return the pseudo labels of a client at each refresh so far, in order."""
     files = sorted((folder / LABELS).glob("round-*.safetensors"))
     return [labels for labels in (_labels_in(file, client) for file in files) if labels is not None]
+
+
+def last_confidence(folder: Path) -> dict[str, NDArray[np.float64]]:
+    """The probability of every image's label at the last refresh, by client; empty where no labels were written."""
+    file = max((folder / LABELS).glob("round-*.safetensors"), default=None)
+    if file is None:
+        return {}
+    try:
+        with safe_open(file, framework="numpy") as stored:
+            clients = json.loads(stored.metadata()["about"])["clients"]
+            surest = (stored.get_tensor(f"client/{n}/log_probability")[:, 0] for n in range(len(clients)))
+            return {
+                client: np.exp(log.astype(np.float64).clip(max=0)) for client, log in zip(clients, surest, strict=True)
+            }
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise RunFolderError(f"{file}: is damaged: {error}") from error
 
 
 def _labels_in(file: Path, client: str) -> PseudoLabels | None:

@@ -86,13 +86,13 @@ class HoldoutRecord:
     """sum of the losses of the last model"""
     loss_after: Number = 0.0
     """sum of the losses of the new average"""
-    average_rejected: Number = 0.0
+    averages_rolled_back: Number = 0.0
     """clients that keep their last model instead of the new average"""
-    training_rolled_back: Number = 0.0
+    trainings_rolled_back: Number = 0.0
     """clients that rolled their own training back"""
     low_confidence: Number = 0.0
     """clients that did not train, because too few of their pseudo labels are likely to be right"""
-    average_rolled_back: Flag = False
+    server_rolled_back: Flag = False
     """the server restored the average of the round before"""
 
 
@@ -130,6 +130,8 @@ class RoundRecord(Measured):
     """whether all clients refreshed their pseudo labels"""
     participants: Count = 0
     """number of clients that trained"""
+    converged: Flag = False
+    """training stopped after this round, because it no longer gained on the held-out images"""
     sites: tuple[Text, ...] | None = None
     """names of the participants"""
     totals: Counts | None = None
@@ -180,23 +182,24 @@ class RoundRecord(Measured):
         """Yield one line for each kind of rollback in this round."""
         if self.holdout is None:
             return
-        if trained := int(self.holdout.training_rolled_back):
+        if trained := int(self.holdout.trainings_rolled_back):
             yield f"{counted(trained, 'site')} rolled training back: it made predictions on held-out images worse"
         if skipped := int(self.holdout.low_confidence):
             yield f"{counted(skipped, 'site')} did not train: too few pseudo labels are likely to be right"
-        if self.holdout.average_rolled_back:
+        if self.holdout.server_rolled_back:
             yield "the last average made predictions worse; the average before it was restored"
 
     def site_notes(self) -> Iterator[tuple[str, str]]:
         """Yield the clients that were clipped or missed a refresh, each with one line.
 
-        >>> record = RoundRecord(round=0, bounded={"north": "Train: 900 images count as 90"}, missed_refresh=("south",))
+        >>> clipped = {"north": "Train: weight clipped from 900 to 90 images"}
+        >>> record = RoundRecord(round=0, bounded=clipped, missed_refresh=("south",))
         >>> for name, note in record.site_notes():
         ...     print(f"{name}: {note}")
-        north: weight clipped: Train: 900 images count as 90
+        north: Train: weight clipped from 900 to 90 images
         south: missed the last refresh, and does not train until the next
         """
-        yield from ((name, f"weight clipped: {how}") for name, how in self.bounded.items())
+        yield from self.bounded.items()
         yield from (
             (name, "missed the last refresh, and does not train until the next") for name in self.missed_refresh
         )
@@ -216,7 +219,7 @@ class RefreshRecord:
     """quota of each class at each client"""
     selected: tuple[Counts, ...] = ()
     """images of each class that each client selected"""
-    class_priors: tuple[tuple[Share, ...], ...] = ()
+    class_prior: tuple[tuple[Share, ...], ...] = ()
     """each client's class prior, estimated without labels; empty without priors"""
     pseudo_label_accuracy: Share | None = None
     """share of the selected images whose pseudo label is true"""
@@ -333,6 +336,17 @@ class Outcome:
     @property
     def _measured(self) -> list[RoundRecord]:
         return [record for record in self.rounds if record.is_measured]
+
+    @property
+    def planned_rounds(self) -> int:
+        """The setting `rounds`; where it is unknown, the rounds so far."""
+        planned = self.setting("rounds")
+        return planned if isinstance(planned, int) else len(self.rounds)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all rounds are done, or training stopped because it no longer gained."""
+        return len(self.rounds) >= self.planned_rounds or (bool(self.rounds) and self.rounds[-1].converged)
 
     @property
     def bytes_up(self) -> int:

@@ -114,10 +114,10 @@ def _wrong_lengths(outcome: Outcome) -> Iterator[str]:
                 yield f"refreshes[{n}].{kind} has {len(rows)} rows for {counted(clients, 'client')}"
             elif any(len(row) not in (0, classes) for row in rows):
                 yield f"refreshes[{n}].{kind} is not one count for each of {classes} classes"
-        if len(refresh.class_priors) not in (0, clients):
-            yield f"refreshes[{n}].class_priors has {len(refresh.class_priors)} rows for {counted(clients, 'client')}"
-        elif any(len(row) not in (0, classes) for row in refresh.class_priors):
-            yield f"refreshes[{n}].class_priors is not one share for each of {classes} classes"
+        if len(refresh.class_prior) not in (0, clients):
+            yield f"refreshes[{n}].class_prior has {len(refresh.class_prior)} rows for {counted(clients, 'client')}"
+        elif any(len(row) not in (0, classes) for row in refresh.class_prior):
+            yield f"refreshes[{n}].class_prior is not one share for each of {classes} classes"
     for n, client in enumerate(outcome.clients):
         if len(client.true_counts or ()) not in (0, classes):
             yield f"clients[{n}].true_counts is not one count for each of {classes} classes"

@@ -10,11 +10,11 @@ from ..algorithm.holdout import evenly_spaced
 from ..algorithm.partition import Partition, counts_by_client
 from ..algorithm.select import Corrections
 from ..config import RunConfig
+from ..data.cache import Prepared
 from ..data.catalog import load_dataset
-from ..data.corrections import corrections_of
 from ..data.dataset import Dataset, ImageSet
+from ..data.label_files import corrections_of
 from ..data.partitioning import check_partition, client_names, partition_dataset
-from ..data.prepare import Prepared
 from ..errors import ConfigError, DataError
 from ..federation.client import Client
 from ..federation.client_state import ClientState

@@ -104,7 +104,7 @@ class Audit:
             estimated=tuple(_row(state.counts) for state in states.values()),
             allocated=tuple(_row(state.quota) for state in states.values()),
             selected=tuple(_selected_row(state.selection, self.classes) for state in states.values()),
-            class_priors=class_priors if any(class_priors) else (),
+            class_prior=class_priors if any(class_priors) else (),
         )
         return record if self.truth is None else self._with_truth(record, chosen, self.truth)
 

@@ -91,7 +91,7 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, progress:
         progress.noticed(note)
     skipped = simulation.dataset.skipped
     if skipped:
-        left = counted(len(skipped), "image is left out,", "images are left out, for example")
+        left = counted(len(skipped), "image is skipped,", "images are skipped, for example")
         listed = f"; {run_folder.path / SKIPPED} lists all" if len(skipped) > 1 else ""
         progress.noticed(f"{left} {skipped[0][0]}: {skipped[0][1]}{listed}")
         run_folder.write_lines(SKIPPED, [{"name": name, "why": why} for name, why in skipped])
@@ -146,9 +146,9 @@ class SimulationRecorder:
 def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:
     """Yield one line for each client that does not end with the last average."""
     for name, state in states.items():
-        if state.guard.gave_up:
+        if state.holdout.was_reset:
             yield f"{name}: keeps the initial prompts: its model contradicts most of its first confident predictions"
-        elif state.guard.arrival is not None and state.guard.arrival.harm:
+        elif state.holdout.average is not None and state.holdout.average.harm:
             yield f"{name}: keeps its own model: the last average made its predictions worse"
 
 

@@ -1,18 +1,22 @@
 """The worker processes of a simulation, one per core unless set otherwise: the same bits as in one process."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from ..clip.blocks import TowerShape
 from ..clip.device import threads_of_arithmetic
+from ..clip.encoder import CHUNK_TOKENS, ENCODE_BATCH
 from ..clip.frozen_clip import Clip
-from ..clip.tower_work import words_of
+from ..clip.resnet import ResNetTower
 from ..config import RunConfig
 from ..data.parallel import free_memory
 from ..errors import ConfigError
 from ..methods import choose_method
-from ..run.cost_model import RunSize, working_memory
 from .assemble import Simulation
 from .worker_pool import WorkerContext, WorkerCount, WorkerPool, can_fork, worker_count
+
+FLOAT = 4  # bytes
+KEPT_FREED = 1.4  # times the memory in use, as freed memory is kept for the next step: decision 7
 
 
 @contextmanager
@@ -30,10 +34,8 @@ def open_pool(simulation: Simulation, requested: WorkerCount) -> Iterator[Worker
         worker_count(requested, 1)
         yield None
         return
-    clip, classes = simulation.learners[0].model.encoder.clip, simulation.dataset.classes
-    train, test = (sum(map(len, parts)) for parts in (simulation.parts.train, simulation.parts.test))
-    size = RunSize(train, test, len(clients), len(classes), words_of(clip, classes))
-    count = workers_for(config, clip, size, requested)
+    clip = simulation.learners[0].model.encoder.clip
+    count = workers_for(config, clip, len(clients), simulation.dataset.classes, requested)
     with threads_of_arithmetic(config.model.threads or 1):
         if count == 1:
             yield None
@@ -45,10 +47,36 @@ def open_pool(simulation: Simulation, requested: WorkerCount) -> Iterator[Worker
             yield pool
 
 
-def workers_for(config: RunConfig, clip: Clip, size: RunSize, requested: WorkerCount = "auto") -> int:
-    """Return the number of workers for a run of this size, by cores, clients and free memory."""
-    clients = 1 if choose_method(config).pools else size.clients
+def workers_for(
+    config: RunConfig, clip: Clip, clients: int, classes: Sequence[str], requested: WorkerCount = "auto"
+) -> int:
+    """Return the number of workers for a run, by cores, clients and free memory."""
+    jobs = 1 if choose_method(config).pools else clients
     threads, free = config.model.threads or 1, free_memory()
     if free is None:
-        return worker_count(requested, clients, threads)
-    return worker_count(requested, clients, threads, max(1, int(free / working_memory(config, clip, size))))
+        return worker_count(requested, jobs, threads)
+    return worker_count(requested, jobs, threads, max(1, int(free / working_memory(config, clip, classes))))
+
+
+def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> float:
+    """Bytes of a process's own activations in a training step, or in encoding a batch, whichever is more.
+
+    The workers share the program, the weights and the images.
+    """
+    method, vision, text = choose_method(config), clip.vision, clip.text
+    sentences = clip.sentences([f"{name}." for name in classes])
+    shapes = method.shapes(clip, len(classes))
+    texts = sum(name.split()[-1] == "text" for name in shapes)
+    step = texts * _activations(text.shape, len(sentences.shared) + sentences.rest.numel())
+    if isinstance(vision, ResNetTower):
+        encoding = 5 * FLOAT * ENCODE_BATCH * vision.attnpool.positional_embedding.numel()
+    else:
+        encoding = FLOAT * CHUNK_TOKENS * (5 * vision.shape.width + 2 * vision.shape.hidden)
+        images = 0 if method.keeps_images else config.train.batch
+        step += _activations(vision.shape, images * len(vision.positions))
+    return KEPT_FREED * (encoding + step)
+
+
+def _activations(shape: TowerShape, tokens: int) -> float:
+    """Bytes that autograd keeps of tokens in all blocks: norms, queries, keys, values, prompts and hidden layer."""
+    return FLOAT * shape.depth * tokens * (8 * shape.width + shape.hidden)

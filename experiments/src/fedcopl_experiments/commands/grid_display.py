@@ -190,14 +190,15 @@ def print_plan(plan: "GridPlan", jobs: int, console: Console) -> None:
     """Each kind of run on a line, how long the rest may take and how sure that is, and what is missing."""
     console.print(_plan_grid(plan))
     left, total = len(plan.to_play), len(plan.runs)
-    time_left = duration(plan.seconds(jobs))
-    console.print(f"{counted(total, 'run')}, {total - left} done, {left} to play: about {time_left} with --jobs {jobs}")
+    unknown = sum(run.seconds is None for run in plan.to_play)
+    time_left = "" if unknown == left else f": about {duration(plan.seconds(jobs))} with --jobs {jobs}"
+    console.print(f"{counted(total, 'run')}, {total - left} done, {left} to play{time_left}")
     failed = sum(run.status == "failed before" for run in plan.runs)
     if failed:
         console.print(f"{failed} of them failed before and will be tried again")
-    guessed = sum(not run.likes for run in plan.to_play)
+    stored = sum(run.likes > 0 for run in plan.to_play)
     if left:
-        console.print(f"{left - guessed} of the times are by stored runs of like settings, {guessed} a rough guess")
+        console.print(f"times: {stored} by stored runs, {left - stored - unknown} measured here, {unknown} unknown")
     for line in plan.missing:
         console.print(Text.assemble(("missing: ", "bold red"), line))
 
@@ -209,7 +210,8 @@ def _plan_grid(plan: "GridPlan") -> Grid:
     grid = Grid("run", "done", "each, about", box=None, pad_edge=False)
     for name, runs in kinds.items():
         done = sum(run.status == "done" for run in runs)
-        grid.add_row(Text(name), f"{done} of {len(runs)}", duration(runs[0].seconds))
+        seconds = runs[0].seconds
+        grid.add_row(Text(name), f"{done} of {len(runs)}", "unknown" if seconds is None else duration(seconds))
     return grid
 
 

@@ -44,6 +44,10 @@ Update = Annotated[
     Path | None, typer.Option(help="A page whose marked tables are filled from the grid.", show_default=False)
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs, their cost and what is missing; play none.")]
+PluginPaths = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="File with methods of your own, for `grid`.", show_default=False),
+]
 DrawOnly = Annotated[bool, typer.Option("--draw-only", help="Play nothing; draw what any version has stored.")]
 
 
@@ -60,6 +64,7 @@ def reproduce(
     update: Update = None,
     dry_run: DryRun = False,
     draw_only: DrawOnly = False,
+    plugin: PluginPaths = None,
 ) -> None:
     """Play the runs of tables and figures that are not done yet, then print and draw them."""
     from ..experiment_catalog import find_experiments
@@ -68,6 +73,9 @@ def reproduce(
     if not names:
         _print_catalog()
         return
+    from fedcopl.plugins import load_plugins  # brings torch
+
+    load_plugins(plugin or ())
     stage = Stage(find_scale(scale), check_datasets(dataset or ()), backbone, data)
     chosen = read_seeds(seeds) if seeds else tuple(range(1, stage.scale.trials + 1))
     request = _Request(find_experiments(names), stage, chosen, folder, out or folder / scale, update, jobs)

@@ -1,10 +1,15 @@
-"""Reading a checkpoint's files without ever running what is in them."""
+"""Safe reading of a checkpoint's files, without running code in them.
+
+`torch.jit.load` compiles a TorchScript archive's code and runs its `__setstate__` methods. Here only the tree of
+modules is read, by an unpickler that knows tensors and plain containers and replaces every class by an empty box.
+"""
 
 import json
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,14 +19,13 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...errors import ModelError
-from .torchscript import is_torchscript, read_torchscript
 
 WholeOrFloat = TypeVar("WholeOrFloat", int, float)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Named tensors, and the file to blame if one is wrong."""
+    """Named tensors, and their file for error messages."""
 
     file: Path
     tensors: Mapping[str, Tensor]
@@ -38,7 +42,7 @@ class Weights:
         return shape
 
     def table(self, name: str) -> tuple[int, int]:
-        """Rows and columns of a weight that may be kept as a batch of one."""
+        """Return rows and columns of a weight that may be stored as a batch of one."""
         shape = tuple(self.get(name).shape)
         *batch, rows, columns = shape if len(shape) > 1 else (0, *shape)
         if len(shape) < 2 or any(size != 1 for size in batch):
@@ -57,14 +61,14 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def positive(kind: type[WholeOrFloat], value: Any, name: str, file: Path) -> WholeOrFloat:
-    """A setting that must be a number above zero."""
+    """Validate a setting that must be a number above zero."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
         raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")
     return value
 
 
 def read_weights(file: Path) -> Weights:
-    """The tensors of one file, by the kind that its ending names; memory-mapped where the format allows."""
+    """Read the tensors of one file by its suffix; memory-mapped where the format allows."""
     readers: dict[str, Callable[[Path], Mapping[str, Tensor]]] = {
         ".safetensors": _read_safetensors,
         ".json": _read_shards,
@@ -78,12 +82,12 @@ def read_weights(file: Path) -> Weights:
         return Weights(file, readers[file.suffix](file))
     except ModelError:
         raise
-    except Exception as error:  # whatever a broken or hostile file may set off in a parser
+    except Exception as error:  # of parsers, on a damaged or hostile file
         raise ModelError(f"{file}: is damaged or no file of weights ({first_sentence(error)})") from error
 
 
 def first_sentence(error: Exception) -> str:
-    """Enough of an error of somebody else's to tell what went wrong; some go on for half a page."""
+    """Return the first sentence of a library's error message."""
     return re.split(r"\. |\n", str(error).strip())[0].rstrip(".") or type(error).__name__
 
 
@@ -93,15 +97,15 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
 
 
 def _read_shards(index: Path) -> dict[str, Tensor]:
-    """An index names the file of each tensor; they lie beside it."""
+    """Read the files of an index, which are in its folder."""
     where: dict[str, str] = read_json(index)["weight_map"]
     shards = {name: read_weights(index.parent / Path(name).name) for name in sorted(set(where.values()))}
     return {tensor: shards[shard].get(tensor) for tensor, shard in where.items()}
 
 
 def _read_pickle(file: Path) -> dict[str, Tensor]:
-    if is_torchscript(file):
-        return read_torchscript(file)
+    if _is_torchscript(file):
+        return _read_torchscript(file)
     loaded = _load_pickle(file)
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]  # a training checkpoint of open_clip's
@@ -113,9 +117,94 @@ def _read_pickle(file: Path) -> dict[str, Tensor]:
 def _load_pickle(file: Path) -> Any:
     try:  # only torch's newer format, a zip archive, can be mapped
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except pickle.UnpicklingError as error:  # torch's own message goes on to say how to run the file all the same
+    except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        asked = f"asks for {named[1]}" if named else "is no pickle of tensors"
+        asked = f"calls {named[1]}" if named else "is no pickle of tensors"
         raise ModelError(
-            f"{file}: holds more than weights ({asked}): it is not opened, for it could run code"
+            f"{file}: holds more than weights ({asked}): it is not opened, because it could run code"
         ) from error
+
+
+STORAGES = {
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "DoubleStorage": torch.float64,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "BoolStorage": torch.bool,
+}
+
+
+class _Box:
+    """Stand-in for objects of the archive's own classes; only holds attributes."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.attributes = state if isinstance(state, dict) else {}
+
+
+def _is_torchscript(file: Path) -> bool:
+    """Detect TorchScript archives: only they contain a pickle of constants."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
+
+
+def _read_torchscript(file: Path) -> dict[str, Tensor]:
+    with zipfile.ZipFile(file) as archive:
+        root = next(name for name in archive.namelist() if name.endswith("/data.pkl")).removesuffix("data.pkl")
+        with archive.open(f"{root}data.pkl") as tree:
+            return dict(_tensors(_Reader(tree, archive, root).load(), "", set()))
+
+
+def _tensors(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    """Yield each tensor with its dotted name; boxes may contain each other, so each is visited once."""
+    if torch.is_tensor(value):
+        yield name, value
+    elif isinstance(value, _Box) and id(value) not in seen:
+        seen.add(id(value))
+        for child, inner in value.__dict__.get("attributes", {}).items():
+            yield from _tensors(inner, f"{name}.{child}" if name else str(child), seen)
+
+
+class _Reader(pickle.Unpickler):
+    """Unpickler of tensors, boxes and plain containers only."""
+
+    def __init__(self, tree: Any, archive: zipfile.ZipFile, root: str):
+        super().__init__(tree)
+        self.archive, self.root = archive, root
+
+    def find_class(self, module: str, name: str) -> Any:
+        known: dict[tuple[str, str], Callable[..., Any]] = {
+            ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
+            ("torch.jit._pickle", "restore_type_tag"): _untagged,
+            ("collections", "OrderedDict"): OrderedDict,
+        }
+        if (module, name) in known:
+            return known[module, name]
+        if module == "torch" and name in STORAGES:
+            return STORAGES[name]
+        if module.split(".")[0] == "__torch__":
+            return _Box
+        if module == "torch.jit._pickle" and name.startswith("build_"):
+            return _untagged
+        raise pickle.UnpicklingError(f"calls {module}.{name}, which no CLIP needs")
+
+    def persistent_load(self, key: Any) -> Tensor:
+        """Return a storage as a flat tensor."""
+        _, kind, record, *_ = key
+        entry = self.archive.getinfo(f"{self.root}data/{record}")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise pickle.UnpicklingError(f"{entry.filename} is compressed, which torch never does")
+        # Copied into torch's memory: the last bits of a product may depend on alignment.
+        return torch.frombuffer(bytearray(self.archive.read(entry)), dtype=kind).clone()
+
+
+def _rebuild(storage: Tensor, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any) -> Tensor:
+    return storage.as_strided(size, stride, offset)
+
+
+def _untagged(value: Any, *_: Any) -> Any:
+    """Return typed lists and dictionaries as plain ones."""
+    return value

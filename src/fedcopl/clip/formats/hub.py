@@ -1,4 +1,4 @@
-"""Well-known models by name: found in the usual caches, or fetched into them."""
+"""Known models by name: found in the usual caches, or downloaded into them."""
 
 import difflib
 import hashlib
@@ -13,14 +13,14 @@ from urllib.request import Request, urlopen
 from ...errors import ModelError
 
 HUGGING_FACE_FILES = ("config.json", "preprocessor_config.json", "tokenizer.json", "tokenizer_config.json")
-PATIENCE = 5.0  # seconds for an answer of the hub
+TIMEOUT = 5.0  # seconds for a reply of the hub
 OPEN_CLIP_FILES = ("open_clip_config.json",)
 BUILT_IN = {"glyph-clip": Path(__file__).parents[1] / "glyph_clip"}
 
 
 @dataclass(frozen=True)
 class Original:
-    """OpenAI's own file of a model, as their package leaves it in its cache."""
+    """OpenAI's file of a model, as in the cache of their package."""
 
     name: str
     sha256: str
@@ -28,18 +28,18 @@ class Original:
 
 @dataclass(frozen=True)
 class WeightsRelease:
-    """A model on the Hugging Face hub, down to the commit."""
+    """A model on the Hugging Face hub, pinned to a commit."""
 
     repository: str
     revision: str
     weights: str
-    sha256: str | None  # of the weights; None where nobody has published one
-    beside: tuple[str, ...] = HUGGING_FACE_FILES  # the first is the one it cannot do without
+    sha256: str | None  # of the weights; None if unknown
+    other_files: tuple[str, ...] = HUGGING_FACE_FILES  # the first is required
     original: Original | None = None
 
     @property
     def snapshot(self) -> Path:
-        return hub_cache() / f"models--{self.repository.replace('/', '--')}" / "snapshots" / self.revision
+        return _hub_cache() / f"models--{self.repository.replace('/', '--')}" / "snapshots" / self.revision
 
 
 VIT_B_32 = WeightsRelease(
@@ -110,18 +110,18 @@ RELEASES = SHORT_NAMES | {r.repository: r for r in (VIT_B_32, VIT_B_16, VIT_L_14
 
 
 def locate(name_or_path: str | Path) -> Path:
-    """The folder or file of a model. A path that exists goes before a well-known name."""
+    """Return the folder or file of a model; an existing path takes precedence over a known name."""
     name = str(name_or_path)
     if name in BUILT_IN:
         return BUILT_IN[name]
     if Path(name_or_path).exists():
         return Path(name_or_path)
     refuse_unknown(name)
-    return find_or_fetch(name)
+    return find_or_download(name)
 
 
 def refuse_unknown(name: str) -> None:
-    """ModelError for what is neither a path nor a well-known name; says what may be meant."""
+    """Raise ModelError for a name that is neither a path nor a known model, with the nearest known name."""
     if name in BUILT_IN or name in RELEASES or Path(name).exists():
         return
     known = [*BUILT_IN, *RELEASES]
@@ -130,9 +130,10 @@ def refuse_unknown(name: str) -> None:
     raise ModelError(f"{name}: no such file or folder, and none of the known models {', '.join(known)}{hint}")
 
 
-def find_or_fetch(name: str) -> Path:
+def find_or_download(name: str) -> Path:
+    """Return the files of a known model, from a cache or from the hub."""
     release = RELEASES[name]
-    if all((release.snapshot / file).is_file() for file in (release.weights, release.beside[0])):
+    if all((release.snapshot / file).is_file() for file in (release.weights, release.other_files[0])):
         return release.snapshot
     original = release.original and openai_cache() / release.original.name
     if release.original and original and original.is_file():
@@ -141,19 +142,16 @@ def find_or_fetch(name: str) -> Path:
     return _fetch(name, release)
 
 
-def hub_cache() -> Path:
-    """Where `huggingface_hub` keeps its files, by its own rules."""
-    home = os.environ.get("HF_HOME") or _user_cache() / "huggingface"
+def _hub_cache() -> Path:
+    """Return the cache folder of `huggingface_hub`."""
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    home = os.environ.get("HF_HOME") or user_cache / "huggingface"
     return Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
 
 
 def openai_cache() -> Path:
-    """Where OpenAI's package keeps its files."""
+    """Return the cache folder of OpenAI's package."""
     return Path("~/.cache/clip").expanduser()
-
-
-def _user_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 
 
 def _fetch(name: str, release: WeightsRelease) -> Path:
@@ -166,10 +164,10 @@ def _fetch(name: str, release: WeightsRelease) -> Path:
     if why:
         raise ModelError(_by_hand(name, release, why))
     try:
-        # The weights come last: without them a snapshot is not taken as complete.
-        for file in (*release.beside, release.weights):
-            hf_hub_download(release.repository, file, revision=release.revision, cache_dir=hub_cache())
-    except Exception as error:  # the library lets through errors of several network libraries
+        # The weights come last: a snapshot without them is not complete.
+        for file in (*release.other_files, release.weights):
+            hf_hub_download(release.repository, file, revision=release.revision, cache_dir=_hub_cache())
+    except Exception as error:  # of several network libraries
         raise ModelError(_by_hand(name, release, str(error).partition("\n")[0])) from error
     if release.sha256:
         _keep_if_sound(release.snapshot / release.weights, release.sha256)
@@ -177,26 +175,26 @@ def _fetch(name: str, release: WeightsRelease) -> Path:
 
 
 def why_unreachable() -> str:
-    """Why nobody answers at the hub, by one short request; empty if somebody does.
+    """Return why the hub is unreachable, by one short request; empty if it is reachable.
 
-    `huggingface_hub` would retry for half a minute and print every try.
+    `huggingface_hub` would retry for half a minute and print every attempt.
     """
     hub = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     try:
-        urlopen(Request(hub, method="HEAD"), timeout=PATIENCE).close()
+        urlopen(Request(hub, method="HEAD"), timeout=TIMEOUT).close()
     except HTTPError:
-        return ""  # an answer
+        return ""  # reachable
     except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)  # as urllib wraps it
-        # The library may trust other certificates: let it try.
+        # The library may trust other certificates.
         return "" if isinstance(reason, SSLError) else f"{hub}: {getattr(reason, 'strerror', None) or reason}"
     return ""
 
 
 def _by_hand(name: str, release: WeightsRelease, why: str) -> str:
-    """One line that says why a model cannot be fetched, and which files to put where."""
+    """Error message: why a model cannot be downloaded, and which files to put where."""
     source = f"https://huggingface.co/{release.repository}/tree/{release.revision}"
-    files = ", ".join((*release.beside, release.weights))
+    files = ", ".join((*release.other_files, release.weights))
     message = f"{name}: is not here and cannot be fetched ({why}); put {files} of {source} into {release.snapshot}"
     if release.original:
         message += f" or OpenAI's {release.original.name} into {openai_cache()}"
@@ -204,7 +202,7 @@ def _by_hand(name: str, release: WeightsRelease, why: str) -> str:
 
 
 def _keep_if_sound(file: Path, sha256: str) -> None:
-    """A bad file must not be found in the cache the next time."""
+    """Verify the checksum of a download and remove it from the cache if it is wrong."""
     try:
         check_sum(file, sha256)
     except ModelError:
@@ -215,6 +213,7 @@ def _keep_if_sound(file: Path, sha256: str) -> None:
 
 
 def check_sum(file: Path, sha256: str) -> None:
+    """Raise ModelError if the file is not the published one."""
     with file.open("rb") as opened:
         found = hashlib.file_digest(opened, "sha256").hexdigest()
     if found != sha256:

@@ -1,4 +1,4 @@
-"""A Hugging Face folder of a CLIP or a SigLIP: config.json, weights, tokenizer, and how images are prepared."""
+"""Hugging Face folders of a CLIP or a SigLIP: config.json, weights, tokenizer and image transform."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 from ...errors import ModelError
 from ..blocks import Activation
 from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, read_transform
-from ..text_towers import CausalText, PaddedText, ReadPadded, ReadUpToEnd, TextTower
+from ..text_towers import CausalText, PaddedText, ReadPadded, ReadUpToEnd, SentenceReading, TextTower
 from ..tokenizer import Tokenizer, canonical, clip_tokenizer, lower_case, read_tokenizer, tokenizer_kind
 from ..vision_tower import VisionTower
 from .files import positive, read_json, read_weights
@@ -29,16 +29,13 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-LEGACY_END = 2  # older configs say 2 whatever the vocabulary; `transformers` then reads the highest id instead
+LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
 
 
-ACTIVATION_NAMES: Mapping[str, Activation] = {
-    "quick_gelu": "quick_gelu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-
-# The model of a kind that loads, for kinds that do not.
+ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+# Its published configs omit the values of the base model.
+SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
+# The nearest supported model of unsupported kinds.
 NEAREST = {
     "siglip2": "google/siglip2-base-patch16-224, of one resolution",
     "metaclip_2": "facebook/metaclip-b16-fullcc2.5b, or google/siglip2-base-patch16-224 for many languages",
@@ -48,94 +45,62 @@ NEAREST = {
 
 
 def load_hugging_face(folder: Path) -> Parts:
-    config_file = folder / "config.json"
-    config = read_json(config_file)
-    loaders = {"clip": load_clip_folder, "siglip": load_siglip_folder}
+    """Load a folder with config.json and weights: a CLIP, a SigLIP, or a SigLIP 2 of a fixed resolution."""
+    file = folder / "config.json"
+    config = read_json(file)
     kind = config.get("model_type")
-    if kind not in loaders:
+    if kind not in ("clip", "siglip"):
         nearest = NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
         raise ModelError(
-            f"{config_file}: describes a {kind!r}, not a 'clip' or a 'siglip'; the nearest that loads is {nearest}"
+            f"{file}: describes a {kind!r}, not a 'clip' or a 'siglip'; the nearest that loads is {nearest}"
         )
-    return loaders[kind](folder, config, config_file)
-
-
-def load_clip_folder(folder: Path, config: Mapping[str, Any], config_file: Path) -> Parts:
-    vision_config = _section(config, "vision", config_file)
-    text_config = _section(config, "text", config_file)
-    weights = read_weights(find_weights(folder))
-    vision = build_vision(weights, HUGGING_FACE_VISION, _traits(vision_config, config_file))
-    text = build_text(weights, HUGGING_FACE_TEXT, _traits(text_config, config_file), CausalText)
+    is_siglip = kind == "siglip"
+    vision_config, text_config = (_section(config, tower, file) for tower in ("vision", "text"))
+    if is_siglip:
+        vision_config, text_config = SIGLIP_DEFAULTS | vision_config, SIGLIP_DEFAULTS | text_config
+    weights = read_weights(next(folder / name for name in WEIGHT_FILES if (folder / name).is_file()))
+    vision_names, text_names = (SIGLIP_VISION, SIGLIP_TEXT) if is_siglip else (HUGGING_FACE_VISION, HUGGING_FACE_TEXT)
+    image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
+    vision = build_vision(weights, vision_names, _traits(vision_config, file), image)
+    traits = _traits(text_config, file)
+    text: CausalText | PaddedText
+    if is_siglip:
+        text = build_text(weights, text_names, traits, PaddedText)
+    else:
+        text = build_text(weights, text_names, traits, CausalText)
     compare_outputs(weights, vision, text)
-    refuse_leftovers(weights, [(vision, HUGGING_FACE_VISION), (text, HUGGING_FACE_TEXT)])
-    compare_sizes(config_file, _claims(config, vision_config, text_config), _sizes(vision, text))
-    tokenizer = _clip_tokenizer(folder, text, text_config)
-    highest_id_ends = text_config.get("eos_token_id") == LEGACY_END
-    return Parts(
-        vision,
-        text,
-        read_scale(weights),
-        tokenizer,
-        _transform(folder, vision.image, CLIP_MEAN, CLIP_STD),
-        ReadUpToEnd(None if highest_id_ends else tokenizer.end_id),
-    )
-
-
-def load_siglip_folder(folder: Path, config: Mapping[str, Any], config_file: Path) -> Parts:
-    """SigLIP, and SigLIP 2 of a fixed resolution, which is the same model with another tokenizer."""
-    vision_config = _section(config, "vision", config_file)
-    text_config = _section(config, "text", config_file)
-    weights = read_weights(find_weights(folder))
-    image = positive(int, vision_config.get("image_size", 224), "image_size", config_file)
-    vision = build_vision(weights, SIGLIP_VISION, _siglip_traits(vision_config, config_file), image)
-    text = build_text(weights, SIGLIP_TEXT, _siglip_traits(text_config, config_file), PaddedText)
-    compare_outputs(weights, vision, text)
-    refuse_leftovers(weights, [(vision, SIGLIP_VISION), (text, SIGLIP_TEXT)], bias=True)
-    compare_sizes(config_file, _claims(config, vision_config, text_config), _sizes(vision, text))
-    tokenizer = _siglip_tokenizer(folder, text)
-    return Parts(
-        vision,
-        text,
-        read_scale(weights),
-        tokenizer,
-        _transform(folder, vision.image, HALF, HALF),
-        ReadPadded(tokenizer.pad_id, text.reads),
-    )
-
-
-def find_weights(folder: Path) -> Path:
-    for name in WEIGHT_FILES:
-        if (folder / name).is_file():
-            return folder / name
-    raise ModelError(f"{folder}: has none of {', '.join(WEIGHT_FILES)}")
+    refuse_leftovers(weights, [(vision, vision_names), (text, text_names)], bias=is_siglip)
+    compare_sizes(file, _claims(config, vision_config, text_config), _sizes(vision, text))
+    reading: SentenceReading
+    if is_siglip:
+        tokenizer, mean, std = _siglip_tokenizer(folder, text), HALF, HALF
+        reading = ReadPadded(tokenizer.pad_id, text.reads)
+    else:
+        tokenizer, mean, std = _clip_tokenizer(folder, text, text_config), CLIP_MEAN, CLIP_STD
+        reading = ReadUpToEnd(None if text_config.get("eos_token_id") == LEGACY_END else tokenizer.end_id)
+    return Parts(vision, text, read_scale(weights), tokenizer, _transform(folder, vision.image, mean, std), reading)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
     section = config.get(f"{tower}_config")
     if not isinstance(section, dict):
         raise ModelError(f"{file}: lacks the section {tower}_config")
-    # The first checkpoints repeat a section under another name, which `transformers` heeds where both speak.
+    # The first checkpoints repeat a section under another name, which takes precedence in `transformers`.
     return section | dict(config.get(f"{tower}_config_dict") or {})
 
 
 def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     activation = section.get("hidden_act", "quick_gelu")
-    if activation not in ACTIVATION_NAMES:
-        *others, last = ACTIVATION_NAMES
+    if activation not in ACTIVATIONS:
+        *others, last = ACTIVATIONS
         raise ModelError(f"{file}: hidden_act is {activation!r}; only {', '.join(others)} and {last} are known")
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
-    return BlockTraits(heads, ACTIVATION_NAMES[activation], epsilon)
-
-
-def _siglip_traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
-    """Its published configs leave out what is as in the base model."""
-    usual = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
-    return _traits(usual | dict(section), file)
+    return BlockTraits(heads, ACTIVATIONS[activation], epsilon)
 
 
 def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
-    """What config.json says of sizes, as far as it does."""
+    """Sizes stated in config.json."""
     sections = {
         "": {"projection_dim": config.get("projection_dim")},
         "vision_config.": vision,
@@ -145,7 +110,7 @@ def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[
 
 
 def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
-    """What the weights say, under the names that config.json uses."""
+    """Sizes of the weights under the names of config.json."""
     sizes = {
         "projection_dim": vision.output,
         "vision_config.image_size": vision.image,
@@ -173,11 +138,11 @@ def _clip_tokenizer(folder: Path, text: TextTower, text_config: Mapping[str, Any
 
 
 def _siglip_tokenizer(folder: Path, text: TextTower) -> Tokenizer:
-    """SigLIP's words have neither capitals nor punctuation; SigLIP 2 has Gemma's tokenizer and keeps punctuation."""
+    """Read the tokenizer: SigLIP removes capitals and punctuation, SigLIP 2 (Gemma's) only capitals."""
     clean = lower_case if "gemma" in (kind := tokenizer_kind(folder).lower()) or "siglip2" in kind else canonical
     tokenizer = read_tokenizer(folder, clean)
     if tokenizer is None:
-        raise ModelError(f"{folder}: lacks tokenizer.json, and a SigLIP's words are nowhere else but in spiece.model")
+        raise ModelError(f"{folder}: lacks tokenizer.json; spiece.model is not supported")
     _refuse_unknown_tokens(folder, tokenizer, text)
     return tokenizer
 

@@ -1,4 +1,4 @@
-"""Towers of the sizes that weights have, filled with them, whatever their names are."""
+"""Building towers from weights: sizes from shapes, names from `names`."""
 
 import math
 import re
@@ -20,7 +20,7 @@ from ..text_towers import BertText, CausalText, PaddedText, SentenceReading, Tex
 from ..tokenizer import Tokenizer
 from ..vision_tower import VisionTower
 from .files import Weights
-from .names import BERT_TEXT, BIAS, HARMLESS, HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SCALE, TowerNames
+from .names import BERT_TEXT, BIAS, HARMLESS, SCALE, TowerNames
 
 Tower = TypeVar("Tower", bound=nn.Module)
 
@@ -28,21 +28,9 @@ Tower = TypeVar("Tower", bound=nn.Module)
 HEAD_WIDTH = 64  # of all of OpenAI's models
 
 
-def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict[str, Tensor]:
-    """Our towers as the state dict of a Hugging Face `CLIPModel`."""
-    weights = dict(_export(vision, HUGGING_FACE_VISION)) | dict(_export(text, HUGGING_FACE_TEXT)) | {SCALE: scale}
-    return {name: value.detach().contiguous() for name, value in weights.items()}
-
-
-def _export(tower: nn.Module, names: TowerNames) -> Iterator[tuple[str, Tensor]]:
-    for ours, weight in tower.state_dict().items():
-        theirs = names.of(ours)
-        yield from zip(theirs, weight.chunk(len(theirs)), strict=True)
-
-
 @dataclass(frozen=True)
 class BlockTraits:
-    """What the shapes of a transformer's weights do not tell."""
+    """Properties of a transformer that shapes of weights do not determine."""
 
     heads: int | None  # None: one for every `head_width` of the width
     activation: Activation
@@ -51,10 +39,7 @@ class BlockTraits:
 
 
 class _Unfilled(TorchFunctionMode):
-    """Leaves out the random weights of new modules.
-
-    They would be replaced at once, and drawing some of them loads torch's compiler, which takes seconds.
-    """
+    """Skips random initialisation, some of which imports torch's compiler and takes seconds."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -65,13 +50,13 @@ class _Unfilled(TorchFunctionMode):
 
 @contextmanager
 def unfilled() -> Iterator[None]:
-    """Modules made in here have sizes but neither weights nor memory."""
+    """Create modules with sizes but without weights or memory."""
     with torch.device("meta"), _Unfilled():
         yield
 
 
 def check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> int:
-    """The side of the square of patches that, with `extra` more tokens, makes `tokens`."""
+    """Return the side of the square of patches in `tokens` tokens, of which `extra` are no patches."""
     side = math.isqrt(max(tokens - extra, 0))
     if side < 1 or side**2 != tokens - extra:
         one_more = " and one more" if extra else ""
@@ -80,7 +65,7 @@ def check_square(tokens: int, name: str, weights: Weights, extra: int = 1) -> in
 
 
 def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image: int | None = None) -> VisionTower:
-    """A vision transformer of the sizes that its weights have. `image` may be wider than its patches reach."""
+    """Build a vision transformer from its weights; `image` may exceed the area of the patches."""
     (*_, patch) = weights.shape(names.one("patches.weight"), 4)
     (tokens, _) = weights.table(names.one("positions"))
     has_class = "class_token" in names.outside
@@ -103,7 +88,7 @@ Plain = TypeVar("Plain", CausalText, PaddedText)
 
 
 def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[Plain]) -> Plain:
-    """A text transformer of the sizes that its weights have."""
+    """Build a text transformer from its weights."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
     with unfilled():
@@ -113,7 +98,7 @@ def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: t
 
 
 def build_bert(weights: Weights, traits: BlockTraits, length: int) -> BertText:
-    """A BERT that reads at most `length` tokens, and the projection after it: one matrix or two."""
+    """Build a BERT of at most `length` tokens, with a projection of one or two matrices."""
     (vocabulary, _) = weights.shape(BERT_TEXT.one("embedding.weight"), 2)
     (positions, _) = weights.shape(BERT_TEXT.one("positions"), 2)
     (kinds, _) = weights.shape(BERT_TEXT.one("kinds"), 2)
@@ -135,15 +120,12 @@ def build_bert(weights: Weights, traits: BlockTraits, length: int) -> BertText:
 def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> TowerShape:
     (_, width) = weights.table(names.one("positions"))
     (hidden, _) = weights.shape(names.one("blocks.0.up.weight"), 2)
+    block = re.compile(re.escape(names.block) + r"\.(\d+)\.")
+    depth = len({match[1] for match in map(block.match, weights.tensors) if match})
     heads = traits.heads or width // traits.head_width
     if heads < 1 or width % heads:
         raise ModelError(f"{weights.file}: a width of {width} cannot be split among {heads} attention heads")
-    return TowerShape(width, _depth(weights, names), heads, hidden, traits.activation, traits.epsilon)
-
-
-def _depth(weights: Weights, names: TowerNames) -> int:
-    start = re.compile(re.escape(names.block) + r"\.(\d+)\.")
-    return len({match[1] for match in map(start.match, weights.tensors) if match})
+    return TowerShape(width, depth, heads, hidden, traits.activation, traits.epsilon)
 
 
 def _output(weights: Weights, names: TowerNames) -> int:
@@ -152,21 +134,18 @@ def _output(weights: Weights, names: TowerNames) -> int:
 
 
 def fill(tower: Tower, weights: Weights, names: TowerNames) -> Tower:
-    """Put the weights into a tower without any, as fp32."""
-    ours = {name: _fetch(name, empty, weights, names) for name, empty in tower.state_dict().items()}
+    """Load weights into an unfilled tower, as fp32."""
+    ours = {}
+    for name, empty in tower.state_dict().items():
+        turned = name in names.turned
+        whole = _whole(names.of(name), list(empty.shape[::-1] if turned else empty.shape), weights)
+        ours[name] = whole.T.contiguous() if turned else whole.contiguous()
     tower.load_state_dict(ours, assign=True)
     return tower
 
 
-def _fetch(name: str, empty: Tensor, weights: Weights, names: TowerNames) -> Tensor:
-    turned, theirs = name in names.turned, names.of(name)
-    needed = list(empty.shape[::-1] if turned else empty.shape)
-    whole = _whole(theirs, needed, weights)
-    return whole.T.contiguous() if turned else whole.contiguous()
-
-
 def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tensor:
-    """A weight from its parts, one below the other."""
+    """Concatenate the parts of a weight along the first axis."""
     parts = [_without_batch(weights.get(name), len(needed)) for name in names]
     share = [needed[0] // len(names), *needed[1:]]
     fits = [list(part.shape[1:]) == needed[1:] for part in parts]
@@ -178,18 +157,18 @@ def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tenso
 
 
 def _without_batch(tensor: Tensor, dimensions: int) -> Tensor:
-    """Some keep positions as a batch of one."""
+    """Remove batch axes of one, in which some checkpoints store positions."""
     while tensor.dim() > dimensions and len(tensor) == 1:
         tensor = tensor[0]
     return tensor
 
 
 def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """A config may leave a size out, but what it says must be true."""
+    """Raise ModelError if a config states another size than the weights have."""
     for name, size in sizes.items():
         claim = claims.get(name)
         if claim is not None and claim != size:
-            raise ModelError(f"{file}: {name} is {claim}, but the weights beside it have {size}")
+            raise ModelError(f"{file}: {name} is {claim}, but the weights have {size}")
 
 
 def compare_outputs(weights: Weights, vision: VisionTower | ResNetTower, text: TextTower) -> None:
@@ -198,7 +177,7 @@ def compare_outputs(weights: Weights, vision: VisionTower | ResNetTower, text: T
 
 
 def refuse_leftovers(weights: Weights, towers: Iterable[tuple[nn.Module, TowerNames]], bias: bool = False) -> None:
-    """A weight that nothing uses means that the model is not what it seems."""
+    """Raise ModelError for an unused weight: the model is of another kind."""
     used = {theirs for tower, names in towers for ours in tower.state_dict() for theirs in names.of(ours)}
     used |= {SCALE, BIAS} if bias else {SCALE}
     for name in weights.tensors:
@@ -207,7 +186,7 @@ def refuse_leftovers(weights: Weights, towers: Iterable[tuple[nn.Module, TowerNa
 
 
 def read_scale(weights: Weights) -> float:
-    """The factor from cosines to logits: about 100 in OpenAI's models. Checkpoints keep its logarithm."""
+    """Return the logit scale, about 100 in OpenAI's models; checkpoints store its logarithm."""
     if weights.get(SCALE).numel() != 1:
         raise ModelError(f"{weights.file}: {SCALE} has the shape {tuple(weights.get(SCALE).shape)}, not ()")
     return float(weights.get(SCALE).float().exp())
@@ -215,7 +194,7 @@ def read_scale(weights: Weights) -> float:
 
 @dataclass(frozen=True)
 class Parts:
-    """All that a checkpoint gives."""
+    """Everything that a checkpoint provides."""
 
     vision: VisionTower | ResNetTower
     text: TextTower

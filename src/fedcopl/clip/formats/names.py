@@ -1,4 +1,4 @@
-"""Under which names the checkpoints people have keep the weights of our towers."""
+"""Names under which each kind of checkpoint stores the weights of our towers."""
 
 import re
 from collections.abc import Mapping
@@ -9,15 +9,15 @@ WeightsByName = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class TowerNames:
-    """Under which names a kind of checkpoint keeps the weights of one tower.
+    """Names of one tower's weights in a kind of checkpoint.
 
-    A weight with several names is kept there in parts; one below the other, they make ours.
+    A weight with several names is stored in parts, concatenated along the first axis.
     """
 
     outside: WeightsByName
     block: str
     inside: WeightsByName
-    turned: frozenset[str] = frozenset()  # ours, kept there as the transpose
+    turned: frozenset[str] = frozenset()  # our names of weights that are stored transposed
 
     def of(self, ours: str) -> tuple[str, ...]:
         match = re.fullmatch(r"blocks\.(\d+)\.(.+)", ours)
@@ -31,7 +31,7 @@ class TowerNames:
 
 
 def _both(pairs: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """Names of modules -> names of their weights and biases."""
+    """Expand names of modules to those of their weights and biases."""
     return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in pairs.items() for kind in ("weight", "bias")}
 
 
@@ -203,7 +203,7 @@ BERT_TEXT = TowerNames(
     },
 )
 SCALE = "logit_scale"
-BIAS = "logit_bias"  # of SigLIP's sigmoid; the same for all classes, so that no share of probability depends on it
+BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so the softmax does not depend on it
 # Tables that older versions stored with the weights; all of them follow from the sizes.
 HARMLESS = re.compile(
     r"(text_model|vision_model|text\.transformer)\.embeddings\.position_ids|attn_mask|input_resolution|context_length|vocab_size"

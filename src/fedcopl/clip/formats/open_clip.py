@@ -1,4 +1,4 @@
-"""open_clip's folders: plain CLIPs, SigLIPs, and vision transformers of timm's beside a BERT."""
+"""Folders of open_clip: plain CLIPs, SigLIPs, and timm's vision transformers with a BERT."""
 
 import re
 from collections.abc import Mapping
@@ -30,33 +30,21 @@ from .openai import OPEN_CLIP_CONFIG, assemble, read_preprocess
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
 OpenClipSettings = Mapping[str, Any]
 
-# What a config may say of a tower of each kind; the rest makes it another kind, which is refused by the setting's name.
+# Supported settings of each kind of tower; any other setting is refused by name.
 PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
 PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
 TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
 TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
-SIGLIP_TEXT_SETTINGS = PLAIN_TEXT | {
-    "no_causal_mask",
-    "proj_bias",
-    "pool_type",
-    "norm_kwargs",
-    "act_kwargs",
-    "tokenizer_kwargs",
-}
-BERT_SETTINGS = PLAIN_TEXT | {
-    "hf_model_name",
-    "hf_proj_type",
-    "hf_pooler_type",
-    "proj",
-    "pooler_type",
-    "tokenizer_kwargs",
-}
-# timm's plain vision transformers: heads do not show in the weights, the name tells them.
+SIGLIP_TEXT_SETTINGS = PLAIN_TEXT | set(
+    "no_causal_mask proj_bias pool_type norm_kwargs act_kwargs tokenizer_kwargs".split()
+)
+BERT_SETTINGS = PLAIN_TEXT | set("hf_model_name hf_proj_type hf_pooler_type proj pooler_type tokenizer_kwargs".split())
+# timm's plain vision transformers: the number of heads follows from the name only.
 TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
 TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
 # timm gives these the activation that SigLIP was trained with, and the others exact GELU.
 TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
-# The model that loads, for trunks that do not.
+# The nearest supported model of unsupported trunks.
 NEAREST_TRUNKS = (
     (r"eva", "facebook/metaclip-b16-fullcc2.5b"),
     (r"fastvit|vit_.*_mci", "wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M"),
@@ -67,18 +55,26 @@ CLS_POOLER = "cls_last_hidden_state_pooler"
 
 
 def load_open_clip_folder(folder: Path) -> Parts:
+    """Load a folder with open_clip_config.json."""
     file = folder / OPEN_CLIP_CONFIG
     config = read_json(file)
     model, vision, text = _sections(config, file)
     preprocess = config.get("preprocess_cfg") or {}
     if vision.get("timm_model_name"):
-        traits, is_pooled = timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
-        weights = read_weights(find_open_clip_weights(folder))
-        return _load_with_timm(weights, traits, is_pooled, vision, text, preprocess, file)
-    return _load_plain(read_weights(find_open_clip_weights(folder)), model, vision, text, preprocess, file)
+        return _load_with_timm(folder, vision, text, preprocess, file)
+    weights = read_weights(_find_open_clip_weights(folder))
+    activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
+    head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
+    heads = positive(int, text.get("heads"), "heads", file)
+    traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
+    parts = assemble(weights, *traits, preprocess)
+    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
+    claims = {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
+    compare_sizes(file, claims, _sizes(parts))
+    return parts
 
 
-def find_open_clip_weights(folder: Path) -> Path:
+def _find_open_clip_weights(folder: Path) -> Path:
     for name in OPEN_CLIP_WEIGHTS:
         if (folder / name).is_file():
             return folder / name
@@ -86,7 +82,7 @@ def find_open_clip_weights(folder: Path) -> Path:
 
 
 def _sections(config: OpenClipSettings, file: Path) -> tuple[OpenClipSettings, OpenClipSettings, OpenClipSettings]:
-    """The three sections, once every setting in them is one that we understand."""
+    """Return the three sections; raises ModelError for unsupported settings."""
     model = config.get("model_cfg")
     if not isinstance(model, dict):
         raise ModelError(f"{file}: lacks the section model_cfg")
@@ -107,30 +103,8 @@ def _refuse_others(section: str, settings: OpenClipSettings, known: set[str], fi
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
 
 
-def _load_plain(
-    weights: Weights,
-    model: OpenClipSettings,
-    vision: OpenClipSettings,
-    text: OpenClipSettings,
-    preprocess: OpenClipSettings,
-    file: Path,
-) -> Parts:
-    activation: Activation = "quick_gelu" if model.get("quick_gelu") else "gelu"
-    head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
-    heads = positive(int, text.get("heads"), "heads", file)
-    traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
-    parts = assemble(weights, *traits, preprocess)
-    compare_sizes(file, _claims(model, vision, text), _sizes(parts))
-    return parts
-
-
-def _claims(model: OpenClipSettings, vision: OpenClipSettings, text: OpenClipSettings) -> dict[str, Any]:
-    sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
-    return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
-
-
 def _sizes(parts: Parts) -> dict[str, int]:
-    """What the weights say, under the names that open_clip's config uses."""
+    """Sizes of the weights under the names of open_clip's config."""
     sizes = {
         "embed_dim": parts.text.output,
         "vision_cfg.image_size": parts.vision.image,
@@ -147,14 +121,11 @@ def _sizes(parts: Parts) -> dict[str, int]:
 
 
 def _load_with_timm(
-    weights: Weights,
-    traits: BlockTraits,
-    is_pooled: bool,
-    vision: OpenClipSettings,
-    text: OpenClipSettings,
-    preprocess: OpenClipSettings,
-    file: Path,
+    folder: Path, vision: OpenClipSettings, text: OpenClipSettings, preprocess: OpenClipSettings, file: Path
 ) -> Parts:
+    """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
+    traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
+    weights = read_weights(_find_open_clip_weights(folder))
     vision_names = TIMM_POOLED_VISION if is_pooled else TIMM_CLASS_VISION
     image = positive(int, vision.get("image_size", 224), "image_size", file)
     images = build_vision(weights, vision_names, traits, image)
@@ -176,7 +147,7 @@ def _load_with_timm(
 
 
 def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
-    """Whether the trunk is pooled by attention; it may else be read at its class token and projected."""
+    """Return whether the trunk is pooled by attention; otherwise its class token is projected."""
     pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
         raise ModelError(
@@ -186,7 +157,7 @@ def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
     return pool == "map"
 
 
-def timm_traits(name: Any, file: Path) -> BlockTraits:
+def _timm_traits(name: Any, file: Path) -> BlockTraits:
     match = TIMM_NAME.fullmatch(str(name))
     if match is None:
         nearest = next((model for start, model in NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP")
@@ -199,7 +170,7 @@ def timm_traits(name: Any, file: Path) -> BlockTraits:
 
 
 def _padded(weights: Weights, text: OpenClipSettings, file: Path) -> PaddedText:
-    """SigLIP's text tower. What it is must be said: the weights of a causal one look the same."""
+    """Build SigLIP's text tower; the config must name it, as a causal tower has the same weights."""
     for setting, needed in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
         if text.get(setting) != needed:
             raise ModelError(f"{file}: text_cfg.{setting} is {text.get(setting)!r}; a SigLIP has {needed!r}")
@@ -220,18 +191,15 @@ def _bert(weights: Weights, text: OpenClipSettings, file: Path) -> BertText:
 
 
 def _tokenizer(weights: Weights, tower: TextTower, text: OpenClipSettings) -> Tokenizer:
-    """It lies beside the weights; open_clip's own cleaning comes before it."""
+    """Read the tokenizer in the folder of the weights, applied after open_clip's cleaning."""
     clean = (text.get("tokenizer_kwargs") or {}).get("clean")
     is_canonical = clean == "canonicalize" or isinstance(tower, PaddedText)
-    tokenizer = read_tokenizer(weights.file.parent, _canonical if is_canonical else None)
+    # In open_clip an underscore is a blank before punctuation is removed.
+    cleaning = (lambda text: canonical(text.replace("_", " "))) if is_canonical else None
+    tokenizer = read_tokenizer(weights.file.parent, cleaning)
     if tokenizer is None or tokenizer.vocabulary > tower.embedding.num_embeddings:
         raise ModelError(
             f"{weights.file}: knows {tower.embedding.num_embeddings} tokens; "
-            "a tokenizer.json that fits must lie beside it"
+            "a matching tokenizer.json must be in its folder"
         )
     return tokenizer
-
-
-def _canonical(text: str) -> str:
-    """As in open_clip, where an underscore is a blank before punctuation goes."""
-    return canonical(text.replace("_", " "))

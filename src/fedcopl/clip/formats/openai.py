@@ -1,4 +1,4 @@
-"""OpenAI's layout of weights: their own files, and open_clip's of plain CLIPs."""
+"""OpenAI's layout of weights: their files, and open_clip's plain CLIPs."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ OPEN_CLIP_CONFIG = "open_clip_config.json"
 
 
 class _ResNetNames(TowerNames):
-    """Our ResNet keeps OpenAI's names."""
+    """Names of our ResNet, which are OpenAI's."""
 
     def of(self, ours: str) -> tuple[str, ...]:
         return (f"visual.{ours}",)
@@ -42,7 +42,7 @@ OPENAI_RESNET = _ResNetNames({}, "", {})
 
 
 def load_openai_file(file: Path, activation: Activation | None) -> Parts:
-    """A bare file does not name its activation; OpenAI's own models all use quick-GELU."""
+    """Load a bare file of weights; its activation is quick-GELU unless given, as in OpenAI's models."""
     weights = read_weights(file)
     if any(name.startswith("text_model.") for name in weights.tensors):
         raise ModelError(f"{file}: is part of a Hugging Face folder; give the folder {file.parent} instead")
@@ -53,9 +53,10 @@ def load_openai_file(file: Path, activation: Activation | None) -> Parts:
 def assemble(
     weights: Weights, vision_traits: BlockTraits, text_traits: BlockTraits, preprocess: Mapping[str, Any]
 ) -> Parts:
+    """Build a CLIP from weights in OpenAI's layout."""
     is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
     vision_names = OPENAI_RESNET if is_resnet else OPENAI_VISION
-    vision = build_resnet(weights) if is_resnet else build_vision(weights, OPENAI_VISION, vision_traits)
+    vision = _build_resnet(weights) if is_resnet else build_vision(weights, OPENAI_VISION, vision_traits)
     text = build_text(weights, OPENAI_TEXT, text_traits, CausalText)
     compare_outputs(weights, vision, text)
     refuse_leftovers(weights, [(vision, vision_names), (text, OPENAI_TEXT)])
@@ -63,8 +64,8 @@ def assemble(
     return Parts(vision, text, read_scale(weights), _tokenizer(weights, text), transform, ReadUpToEnd(None))
 
 
-def build_resnet(weights: Weights) -> ResNetTower:
-    """A ResNet of the sizes that its weights have."""
+def _build_resnet(weights: Weights) -> ResNetTower:
+    """Build a ResNet from its weights."""
     (stem, *_) = weights.shape("visual.layer1.0.conv1.weight", 4)
     (tokens, _) = weights.shape("visual.attnpool.positional_embedding", 2)
     (output, _) = weights.shape("visual.attnpool.c_proj.weight", 2)
@@ -81,21 +82,21 @@ def _blocks(weights: Weights, stage: int) -> int:
 
 
 def _tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
-    """CLIP's own where the vocabulary has its size; otherwise one must lie beside the weights."""
+    """Return CLIP's tokenizer if the vocabulary has its size, otherwise the one in the folder of the weights."""
     rows, clip = text.embedding.num_embeddings, clip_tokenizer(pad_id=0)
     if rows == clip.vocabulary:
         return clip
-    beside = read_tokenizer(weights.file.parent)
-    if beside is None or beside.vocabulary > rows:
+    found = read_tokenizer(weights.file.parent)
+    if found is None or found.vocabulary > rows:
         raise ModelError(
             f"{weights.file}: knows {rows} tokens, CLIP's tokenizer {clip.vocabulary}; "
-            "a tokenizer.json that fits must lie beside it"
+            "a matching tokenizer.json must be in its folder"
         )
-    return beside
+    return found
 
 
 def read_preprocess(preprocess: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
-    """The transform that the section preprocess_cfg of an open_clip config describes."""
+    """Read the transform of the section preprocess_cfg of an open_clip config."""
     if not isinstance(preprocess, Mapping):
         raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not settings by name")
     modes = {"shortest": False, "squash": True}

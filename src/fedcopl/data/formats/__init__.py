@@ -1,7 +1,4 @@
-"""What files of images hold: one reader for each family of formats, and one door to them all.
-
-The content decides, whatever a file is called.
-"""
+"""Decoders of image files. The format is detected from the content, not from the file name."""
 
 import logging
 import threading
@@ -10,77 +7,76 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..reading import BadImage, ImageReading, Picture
-from . import by_pillow, deep_tiff, dicom, heic
-from .tiff_chain import TIFF, refuse_endless
+from ..decoding import BadImage, DecodeOptions, Picture
+from . import by_pillow, dicom, tiff
+from .tiff import TIFF, refuse_endless
 
 EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
 
-class QuietThread(threading.local):
-    """Keeps decoders from logging while this thread reads: they repeat what we say, or quote a patient's file."""
+class _DecoderLogFilter(threading.local):
+    """Suppresses logs of decoders while this thread decodes: they repeat our reasons, or quote patient data."""
 
-    reads = False
+    is_decoding = False
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not self.reads
+        return not self.is_decoding
 
 
-QUIET = QuietThread()
+_LOG_FILTER = _DecoderLogFilter()
 for decoder in ("pydicom", "tifffile", "PIL.TiffImagePlugin"):
-    logging.getLogger(decoder).addFilter(QUIET)
+    logging.getLogger(decoder).addFilter(_LOG_FILTER)
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
-    QUIET.reads = True
+def _without_logs() -> Iterator[None]:
+    _LOG_FILTER.is_decoding = True
     try:
         yield
     finally:
-        QUIET.reads = False
+        _LOG_FILTER.is_decoding = False
 
 
-def read_picture(content: bytes, reading: ImageReading, page: int | None = None) -> Picture:
-    """The picture in a file's bytes, or on one of its pages counted from 0; BadImage says why not."""
+def read_picture(content: bytes, options: DecodeOptions, page: int | None = None) -> Picture:
+    """Decode a file's bytes, or one of its pages counted from 0; raises BadImage."""
     if not content:
         raise BadImage("the file is empty")
-    with unlogged():
+    with _without_logs():
         if dicom.is_it(content):
-            return dicom.read(content, reading, page)
-        if heic.is_it(content):
-            return heic.read(content)
+            return dicom.read(content, options, page)
+        if by_pillow.is_heic(content):
+            return by_pillow.read_heic(content)
         if content[:4] in TIFF:
             refuse_endless(content)
         try:
-            return by_pillow.read(content, reading, page)
+            return by_pillow.read(content, options, page)
         except by_pillow.BeyondPillow:
-            return deep_tiff.read(content, reading, page)
+            return tiff.read(content, options, page)
 
 
-def pages_in(path: Path, reading: ImageReading) -> int:
-    """How many pictures a file holds; 1 for what cannot be read, so that it is named when it is opened.
+def pages_in(path: Path, options: DecodeOptions) -> int:
+    """Count the pages of a file; 1 for an unreadable file, which is reported when it is decoded.
 
-    It is read as a whole only if its first bytes are those of TIFF or DICOM.
+    Only TIFF and DICOM files are read as a whole.
     """
     try:
-        with path.open("rb") as file, unlogged():
+        with path.open("rb") as file, _without_logs():
             first = file.read(132)
             if dicom.is_it(first):
                 return dicom.pages(first + file.read())
-            is_stack = first[:4] in TIFF and not reading.bands  # pages may then be the bands
-            return _tiff_pages(first + file.read()) if is_stack else 1
-    except Exception:  # a package that is missing, or a damaged file, on which decoders raise nearly anything
+            is_stack = first[:4] in TIFF and not options.bands  # with bands, pages may be the bands
+            if not is_stack:
+                return 1
+            content = first + file.read()
+            refuse_endless(content)
+            try:
+                return by_pillow.pages(content)
+            except by_pillow.BeyondPillow:
+                return tiff.pages(content)
+    except Exception:  # a missing package or a damaged file
         return 1
 
 
-def _tiff_pages(content: bytes) -> int:
-    refuse_endless(content)
-    try:
-        return by_pillow.pages(content)
-    except by_pillow.BeyondPillow:
-        return deep_tiff.pages(content)
-
-
-def could_be_read_now(reason: str) -> bool:
-    """Whether an image was left out only for want of a package that is here now."""
+def is_readable_now(reason: str) -> bool:
+    """Whether an image was excluded for a missing package that is installed now."""
     return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in EXTRAS.items())

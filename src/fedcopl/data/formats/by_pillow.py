@@ -1,7 +1,8 @@
-"""Whatever Pillow reads. Images of 8 bits are what Pillow makes of them; deeper ones keep all their bits until here."""
+"""Formats that Pillow decodes, HEIC by a plugin. Images of more than 8 bits keep all bits until they are scaled."""
 
 import io
 import sys
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -9,25 +10,36 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from ..eight_bits import eight_bits, remark
-from ..reading import MOST_PIXELS, BadImage, ImageReading, Picture, Span, Window, one_line, refuse_giants
-from .tiff_chain import TIFF
+from ..decoding import (
+    MOST_PIXELS,
+    BadImage,
+    DecodeOptions,
+    Picture,
+    Span,
+    Window,
+    eight_bits,
+    one_line,
+    page_remark,
+    refuse_giants,
+    remark,
+)
+from .tiff import REDUCED_OR_MASK, TIFF, WHITE_IS_ZERO
 
-# By name, because Pillow would run Ghostscript for an EPS file, whatever it is called.
+# Listed, because Pillow would run Ghostscript for an EPS file of any name.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
 OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
 SUBFILE, PHOTOMETRIC, BITS, PLANES, SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
 NO_DATA = 42113  # a tag of GDAL's
-REDUCED_OR_MASK, WHITE_IS_ZERO, SEPARATE, UNSIGNED = 0b101, 0, 2, 1  # values of theirs
+SEPARATE, UNSIGNED = 2, 1  # values of these tags
 
 
 class BeyondPillow(Exception):
-    """A TIFF of bands or numbers that Pillow does not know."""
+    """A TIFF of bands or data types that Pillow does not support."""
 
 
 def pages(content: bytes) -> int:
-    """Pictures in a file; the frames of an animation are one."""
+    """Count the pages of a file; an animation has one."""
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             return len(_pages(image))
@@ -35,13 +47,14 @@ def pages(content: bytes) -> int:
         raise BeyondPillow from None
 
 
-def read(content: bytes, reading: ImageReading, page: int | None) -> Picture:
+def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
+    """Decode an image by Pillow; raises BadImage, or BeyondPillow for a TIFF that tifffile may read."""
     is_tiff = content[:4] in TIFF
-    if reading.bands and is_tiff:
+    if options.bands and is_tiff:
         raise BeyondPillow
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return _read(image, content, reading, page)
+            return _read(image, content, options, page)
     except (BadImage, BeyondPillow):
         raise
     except UnidentifiedImageError:
@@ -50,41 +63,36 @@ def read(content: bytes, reading: ImageReading, page: int | None) -> Picture:
         raise BadImage(f"not an image of a known format ({', '.join(FORMATS)}, DICOM, HEIC)") from None
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
-    except Exception as error:  # Pillow's decoders raise nearly anything on a damaged file
+    except Exception as error:  # decoders raise many types on a damaged file
         raise BadImage(f"damaged: {one_line(error)}") from error
 
 
-def _read(image: ImageFile.ImageFile, content: bytes, reading: ImageReading, page: int | None) -> Picture:
+def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     refuse_giants(image.size)
     found = _pages(image)
-    chosen = found[reading.page_of(len(found)) if page is None else page]
+    chosen = found[options.page_of(len(found)) if page is None else page]
     if image.format == "TIFF":
         image.seek(chosen)
         refuse_giants(image.size)
     if _tag(image, PLANES, 1) == SEPARATE and int(_tag(image, BITS, 8)) > 8:
-        raise BeyondPillow  # it would open, and mix up the colours
-    taken = page_remark(len(found), reading) if page is None else ()
+        raise BeyondPillow  # Pillow would mix up the channels
+    taken = page_remark(len(found), options) if page is None else ()
     if _is_of_two_halves(image):
         numbers = _both_halves(image, content, chosen)
-        picture = _coloured(numbers, image.mode, reading.window)
+        picture = _coloured(numbers, image.mode, options.window)
     else:
         image.load()
-        picture = _eight_bits(image, reading.window)
+        picture = _eight_bits(image, options.window)
     return picture._replace(remarks=picture.remarks + taken)
 
 
-def page_remark(pages: int, reading: ImageReading) -> tuple[str, ...]:
-    """That others were passed over."""
-    return (f"the {reading.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
-
-
 def _pages(image: ImageFile.ImageFile) -> list[int]:
-    """The pages of a TIFF, but for small copies and masks of others; afterwards the first one is open."""
+    """List the pages of a TIFF without thumbnails and masks; afterwards the first page is open."""
     found = []
     for number in count() if image.format == "TIFF" else ():
         try:
             image.seek(number)
-        except Exception:  # the end, or a damaged chain: what comes before is good
+        except Exception:  # the end, or a damaged chain after the pages found
             break
         if not int(_tag(image, SUBFILE, 0)) & REDUCED_OR_MASK:
             found.append(number)
@@ -99,7 +107,7 @@ def _tag(image: Image.Image, number: int, otherwise: Any) -> Any:
 
 
 def _is_of_two_halves(image: ImageFile.ImageFile) -> bool:
-    """Whether Pillow would drop the lower half of 16-bit colours."""
+    """Whether Pillow would drop the low bytes of 16-bit channels."""
     return image.mode in ("RGB", "RGBA", "RGBX") and _raw_mode(image)[-4:-1] == ";16" and "LA" not in _raw_mode(image)
 
 
@@ -109,7 +117,7 @@ def _raw_mode(image: ImageFile.ImageFile) -> str:
 
 
 def _both_halves(image: ImageFile.ImageFile, content: bytes, page: int) -> NDArray[np.uint16]:
-    """All 16 bits: the file is decoded once as it is, and once as if its bytes were in the other order."""
+    """Decode all 16 bits: once for the high bytes, and once with swapped byte order for the low bytes."""
     with Image.open(io.BytesIO(content), formats=FORMATS) as again:
         if page:
             again.seek(page)
@@ -121,7 +129,7 @@ def _both_halves(image: ImageFile.ImageFile, content: bytes, page: int) -> NDArr
 
 
 def _of_other_half(tile: Any) -> Any:
-    """Of a tile, which is a plain tuple in older versions of Pillow."""
+    """Swap the byte order of a tile, which is a plain tuple in older versions of Pillow."""
     *where, given = tile
     mode, *others = given if isinstance(given, tuple) else (given,)
     turned = mode[:-1] + OTHER_HALF[mode[-1]]
@@ -130,16 +138,16 @@ def _of_other_half(tile: Any) -> Any:
 
 
 def _coloured(numbers: NDArray[np.uint16], mode: str, window: Window) -> Picture:
-    """Colours by the window; how far a dot is transparent is no brightness, and goes by the full range."""
+    """Scale the colours by the window, and alpha by its full range."""
     colours, span = eight_bits(numbers[..., :3], window)
     if mode == "RGBA":
-        veil, _ = eight_bits(numbers[..., 3:], Window("type"))
-        colours = np.concatenate([colours, veil], axis=-1)
+        alpha, _ = eight_bits(numbers[..., 3:], Window("type"))
+        colours = np.concatenate([colours, alpha], axis=-1)
     return Picture(Image.fromarray(colours), (remark("colours of 16 bits", window),), span)
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """A copy, so the file may be closed, turned as its EXIF entry says; a damaged entry says nothing."""
+    """Copy an image and apply its EXIF orientation; a damaged entry is ignored."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:
@@ -147,7 +155,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
-    """As it is, or deep grey by the window."""
+    """Convert to 8 bits per channel; deep grey is scaled by the window."""
     upright = _upright(image)
     if upright.mode in COLOURS:
         return Picture(upright)
@@ -162,20 +170,43 @@ def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
 
 
 def _numbers(image: Image.Image, upright: Image.Image) -> tuple[NDArray[Any], str]:
-    """The numbers of a grey image as the file means them, and their kind in words."""
+    """Return the values of a grey image and the name of their type."""
     numbers = np.asarray(upright)
     if numbers.dtype.kind == "f":
         return numbers, "floating point"
     bits = int(_tag(image, BITS, 16 if image.format in ("PNG", "PPM") else 8 * numbers.dtype.itemsize))
     if bits == 32 and int(_tag(image, SAMPLE_FORMAT, UNSIGNED)) == UNSIGNED:
-        numbers = numbers.view(np.uint32)  # Pillow has no such mode, and keeps the bits in a signed one
+        numbers = numbers.view(np.uint32)  # Pillow keeps unsigned 32 bits in a signed mode
     return numbers, f"{bits} bits"
 
 
 def _without_data(numbers: NDArray[Any], no_data: str) -> NDArray[np.bool_] | None:
-    """The dots that a GeoTIFF says are none."""
+    """Mask of the pixels that a GeoTIFF marks as no data."""
     try:
         found: NDArray[np.bool_] = numbers == float(no_data)
     except ValueError:
         return None
     return found
+
+
+HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+
+
+def is_heic(content: bytes) -> bool:
+    return content[4:8] == b"ftyp" and content[8:12] in HEIC_BRANDS
+
+
+def read_heic(content: bytes) -> Picture:
+    """Read a photograph of a telephone by pillow-heif, an extra: 8 bits, upright as the file says."""
+    try:
+        package: Any = import_module("pillow_heif")
+    except ImportError:
+        raise BadImage("HEIC, which needs: pip install 'fedcopl[heic]'") from None
+    try:
+        file = package.open_heif(io.BytesIO(content), convert_hdr_to_8bit=True)
+        refuse_giants(file.size)
+        return Picture(file.to_pillow(), ("HEIC",))
+    except BadImage:
+        raise
+    except Exception as error:  # libheif's errors, and Python's
+        raise BadImage(f"damaged: {one_line(error)}") from error

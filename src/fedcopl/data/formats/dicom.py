@@ -1,7 +1,7 @@
-"""DICOM, as hospitals keep images: by pydicom, an extra.
+"""DICOM files, by pydicom, an extra.
 
-Nothing is taken from a file but its pixels and what says how to show them. Reasons never quote an element of it, and
-pydicom's own messages, which may, are not repeated: who the patient is stays in the file.
+Only pixels and display elements are read. Reasons never quote an element, nor pydicom's messages, which may contain
+patient data.
 """
 
 import io
@@ -14,37 +14,49 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..eight_bits import eight_bits, remark
-from ..reading import MOST_BYTES, MOST_PAGES, BadImage, ImageReading, Picture, Span, Window, refuse_giants
-from .by_pillow import page_remark
+from ..decoding import (
+    MOST_BYTES,
+    MOST_PAGES,
+    BadImage,
+    DecodeOptions,
+    Picture,
+    Span,
+    Window,
+    eight_bits,
+    page_remark,
+    refuse_giants,
+    remark,
+)
 
-META = 144  # bytes before the elements of the file's own group, the last four of which are its length
+META = 144  # bytes before the elements of the file meta group; the last four are its length
 DEFLATED = b"1.2.840.10008.1.2.1.99"
-CHUNK = 2**24  # bytes that are unpacked at a time
+CHUNK = 2**24  # bytes unpacked at a time
 GREY = ("MONOCHROME1", "MONOCHROME2")
-BURNED_IN = "a DICOM that says that writing is burned into it: look whether it names somebody"
+BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient data"
 
 
 def is_it(content: bytes) -> bool:
+    """Whether the content is a DICOM file."""
     return content[128:132] == b"DICM"
 
 
 def pages(content: bytes) -> int:
-    """Its frames."""
+    """Count the frames of a file."""
     package = _package()
     _refuse_inflated(content)
     return _frames(package.dcmread(io.BytesIO(content), stop_before_pixels=True))
 
 
-def read(content: bytes, reading: ImageReading, page: int | None) -> Picture:
+def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
+    """Decode a DICOM file; raises BadImage."""
     package = _package()
     _refuse_inflated(content)
     try:
         header = package.dcmread(io.BytesIO(content))
         frames = _frames(header)
-        number = reading.page_of(frames) if page is None else page
-        picture = _picture(header, number, reading.window)
-        passed_over = page_remark(frames, reading) if page is None else ()
+        number = options.page_of(frames) if page is None else page
+        picture = _picture(header, number, options.window)
+        passed_over = page_remark(frames, options) if page is None else ()
         burned_in = (BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
         return picture._replace(remarks=picture.remarks + passed_over + burned_in)
     except BadImage:
@@ -61,12 +73,12 @@ def _package() -> Any:
 
 
 def _refuse_inflated(content: bytes) -> None:
-    """BadImage for a deflated file that is more than the memory should hold: pydicom unpacks it as a whole."""
+    """Raise BadImage for a deflated file that is too large when unpacked: pydicom unpacks it as a whole."""
     after_meta = META + int.from_bytes(content[META - 4 : META], "little")
     if DEFLATED in content[META:after_meta]:
         unpack = zlib.decompressobj(-zlib.MAX_WBITS)
         left, there = content[after_meta:], 0
-        with suppress(zlib.error):  # damaged: pydicom says so
+        with suppress(zlib.error):  # damaged: reported by pydicom
             while left and there <= MOST_BYTES:
                 there += len(unpack.decompress(left, CHUNK))
                 left = unpack.unconsumed_tail
@@ -97,7 +109,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
 
 
 def _stored(header: Any, number: int) -> NDArray[Any]:
-    """One frame as it is stored; colours of any kind as RGB."""
+    """Return the stored values of one frame; colours as RGB."""
     syntax = header.file_meta.TransferSyntaxUID
     try:
         frame: NDArray[Any] = import_module("pydicom.pixels").pixel_array(header, index=number)
@@ -108,26 +120,26 @@ def _stored(header: Any, number: int) -> NDArray[Any]:
 
 
 def _grey(header: Any, number: int, stored: NDArray[Any], window: Window) -> Picture:
-    """What the scanner measured, within the window that is asked for, or else the file's own."""
+    """Scale grey values by the window of the settings, or by the file's own."""
     values, padding = _measured(header, number, stored), _padding(header, stored)
     is_deep = int(header.BitsStored) > 8 or values is not stored
     own = _own_window(header, number, values) if window.by == "file" or not is_deep else None
     if own is not None:
-        grey, span, said = own, None, "DICOM, each by its own window"
+        grey, span, text = own, None, "DICOM, each by its own window"
     elif is_deep:
         grey, span = eight_bits(values, window, whole=_whole(header, number), missing=padding)
-        said = remark("DICOM", window)
+        text = remark("DICOM", window)
     else:
-        grey, span, said = values.astype(np.uint8), None, "DICOM of 8 bits"
+        grey, span, text = values.astype(np.uint8), None, "DICOM of 8 bits"
     if header.PhotometricInterpretation == "MONOCHROME1":
         grey = 255 - grey
     if padding is not None:
         grey = np.where(padding, np.uint8(0), grey)
-    return Picture(Image.fromarray(grey), (said,), span)
+    return Picture(Image.fromarray(grey), (text,), span)
 
 
 def _measured(header: Any, number: int, stored: NDArray[Any]) -> NDArray[Any]:
-    """Stored numbers as what was measured: Hounsfield units and the like. The same array where nothing is said."""
+    """Convert stored to measured values, e.g. Hounsfield units; the same array without a rescaling."""
     slope, intercept = _rescale(header, number)
     if "ModalityLUTSequence" in header:
         measured: NDArray[Any] = import_module("pydicom.pixels").apply_modality_lut(stored, header)
@@ -136,12 +148,12 @@ def _measured(header: Any, number: int, stored: NDArray[Any]) -> NDArray[Any]:
 
 
 def _rescale(header: Any, number: int) -> tuple[float, float]:
-    said = _said(header, number, "PixelValueTransformationSequence", "RescaleSlope")
-    return (float(said.RescaleSlope), float(said.get("RescaleIntercept") or 0)) if said is not None else (1.0, 0.0)
+    group = _find(header, number, "PixelValueTransformationSequence", "RescaleSlope")
+    return (float(group.RescaleSlope), float(group.get("RescaleIntercept") or 0)) if group is not None else (1.0, 0.0)
 
 
-def _said(header: Any, number: int, group: str, element: str) -> Any:
-    """Where an element stands: with the frame, with all frames, or with the image; None: nowhere."""
+def _find(header: Any, number: int, group: str, element: str) -> Any:
+    """Return the group with an element: of the frame, of all frames, or of the image; None if there is none."""
     for where, index in (("PerFrameFunctionalGroupsSequence", number), ("SharedFunctionalGroupsSequence", 0)):
         groups = header.get(where) or ()
         found = groups[index].get(group) if len(groups) > index else None
@@ -151,14 +163,14 @@ def _said(header: Any, number: int, group: str, element: str) -> Any:
 
 
 def _whole(header: Any, number: int) -> Span:
-    """All that the stored bits can say."""
+    """Return the range of the stored bits in measured values."""
     bits, (slope, intercept) = int(header.BitsStored), _rescale(header, number)
     low = -(2 ** (bits - 1)) if int(header.PixelRepresentation) else 0
     return Span(low * slope + intercept, (low + 2**bits - 1) * slope + intercept)
 
 
 def _padding(header: Any, stored: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Dots around the image that were never measured."""
+    """Mask of padding pixels around the image."""
     value = header.get("PixelPaddingValue")
     if value is None:
         return None
@@ -169,16 +181,16 @@ def _padding(header: Any, stored: NDArray[Any]) -> NDArray[np.bool_] | None:
 
 
 def _own_window(header: Any, number: int, values: NDArray[Any]) -> NDArray[np.uint8] | None:
-    """Through the table or the first window that the file has (DICOM PS3.3, C.11.2); None: it has neither."""
+    """Apply the file's own lookup table or first window (DICOM PS3.3, C.11.2); None if it has neither."""
     if header.get("VOILUTSequence"):
         shown = import_module("pydicom.pixels").apply_voi(values, header)
         bits = int(header.VOILUTSequence[0].LUTDescriptor[2])
         return eight_bits(shown, Window("numbers", 0, 2**bits - 1))[0]
-    said = _said(header, number, "FrameVOILUTSequence", "WindowWidth")
-    if said is None or said.get("WindowCenter") is None:
+    group = _find(header, number, "FrameVOILUTSequence", "WindowWidth")
+    if group is None or group.get("WindowCenter") is None:
         return None
-    centre, width = _first(said.WindowCenter), _first(said.WindowWidth)
-    how = str(said.get("VOILUTFunction") or "LINEAR")
+    centre, width = _first(group.WindowCenter), _first(group.WindowWidth)
+    how = str(group.get("VOILUTFunction") or "LINEAR")
     if width <= 0:
         return None
     if how == "SIGMOID":
@@ -188,5 +200,5 @@ def _own_window(header: Any, number: int, values: NDArray[Any]) -> NDArray[np.ui
 
 
 def _first(numbers: Any) -> float:
-    """A file may name several windows; the first is the usual one."""
+    """Return the first of several windows."""
     return float(numbers[0] if hasattr(numbers, "__getitem__") and not isinstance(numbers, str) else numbers)

@@ -1,7 +1,7 @@
-"""A server's conversations with its SuperLink, over HTTP, for which Flower offers no public client.
+"""HTTP clients of a server for its SuperLink, for which Flower offers no public client.
 
-`Control`: the server says who may join, and starts a run. `Runtime`: it takes its task from the SuperLink. Flower would
-unpack the app that the task names and run it; here the server plays its own.
+`Control` registers sites and starts a run. `Runtime` acquires the task of that run from the SuperLink. Flower would
+unpack the app that the task names and run it; here the server's own process does the task.
 """
 
 import logging
@@ -44,7 +44,7 @@ from . import CONTROL_HEADER, control_key
 from .messages import act_for
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
-RUN_GIVEN_UP = RunNotRunningException  # what a grid raises when the SuperLink has ended its run
+RUN_GIVEN_UP = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
 APP = """
 [project]
 name = "fedcopl"
@@ -64,17 +64,17 @@ log = logging.getLogger("fedcopl.flower")
 
 @dataclass(frozen=True)
 class RegisteredSite:
-    """A site as a SuperLink's registry has it."""
+    """A site in the registry of a SuperLink."""
 
     id: int
     name: str
     public: bytes
     online: bool
-    since: str  # when it was connected last
+    since: str  # when it last connected
 
 
-class OperatorKey:
-    """Shows with each request that whoever asks may read the server's secret: other users of the machine may not."""
+class _OperatorKey:
+    """Authenticates requests to Control with the server's secret, which other users of the machine cannot read."""
 
     def __init__(self, secret: bytes):
         self._headers = {CONTROL_HEADER: control_key(secret)}
@@ -89,8 +89,8 @@ class Control:
     """The Control interface of a SuperLink on this machine."""
 
     def __init__(self, address: str, ca: Path, secret: bytes):
-        shown = (RuntimeVersionHttpInterceptor(component_name="flwr"), OperatorKey(secret))
-        self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), shown)
+        interceptors = (RuntimeVersionHttpInterceptor(component_name="flwr"), _OperatorKey(secret))
+        self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors)
 
     def sites(self) -> list[RegisteredSite]:
         nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
@@ -103,7 +103,7 @@ class Control:
         ]
 
     def register(self, name: str, public: bytes) -> str:
-        """Let a site in. Why it cannot be registered; nothing if it is."""
+        """Register a site; returns the reason if that fails, else an empty string."""
         try:
             self._client.RegisterNode(RegisterNodeRequest(public_key=public, name=name))
         except httpx.HTTPStatusError as error:
@@ -114,13 +114,13 @@ class Control:
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.id))
 
     def start_run(self) -> int:
-        """A run without a line of code in it; its number."""
+        """Start a run whose app bundle contains no code, and return its id."""
         request = StartRunRequest()
         request.fab.content = app_bundle()
         return int(self._client.StartRun(request).run_id)
 
     def traffic(self, run_id: int) -> dict[str, int]:
-        """Bytes that this start of the run has sent to its sites and got from them, as the SuperLink counts them."""
+        """Return the bytes sent to the sites and received from them, as the SuperLink counts them."""
         run = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id]
         return {"sent": int(run.bytes_sent), "received": int(run.bytes_recv)}
 
@@ -129,7 +129,7 @@ class Control:
 
 
 def app_bundle() -> bytes:
-    """The app that a SuperLink wants to be given: names alone.
+    """Return the app bundle that a SuperLink requires: names, no code.
 
     >>> app_bundle()[:2]  # a ZIP archive
     b'PK'
@@ -139,10 +139,10 @@ def app_bundle() -> bytes:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where tasks are given out: the Runtime interface of a SuperLink."""
+    """The Runtime interface of a SuperLink, which hands out tasks."""
 
     address: str
-    secret: bytes  # shared with it: no other process of this machine is given a task
+    secret: bytes  # shared with the SuperLink: no other process of this machine gets a task
     ca: Path | None = None  # None: without TLS, within this machine only
 
     @property
@@ -150,21 +150,21 @@ class Runtime:
         return self.ca.read_bytes() if self.ca else None
 
     def client(self, token: str = "", component: str = "SuperExec") -> RuntimeHttpClient:
-        """With the token of a task to work on it; without one to be given one."""
-        asking = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[ACQUIRE])
+        """Return a client for the task with this token, or one that acquires a task."""
+        acquiring = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[ACQUIRE])
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.ca is None,
             root_certificates=self.certificate,
             interceptors=[
                 RuntimeVersionHttpInterceptor(component_name=component),
-                RuntimeTokenHttpInterceptor(token) if token else asking,
+                RuntimeTokenHttpInterceptor(token) if token else acquiring,
             ],
         )
 
 
 def acquire_task(client: RuntimeHttpClient) -> str:
-    """The token of the next task; empty if there is none yet, or no reply."""
+    """Return the token of the next task; empty if there is none yet, or no response."""
     try:
         return str(client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])).token)
     except httpx.HTTPError:
@@ -173,7 +173,7 @@ def acquire_task(client: RuntimeHttpClient) -> str:
 
 @contextmanager
 def server_task(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
-    """The server's task of a run: a grid over which to play it. The SuperLink is told how it ended."""
+    """Do the server's task of a run; gives its grid, and reports the end to the SuperLink."""
     grid = HttpGrid(runtime.address, runtime.ca is None, runtime.certificate, token=token)
     client, ended = runtime.client(token, "flwr-serverapp"), SubStatus.FAILED
     try:
@@ -184,22 +184,18 @@ def server_task(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
             yield grid
             ended = SubStatus.COMPLETED
     finally:
-        _tell_end(client, ended)
+        try:
+            client.PushTaskOutput(PushTaskOutputRequest(sub_status=ended, details=""))
+        except httpx.HTTPError as error:
+            if ended == SubStatus.COMPLETED:  # otherwise a lost SuperLink may be the error that is reported anyway
+                log.warning("cannot report the end of the run to the SuperLink: %s", error)
         grid.close()
         client.close()
 
 
-def _tell_end(client: RuntimeHttpClient, ended: str) -> None:
-    try:
-        client.PushTaskOutput(PushTaskOutputRequest(sub_status=ended, details=""))
-    except httpx.HTTPError as error:
-        if ended == SubStatus.COMPLETED:  # else a SuperLink that is gone may be the reason, which is said anyway
-            log.warning("the SuperLink could not be told that the run has ended: %s", error)
-
-
 @contextmanager
 def _heartbeats(client: RuntimeHttpClient) -> Iterator[None]:
-    """Say all the time that the task is being worked on. Flower's own function ends the process on a bad answer."""
+    """Send heartbeats of a task. Flower's own function would end the process on a bad response."""
 
     def beat() -> bool:
         try:

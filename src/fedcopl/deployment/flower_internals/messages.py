@@ -1,10 +1,10 @@
-"""What Flower's public `Message` needs or hides: on whose behalf it is made, and whether it was lost."""
+"""Sender and error codes of Flower's `Message`, which its public interface does not offer."""
 
 from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-LOST = {  # the request or its reply is gone: the server asks again, and the site sends the same reply
+LOST = {  # the request or its reply was lost: the server sends again, and gets the same reply
     ErrorCode.MESSAGE_UNAVAILABLE,
     ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
     ErrorCode.NODE_UNAVAILABLE,
@@ -13,12 +13,12 @@ LOST = {  # the request or its reply is gone: the server asks again, and the sit
 
 
 def act_for(task: int, run: int, node: int) -> None:
-    """Set the sender of the messages that this process makes."""
+    """Set the sender of the messages that this process creates."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
 
 
 def is_lost(message: Message) -> bool:
-    """Whether this stands for a request or a reply that was lost on its way.
+    """Return whether a message reports a lost request or reply.
 
     >>> from flwr.app import RecordDict
     >>> act_for(1, 1, 1)

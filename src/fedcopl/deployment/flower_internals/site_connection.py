@@ -1,8 +1,8 @@
-"""A site's connection to a SuperLink, in the site's own process, in the stead of Flower's SuperNode.
+"""The connection of a site to a SuperLink, in the site's own process, instead of Flower's SuperNode.
 
-A SuperNode is a second Python beside every site, which takes a question, stores it, gives it out over HTTP on this
-machine, stores the answer and sends that on; it also fetches the code of the app that the server names. Here the site
-asks itself. No code is fetched, and nothing is stored twice.
+A SuperNode is a second Python process per site, which pulls a request, stores it, serves it over HTTP on this machine,
+stores the reply and sends it on; it also fetches the code of the app that the server names. Here the site pulls its
+requests itself. No code is fetched, and nothing is stored twice.
 """
 
 import threading
@@ -50,21 +50,24 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from . import HEARTBEAT
 from .messages import act_for
 
-BEAT = 0.6 * HEARTBEAT  # seconds between two signs of life
-GONE = (502, 503, 504)  # said by what stands before a server that is away
-PIECES = 60.0  # seconds the pieces of a question may take to come
-LARGEST = 10**9  # bytes of a question
+BEAT = 0.6 * HEARTBEAT  # seconds between two heartbeats
+GONE = (502, 503, 504)  # status from a gateway whose server is away
+PIECES = 60.0  # seconds for the pieces of a request to arrive
+MAX_BYTES = 10**9  # of a request
 
 
 class ConnectionLost(Exception):
-    """The server does not know this connection any more, or a message got lost on it: connect anew."""
+    """The server no longer knows this connection, or a message was lost on it: reconnect."""
 
 
 @contextmanager
 def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> Iterator["SiteConnection"]:
-    """Be connected as the site with this key; `httpx.HTTPError` if that is not granted."""
-    shown = (RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, key.public_key()))
-    with FleetHttpClient.from_server_address(address, False, ca.read_bytes(), shown) as client:
+    """Connect as the site with this key; `httpx.HTTPError` if the server rejects it."""
+    interceptors = (
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(key, key.public_key()),
+    )
+    with FleetHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors) as client:
         public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         node = client.ActivateNode(ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)).node_id
         connection = SiteConnection(client, Node(node_id=node))
@@ -76,20 +79,20 @@ def site_connection(address: str, ca: Path, key: ec.EllipticCurvePrivateKey) -> 
         finally:
             over.set()
             beating.join()
-            with suppress(httpx.HTTPError, RuntimeError):  # who is gone need not be told
+            with suppress(httpx.HTTPError, RuntimeError):  # the server may be gone
                 client.DeactivateNode(DeactivateNodeRequest(node_id=node))
 
 
 class SiteConnection:
-    """Questions one at a time, and their answers."""
+    """Pulls requests one at a time, and sends replies."""
 
     def __init__(self, client: FleetHttpClient, node: Node):
         self._client, self._node = client, node
-        self.trouble: httpx.HTTPError | None = None  # why nobody could be asked just now; it is tried again
+        self.error: httpx.HTTPError | None = None  # why the last poll failed; it is repeated
         self._unknown = False
 
     def beat(self, over: threading.Event) -> None:
-        """Say that this site is alive, until the end or until nobody knows it any more."""
+        """Send heartbeats until the end, or until the server no longer knows this connection."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
         while not over.wait(BEAT):
             try:
@@ -102,23 +105,23 @@ class SiteConnection:
                 return
 
     def next(self) -> Message | None:
-        """The next question, whole; None if there is none, or nobody to ask."""
+        """Return the next request; None if there is none, or no server."""
         if self._unknown:
-            raise ConnectionLost("the server does not know this connection any more")
+            raise ConnectionLost("the server no longer knows this connection")
         try:
             found = self._client.PullMessages(PullMessagesRequest(node=self._node))
         except httpx.HTTPStatusError as error:
             if error.response.status_code not in GONE:
                 raise ConnectionLost(f"status {error.response.status_code}") from error
-            self.trouble = error
+            self.error = error
             return None
         except httpx.TransportError as error:
-            self.trouble = error
+            self.error = error
             return None
-        self.trouble = None
+        self.error = None
         if not found.messages_list:
             return None
-        with _lost_on_the_way():
+        with _message_errors():
             return self._fetch(found.messages_list[0].metadata.run_id, found.message_object_trees[0])
 
     def _fetch(self, run: int, tree: ObjectTree) -> Message:
@@ -126,26 +129,26 @@ class SiteConnection:
         contents: dict[str, bytes] = {}
         end = time.monotonic() + PIECES
         for piece in dict.fromkeys(part.object_id for part in iterate_object_tree(tree)):
-            contents[piece] = _patiently(pull, piece, end)
-            if sum(map(len, contents.values())) > LARGEST:
-                raise ConnectionLost("a question is too large")
+            contents[piece] = _pull_when_available(pull, piece, end)
+            if sum(map(len, contents.values())) > MAX_BYTES:
+                raise ConnectionLost("a request is too large")
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
         message = inflate_object_from_contents(tree.object_id, contents)
         if not isinstance(message, Message):
-            raise ConnectionLost(f"a {type(message).__name__} came as a question")
+            raise ConnectionLost(f"a {type(message).__name__} came as a request")
         message.metadata.__dict__["_message_id"] = tree.object_id
         act_for(0, run, self._node.node_id)
         return message
 
-    def hand_in(self, reply: Message) -> None:
-        """Send an answer, all of it."""
+    def send(self, reply: Message) -> None:
+        """Send all pieces of a reply."""
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with _lost_on_the_way(), no_object_id_recompute():
+        with _message_errors(), no_object_id_recompute():
             request = PushMessagesRequest(
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[get_object_tree(reply)],
-                clientapp_runtime_list=[0.0],  # how long it took is nobody's business
+                clientapp_runtime_list=[0.0],  # the duration is private
             )
             taken = self._client.PushMessages(request)
             push = make_push_object_fn_protobuf(
@@ -156,8 +159,8 @@ class SiteConnection:
                 push(piece, pieces[piece].deflate())
 
 
-def _patiently(pull: Callable[[str], bytes], piece: str, end: float) -> bytes:
-    """A piece of a question; the server may still be sending it."""
+def _pull_when_available(pull: Callable[[str], bytes], piece: str, end: float) -> bytes:
+    """Pull a piece of a request; the server may still be sending it."""
     while True:
         try:
             return pull(piece)
@@ -168,8 +171,8 @@ def _patiently(pull: Callable[[str], bytes], piece: str, end: float) -> bytes:
 
 
 @contextmanager
-def _lost_on_the_way() -> Iterator[None]:
-    """Whatever goes wrong with one message: a new connection, and the server asks again."""
+def _message_errors() -> Iterator[None]:
+    """Turn every error of one message into `ConnectionLost`: the site reconnects, and the server sends again."""
     try:
         yield
     except (httpx.HTTPError, ObjectPullError, ObjectPushError, ObjectUnavailableError, KeyError, ValueError) as error:

@@ -1,33 +1,115 @@
-"""Flower's SuperLink, with one door fewer: `python -m ...flower_internals.superlink PARENT HOST MOST ARGUMENTS...`
+"""Flower's SuperLink with two middlewares: `python -m ...flower_internals.superlink PARENT HOST MAX_REPLY ARGUMENTS...`
 
-SuperLink serves three interfaces on one port: Fleet for the sites, which show their keys; Control, which registers
-keys and starts apps; and Runtime, for its own helpers. The last two ask nobody who they are, so whoever reaches the
-port could let himself in. Here they are open to this machine only, and Control only to who shows a key made of the
-secret that lies in the server's folder: so not to other users of the machine. Runtime gives out tasks for that secret.
+A SuperLink serves three interfaces on one port: Fleet for the sites, which authenticate with their keys; Control, which
+registers keys and starts apps; and Runtime, for its own child processes. The last two do not authenticate, so that
+anyone who reaches the port could register a site. `LocalOnly` opens them to this machine only, and Control only with a
+key derived from the secret in the server's folder, so not to other users of the machine.
 
-A site cannot store replies of more than MOST bytes, see `answer_limit`. What is stored is in memory, as is Flower's own
-default: all that has to survive is in files of the server's own, and a database takes three times as long per request.
+A site sends a reply in pieces, one HTTP request each. Flower stores all of them, and the server validates a reply only
+when it is complete. `UploadLimit` counts the bytes that each key uploads from one request of the server to the next.
+
+What is stored is in memory, which is Flower's own default: everything that has to survive a restart is in files of the
+server, and a database takes three times as long per request.
 """
 
+import logging
 import sys
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from hmac import compare_digest
 from pathlib import Path
+from typing import Any
 
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.superlink import extensions
 from flwr.superlink.cli import flower_superlink
 
 from ..processes import end_with_parent
 from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 from . import CONTROL_HEADER, control_key
-from .answer_limit import FOR_SITES, App, Receive, Scope, Send, UploadLimit
 
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+FOR_SITES = "/v1/fleet/"  # prefix of the paths of Fleet
+PULL, UPLOADS = f"{FOR_SITES}pull-messages", (f"{FOR_SITES}push-messages", f"{FOR_SITES}push-object")
+KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.encode()
 FOR_OPERATOR = "/v1/control/"
 SECRET_FILE = "--superexec-auth-secret-file"
+log = logging.getLogger("fedcopl.flower")
 
 
-class OnlySitesFromOutside:
-    """Lets a request through if it is a site's or comes from this machine."""
+class UploadLimit:
+    """Refuses uploads of a site beyond `max_reply` bytes per request of the server, and any larger HTTP request.
+
+    An upload counts as soon as it is complete, so that parallel uploads count too, and no longer if the SuperLink
+    rejects it: the limit of a key cannot be used up without that key.
+    """
+
+    def __init__(self, app: App, max_reply: int):
+        self.app, self.max_reply = app, max_reply
+        self._uploaded: Counter[bytes] = Counter()  # key -> bytes since its last request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = str(scope.get("path", ""))
+        if scope["type"] != "http" or not path.startswith(FOR_SITES):
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        key, is_upload = headers.get(KEY, b""), path.startswith(UPLOADS)
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self._room(key, is_upload):
+            log.warning("refused a request of %s bytes", f"{int(declared):,}")
+            await send({"type": "http.response.start", "status": 413, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+            return
+        read, counted, status, response = 0, 0, 0, b""
+
+        async def limited() -> Event:
+            nonlocal read, counted
+            event = await receive()
+            read += len(event.get("body", b""))
+            if read > self._room(key, is_upload):
+                return {"type": "http.disconnect"}
+            if is_upload and event["type"] == "http.request" and not event.get("more_body") and not counted:
+                counted = read
+                self._uploaded[key] += counted
+            return event
+
+        async def observed(event: Event) -> None:
+            nonlocal status, response
+            status = event.get("status", status)
+            if path == PULL:
+                response += event.get("body", b"")
+            await send(event)
+
+        try:
+            await self.app(scope, limited, observed)
+        finally:
+            if status != 200:
+                self._uploaded[key] -= counted
+            elif path == PULL and _has_request(response):
+                self._uploaded[key] = 0
+            if not self._uploaded[key]:
+                del self._uploaded[key]
+
+    def _room(self, key: bytes, is_upload: bool) -> int:
+        return self.max_reply - (self._uploaded[key] if is_upload else 0)
+
+
+def _has_request(response: bytes) -> bool:
+    """Return whether a response to a site contains a request of the server; our sites always use protobuf."""
+    try:
+        return bool(PullMessagesResponse.FromString(response).messages_list)
+    except Exception:  # protobuf's DecodeError, in a module without types
+        return False
+
+
+class LocalOnly:
+    """Passes requests of sites, and requests from this machine; those to Control need the operator's key."""
 
     def __init__(self, app: App, own: Collection[AddressNumber] = (), key: str = ""):
         self.app, self.own, self.key = app, own, key
@@ -50,18 +132,18 @@ def is_let_in(scope: Scope, own: Collection[AddressNumber] = ()) -> bool:
 
 
 def is_operator(scope: Scope, key: str) -> bool:
-    """Whether a request may pass: all but Control's may; those have to show the key."""
+    """Return whether a request is not for Control, or has the operator's key."""
     if not str(scope["path"]).startswith(FOR_OPERATOR):
         return True
     shown = dict(scope.get("headers") or ()).get(CONTROL_HEADER.encode(), b"")
     return bool(key) and compare_digest(shown, key.encode())
 
 
-def patch_superlink(own: Collection[AddressNumber], key: str, most: int) -> None:
-    """Put our middleware before that of a SuperLink that is about to start; no reply has more bytes than `most`."""
-    # The three parts of Starlette's own `Middleware`, which is all that is looked at.
+def patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -> None:
+    """Add the middlewares to the SuperLink that this process is about to start."""
+    # The three attributes of Starlette's `Middleware`.
     nothing: dict[str, object] = {}
-    before = ((OnlySitesFromOutside, (own, key), nothing), (UploadLimit, (most,), nothing))
+    before = ((LocalOnly, (own, key), nothing), (UploadLimit, (max_reply,), nothing))
     setattr(extensions, "get_middleware", lambda: before)  # noqa: B010
 
 

@@ -1,1 +1,1 @@
-"""Who takes part in a study and with what: packages to hand over, keys that are given out, taken back and renewed."""
+"""`fedcopl provision`: packages for the sites of a study, and the keys in them."""

@@ -1,4 +1,4 @@
-"""`study.toml`: what an operator says of a study before anybody joins."""
+"""`study.toml`: the operator's plan of a study."""
 
 import difflib
 from pathlib import Path
@@ -14,27 +14,26 @@ from ...errors import ConfigError
 from ...methods import settled
 from ...run.build import backbone_name, build_clip
 from ..certificates import check_addresses
-from ..wire.addresses import with_port
-from ..wire.site_names import check_site_name
+from ..wire.addresses import check_site_name, with_port
 from ..wire.terms import classes_digest, flat_settings
 
 EXAMPLE = """\
-# A study of several sites: fedcopl provision study.toml makes one file to hand over to each.
+# A study of several sites: fedcopl provision study.toml makes one package for each.
 name = "study"
-address = ["server.example"]  # how sites reach the server: the first is the one they call
+address = ["server.example"]  # how sites reach the server: they connect to the first
 port = 9092
-classes = "classes.txt"       # one name a line; beside this file
-settings = "settings.toml"    # of the runs, for every site to approve; without it the defaults
-key_days = 365                # how long a site's key is good for
+classes = "classes.txt"       # one name per line; relative to this file
+settings = "settings.toml"    # of the runs, for every site to approve; default settings if omitted
+key_days = 365                # validity of a site's key
 
 [sites]
-hospital = "packed"           # its key is made here and lies in its package: keep that secret
-clinic = "own"                # it makes its own key and hands its public half, site.pub, back
+hospital = "packed"           # its key is made here and is in its package: keep that secret
+clinic = "own"                # it makes its own key and returns the public key, site.pub
 """
 
 
 class StudyPlan(Section):
-    """The settings of `study.toml`, checked as a whole."""
+    """The settings of `study.toml`."""
 
     name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[\w.-]+$")]
     address: Annotated[list[str], Field(min_length=1)]
@@ -46,12 +45,12 @@ class StudyPlan(Section):
 
     @property
     def server(self) -> str:
-        """What sites call."""
+        """Address that sites connect to."""
         return with_port(self.address[0], self.port)
 
 
 class PreparedStudy:
-    """A plan with its files read: what every package of the study says alike."""
+    """A plan with its files read: the common content of all packages of the study."""
 
     def __init__(self, plan: StudyPlan, config: RunConfig, classes: tuple[str, ...], clip: Clip):
         self.plan, self.config, self.class_names = plan, config, classes
@@ -61,13 +60,13 @@ class PreparedStudy:
 
 
 def read_plan(file: Path) -> StudyPlan:
-    """The plan in a file; every mistake of it in one line."""
+    """Read a plan; all its errors are in one line."""
     if not file.exists():
-        raise ConfigError(f"{file}: there is no such plan of a study; fedcopl provision {file} --example writes one")
+        raise ConfigError(f"{file}: there is no such study plan; fedcopl provision {file} --example writes one")
     try:
         plan = StudyPlan.model_validate(read_settings(file))
     except ValidationError as error:
-        wrong = explained((dict(mistake) for mistake in error.errors()), _unknown)
+        wrong = explained((dict(one) for one in error.errors()), _unknown)
         raise ConfigError(f"{file}: {'; '.join(f'{name}: {why}' for name, why in wrong.items())}") from error
     check_addresses(plan.address, f"{file}: address")
     for name in plan.sites:
@@ -83,7 +82,7 @@ def _unknown(name: str) -> str:
 
 
 def prepare_study(file: Path) -> PreparedStudy:
-    """Read what the plan names: paths count from the plan's own folder."""
+    """Read a plan and the files that it names, relative to its folder."""
     plan, here = read_plan(file), file.parent
     config = settled(load(here / plan.settings) if plan.settings else RunConfig())
     classes = clean_all(read_classes(here / plan.classes), here / plan.classes)

@@ -1,1 +1,1 @@
-"""`fedcopl server`: the centre of a real federation."""
+"""`fedcopl server`: the server of a real federation."""

@@ -1,7 +1,7 @@
 """Flower's grid with one thread per site, so that neither a site nor a lost SuperLink can block the server.
 
-Flower's grid waits for the pieces of a reply for up to two hours, one site after the other, and raises whatever made-up
-pieces set off; while its SuperLink is away it tries again forever. Here only the thread of that one reply waits.
+Flower's grid waits for the pieces of a reply for up to two hours, one site after the other, and raises on malformed
+pieces; while its SuperLink is away it retries forever. Here only the thread of that one reply waits.
 """
 
 import threading
@@ -24,7 +24,7 @@ SITE_ERROR = 0  # code of an error after which the request is not sent again
 
 
 class SiteGrid(Protocol):
-    """What the server uses of Flower's `Grid`."""
+    """The methods of Flower's `Grid` that the server uses."""
 
     def get_nodes(self) -> Iterable[Any]: ...
 
@@ -57,7 +57,7 @@ class GridThreads:
 
     Args:
         grid: Flower's grid; its calls may block.
-        should_stop: whether the server is to stop; may raise why it cannot go on.
+        should_stop: whether the server is to stop; may raise an error of its own.
     """
 
     def __init__(self, grid: SiteGrid, should_stop: Callable[[], bool]):
@@ -81,22 +81,22 @@ class GridThreads:
         call = _Call(function)
         while call.is_alive():
             if self._should_stop():
-                raise Interrupted("stopped; go on with --resume")
+                raise Interrupted("stopped; continue with --resume")
             if time.monotonic() > call.began + TIME_LIMIT:
-                raise FederationError(f"the SuperLink has not answered for {TIME_LIMIT:.0f} s; go on with --resume")
+                raise FederationError(f"no response from the SuperLink for {TIME_LIMIT:.0f} s; continue with --resume")
             call.join(STOP_CHECK)
         if call.error is not None:
             raise call.error
         return call.result
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Replies that are complete, and an error for each reply that makes no sense. Does not wait for the others."""
-        asked = [message for message in message_ids if message in self._sent]
-        for message in filter(self._is_due, asked):
+        """Return the replies that are complete, and an error for each malformed one, without waiting for the others."""
+        pending = [message for message in message_ids if message in self._sent]
+        for message in filter(self._is_due, pending):
             self._polls[message] = _Call(partial(self._grid.pull_messages, [message]))
         end = time.monotonic() + POLL_WAIT
         replies = []
-        for message in asked:
+        for message in pending:
             poll = self._polls[message]
             poll.join(max(0.0, end - time.monotonic()))
             if not poll.is_alive() and (reply := self._reply(message, poll)) is not None:
@@ -116,6 +116,6 @@ class GridThreads:
         if isinstance(poll.error, httpx.HTTPError | RUN_GIVEN_UP):
             raise poll.error
         if poll.error is not None:
-            reason = f"cannot be put together ({type(poll.error).__name__})"
+            reason = f"malformed message ({type(poll.error).__name__})"
             return Message(Error(SITE_ERROR, reason), reply_to=self._sent[message][0])
         return next(iter(poll.result), None)

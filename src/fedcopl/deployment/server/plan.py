@@ -1,4 +1,4 @@
-"""What a server is to do, and all of it looked at and loaded before anybody is let in."""
+"""The plan of a server, checked and loaded before any site may join."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 from ...algorithm import FloatArray
 from ...clip.frozen_clip import Clip
 from ...config import RunConfig
-from ...data.dataset import clean_all, read_classes, read_other_names
-from ...data.records import TEMPLATE
+from ...data.dataset import TEMPLATE, clean_all, read_classes, read_other_names
 from ...errors import ConfigError
 from ...federation.server import ServerState, refuse_privacy
 from ...methods import choose_method, settled
@@ -26,22 +25,22 @@ from .grid_transport import Timeouts
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """All that a server needs to know before it begins."""
+    """Settings, classes and folders of one run of a server."""
 
     config: RunConfig
-    classes_file: Path | None  # None in a simulation, where the data set knows its classes
+    classes_file: Path | None  # None in a simulation, where the dataset has its classes
     out: Path
-    patience: Timeouts
+    timeouts: Timeouts
     resume: bool = False
-    earlier: Path | None = None  # folder of a finished run to go on from
+    earlier: Path | None = None  # folder of a finished run to continue from
 
     def classes(self) -> tuple[str, ...]:
         if self.classes_file is None:
-            raise ConfigError("classes: name the file with the class names, one a line; the sites need the same one")
+            raise ConfigError("classes: name the file with the class names, one per line; all sites need the same file")
         return clean_all(read_classes(self.classes_file), self.classes_file)
 
     def whole_config(self) -> RunConfig:
-        """The settings with the sentences written out, other names and all: sites must not choose their own."""
+        """Return the settings with the prompt templates written out: sites must not choose their own."""
         others = "" if self.classes_file is None else read_other_names(self.classes_file)
         sentences = (self.config.model.template or TEMPLATE) + others
         model = self.config.model.model_copy(update={"template": sentences})
@@ -50,18 +49,18 @@ class ServerPlan:
 
 @dataclass(frozen=True)
 class PreparedServer:
-    """A plan with everything in it looked at and loaded."""
+    """A plan with its classes, model and earlier run loaded."""
 
     plan: ServerPlan
     config: RunConfig
     classes: tuple[str, ...]
     clip: Clip
     class_prior: FloatArray | None = None  # over all sites
-    earlier: PreviousRun | None = None  # to go on from; a run that is resumed after its first round needs it no more
+    earlier: PreviousRun | None = None  # to continue from; not needed by a run that is resumed after its first round
 
     @classmethod
     def prepare(cls, plan: ServerPlan) -> "PreparedServer":
-        """Every mistake that can be found beforehand is found here."""
+        """Load everything; errors that can be found before the run are raised here."""
         earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
         classes, config = plan.classes(), with_reference(settled(plan.whole_config()), earlier)
         require_accounting(config)
@@ -72,7 +71,7 @@ class PreparedServer:
                 require_previous_run(config, earlier)
         clip = build_clip(config.model)
         prepared = cls(plan, config, classes, clip, prior, earlier)
-        prepared.first_state()  # also whether an earlier run fits
+        prepared.first_state()  # also checks that an earlier run fits
         return prepared
 
     def first_state(self) -> ServerState:

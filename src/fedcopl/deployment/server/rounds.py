@@ -1,7 +1,7 @@
-"""The server's side of a real federation: rounds over a grid, and what an operator can watch of them.
+"""The rounds of a real federation at the server, over Flower's grid.
 
-Nothing here needs an image or a label. Beside the files of every run's folder (`run.folder`) there is `server.json`:
-the name the run has for its sites, how often the server was started, and the number of every site.
+Nothing here needs an image or a label. In addition to the files of every run's folder (`run.folder`) there is
+`server.json`: the run's id, how often the server was started, and the number of every site.
 """
 
 import json
@@ -33,7 +33,7 @@ from .site_registry import KnownSites
 
 @dataclass
 class ServerFile:
-    """`server.json`: what must survive a restart beside the checkpoint."""
+    """`server.json`: what a restart needs in addition to the checkpoint."""
 
     path: Path
     run: str
@@ -42,7 +42,7 @@ class ServerFile:
 
     @classmethod
     def begin(cls, path: Path, name: str) -> "ServerFile":
-        """One more start of this run; the first gives it a name that no other run has."""
+        """Count one more start of this run; the first start gives it a unique id."""
         file = cls._read(path) if path.exists() else cls(path, f"{name}-{secrets.token_hex(6)}", 0, KnownSites({}))
         file.attempt += 1
         file.known.keep = file.keep
@@ -54,21 +54,20 @@ class ServerFile:
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             numbers = {str(name): int(number) for name, number in kept["sites"].items()}
-            return cls(path, str(kept["run"]), int(kept["starts"]), KnownSites(numbers, dict(kept["homes"])))
-        except KeyError as error:
-            raise RunFolderError(f"{path}: is damaged: {error} is missing") from error
-        except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{path}: is damaged: {error}") from error
+            return cls(path, str(kept["run"]), int(kept["starts"]), KnownSites(numbers, dict(kept["folders"])))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise RunFolderError(f"{path}: is damaged: {why}") from error
 
     def keep(self, known: KnownSites) -> None:
-        kept = {"run": self.run, "starts": self.attempt, "sites": known.numbers, "homes": known.homes}
+        kept = {"run": self.run, "starts": self.attempt, "sites": known.numbers, "folders": known.folders}
         write_text(self.path, json.dumps(kept, indent=1) + "\n")
 
 
 def serve(
     grid: SiteGrid, prepared: PreparedServer, watcher: ProgressReporter, should_stop: Callable[[], bool] = lambda: False
 ) -> Outcome:
-    """Play the rounds that are left with the sites of this grid, and write everything into the plan's folder."""
+    """Run the remaining rounds with the sites of this grid, and write the results to the plan's folder."""
     config, classes, plan = prepared.config, prepared.classes, prepared.plan
     with RunFolder(plan.out) as folder:
         checkpoint, server = folder.open(config, resume=plan.resume), prepared.first_state()
@@ -77,33 +76,33 @@ def serve(
         file = ServerFile.begin(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(file.run, file.attempt, config, classes, model)
-        log_book = AuditLog(folder.path)
-        sites = GridTransport(grid, terms, file.known, plan.patience, watcher, should_stop, log_book.write)
+        audit = AuditLog(folder.path)
+        sites = GridTransport(grid, terms, file.known, plan.timeouts, watcher, should_stop, audit.write)
         watcher.started(config, len(sites.begin()), checkpoint.server.round if checkpoint else 0)
         recorder = ServerRecorder(config, classes, sites, model)
-        with _why_it_ends(folder):
+        with _ending_recorded(folder):
             began = time.monotonic()
             return run_rounds(config, folder, sites, recorder, watcher, began, server, checkpoint).outcome
 
 
 @contextmanager
-def _why_it_ends(folder: RunFolder) -> Iterator[None]:
-    """Write down why the sites could not go on, for `fedcopl status` and `watch`; the terminal may be gone by then."""
+def _ending_recorded(folder: RunFolder) -> Iterator[None]:
+    """Write the reason why a run ended early to its folder, for `fedcopl status` and `watch`."""
     (folder.path / ENDED).unlink(missing_ok=True)
     try:
         yield
     except NoClientReplied as error:
         folder.write_text(ENDED, f"{error}\n")
         raise
-    except RunFolderError as error:  # most often a full disk, on which nothing can be written down
+    except RunFolderError as error:  # usually a full disk, where no reason can be written
         raise RunFolderError(
-            f"{error}; finished rounds are kept: put this right, and go on with the same command and --resume"
+            f"{error}; finished rounds are kept: fix this, then continue with the same command and --resume"
         ) from error
 
 
 @dataclass(frozen=True)
 class ServerRecorder:
-    """Writes a real federation down, as far as a server knows it: no truth, nobody's counts."""
+    """Records a real federation as far as a server knows it: no true labels, no client's class counts."""
 
     config: RunConfig
     classes: tuple[str, ...]
@@ -119,7 +118,7 @@ class ServerRecorder:
         return round_record(report, self._measured(report)), None
 
     def _measured(self, report: RoundReport) -> Measured:
-        """A site that did not answer keeps its row, so that the others keep theirs."""
+        """Score every known site; one without a reply keeps its row, so that rows do not shift."""
         return measured([report.scores.get(name, (0, 0)) for name in self.sites.known.numbers])
 
     def complete(self, outcome: Outcome) -> Outcome:

@@ -1,5 +1,6 @@
 """`fedcopl server`: a SuperLink for the sites, its registry, and the run itself, in this process."""
 
+import math
 import ssl
 import subprocess
 import time
@@ -11,30 +12,34 @@ from pathlib import Path
 import httpx
 
 from ...errors import FederationError, Interrupted
+from ...federation.server import ServerState
 from ...files import make_folders
+from ...priors.estimation import FEATURE_SCALES
+from ...priors.posterior import no_priors
+from ...priors.statistics import Statistic
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
 from ..certificates import Certificates
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, acquire_task, server_task
-from ..metrics import health, server_metrics
-from ..metrics_port import metrics_port
+from ..metrics import health, metrics_port, server_metrics
 from ..processes import flower_child, fresh_secret, holding, should_stop
 from ..wire.addresses import own_address, with_port
 from .grid_threads import GridThreads
 from .plan import PreparedServer
-from .reply_size import largest_reply
 from .rounds import serve
-from .site_registry import admitting
+from .site_registry import keep_admitted
 
+WORD = 8  # bytes of a number under masks, and of a sum
+WRAPPING = 2_000_000  # names, headers, keys and shares of some ten thousand sites
 READY = 60.0  # seconds a SuperLink may take to start
 
 
 @dataclass(frozen=True)
 class ServerHome:
-    """Where a server lives: its folder, its address, and who may join."""
+    """The folder and address of a server, and the keys of the sites that may join."""
 
     folder: Path  # certificates, Flower's files and logs
-    sites: Path  # public keys of those who may join
+    sites: Path  # public keys of the sites that may join
     certificates: Certificates
     host: str = "0.0.0.0"
     port: int = 9092
@@ -42,7 +47,7 @@ class ServerHome:
 
     @property
     def local(self) -> str:
-        """How this machine reaches it."""
+        """Address by which this machine reaches the server."""
         return with_port(own_address(self.host), self.port)
 
     @property
@@ -51,7 +56,7 @@ class ServerHome:
 
 
 def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressReporter) -> Outcome:
-    """Start a SuperLink, let the sites in, play the run, and take everything down again."""
+    """Start a SuperLink, admit the sites, run the rounds, and stop everything again."""
     about = {
         "address": with_port(home.host, home.port),
         "local": home.local,
@@ -66,14 +71,14 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
             lambda: server_metrics(home.folder),
             lambda: health(home.folder, () if link.poll() is None else ("the SuperLink has ended",)),
         ),
-        _in_plain_words(home),
-        control_of(home, link, secret) as control,
-        admitting(home.sites, control, watcher),
+        _superlink_errors(home),
+        open_control(home, link, secret) as control,
+        keep_admitted(home.sites, control, watcher),
     ):
 
         def stopped() -> bool:
             if link.poll() is not None:
-                raise FederationError(f"the SuperLink has ended; see {home.log}; go on with --resume")
+                raise FederationError(f"the SuperLink has ended; see {home.log}; continue with --resume")
             return should_stop(home.folder)
 
         run_id = control.start_run()
@@ -83,26 +88,41 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
         return replace(outcome, traffic=control.traffic(run_id))
 
 
+def largest_reply(state: ServerState) -> int:
+    """Return the size limit of a reply in bytes, from the settings of the run.
+
+    The largest of the prompts, the same numbers under masks, and the sums for the priors.
+
+    >>> largest_reply(ServerState(0, {}, classes=10, width=64))
+    2017240
+    """
+    numbers = sum(prompt.size for prompt in state.shared.values())
+    models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
+    largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
+    sizes = [math.prod(one.shape(state.classes, state.width)) for one in largest]
+    return WRAPPING + WORD * max(numbers, *sizes)
+
+
 @contextmanager
-def _in_plain_words(home: ServerHome) -> Iterator[None]:
-    """What goes wrong between this process and its SuperLink, said to people."""
+def _superlink_errors(home: ServerHome) -> Iterator[None]:
+    """Turn errors of the connection to the SuperLink into one line for the operator."""
     try:
         yield
     except httpx.HTTPError as error:
         raise FederationError(
-            f"the SuperLink does not answer ({error}); see {home.log}; go on with --resume"
+            f"the SuperLink does not respond ({error}); see {home.log}; continue with --resume"
         ) from error
     except RUN_GIVEN_UP as error:
-        raise FederationError(f"the SuperLink has given up this run; see {home.log}; go on with --resume") from error
+        raise FederationError(f"the SuperLink has stopped this run; see {home.log}; continue with --resume") from error
 
 
 @contextmanager
-def superlink(home: ServerHome, most: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
-    """A SuperLink in a process of its own, and the secret that it shares with this one; for answers of `most` bytes."""
+def superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+    """Start a SuperLink as a child process; gives the process and the secret that it shares with this one."""
     files, folder = home.certificates, home.log.parent
     make_folders(folder)
     secret_file, secret = fresh_secret(folder)
-    arguments = [home.host, str(most), "--host", home.host, "--port", str(home.port)]
+    arguments = [home.host, str(max_reply), "--host", home.host, "--port", str(home.port)]
     arguments += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
     arguments += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
     arguments += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
@@ -111,8 +131,8 @@ def superlink(home: ServerHome, most: int) -> Iterator[tuple[subprocess.Popen[by
 
 
 @contextmanager
-def control_of(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
-    """The registry of a SuperLink, as soon as that is up."""
+def open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
+    """Wait until a SuperLink is up; gives its Control interface."""
     _wait_until_ready(home, link)
     control = Control(home.local, home.certificates.ca, secret)
     try:
@@ -126,8 +146,8 @@ def _wait_until_ready(home: ServerHome, link: subprocess.Popen[bytes]) -> None:
     while time.monotonic() < end:
         if link.poll() is not None:
             raise FederationError(
-                f"the SuperLink ended at once; is {with_port(home.host, home.port)} in use, or not of this machine? "
-                f"see {home.log}"
+                f"the SuperLink did not start; is {with_port(home.host, home.port)} in use, "
+                f"or not an address of this machine? see {home.log}"
             )
         with suppress(httpx.HTTPError):
             if httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success:
@@ -144,6 +164,6 @@ def _first_task(runtime: Runtime, run_id: int, stopped: Callable[[], bool]) -> s
             if token:
                 return token
             if stopped():
-                raise Interrupted("stopped; go on with --resume")
+                raise Interrupted("stopped; continue with --resume")
             time.sleep(0.1)
-    raise FederationError(f"the SuperLink gave out no task for run {run_id}")
+    raise FederationError(f"the SuperLink has no task for run {run_id}")

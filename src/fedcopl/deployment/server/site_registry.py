@@ -1,8 +1,8 @@
-"""Which sites there are: who may join, who is connected now, and the number of everyone who ever was.
+"""The sites of a server: which may join, which are connected, and the number of each.
 
-Who may join is a folder of public keys, with which the registry of Flower's SuperLink is kept in step. A site's name is
-the one it was registered under with its key. Nodes without a name in the registry, as in a simulation or with plain
-`flower-supernode`, are asked for it. Two nodes under one name are never taken for one site.
+A folder of public keys says which sites may join; the registry of Flower's SuperLink is kept in step with it. A site
+has the name under which its key is registered. Nodes without a name in the registry, as in a simulation or with plain
+`flower-supernode`, are queried for it. Two nodes under one name are never treated as one site.
 """
 
 import threading
@@ -18,16 +18,16 @@ from flwr.app import Message, RecordDict
 
 from ...errors import FedCoPLError
 from ...run.progress_reporter import ProgressReporter
-from ..certificates import SiteKey
 from ..flower_internals.connections import Control
-from ..provisioning.endings import admitted_keys, this_day
-from ..wire.message_format import ASK_NAME, read_name
+from ..provisioning.expiry import admitted_keys, today_utc
+from ..site_keys import SiteKey
+from ..wire.message_format import NAME_QUERY, read_name
 from .grid_threads import SiteGrid
 
 
 @dataclass(frozen=True)
 class AdmissionChange:
-    """Names that may join now, names that may no more, and names that cannot be let in, with why."""
+    """Sites that were added, sites that were removed, and sites that could not be registered, with the reason."""
 
     new: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -35,18 +35,18 @@ class AdmissionChange:
 
     def announce(self, watcher: ProgressReporter) -> None:
         for name in self.new:
-            watcher.noticed(f"{name} may join from now on")
+            watcher.noticed(f"{name} may join now")
         for name in self.left:
-            watcher.noticed(f"{name} may not join any more")
+            watcher.noticed(f"{name} may no longer join")
         for name, why in self.refused.items():
             watcher.noticed(
-                f"{name} cannot be let in ({why}); if its key was taken out while this server runs, the site needs a "
-                "new key (delete its site.key and join with --check), or restart the server with --resume"
+                f"{name} cannot be registered ({why}); if its key was removed while this server runs, the site needs "
+                "a new key (delete its site.key and join with --check), or restart the server with --resume"
             )
 
 
 def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
-    """Register who is new, unregister who is no longer wanted. One that cannot be registered stops nobody else."""
+    """Register new keys and unregister removed ones. A key that cannot be registered does not stop the others."""
     wanted = {(key.name, key.public) for key in keys}
     registered = {(site.name, site.public): site for site in control.sites()}
     left = sorted(set(registered) - wanted)
@@ -58,10 +58,10 @@ def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
 
 
 @contextmanager
-def admitting(folder: Path, control: Control, watcher: ProgressReporter) -> Iterator[None]:
-    """Keep the registry in step with a folder of keys while the run goes on: a new file lets a new site in."""
+def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> Iterator[None]:
+    """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = admitted_keys(folder, this_day())
+    known = admitted_keys(folder, today_utc())
     AdmissionChange(refused=admit(control, known.values()).refused).announce(watcher)
     over = threading.Event()
 
@@ -70,7 +70,7 @@ def admitting(folder: Path, control: Control, watcher: ProgressReporter) -> Iter
         trouble = ""
         while not over.wait(1.0):
             try:
-                found = admitted_keys(folder, this_day())
+                found = admitted_keys(folder, today_utc())
                 if found != known:
                     admit(control, found.values()).announce(watcher)
                     known = found
@@ -90,70 +90,70 @@ def admitting(folder: Path, control: Control, watcher: ProgressReporter) -> Iter
 
 @dataclass
 class KnownSites:
-    """Every site ever seen: its number, which names its random streams and its rank in every sum, and its folder.
+    """Every site that ever connected: its number, which names its random streams and its rank in sums, and its folder.
 
-    Whoever has a site's key is that site to Flower. If somebody else comes with it, by mistake or not, he answers from
-    another folder than the site did, and must not be taken for it.
+    To Flower, a key is a site. A second process with the same key, by mistake or not, replies from another folder than
+    the site did, and must not be treated as the site.
     """
 
     numbers: dict[str, int]
-    homes: dict[str, str] = field(default_factory=dict)  # site -> its key, and the folder that first answered with it
+    folders: dict[str, str] = field(default_factory=dict)  # site -> its key, and the folder of its first reply
     keep: Callable[["KnownSites"], None] = lambda known: None  # called before anything new is used
 
     def add(self, names: Iterable[str]) -> None:
-        """Numbers for those who have none, in the order of their names."""
+        """Assign numbers to new sites, in the order of their names."""
         new = sorted(set(names) - set(self.numbers))
         first = max(self.numbers.values(), default=-1) + 1
         self.numbers |= {name: number for number, name in enumerate(new, first)}
         if new:
             self.keep(self)
 
-    def is_at_home(self, name: str, key: str, folder: str) -> bool:
-        """Whether an answer comes from where this site's answers come from; a new key begins anew."""
-        if not self.homes.get(name, "").startswith(f"{key} "):
-            self.homes[name] = f"{key} {folder}"
+    def is_same_folder(self, name: str, key: str, folder: str) -> bool:
+        """Return whether a reply comes from the folder of this site's earlier replies; a new key starts over."""
+        if not self.folders.get(name, "").startswith(f"{key} "):
+            self.folders[name] = f"{key} {folder}"
             self.keep(self)
-        return self.homes[name] == f"{key} {folder}"
+        return self.folders[name] == f"{key} {folder}"
 
 
 @dataclass(frozen=True)
 class SiteNode:
-    """The node of Flower's grid behind which a site is."""
+    """The node of a site in Flower's grid."""
 
     id: int
     key: str  # digest of its public key
-    since: str  # when it was connected: another time means that what was under way there is lost
+    since: str  # when it connected: a new time means that its pending request is lost
 
 
 @dataclass
 class ConnectedSites:
-    """Who is connected, by name; names are learnt once per node."""
+    """The connected sites by name; each node is queried for its name once."""
 
     grid: SiteGrid
-    patience: float = 60.0  # seconds a node may take to say its name
+    name_timeout: float = 60.0  # seconds a node may take to reply with its name
     names: dict[int, str] = field(default_factory=dict)
-    notes: dict[str, str] = field(default_factory=dict)  # what is odd about who is there
+    notes: dict[str, str] = field(default_factory=dict)  # site -> problem with its connection
 
     def now(self) -> dict[str, SiteNode]:
         nodes = {node.node_id: node for node in self.grid.get_nodes()}
         self.names |= {id: node.name for id, node in nodes.items() if node.name}
-        self._ask_names([id for id in nodes if id not in self.names])
+        self._query_names([id for id in nodes if id not in self.names])
         found: dict[str, SiteNode] = {}
         for id in sorted(nodes, key=lambda id: (nodes[id].last_activated_at, id)):
             name = self.names.get(id, "")
             if name in found:
-                self.notes[name] = "two sites have this name; the one that came second is left out"
+                self.notes[name] = "two sites have this name; the one that connected second is left out"
             elif name:
                 key = sha256(nodes[id].public_key).hexdigest()[:16]
                 found[name] = SiteNode(id, key, nodes[id].last_activated_at)
         return found
 
-    def _ask_names(self, unknown: Iterable[int]) -> None:
-        messages = [Message(RecordDict(), id, ASK_NAME, ttl=self.patience) for id in unknown]
+    def _query_names(self, unknown: Iterable[int]) -> None:
+        messages = [Message(RecordDict(), id, NAME_QUERY, ttl=self.name_timeout) for id in unknown]
         if not messages:
             return
         waiting = set(self.grid.push_messages(messages))
-        end = time.monotonic() + self.patience
+        end = time.monotonic() + self.name_timeout
         while waiting and time.monotonic() < end:
             for reply in self.grid.pull_messages(waiting):
                 waiting.discard(reply.metadata.reply_to_message_id)

@@ -1,4 +1,4 @@
-"""A site can be stopped, and an answer given up, in the middle of whatever it is doing: also of a million epochs."""
+"""Interrupting a computation of a site in its main thread, when its time is up or the site is stopped."""
 
 import _thread
 import signal
@@ -10,13 +10,13 @@ from types import FrameType
 
 from ..wire.terms import Refused
 
-LOOK = 0.2  # seconds between two looks at the clock and for the wish to stop
-AGAIN = 5.0  # seconds until who goes on all the same is interrupted again
+CHECK = 0.2  # seconds between two checks
+AGAIN = 5.0  # seconds until a computation that goes on is interrupted again
 
 
 @contextmanager
 def time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None]:
-    """End the work of this block in the main thread after so many seconds, or as soon as the site is to stop.
+    """End the work of this block in the main thread after `seconds`, or as soon as the site is to stop.
 
     Raises:
         Refused: it takes too long.
@@ -28,7 +28,7 @@ def time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None
             yield
     except KeyboardInterrupt:
         if time.monotonic() > end and not should_stop():
-            raise Refused(f"the answer takes longer than this site's limit of {seconds:g} s") from None
+            raise Refused(f"the reply takes longer than this site's limit of {seconds:g} s") from None
         raise
 
 
@@ -36,19 +36,19 @@ def time_limit(seconds: float, should_stop: Callable[[], bool]) -> Iterator[None
 def _interrupted_when(is_over: Callable[[], bool]) -> Iterator[None]:
     """KeyboardInterrupt in the main thread as soon as this is true, and never after this block.
 
-    Where it is swallowed, as by the end of an object that is being collected, another one follows.
+    Where it is swallowed, as in the finaliser of an object, another one follows.
     """
     lock, done = threading.Lock(), threading.Event()
 
     def watch() -> None:
-        while not done.wait(LOOK):
+        while not done.wait(CHECK):
             if is_over():
                 with lock:
                     if not done.is_set():
                         _thread.interrupt_main(signal.SIGINT)
                 done.wait(AGAIN)
 
-    before = signal.signal(signal.SIGINT, _interrupt)  # a job in the background has it switched off
+    before = signal.signal(signal.SIGINT, _interrupt)  # disabled in background jobs
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:

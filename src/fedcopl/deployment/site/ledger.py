@@ -1,7 +1,6 @@
-"""What a site remembers over all runs: when each began, and how much was given away with noise on it.
+"""The ledger of a site over all runs: when each began, and the privacy budget that it spent.
 
-A server names its runs. What is counted here is counted whatever a run is called, and whether or not its folder is
-still there.
+A server names its runs. The ledger counts them whatever their names, and whether or not their folders still exist.
 """
 
 import json
@@ -24,15 +23,15 @@ from ..wire.terms import Refused
 
 LEDGER = "ledger.json"
 DAY = 24 * 3600.0
-DELTA = 1e-5  # the site's own: one that the server chose could make any epsilon look small
+DELTA = 1e-5  # set by the site: with one set by the server any epsilon could look small
 
 
 @dataclass(frozen=True)
-class Entries:
-    """As they are kept."""
+class _Entries:
+    """The content of the file."""
 
     runs: dict[str, float] = field(default_factory=dict)  # run -> when it began here
-    releases: dict[str, float] = field(default_factory=dict)  # what was answered -> the noise on it
+    releases: dict[str, float] = field(default_factory=dict)  # reply -> its noise multiplier
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,12 @@ class SiteLedger:
     folder: Path
     now: Callable[[], float] = time.time
 
-    def refuse_more(self, run: str, most: float) -> None:
-        """`Refused` if as many other runs as the site puts up with have begun within a day."""
+    def refuse_more(self, run: str, limit: float) -> None:
+        """Raise `Refused` if `limit` other runs have begun within a day."""
         recent = [began for name, began in self.read().runs.items() if name != run and began > self.now() - DAY]
-        if len(recent) >= most:
+        if len(recent) >= limit:
             raise Refused(
-                f"{counted(len(recent), 'run has', 'runs have')} begun within a day, and this site's limit is {most:g}"
+                f"{counted(len(recent), 'run has', 'runs have')} begun within a day, and this site's limit is {limit:g}"
             )
 
     def begin(self, run: str) -> None:
@@ -56,59 +55,53 @@ class SiteLedger:
         self._write(replace(entries, runs={run: self.now(), **entries.runs}))
 
     def charge(self, release: str, noise: float, budget: float) -> None:
-        """Enter an answer before it is given; `Refused` if it is more than the budget of all runs has left."""
+        """Enter a reply before it is sent; `Refused` if it exceeds the budget of all runs."""
         entries = self.read()
         if release in entries.releases:
-            return  # the same bits again
+            return  # the same reply again costs nothing
         releases = {**entries.releases, release: noise}
         if math.isfinite(budget) and epsilon_of(releases.values(), DELTA) > budget:
-            raise Refused(f"one more answer would exceed this site's budget of epsilon {budget:g} over all runs")
+            raise Refused(f"one more reply would exceed this site's budget of epsilon {budget:g} over all runs")
         self._write(replace(entries, releases=releases))
 
     @property
     def epsilon(self) -> float:
-        """Given away so far, at `DELTA`."""
+        """Epsilon spent so far, at `DELTA`."""
         noises = self.read().releases.values()
         return epsilon_of(noises, DELTA) if noises else 0.0
 
-    def read(self) -> Entries:
+    def read(self) -> _Entries:
         file = self.folder / LEDGER
         if not file.exists():
-            return Entries()
+            return _Entries()
         try:
             kept = json.loads(file.read_text(encoding="utf-8"))
-            return Entries(
+            return _Entries(
                 {str(run): float(began) for run, began in kept["runs"].items()},
                 {str(name): float(noise) for name, noise in kept["releases"].items()},
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{file}: is damaged: {error}") from error
 
-    def _write(self, entries: Entries) -> None:
+    def _write(self, entries: _Entries) -> None:
         make_private_folder(self.folder)
         write_private(self.folder / LEDGER, json.dumps(asdict(entries), indent=1).encode())
 
 
 def release_of(run: str, request: Request, config: RunConfig, session: str) -> tuple[str, float] | None:
-    """The name of what an answer gives away, and the least noise that is on it; None: it has none, or tells nothing.
+    """Return the name of a reply with noise, and its least noise multiplier; None: the reply has no private content.
 
-    In a secure aggregation, named by `session`, every site adds its part of the noise, and some sites may get lost with
-    theirs: counted is what is left if as many do as the sum bears.
+    In a secure aggregation, named by `session`, every site adds its share of the noise, and sites may drop out with
+    theirs: counted is the noise that is left if as many drop out as the aggregation tolerates.
     """
     privacy = config.privacy
-    if (
-        not privacy.noise_multiplier
-        or not isinstance(request, Adapt | Estimate | Train)
-        or _tells_nothing(request, config)
-    ):
+    if not privacy.noise_multiplier or not isinstance(request, Adapt | Estimate | Train):
+        return None
+    if isinstance(request, Adapt) and request.step >= prior_steps(config):
+        return None
+    if isinstance(request, Estimate) and not choose_labeler(config).cooperative:
         return None
     peers = len(request.peers)
-    stay = max(needed(peers, privacy.threshold), privacy.min_sites) if peers else 1
-    share = min(stay / max(peers, 1), 1.0)
+    remaining = max(needed(peers, privacy.threshold), privacy.min_sites) if peers else 1
+    share = min(remaining / max(peers, 1), 1.0)
     return f"{run} {digest(request)} {session}".strip(), privacy.noise_multiplier * math.sqrt(share)
-
-
-def _tells_nothing(request: Adapt | Estimate | Train, config: RunConfig) -> bool:
-    if isinstance(request, Adapt):
-        return request.step >= prior_steps(config)
-    return isinstance(request, Estimate) and not choose_labeler(config).cooperative

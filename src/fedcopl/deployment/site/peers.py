@@ -1,9 +1,9 @@
-"""With whom a site takes part in secure aggregation: only with sites whose keys it knows.
+"""Authentication of peers: a site takes part in secure aggregation only with sites whose keys it knows.
 
-The keys of a sum are new each time. So each site signs those it made with the key that it joins with, `site.key`, and
-the server passes the signatures on: a voucher. A site looks at all of them before it shares out anything. Whose keys it
-knows is said by the operator, in a folder of `site.pub` files (`--peers`); or else those of the first sum are taken
-down, and shown. A server that plays the other sites itself has no such keys.
+The keys of each aggregation are new. Each site signs its own with the key that it joins with, `site.key`, and the
+server forwards the signature, the voucher. A site verifies all vouchers before it shares anything. The operator gives
+the known keys in a folder of `site.pub` files (`--peers`); otherwise those of the first aggregation are stored and
+printed (trust on first use). A server that simulates the other sites itself has no such keys.
 """
 
 import json
@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives.serialization import (
 
 from ...errors import ConfigError, RunFolderError
 from ...files import write_private
-from ...messages import ShareOut
-from ..certificates import private_key, read_site_keys
+from ...messages import ShareKeys
+from ..site_keys import private_key, read_site_keys
 from ..wire.message_format import one_line
 
 PINNED_PEERS = "peers.json"
-LENGTH = 2  # bytes that say how long a public key is
+LENGTH = 2  # bytes of the length of a public key
 SIGNED = b"fedcopl secure aggregation "
 
 
@@ -49,13 +49,13 @@ class Identity:
         return self._private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
     def vouch(self, session: bytes, keys: bytes) -> bytes:
-        """That these keys of a sum are this site's own."""
+        """Sign the keys that this site made for an aggregation."""
         signature = self._private.sign(SIGNED + session + keys, ec.ECDSA(SHA256()))
         return len(self.public).to_bytes(LENGTH) + self.public + signature
 
 
 def vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
-    """The public key of who vouches for these keys; None if nobody does."""
+    """Return the public key whose signature of these keys is valid; None if there is none."""
     end = LENGTH + int.from_bytes(voucher[:LENGTH])
     public, signature = voucher[LENGTH:end], voucher[end:]
     try:
@@ -70,34 +70,34 @@ def vouched_by(voucher: bytes, session: bytes, keys: bytes) -> bytes | None:
 
 @dataclass(frozen=True)
 class Peers:
-    """Whose keys a site knows."""
+    """The public keys of other sites that a site knows."""
 
     folder: Path  # of the site
     own: Identity
     given: Path | None = None  # the operator's folder of public keys
-    counts_sites: bool = False  # the site wants sums of so many sites: then nobody joins those of the first sum later
-    watch: Callable[[str], None] = lambda what: None
+    counts_sites: bool = False  # the site requires a number of sites: then no site is added after the first aggregation
+    watch: Callable[[str], None] = lambda line: None
 
-    def objection(self, request: ShareOut) -> str | None:
-        """Why a sum among these is none to take part in; None: all of them are known."""
-        who = {
+    def objection(self, request: ShareKeys) -> str | None:
+        """Return why the site takes no part in an aggregation with these keys; None: all are known."""
+        signers = {
             name: vouched_by(request.vouchers.get(name, b""), request.session, keys)
             for name, keys in sorted(request.keys.items())
         }
-        nameless = [name for name, key in who.items() if key is None]
-        if nameless:
-            return f"no site vouches for the keys of {one_line(nameless[0])}"
-        others = {name: key for name, key in who.items() if key is not None and key != self.own.public}
-        if len({*others.values(), self.own.public}) != len(who):
-            return "the list of keys names one site twice, or not this one"
+        unsigned = [name for name, key in signers.items() if key is None]
+        if unsigned:
+            return f"the keys of {one_line(unsigned[0])} have no valid signature"
+        others = {name: key for name, key in signers.items() if key is not None and key != self.own.public}
+        if len({*others.values(), self.own.public}) != len(signers):
+            return "the list of keys has one site twice, or lacks this site"
         return self._not_given(others) if self.given else self._not_pinned(others)
 
     def _not_given(self, others: Mapping[str, bytes]) -> str | None:
         assert self.given is not None
         keys = (load_pem_public_key(key.public) for key in read_site_keys(self.given).values())
         known = {key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in keys}
-        strange = [name for name, key in others.items() if key not in known]
-        return f"{one_line(strange[0])} is none of the sites whose keys this site was given" if strange else None
+        unknown = [name for name, key in others.items() if key not in known]
+        return f"{one_line(unknown[0])} has no key in the folder of --peers" if unknown else None
 
     def _not_pinned(self, others: Mapping[str, bytes]) -> str | None:
         known = self.pinned()
@@ -110,12 +110,12 @@ class Peers:
         if new:
             write_private(self.folder / PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
             for name, key_text in new.items():
-                mark = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
-                self.watch(f"from now on in secure aggregation with {one_line(name)}, key {mark}")
+                digest = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
+                self.watch(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
         return None
 
     def pinned(self) -> dict[str, str]:
-        """Name -> public key of those who were seen first."""
+        """Return name -> public key of the sites in the first aggregation."""
         file = self.folder / PINNED_PEERS
         try:
             return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
@@ -124,6 +124,6 @@ class Peers:
 
 
 def check_peers(given: Path | None) -> None:
-    """ConfigError if a list of keys is none."""
+    """Raise `ConfigError` if the folder has no keys."""
     if given is not None and (not given.is_dir() or not read_site_keys(given)):
         raise ConfigError(f"--peers {given}: name a folder with the file site.pub of each site, as name.pub")

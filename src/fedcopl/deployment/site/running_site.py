@@ -1,4 +1,4 @@
-"""One real site: its own images and model, and the answers to the server's questions."""
+"""A real site: its images, its model, and its replies to the server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,15 +11,14 @@ import numpy as np
 
 from ...clip.frozen_clip import Clip
 from ...config import Data, Model, RunConfig
-from ...data.cache import PixelCache
+from ...data.cache import PixelCache, Prepared
 from ...data.catalog import load_dataset
-from ...data.corrections import corrections_of
-from ...data.prepare import Prepared
-from ...data.reading import ImageReading
+from ...data.decoding import DecodeOptions
+from ...data.label_files import corrections_of
 from ...errors import ConfigError, DataError
 from ...federation.client import Client
 from ...federation.client_state import ClientState
-from ...federation.learner import NO_TEST_SET
+from ...federation.learner import NO_TEST_SET, TestSet
 from ...federation.server import ServerState
 from ...messages import Estimate, Evaluate, Evaluated, Reply, Request
 from ...run.build import backbone_name, build_clip, build_images, build_model, expert_labels
@@ -29,38 +28,36 @@ from ...run.previous_run import adapt_previous_run, initial_states, previous_run
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ...run.pseudo_labels import write_images, write_labels
 from ...run.record import ClientRecord, Outcome, RoundRecord, to_plain
-from ..certificates import site_secret
+from ..site_keys import site_secret
 from ..wire.message_format import one_line
 from ..wire.terms import LOCAL, Terms, classes_digest, config_from, images_digest
-from .agreement import AcceptAll, Agreement
-from .consent import Consent
 from .ledger import SiteLedger
-from .limits import Limits
 from .peers import check_peers
 from .pipeline import SiteRequest, respond
+from .policies import AcceptAll, Agreement, Consent, Limits
 
-READING = ("window", "bands", "pages")  # of LOCAL["data"]: how files of images are read
+READING = ("window", "bands", "pages")  # of LOCAL["data"]: how image files are read
 
 
 @dataclass(frozen=True)
 class SiteHome:
-    """What a site says about itself when it joins."""
+    """The settings of a site."""
 
     name: str
     images: Path  # a folder of images, or a table that lists them
     classes_file: str = ""
-    folder: Path = Path("site")  # where its keys and its states are kept
-    model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings that are its own business
-    corrections: str = ""  # what its expert said in `fedcopl review`, to be trained on
-    consent: Consent = field(default_factory=Consent)  # on what conditions it answers
-    files: Mapping[str, Any] = field(default_factory=dict)  # `data` settings: how its files of images are read
-    limits: Limits = field(default_factory=Limits)  # what a run may cost it
-    peers: Path | None = None  # public keys of the sites with which it takes part in secure aggregation
+    folder: Path = Path("site")  # of its keys and states
+    model: Mapping[str, Any] = field(default_factory=dict)  # `model` settings of the site
+    corrections: str = ""  # labels of its expert from `fedcopl review`, to train on
+    consent: Consent = field(default_factory=Consent)  # what may leave the site
+    files: Mapping[str, Any] = field(default_factory=dict)  # `data` settings: how its image files are read
+    limits: Limits = field(default_factory=Limits)  # on the cost of a run
+    peers: Path | None = None  # folder of public keys of its peers in secure aggregation
 
     def data(self) -> Data:
         foreign = sorted(set(self.files) - set(READING))
         if foreign:
-            raise ConfigError(f"data.{foreign[0]}: is the server's to say; a site sets {', '.join(READING)}")
+            raise ConfigError(f"data.{foreign[0]}: is set by the server; a site sets {', '.join(READING)}")
         if not self.images.exists():
             raise DataError(f"{self.images}: there is no such folder or table; --images names the images of this site")
         kind = "manifest" if self.images.is_file() else "folder"
@@ -70,12 +67,12 @@ class SiteHome:
     def own_model(self) -> Model:
         foreign = sorted(set(self.model) - set(LOCAL["model"]))
         if foreign:
-            raise ConfigError(f"model.{foreign[0]}: is the server's to say; a site sets {', '.join(LOCAL['model'])}")
+            raise ConfigError(f"model.{foreign[0]}: is set by the server; a site sets {', '.join(LOCAL['model'])}")
         return RunConfig.from_mapping({"model": dict(self.model)}, "settings").model
 
 
 class RunningSite:
-    """Images and model loaded and checked. What it keeps between two questions is on disk."""
+    """A site with images and model loaded and checked. Its state between two requests is on disk."""
 
     def __init__(self, home: SiteHome, watcher: ProgressReporter | None = None, agreement: Agreement | None = None):
         self.home, self.own = home, home.own_model()
@@ -88,9 +85,9 @@ class RunningSite:
         self.corrections = corrections_of(np.arange(len(train)), expert_labels(home.corrections, self.prepared.dataset))
         self.classes = classes_digest(self.prepared.dataset.classes)
         self.model = backbone_name(self.own.backbone, self.clip)
-        self.finished: Path | None = None  # folder of the run whose last question was answered just now
+        self.finished: Path | None = None  # folder of the run, after its last request
         self._secret = site_secret(home.folder)
-        self._client_of = lru_cache(maxsize=1)(self._make_client)  # settings change with the run, and then for good
+        self._client_of = lru_cache(maxsize=1)(self._make_client)  # the settings change only with the run
 
     @property
     def name(self) -> str:
@@ -102,25 +99,27 @@ class RunningSite:
 
     @property
     def has_test_set(self) -> bool:
-        """Whether there are labelled test images; what becomes of them is for its conditions to say."""
+        """Whether there are labelled test images; the consent decides whether accuracy is reported."""
         return self.prepared.dataset.test.labels is not None and len(self.prepared.dataset.test) > 0
 
     def handle(self, request: Request, terms: Terms) -> Reply:
-        """The reply to a request, computed once however often it comes; `Refused` if a policy of `pipeline` objects."""
+        """Return the reply to a request, computed once; `Refused` if a policy of `pipeline` objects."""
         self.finished = None
         own = SiteRequest(self, request, terms)
         reply, state = respond(own)
         folder, config = own.folder, own.client.config
-        self._write_down(folder, config, request, reply, state)
+        self._write_results(folder, config, request, reply, state)
         if isinstance(request, Evaluate) and request.shared is not None and request.round + 1 == config.rounds:
             self.finished = folder
         return reply
 
-    def left_by_earlier(self, client: Client) -> ClientState:
-        """What the run that this one goes on from left here; who was not in that begins as in any run."""
+    def state_from_earlier(self, client: Client) -> ClientState:
+        """Return the state from the run that this one continues; a new state if the site was not in that run."""
         folder = self.home.folder / "runs" / file_name(previous_run_name(client.config))
         if not (folder / RESULTS).exists():
-            self.watch(f"this site was not in the run {one_line(previous_run_name(client.config))}: it begins anew")
+            self.watch(
+                f"this site was not in the run {one_line(previous_run_name(client.config))} and starts with new prompts"
+            )
             return ClientState()
         start = client.learner.initial()
         left = adapt_previous_run(
@@ -128,8 +127,10 @@ class RunningSite:
         )
         return next(iter(initial_states(left, start).values()), ClientState())
 
-    def _write_down(self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState) -> None:
-        """What the people at this site want of a run: its labels so far, and its own model, as in any run's folder."""
+    def _write_results(
+        self, folder: Path, config: RunConfig, request: Request, reply: Reply, state: ClientState
+    ) -> None:
+        """Write the site's own labels and model, in the format of every run's folder."""
         if isinstance(request, Estimate) and state.log_probs is not None:
             write_labels(folder, request.round, {self.name: state.log_probs})
         if isinstance(request, Evaluate) and isinstance(reply, Evaluated) and request.shared is not None:
@@ -143,7 +144,7 @@ class RunningSite:
             RunFolder(folder).begin(config)
 
     def _outcome(self, config: RunConfig, round: int, score: Evaluated) -> Outcome:
-        """What this site knows of the run: its own part."""
+        """Return this site's own part of the results."""
         dataset = self.prepared.dataset
         final = score.correct / score.examples if score.examples else None
         own = ClientRecord(name=self.name, train=len(dataset.train), test=score.examples, final=final)
@@ -157,7 +158,7 @@ class RunningSite:
         )
 
     def client(self, terms: Terms) -> Client:
-        """The client of a run; kept until the settings change."""
+        """Return the client of a run, cached until the settings change."""
         return self._client_of(terms.run, terms.number, tuple(sorted(terms.settings.items())))
 
     def _make_client(self, run: str, number: int, settings: tuple[tuple[str, Any], ...]) -> Client:
@@ -168,34 +169,33 @@ class RunningSite:
         config = config.model_copy(update=sections)
         dataset, labels = self.prepared.dataset, self.prepared.dataset.test.labels
         built = build_model(config, self.clip, dataset.classes, config.model.template or dataset.template)
-        tells = labels is not None and self.has_test_set and self.home.consent.tells_accuracy
-        test_set = (
-            built.test_set(built.images(self.prepared.test), labels) if tells and labels is not None else NO_TEST_SET
-        )
-        # Bound to the run: another run with the same questions must not get the same noise.
+        test_set: TestSet = NO_TEST_SET
+        if labels is not None and self.has_test_set and self.home.consent.reports_accuracy:
+            test_set = built.test_set(built.images(self.prepared.test), labels)
+        # Bound to the run: another run with the same requests must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
         learner = built.learner(built.images(self.prepared.train), number)
         return built.client(learner, test_set, secret, self.corrections, self.home.consent.min_images)
 
 
 def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
-    """Images and model, and a digest of the images to train on."""
+    """Load images and model; returns also a digest of the training images."""
     watcher.preparing("listing the images")
     dataset = load_dataset(home.data())
     watcher.preparing("loading the model")
     clip = build_clip(own)
-    # What no run could use is said before the images are cut: a class name too long for any prompt.
+    # A class name that is too long for any prompt is reported before the images are preprocessed.
     bare = RunConfig(model=own.model_copy(update={"text_prompts": 0}))
     built = build_model(bare, clip, dataset.classes, dataset.template)
     try:
         built.model.encoder.refuse_long_names(Model().text_prompts)
-    except ConfigError as error:  # how long prompts are is the server's to say
-        watcher.noticed(f"{error}. A run that leaves this setting as it is will not begin here")
+    except ConfigError as error:  # the server sets the length of prompts
+        watcher.noticed(f"{error}. A run with the default of this setting will be refused")
     prepared = build_images(dataset, clip.preprocess, watcher)
-    # They were cut a moment ago: this only looks them up.
+    # Already in the cache: preprocessed by `build_images`.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
     bad = {one.number for one in cut_before.bad}
     contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
-    # By other rules the same files are other images.
-    rules = ImageReading.of(home.data()).key
+    # Read by other rules, the same files are other images.
+    rules = DecodeOptions.of(home.data()).key
     return prepared, clip, images_digest(prepared.dataset.train.names, [content + rules for content in contents])

@@ -1,7 +1,8 @@
-"""`fedcopl join`: takes the server's questions and answers them, in this process, until it is stopped."""
+"""`fedcopl join`: the process of a site, which replies to the server's requests until it is stopped."""
 
 import logging
 import shlex
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,91 +11,157 @@ from pathlib import Path
 import httpx
 from flwr.app import Message
 
+from ...errors import FederationError
 from ...run.progress_reporter import ProgressReporter
 from ..audit_log import AuditLog
-from ..certificates import private_key, site_key
+from ..flower_internals import HEARTBEAT
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
-from ..metrics import AnswerCounts, health, site_metrics
-from ..metrics_port import metrics_port
+from ..metrics import ReplyCounts, health, metrics_port, site_metrics
 from ..processes import holding, should_stop
+from ..site_keys import private_key, site_key
+from ..wire.addresses import connect, proxy_to, strip_credentials
 from ..wire.message_format import is_refusal
 from .interruption import time_limit
-from .replies import reply_to
+from .pipeline import reply_to
 from .running_site import RunningSite
-from .server_probe import ServerAddress, cut_off, why_not_let_in
 
-SOONEST, LATEST = 0.1, 5.0  # seconds between two looks for a question
-SHARE = 0.1  # of the time since the last question, or of the time that question was waited for: then the next look
-LONGEST_SHARE = 2.0  # seconds, of the latter: a question that comes sooner than the last waits no longer
-LEFT_IN_PEACE = 10.0  # times what the last look took: a server that has much to do answers slowly
-LOOK = 0.5  # seconds between two looks whether to stop
-MANY = "adapt"  # the kind of question that comes dozens of times in a row: a line for each would hide all others
-AGAIN = 2.0  # seconds between two tries to be let in
+MIN_POLL, MAX_POLL = 0.1, 5.0  # seconds between two polls for a request
+POLL_SHARE = 0.1  # of the time since the last request, or of the time that request was waited for: then the next poll
+MAX_GAP_SHARE = 2.0  # seconds, of the latter
+POLL_BREAK = 10.0  # times what the last poll took: a busy server responds slowly
+STOP_CHECK = 0.5  # seconds between two checks whether to stop
+REPEATED = "adapt"  # kind of request that comes dozens of times in a row: one line is logged for all
+RECONNECT = 2.0  # seconds between two attempts to join
+UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in errors of OpenSSL, which httpx passes on as text
 log = logging.getLogger("fedcopl.site")
 
 
+@dataclass(frozen=True)
+class ServerAddress:
+    """The address of a server, and the certificate authority that it must be certified by."""
+
+    address: str
+    ca: Path
+
+
+def check_server(server: ServerAddress) -> None:
+    """Verify the server's certificate, if the server is reachable; a wrong certificate is an error."""
+    host, _, port = server.address.rpartition(":")
+    if not host or not port.isdigit():
+        raise FederationError(f"{server.address}: is not an address; write it as server.example:9092")
+    try:
+        context = ssl.create_default_context(cafile=server.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise FederationError(f"{server.ca}: is not the certificate of a server (its ca.pem): {error}") from error
+    try:
+        with (
+            connect(host.strip("[]"), int(port), 5) as connection,
+            context.wrap_socket(connection, server_hostname=host.strip("[]")),
+        ):
+            return
+    except ssl.SSLCertVerificationError as error:
+        raise FederationError(_untrusted(server, error.verify_message)) from error
+    except OSError:
+        return  # not running yet: the site keeps trying
+
+
+def _untrusted(server: ServerAddress, why: str) -> str:
+    host = server.address.rpartition(":")[0]
+    return (
+        f"{server.address}: its certificate is not signed by {server.ca} ({why}); "
+        f"ask the operator for a new ca.pem or package, and whether the certificate includes {host} (--address)"
+    )
+
+
+def join_error(server: ServerAddress, public: Path, error: httpx.HTTPError, finished: str = "") -> str:
+    """Return why the site with this key cannot join now; `finished` as for `connection_error`."""
+    if not isinstance(error, httpx.HTTPStatusError):
+        return connection_error(server, error, finished)
+    if error.response.status_code == httpx.codes.UNAUTHORIZED:
+        return "the server rejects this site's signature: is the clock of this machine right? trying again"
+    return (
+        f"the server rejects this site: {public} is not registered there, has expired or was revoked "
+        f"(ask the operator), or is in use by another connection (after a kill wait {2 * HEARTBEAT} s); trying again"
+    )
+
+
+def connection_error(server: ServerAddress, error: httpx.HTTPError, finished: str = "") -> str:
+    """Return why the server cannot be reached now.
+
+    After a run the server ends, which is not an error: then the text is `finished`, if given.
+    """
+    if UNTRUSTED in str(error):
+        return f"{_untrusted(server, str(error).rpartition(': ')[2].partition(' (_ssl')[0])}; trying again"
+    if finished:
+        return finished
+    proxy = proxy_to(server.address.rpartition(":")[0].strip("[]"))
+    through = f" through the proxy {strip_credentials(proxy)}" if proxy else ""
+    return f"no server at {server.address}{through}; trying again until there is one"
+
+
 def run_site(site: RunningSite, server: ServerAddress, watcher: ProgressReporter, port: int = 0) -> None:
-    """Answer until stopped; with a port, say there how it goes."""
-    folder, news = site.home.folder, SiteNews(watcher, server)
+    """Reply to requests until stopped; with a port, serve metrics there."""
+    folder, reporter = site.home.folder, SiteReporter(watcher, server)
     about = {"name": site.name, "server": server.address, "conditions": str(site.home.consent)}
     private, public = site_key(folder, site.name)
     with (
         holding(folder, "site", about),
-        metrics_port(port, lambda: site_metrics(folder, news.counts), lambda: health(folder)),
+        metrics_port(port, lambda: site_metrics(folder, reporter.counts), lambda: health(folder)),
     ):
         while not should_stop(folder):
             try:
                 with site_connection(server.address, server.ca, private_key(private)) as connection:
-                    _answer_questions(site, connection, news)
+                    _handle_requests(site, connection, reporter)
             except KeyboardInterrupt:
                 if not should_stop(folder):
                     raise
             except ConnectionLost as error:
-                log.warning("the connection was lost and is made anew: %s", error)
-                _wait(LOOK, lambda: should_stop(folder))
+                log.warning("connection lost, reconnecting: %s", error)
+                _wait(STOP_CHECK, lambda: should_stop(folder))
             except httpx.HTTPError as error:
-                news.announce(why_not_let_in(server, public, error, news.finished))
-                _wait(AGAIN, lambda: should_stop(folder))
-            news.counts.connected = False
-        watcher.noticed("stopped, as asked; the same command joins again")
+                reporter.announce(join_error(server, public, error, reporter.finished))
+                _wait(RECONNECT, lambda: should_stop(folder))
+            reporter.counts.connected = False
+        watcher.noticed("stopped by `fedcopl stop`; the same command joins again")
 
 
 @dataclass
-class SiteNews:
-    """Tells people, and those who count, how the connection is and what was answered."""
+class SiteReporter:
+    """Reports the connection and the replies of a site, to its terminal and its metrics."""
 
     watcher: ProgressReporter
     server: ServerAddress
-    counts: AnswerCounts = field(default_factory=AnswerCounts)
-    finished: str = ""  # what to say when the server leaves after a run, and nobody misses it
+    counts: ReplyCounts = field(default_factory=ReplyCounts)
+    finished: str = ""  # the last line after a finished run; repeated when the server ends
     _announced: str = ""
-    _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last question, and whether it was refused
+    _last: tuple[str, str, bool] = ("", "", False)  # round and kind of the last request, and whether it was refused
 
-    def look(self, connection: SiteConnection) -> None:
-        was_connected, trouble = self.counts.connected, connection.trouble
-        self.counts.connected = trouble is None
-        if trouble is not None:
-            self.announce(cut_off(self.server, trouble, self.finished))
+    def check(self, connection: SiteConnection) -> None:
+        """Report a connection that was lost or made."""
+        was_connected, error = self.counts.connected, connection.error
+        self.counts.connected = error is None
+        if error is not None:
+            self.announce(connection_error(self.server, error, self.finished))
         elif not was_connected:
             self.announce(f"connected to {self.server.address}")
 
-    def announce(self, what: str) -> None:
-        """Nothing is said twice in a row."""
-        if what != self._announced:
-            self._announced = what
-            self.watcher.noticed(what)
+    def announce(self, line: str) -> None:
+        """Print a line unless it was the last one."""
+        if line != self._announced:
+            self._announced = line
+            self.watcher.noticed(line)
 
-    def answered(self, question: Message, seconds: float, finished: Path | None = None, *, refused: bool) -> None:
-        """`finished`: folder of the run whose last question this was."""
-        kind = question.metadata.message_type.removeprefix("query.")
+    def replied(self, request: Message, seconds: float, finished: Path | None = None, *, refused: bool) -> None:
+        """Report one reply; `finished` is the folder of the run whose last request this was."""
+        kind = request.metadata.message_type.removeprefix("query.")
         self.counts.add(kind, seconds, refused=refused)
-        how = "could not be answered" if refused else f"answered in {seconds:.1f} s"  # why was said when it happened
-        again = (question.metadata.group_id, kind, refused)
-        if kind == MANY and not refused:
-            how = "answered; some dozen more such questions follow, of which nothing is said"
-        if again != self._last or kind != MANY:
-            self.watcher.noticed(f"round {question.metadata.group_id}: {kind} {how}")
-        self._last = again
+        result = "refused" if refused else f"replied in {seconds:.1f} s"  # the reason is in the log
+        now = (request.metadata.group_id, kind, refused)
+        if kind == REPEATED and not refused:
+            result = "replied; further prior-estimation requests are not logged individually"
+        if now != self._last or kind != REPEATED:
+            self.watcher.noticed(f"round {request.metadata.group_id}: {kind} {result}")
+        self._last = now
         self.finished = ""
         if finished is not None:
             self.finished = (
@@ -105,50 +172,44 @@ class SiteNews:
             self.announce(self.finished)
 
 
-def _answer_questions(site: RunningSite, connection: SiteConnection, news: SiteNews) -> None:
-    """Until the connection is lost or the site is asked to stop."""
-    asked, gap = time.monotonic(), 0.0
+def _handle_requests(site: RunningSite, connection: SiteConnection, reporter: SiteReporter) -> None:
+    """Reply to requests until the connection is lost or the site is to stop."""
+    folder, last, gap = site.home.folder, time.monotonic(), 0.0
 
     def stopped() -> bool:
-        return should_stop(site.home.folder)
+        return should_stop(folder)
 
     while not stopped():
         began = time.monotonic()
-        question = connection.next()
-        news.look(connection)
-        if question is None:
-            _wait(pace(time.monotonic() - asked, time.monotonic() - began, gap), stopped)
+        request = connection.next()
+        reporter.check(connection)
+        if request is None:
+            _wait(poll_interval(time.monotonic() - last, time.monotonic() - began, gap), stopped)
             continue
-        gap = began - asked
-        connection.hand_in(_reply(question, site, news))
-        asked = time.monotonic()
+        gap, began = began - last, time.monotonic()
+        limit = time_limit(site.home.limits.seconds, stopped)
+        reply = reply_to(request, lambda: site, AuditLog(folder), reporter.server.address, limit)
+        reporter.replied(request, time.monotonic() - began, site.finished, refused=is_refusal(reply.content))
+        connection.send(reply)
+        last = time.monotonic()
 
 
-def pace(waited: float, took: float, gap: float) -> float:
-    """How long to wait for the next look: who was asked a moment ago will be asked again soon.
+def poll_interval(waited: float, took: float, gap: float) -> float:
+    """Return the seconds until the next poll, given those since the last request and those the last poll took.
 
-    A question waits for no more than a tenth of the time since the last, and an idle site costs next to nothing. Where
-    the last look took long, many sites look at once: all of them together must not keep the server from its work. Where
-    the last question was long in coming (`gap`), there are many to ask, and the next will not come at once.
+    A request waits at most for a tenth of the time since the last one, and an idle site costs next to nothing. Where
+    the last poll was slow, many sites poll at once, and must not keep the server from its work. Where the last request
+    was long in coming (`gap`), the server has many sites, and the next request will not come at once.
 
-    >>> pace(0.0, 0.005, 0.5), pace(20.0, 0.005, 0.5), pace(3600.0, 0.005, 0.5), pace(0.0, 0.08, 0.5)
-    (0.1, 2.0, 5.0, 0.8)
-    >>> pace(0.0, 0.005, 8.0), pace(0.0, 0.005, 3600.0)
+    >>> [poll_interval(waited, 0.005, 0.5) for waited in (0.0, 20.0, 3600.0)], poll_interval(0.0, 0.08, 0.5)
+    ([0.1, 2.0, 5.0], 0.8)
+    >>> poll_interval(0.0, 0.005, 8.0), poll_interval(0.0, 0.005, 3600.0)
     (0.8, 2.0)
     """
-    return min(LATEST, max(SOONEST, SHARE * waited, LEFT_IN_PEACE * took, min(LONGEST_SHARE, SHARE * gap)))
+    return min(MAX_POLL, max(MIN_POLL, POLL_SHARE * waited, POLL_BREAK * took, min(MAX_GAP_SHARE, POLL_SHARE * gap)))
 
 
 def _wait(seconds: float, stopped: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not stopped():
-        time.sleep(min(LOOK, left))
-
-
-def _reply(question: Message, site: RunningSite, news: SiteNews) -> Message:
-    began = time.monotonic()
-    folder = site.home.folder
-    limit = time_limit(site.home.limits.seconds, lambda: should_stop(folder))
-    reply = reply_to(question, lambda: site, AuditLog(folder), news.server.address, limit)
-    news.answered(question, time.monotonic() - began, site.finished, refused=is_refusal(reply.content))
-    return reply
+        time.sleep(min(STOP_CHECK, left))

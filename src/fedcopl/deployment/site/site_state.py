@@ -1,17 +1,17 @@
-"""What a site keeps on its own disk, so that neither a stop nor a repeated question changes the outcome.
+"""The state of a site in a run, on its own disk, so that neither a stop nor a repeated request changes the outcome.
 
-    now.json                    which round, which questions were answered, in their order
+    now.json                    the round, and the requests that were handled, in their order
     <steps>.safetensors         the state after those steps, and the last reply
     <steps>.secrets             keys of secure aggregation, and noisy replies sent; of the latest step only
 
-A step is written before its reply is sent, under a name made of all questions of the round so far. A question asked
-again is answered with the reply on disk; a server that was restarted plays its round again and meets the same steps,
-or, where others answered differently, leaves the old path at the first question that differs. A stop between two
-writes leaves a step that nobody points to: it is made again, with the same bits.
+A step is written before its reply is sent, under a name derived from all requests of the round so far. A repeated
+request gets the reply on disk. A restarted server repeats its round and finds the same steps, or, where other sites
+replied differently, leaves the old path at the first request that differs. A stop between two writes leaves a step that
+is not referenced: it is computed again, with the same bits.
 
-A server could use this to take a site back on purpose. What the site learnt may be taken back; what the keys of a
-secure aggregation were used for, and what was let out with noise, may not, and continues from the latest step. So no
-other step has any use for keys, and those of a sum that is over are gone from the disk. Nobody else may read here.
+A server could use this to set a site back on purpose. Training may be set back; the use of keys of a secure aggregation
+and the noise that was drawn may not, and continue from the latest step. So no other step needs keys, and those of a
+finished aggregation are deleted. Only the owner can read the folder.
 """
 
 import json
@@ -41,7 +41,7 @@ from ...messages import Evaluated, Reply, Request, digest
 from ...privacy.private_replies import Secrets
 from ..wire.message_format import Packed, pack, unpack
 from ..wire.terms import Refused
-from .order import Turn, model_of, turn_of
+from .order import HandledRequest, model_of, order_entry
 
 NOW, SEED = "now.json", "seed"
 STEP, SECRETS = ".safetensors", ".secrets"
@@ -49,16 +49,16 @@ STEP, SECRETS = ".safetensors", ".secrets"
 
 @dataclass(frozen=True)
 class SiteStep:
-    """Where a site stands in a run. Steps are named by the digest of the round's questions up to them."""
+    """The position of a site in a run. Steps are named by the digest of the round's requests up to them."""
 
     attempt: int = 0  # of the server
     round: int = -1
-    base: str = ""  # the step that the round began with, of an earlier round; none: a fresh state
-    path: tuple[str, ...] = ()  # this round's questions in this attempt, by digest
+    base: str = ""  # last step of an earlier round, with which this round began; empty: a new state
+    path: tuple[str, ...] = ()  # this round's requests in this attempt, by digest
     steps: tuple[str, ...] = ()  # all steps of this round on disk, of every attempt
-    latest: str = ""  # the step that was worked out last, of whatever attempt
-    asked: tuple[Turn, ...] = ()  # what the questions of `path` were
-    made: tuple[Turn, ...] = ()  # what those of `steps` were
+    latest: str = ""  # the step that was computed last, in any attempt
+    handled: tuple[HandledRequest, ...] = ()  # the requests of `path`
+    computed: tuple[HandledRequest, ...] = ()  # the requests of `steps`
     model: str = ""  # digest of the prompts that the round begins with, in every attempt
 
     @property
@@ -66,28 +66,28 @@ class SiteStep:
         return _step_name(self.path) if self.path else self.base
 
     def at(self, attempt: int, round: int) -> "SiteStep":
-        """Where a question of this attempt and round finds the site; an older one finds nobody."""
+        """Return the position for a request of this attempt and round; an older request is refused."""
         if round < self.round or attempt < self.attempt:
             raise Refused(
-                f"an old question, of round {round + 1} and start {attempt} of the server: "
+                f"an old request, of round {round + 1} and start {attempt} of the server: "
                 f"this site is at round {self.round + 1} and start {self.attempt}"
             )
         if round > self.round:
             return SiteStep(attempt, round, base=self.last, latest=self.latest)
-        return self if attempt == self.attempt else replace(self, attempt=attempt, path=(), asked=())
+        return self if attempt == self.attempt else replace(self, attempt=attempt, path=(), handled=())
 
-    def made_step(self, step: str, request: Request) -> "SiteStep":
-        """With one more step on disk."""
-        return replace(self, steps=(*self.steps, step), made=(*self.made, turn_of(request)), latest=step)
+    def with_step(self, step: str, request: Request) -> "SiteStep":
+        """Return the position with one more step on disk."""
+        return replace(self, steps=(*self.steps, step), computed=(*self.computed, order_entry(request)), latest=step)
 
-    def answered(self, question: str, request: Request) -> "SiteStep":
-        """With one more question behind it."""
+    def after(self, key: str, request: Request) -> "SiteStep":
+        """Return the position after a request with this digest."""
         model = self.model or model_of(request)
-        return replace(self, path=(*self.path, question), asked=(*self.asked, turn_of(request)), model=model)
+        return replace(self, path=(*self.path, key), handled=(*self.handled, order_entry(request)), model=model)
 
 
 Compute = Callable[[SiteStep, ClientState], tuple[Reply, ClientState]]
-"""Computes the reply to a new request at this step; the state before it, and after."""
+"""Computes the reply to a new request at this step from the state before it; returns the state after it too."""
 
 
 def _step_name(path: tuple[str, ...]) -> str:
@@ -95,7 +95,7 @@ def _step_name(path: tuple[str, ...]) -> str:
 
 
 class SiteState:
-    """One site's states in one run."""
+    """The states of one site in one run."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -105,38 +105,38 @@ class SiteState:
         return (self.folder / NOW).exists()
 
     def seed(self, state: ClientState) -> None:
-        """Begin with a state that was kept elsewhere."""
+        """Begin with the state of an earlier run."""
         self._write(SEED, state, Evaluated(0, 0))
         self._move_to(SiteStep(base=SEED, latest=SEED))
 
     def handle(self, request: Request, attempt: int, compute: Compute) -> Reply:
-        """The reply to a request: from disk if it was answered before, else computed, and written to disk first."""
-        at, question = self.step().at(attempt, request.round), digest(request)
-        if question in at.path:
-            return self._read(_step_name(at.path[: at.path.index(question) + 1]))[1]
-        step = _step_name((*at.path, question))
+        """Return the reply to a request: from disk if it was handled before, else computed and written to disk."""
+        at, key = self.step().at(attempt, request.round), digest(request)
+        if key in at.path:
+            return self._read(_step_name(at.path[: at.path.index(key) + 1]))[1]
+        step = _step_name((*at.path, key))
         if step in at.steps:
             reply = self._read(step)[1]
         else:
             reply, state = compute(at, self.state(at))
             self._write(step, state, reply)
-            at = at.made_step(step, request)
-        self._move_to(at.answered(question, request))
+            at = at.with_step(step, request)
+        self._move_to(at.after(key, request))
         return reply
 
     def step(self) -> SiteStep:
-        """Where the site stands."""
+        """Read the position of the site."""
         if not self.has_begun:
             return SiteStep()
         try:
             kept = json.loads((self.folder / NOW).read_text(encoding="utf-8"))
-            turns = {name: tuple(Turn(*turn) for turn in kept[name]) for name in ("asked", "made")}
-            return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")} | turns)
+            entries = {name: tuple(HandledRequest(*entry) for entry in kept[name]) for name in ("handled", "computed")}
+            return SiteStep(**kept | {name: tuple(kept[name]) for name in ("path", "steps")} | entries)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{self.folder / NOW}: is damaged: {error}") from error
 
     def state(self, at: SiteStep | None = None) -> ClientState:
-        """What this site keeps to itself, as of its last answer."""
+        """Read the state of the client after its last reply."""
         at = at or self.step()
         state = self._read(at.last)[0] if at.last else ClientState()
         return taken_back(state, ClientState(secrets=self._secrets(at.latest))) if at.latest else state
@@ -170,7 +170,7 @@ class SiteState:
         file = self.folder / f"{step}{STEP}"
         try:
             with safe_open(file, framework="numpy") as opened:
-                tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, it is no dict
+                tensors = {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118, not a dict
                 about = opened.metadata()
             arrays = below(tensors, "reply/")
             packed = Packed(about["kind"], about["tree"], tuple(arrays[str(i)] for i in range(len(arrays))))

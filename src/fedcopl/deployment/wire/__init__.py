@@ -1,1 +1,1 @@
-"""How a question and its answer look on the wire, and the terms that ride with each."""
+"""The wire format of requests and replies, the terms of a request, and network addresses."""

@@ -1,14 +1,35 @@
-"""Network addresses of a server: by which it reaches itself, and which callers are this very machine."""
+"""Addresses of servers, proxies on the way to them, and names of sites.
 
+Sites only make outgoing connections, to one address and port, so a site behind NAT or a firewall needs nothing else.
+Where connections have to go through a proxy (`https_proxy` in the environment), Flower's client opens a tunnel, and so
+does our check of the server. TLS runs inside the tunnel: the proxy sees the server's name and the amount of traffic.
+"""
+
+import http.client
+import os
 import socket
-from collections.abc import Collection
+from base64 import b64encode
+from collections.abc import Collection, MutableMapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from ...errors import ConfigError
 
 AddressNumber = IPv4Address | IPv6Address
+NO_PROXY = ("no_proxy", "NO_PROXY")  # programs read one or the other
+THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+MAX_NAME = 60  # characters of a site's name
+
+
+def check_site_name(name: str, where: str) -> None:
+    """Raise `ConfigError` for a name that cannot be shown in one line; `where` names the option or file at fault."""
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= MAX_NAME:
+        raise ConfigError(f"{where}: {name!r} must be 1 to {MAX_NAME} printable characters")
 
 
 def own_address(host: str) -> str:
-    """The name or number by which this machine reaches its own server that listens on `host`."""
+    """Return the address by which this machine reaches its own server that listens on `host`."""
     number = _number(host)
     if number is None or not number.is_unspecified:
         return host
@@ -20,10 +41,10 @@ def with_port(host: str, port: int) -> str:
 
 
 def own_numbers(host: str) -> frozenset[AddressNumber]:
-    """What a server that listens on `host` alone takes for its own machine beside loopback.
+    """Return the addresses, other than loopback, that count as this machine for a server that listens on `host`.
 
-    Nobody else can call from the very address that is listened on. For a server that listens everywhere that is not
-    good enough: what forwards the port into a container may do so from the container's own address.
+    Only this machine can connect from the very address that is listened on. For a server that listens on all addresses
+    this does not hold: a port forwarded into a container may come from the container's own address.
     """
     number = _number(host)
     if number is not None:
@@ -33,15 +54,55 @@ def own_numbers(host: str) -> frozenset[AddressNumber]:
 
 
 def is_this_machine(client: str, own: Collection[AddressNumber]) -> bool:
-    """Whether a caller with this address is on this machine."""
+    """Return whether a client with this address is on this machine."""
     number = _number(client)
     return number is not None and (number.is_loopback or number in own)
 
 
 def _number(text: str) -> AddressNumber | None:
-    """None for a name; an IPv4 address in IPv6 clothes is what it is."""
+    """Parse an IP address; None for a host name. IPv4 addresses mapped into IPv6 are returned as IPv4."""
     try:
         number = ip_address(text)
     except ValueError:
         return None
     return (number.ipv4_mapped or number) if isinstance(number, IPv6Address) else number
+
+
+def proxy_to(host: str) -> str:
+    """Return the address of the proxy on the way to this host, or an empty string."""
+    return "" if host in THIS_MACHINE or proxy_bypass(host) else getproxies().get("https", "")
+
+
+def connect(host: str, port: int, timeout: float) -> socket.socket:
+    """Open a connection, through the proxy where there is one; `OSError` if that fails."""
+    proxy = proxy_to(host)
+    if not proxy:
+        return socket.create_connection((host, port), timeout)
+    url = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    headers = {}
+    if url.username:
+        login = f"{unquote(url.username)}:{unquote(url.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    connection = http.client.HTTPConnection(url.hostname or "", url.port or 80, timeout=timeout)
+    connection.set_tunnel(host, port, headers)
+    try:
+        connection.connect()
+    except http.client.HTTPException as error:
+        raise OSError(f"invalid response of the proxy {strip_credentials(proxy)}: {type(error).__name__}") from error
+    return connection.sock
+
+
+def strip_credentials(proxy: str) -> str:
+    """
+    >>> strip_credentials("http://me:secret@proxy.example:3128")
+    'proxy.example:3128'
+    """
+    return proxy.rpartition("://")[2].rpartition("@")[2]
+
+
+def bypass_proxy_for_localhost(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Exclude this machine from the proxy: a server and its child processes talk to each other on it."""
+    lists = ",".join(environment.get(name, "") for name in NO_PROXY).split(",")
+    listed = list(dict.fromkeys(one.strip() for one in lists if one.strip()))
+    missing = [one for one in THIS_MACHINE if one not in listed and "*" not in listed]
+    environment.update(dict.fromkeys(NO_PROXY, ",".join([*listed, *missing])))

@@ -1,48 +1,50 @@
-"""Questions and answers as they cross the wire. Nothing that comes in is ever executed.
+"""Requests and replies as they cross the wire; received data is never executed.
 
-In two steps. `pack` makes of a message plain data: a kind, a tree of JSON, and the arrays the tree points to; generic
-over the data classes of `messages`, so that a new message needs no new code here. `question_records` and
-`answer_records` make of that Flower's records. On the way back every field is checked against its type, so that nothing
-but what the list of messages allows gets past this module; and of an array, which travels in NumPy's own format, the
-header is read and compared with what follows before anything is allocated: no pickle, no object, no archive.
+`pack` turns a message into plain data: a kind, a tree of JSON, and the arrays the tree points to. It is generic over
+the data classes of `messages`, so that a new message needs no new code here. `request_records` and `reply_records` turn
+that into Flower's records. When a message is read every field is checked against its type, and of an array, which
+travels in NumPy's own format, the header is compared with the data before anything is allocated: no pickle, no object,
+no archive. `audit_message` describes a message for the audit log.
 
-A message is one record, and its terms a second one: Flower sends every record and every array of a record by itself,
-and each such piece is four requests on its way. What all sites are asked alike is sent to the SuperLink once.
+A message is one record and its terms a second one: Flower sends every record, and every array of a record, as a piece
+with four HTTP requests. A piece that all sites get is sent to the SuperLink once.
 """
 
 import io
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from functools import cache
+from hashlib import sha256
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ...messages import REPLY_TO, Reply, Request
+from ..audit_log import MAX_DECISION, AuditMessage
 from .terms import SETTING, Terms
 
 PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
-DEEPEST = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
+MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
 DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
 MESSAGE, ARRAYS, TERMS, REFUSED, NAME = "message", "arrays", "terms", "refused", "name"
-ASK_NAME = f"query.{NAME}"  # a question of Flower's grid that is none of the protocol's
-LONGEST_REASON = 300
-LARGEST = 2**40  # of any side of an array
+NAME_QUERY = f"query.{NAME}"  # a message of Flower's grid that is not part of the protocol
+MAX_REASON = 300
+MAX_SIZE = 2**40  # of any dimension of an array
 
 
 class Unreadable(ValueError):
-    """A message that is not on the list, or not as the list says."""
+    """The message is not one of `messages`, or its fields have other types."""
 
 
 class Packed(NamedTuple):
-    """A message as it travels and as it is kept."""
+    """A message as it is sent and as it is stored."""
 
     kind: str
     tree: str  # JSON of the fields; {"array": 3} and {"bytes": 3} point into `arrays`
@@ -73,18 +75,18 @@ def _tree(value: Any, arrays: list[PackedArray]) -> Any:
 
 
 def unpack(packed: Packed) -> Request | Reply:
-    """The message, or `Unreadable` with the first thing that is wrong with it."""
+    """Return the message, or raise `Unreadable` with the first error found in it."""
     if packed.kind not in KINDS:
-        raise Unreadable(f"there is no message {_shown(packed.kind)}")
+        raise Unreadable(f"unknown message {_shown(packed.kind)}")
     kind = KINDS[packed.kind]
     try:
         tree = json.loads(packed.tree)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"the {packed.kind} is no JSON") from error
+        raise Unreadable(f"the {packed.kind} is not valid JSON") from error
     types = _types(kind)
-    if not isinstance(tree, dict) or not _needed(kind) <= set(tree) <= set(types):
+    if not isinstance(tree, dict) or set(tree) != set(types):
         raise Unreadable(f"the {packed.kind} has other fields than {', '.join(types)}")
-    values = {name: _value(tree[name], packed.arrays, DEEPEST) for name in tree}
+    values = {name: _value(tree[name], packed.arrays, MAX_DEPTH) for name in tree}
     for name, value in values.items():
         if not _fits(value, types[name]):
             raise Unreadable(f"{name} of the {packed.kind} is {_described(value)}")
@@ -93,63 +95,46 @@ def unpack(packed: Packed) -> Request | Reply:
 
 
 @cache
-def _needed(kind: type) -> set[str]:
-    """The fields that a message cannot be without; what an older version did not know yet has a default."""
-    return {part.name for part in fields(kind) if part.default is MISSING and part.default_factory is MISSING}
-
-
-@cache
 def _types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _value(tree: Any, arrays: tuple[PackedArray, ...], deepest: int) -> Any:
+def _value(tree: Any, arrays: tuple[PackedArray, ...], depth: int) -> Any:
     if not isinstance(tree, dict):
         if isinstance(tree, list):
-            raise Unreadable("a list stands where a value should be")
+            raise Unreadable("a list in place of a value")
         return tree
-    if len(tree) != 1 or not deepest:
-        raise Unreadable("a value is nested too deep or of no known kind")
+    if len(tree) != 1 or not depth:
+        raise Unreadable("a value is nested too deep or of an unknown kind")
     [(kind, inside)] = tree.items()
     if kind == "map" and isinstance(inside, dict):
-        return {key: _value(one, arrays, deepest - 1) for key, one in inside.items()}
+        return {key: _value(one, arrays, depth - 1) for key, one in inside.items()}
     if kind == "tuple" and isinstance(inside, list):
-        return tuple(_value(one, arrays, deepest - 1) for one in inside)
+        return tuple(_value(one, arrays, depth - 1) for one in inside)
     if kind in {"array", "bytes"}:
-        array = _pointed_at(inside, arrays)
+        if type(inside) is not int or not 0 <= inside < len(arrays):
+            raise Unreadable(f"there is no array {_shown(inside)}")
+        array = arrays[inside]
         return array if kind == "array" else array.tobytes()
-    raise Unreadable(f"there is no kind of value called {_shown(kind)}")
+    raise Unreadable(f"unknown kind of value {_shown(kind)}")
 
 
-def _pointed_at(number: Any, arrays: tuple[PackedArray, ...]) -> PackedArray:
-    if type(number) is not int or not 0 <= number < len(arrays):
-        raise Unreadable(f"there is no array {_shown(number)}")
-    return arrays[number]
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    """Whether a value is of the type that the data class names."""
-    origin, inside = get_origin(wanted), get_args(wanted)
+def _fits(value: Any, hint: Any) -> bool:
+    """Return whether a value is of the type that the data class declares."""
+    origin, inside = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:
         return any(_fits(value, one) for one in inside)
     if origin is np.ndarray:
-        return isinstance(value, np.ndarray) and _fits_dtype(value, inside[1])
+        [kind] = get_args(inside[1]) or (Any,)
+        return isinstance(value, np.ndarray) and (kind is Any or value.dtype == np.dtype(kind))
     if origin is tuple:
-        return isinstance(value, tuple) and _fit_tuple(value, inside)
+        if not isinstance(value, tuple):
+            return False
+        kinds = (inside[0],) * len(value) if inside[-1:] == (Ellipsis,) else inside
+        return len(value) == len(kinds) and all(map(_fits, value, kinds))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, dict) and all(_fits(one, inside[1]) for one in value.values())
-    return type(value) is (NoneType if wanted is None else wanted)
-
-
-def _fit_tuple(value: tuple[Any, ...], inside: tuple[Any, ...]) -> bool:
-    if inside[-1:] == (Ellipsis,):
-        return all(_fits(one, inside[0]) for one in value)
-    return len(value) == len(inside) and all(map(_fits, value, inside))
-
-
-def _fits_dtype(value: PackedArray, wanted: Any) -> bool:
-    [kind] = get_args(wanted) or (Any,)
-    return kind is Any or value.dtype == np.dtype(kind)
+    return type(value) is (NoneType if hint is None else hint)
 
 
 def _described(value: Any) -> str:
@@ -161,12 +146,12 @@ def _described(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Somebody else's text, fit for a log."""
+    """Untrusted text, shortened for a log."""
     return repr(value)[:60]
 
 
 def route(kind: type) -> str:
-    """Where Flower's ClientApp takes a question to.
+    """Return the route of a request in Flower's ClientApp.
 
     >>> from fedcopl.messages import Train
     >>> route(Train)
@@ -175,7 +160,7 @@ def route(kind: type) -> str:
     return f"query.{kind.__name__.lower()}"
 
 
-def question_records(request: Request, terms: Terms) -> RecordDict:
+def request_records(request: Request, terms: Terms) -> RecordDict:
     records = _records(pack(request))
     flat = {key: value for key, value in asdict(terms).items() if key != "settings"}
     flat |= {f"{SETTING}{key}": value for key, value in terms.settings.items()}
@@ -183,17 +168,17 @@ def question_records(request: Request, terms: Terms) -> RecordDict:
     return records
 
 
-def read_question(records: RecordDict, most: int) -> tuple[Request, Terms]:
-    """A question, and on what terms it is asked; at most `most` bytes of arrays."""
-    request = unpack(_packed(records, most))
+def read_request(records: RecordDict, max_bytes: int) -> tuple[Request, Terms]:
+    """Return a request of at most `max_bytes`, and its terms."""
+    request = unpack(_packed(records, max_bytes))
     if type(request) not in REPLY_TO:
-        raise Unreadable(f"a {type(request).__name__} is no question")
+        raise Unreadable(f"a {type(request).__name__} is not a request")
     return cast(Request, request), _terms(records)
 
 
-def answer_records(reply: Reply, question: str, folder: str) -> RecordDict:
-    """An answer, the digest of the question it is to, and a name of nothing but this site's folder."""
-    return _records(pack(reply), {"to": question, "from": folder})
+def reply_records(reply: Reply, request: str, folder: str) -> RecordDict:
+    """Return the records of a reply, with the digest of its request and a random id of the site's folder."""
+    return _records(pack(reply), {"to": request, "from": folder})
 
 
 def refusal_records(reason: str) -> RecordDict:
@@ -204,18 +189,22 @@ def is_refusal(records: RecordDict) -> bool:
     return REFUSED in records.config_records
 
 
-def read_answer(records: RecordDict, question: str, most: int) -> tuple[Reply, str]:
-    """The answer to this question and whence it came, or `Unreadable`, also if it is to another one or a refusal."""
+def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply, str]:
+    """Return the reply to the request with this digest, and the id of the site's folder.
+
+    Raises:
+        Unreadable: the reply is malformed, a refusal, or to another request.
+    """
     if is_refusal(records):
         raise Unreadable(f"refused: {one_line(records.config_records[REFUSED].get('reason'))}")
-    packed = _packed(records, most)
-    if records.config_records[MESSAGE].get("to") != question:
-        raise Unreadable("answered another question than was asked: an old answer, or of another round")
+    packed = _packed(records, max_bytes)
+    if records.config_records[MESSAGE].get("to") != request:
+        raise Unreadable("the reply is to another request: an old one, or one of another round")
     return cast(Reply, unpack(packed)), one_line(records.config_records[MESSAGE].get("from", ""))
 
 
 def name_records(name: str) -> RecordDict:
-    """What a site says when it is asked for nothing but its name."""
+    """Return the reply to `NAME_QUERY`."""
     return RecordDict({NAME: ConfigRecord({NAME: name})})
 
 
@@ -224,13 +213,13 @@ def read_name(records: RecordDict) -> str:
 
 
 def one_line(text: Any) -> str:
-    """Somebody else's text, harmless to print and not too long."""
-    words = "".join(c if c.isprintable() else " " for c in str(text)[: LONGEST_REASON + 1])
-    return words if len(words) <= LONGEST_REASON else f"{words[:LONGEST_REASON]}..."
+    """Return untrusted text in one printable line of limited length."""
+    words = "".join(c if c.isprintable() else " " for c in str(text)[: MAX_REASON + 1])
+    return words if len(words) <= MAX_REASON else f"{words[:MAX_REASON]}..."
 
 
-def _records(packed: Packed, also: dict[str, str] | None = None) -> RecordDict:
-    about: dict[str, Any] = {"kind": packed.kind, "tree": packed.tree, **(also or {})}
+def _records(packed: Packed, extra: dict[str, str] | None = None) -> RecordDict:
+    about: dict[str, Any] = {"kind": packed.kind, "tree": packed.tree, **(extra or {})}
     arrays = {ARRAYS: [_saved(array) for array in packed.arrays]} if packed.arrays else {}
     return RecordDict({MESSAGE: ConfigRecord({**about, **arrays})})
 
@@ -241,27 +230,27 @@ def _saved(array: PackedArray) -> bytes:
     return stream.getvalue()
 
 
-def _packed(records: RecordDict, most: int) -> Packed:
+def _packed(records: RecordDict, max_bytes: int) -> Packed:
     about = records.config_records.get(MESSAGE)
     if about is None or not isinstance(about.get("kind"), str) or not isinstance(about.get("tree"), str):
-        raise Unreadable("holds no message")
+        raise Unreadable("no message in it")
     stored = about.get(ARRAYS, [])
     if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
-        raise Unreadable("its arrays are no bytes")
+        raise Unreadable("its arrays are not bytes")
     saved = cast(list[bytes], stored)
     size = len(str(about["tree"])) + sum(map(len, saved))
-    if size > most:
-        raise Unreadable(f"holds {size:,} bytes; no answer to this question has more than {most:,}")
+    if size > max_bytes:
+        raise Unreadable(f"{size:,} bytes, more than the limit of {max_bytes:,}")
     return Packed(str(about["kind"]), str(about["tree"]), tuple(map(_read_array, saved)))
 
 
 def _read_array(saved: bytes) -> NDArray[Any]:
-    """What `np.save` wrote, read without trusting a byte of it."""
+    """Parse untrusted bytes in the format of `np.save`."""
     try:
         return _parsed(saved)
     except Unreadable:
         raise
-    except Exception as error:  # whatever a hostile header may set off, in a parser or in what its numbers are used for
+    except Exception as error:  # whatever a hostile header may cause in the parser
         raise Unreadable("an array has a broken header") from error
 
 
@@ -270,12 +259,12 @@ def _parsed(saved: bytes) -> NDArray[Any]:
     version = npy.read_magic(stream)
     shape, fortran, dtype = npy.read_array_header_1_0(stream)
     if version != (1, 0):
-        raise Unreadable("an array is of an unknown format")
+        raise Unreadable("an array has an unknown format")
     data = saved[stream.tell() :]
     if dtype not in DTYPES or fortran:
-        raise Unreadable(f"an array is of {one_line(dtype)}, which no message holds")
-    if any(type(size) is not int or not 0 <= size <= LARGEST for size in shape):
-        raise Unreadable("an array has a shape that no array can have")
+        raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
+    if any(type(size) is not int or not 0 <= size <= MAX_SIZE for size in shape):
+        raise Unreadable("an array has an impossible shape")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
     return np.frombuffer(data, dtype).reshape(shape)
@@ -286,5 +275,50 @@ def _terms(records: RecordDict) -> Terms:
     settings = {key.removeprefix(SETTING): flat.pop(key) for key in list(flat) if key.startswith(SETTING)}
     kinds = {"run": str, "attempt": int, "number": int, "version": str, "classes": str, "model": str}
     if {key: type(value) for key, value in flat.items()} != kinds:
-        raise Unreadable("a question came without its terms")
+        raise Unreadable("a request without its terms")
     return Terms(**flat, settings=settings)
+
+
+def content_bytes(records: RecordDict) -> bytes:
+    """Serialise the content of a message in a fixed order: the same bytes at both ends of the wire."""
+    parts: list[bytes] = []
+    for name in sorted(records):
+        parts.append(name.encode())
+        record = records[name]
+        if isinstance(record, ConfigRecord):
+            arrays: dict[str, Any] = {key: value for key, value in record.items() if _are_bytes(value)}
+            plain = {key: value for key, value in record.items() if key not in arrays}
+            parts.append(json.dumps(plain, sort_keys=True, default=_as_text).encode())
+            for key in sorted(arrays):
+                parts += [key.encode(), *arrays[key]]
+            continue
+        for key, value in sorted(record.items()):
+            parts.append(str(key).encode())
+            array = getattr(value, "data", None)
+            parts.append(array if isinstance(array, bytes) else repr(value).encode())
+    return b"\n".join(parts)
+
+
+def _are_bytes(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, bytes) for one in value)
+
+
+def _as_text(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else repr(value)
+
+
+def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:
+    """Describe a message for the audit log; the run and round of a reply are those of its request."""
+    about = request or message
+    terms = about.content.config_records.get(TERMS, ConfigRecord()) if about.has_content() else ConfigRecord()
+    content = content_bytes(message.content) if message.has_content() else str(message.error.reason).encode()
+    return AuditMessage(
+        way=way,
+        peer=one_line(peer),
+        run=one_line(terms.get("run", "")),
+        round=one_line(about.metadata.group_id),
+        kind=one_line(about.metadata.message_type.removeprefix("query.")),
+        bytes=len(content),
+        digest=sha256(content).hexdigest(),
+        decision=one_line(decision)[:MAX_DECISION],
+    )

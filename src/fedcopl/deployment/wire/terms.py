@@ -1,6 +1,6 @@
-"""What rides with every question, so that each can be judged by itself: of which run, under which settings.
+"""The terms of a request: its run, settings, classes and model, sent with every request.
 
-A site needs no memory of a handshake: whoever joins late, comes back or has lost its folder is told everything again.
+There is no handshake to remember: a site that joins late, reconnects or has lost its folder gets everything again.
 """
 
 import json
@@ -15,33 +15,33 @@ from ...config import RunConfig, by_full_name
 from ...errors import ConfigError, RunFolderError
 from ...files import make_private_folder, write_private
 
-LOCAL = {  # each site's own business; the settings of the server say nothing about them
+LOCAL = {  # set by each site, not by the server
     "model": ("backbone", "activation", "device", "memory", "threads"),
     "data": ("path", "classes_file", "corrections", "window", "bands", "pages"),
 }
 Scalar = str | int | float | bool
 SETTING, IMAGES, CLASSES = "settings.", "images", "classes"
-PINNED = "terms.json"  # in the folder of a run at a site: what it began with
+PINNED = "terms.json"  # in the folder of a run at a site: the terms of its first request
 
 
 class Refused(Exception):
-    """A question this site must not answer, and why. The server is told the text; notes added to it stay here."""
+    """The site refuses a request. The text is sent to the server; notes added to the exception stay at the site."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """On what terms a question is asked."""
+    """The run that a request belongs to, and what the server and a site must agree on."""
 
-    run: str  # which run: the same after a restart of the server
+    run: str  # id of the run: the same after a restart of the server
     attempt: int  # how many times the server was started for this run
-    number: int  # of the site: names its random streams
+    number: int  # of the site; names its random streams
     version: str  # of fedcopl
     classes: str  # how many, and the digest of their names in order
-    model: str  # name and digest of the frozen model; what it is called may differ
+    model: str  # name and digest of the frozen model; the names may differ
     settings: Mapping[str, Scalar]  # flat, only what differs from the defaults
 
     def at(self, number: int) -> "Terms":
-        """The same terms for one site."""
+        """Return the terms for the site with this number."""
         return replace(self, number=number)
 
     def config(self) -> RunConfig:
@@ -53,14 +53,14 @@ def terms_of(run: str, attempt: int, config: RunConfig, classes: Sequence[str], 
 
 
 def flat_settings(config: RunConfig) -> dict[str, Scalar]:
-    """`section.key` -> value of every setting that differs from its default and is not a site's own business."""
+    """`section.key` -> value of every setting that differs from its default and is not set by each site."""
     own = {f"{section}.{leaf}" for section, leaves in LOCAL.items() for leaf in leaves}
     changed = by_full_name(config.model_dump(exclude_defaults=True))
     return {name: value for name, value in changed.items() if name not in own}
 
 
 def config_from(settings: Mapping[str, Any], origin: str) -> RunConfig:
-    """The settings again, checked as those of a file are."""
+    """Return validated settings from flat ones."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         section, dot, leaf = key.partition(".")
@@ -74,24 +74,24 @@ def config_from(settings: Mapping[str, Any], origin: str) -> RunConfig:
 
 
 def classes_digest(classes: Sequence[str]) -> str:
-    """Two lists of classes with the same text here are the same list."""
+    """Return the number of classes and a digest of their names in order."""
     return f"{len(classes)} classes, {sha256(json.dumps(list(classes)).encode()).hexdigest()[:16]}"
 
 
 def differences(terms: Terms, classes: str, model: str) -> list[str]:
-    """Why a site must not answer on these terms; each line names both sides."""
+    """Return why a site must refuse these terms; each line names both sides."""
     sides = [
         ("classes", terms.classes, classes),
-        ("model", terms.model, model.split()[-1]),  # what its file is called here is nobody's business
+        ("model", terms.model, model.split()[-1]),  # without the name of the site's file
     ]
-    unlike = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
+    unequal = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
     if release_of(terms.version) != release_of(version("fedcopl")):
-        unlike.insert(0, ("fedcopl", terms.version, version("fedcopl")))
-    return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unlike]
+        unequal.insert(0, ("fedcopl", terms.version, version("fedcopl")))
+    return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unequal]
 
 
 def release_of(version: str) -> str:
-    """Versions of one release differ in their last number, by which neither messages nor results change.
+    """Return the release of a version; patch versions of one release are compatible.
 
     >>> release_of("0.1.0") == release_of("0.1.3"), release_of("0.1.0") == release_of("0.2.0")
     (True, False)
@@ -100,15 +100,15 @@ def release_of(version: str) -> str:
 
 
 def images_digest(names: Sequence[str], contents: Sequence[str]) -> str:
-    """Two lists of images with the same text here are the same images, in the same order."""
+    """Return the number of images and a digest of their names and contents in order."""
     return f"{len(names)} images, {sha256(json.dumps([list(names), list(contents)]).encode()).hexdigest()[:16]}"
 
 
-def hold_to(file: Path, terms: Terms, images: str) -> None:
-    """Refuse a question on other terms, or about other images, than those the run began with: the first writes it down.
+def check_pinned(file: Path, terms: Terms, images: str) -> None:
+    """Raise `Refused` if terms or images differ from those the run began with; the first request stores them in `file`.
 
-    Otherwise a server could switch the privacy of a run off, or have a site train with others' random streams; and
-    pseudo labels, which belong to places in the list of images, would be trained on with the wrong ones.
+    Otherwise a server could switch off the privacy of a run, or have a site train with the random streams of another;
+    and pseudo labels, which belong to positions in the list of images, would be assigned to the wrong images.
     """
     now = {"number": terms.number, **{f"{SETTING}{key}": value for key, value in terms.settings.items()}}
     if not file.exists():
@@ -121,17 +121,15 @@ def hold_to(file: Path, terms: Terms, images: str) -> None:
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if began.get("number") != now["number"]:
         raise Refused(
-            "this site has begun this run under another name or number; take the old name, or wait for the next"
+            "this site began this run under another name or number; use the old name, or wait for the next run"
         )
     if changed:
         raise Refused(f"the settings of this run have changed: {'; '.join(changed)}")
     if classes != terms.classes:
-        raise Refused(f"the classes of this run have changed: it began with {classes}, now there are {terms.classes}")
+        raise Refused(f"the classes of this run have changed: it began with {classes}, and has {terms.classes} now")
     if before != images:
-        refusal = Refused(
-            "images: they are not those that this run began with; put them back, or wait for the next run"
-        )
-        refusal.add_note(f"it began with {before}; now there are {images}")  # how many may be more than a run tells
+        refusal = Refused("images: not those that this run began with; restore them, or wait for the next run")
+        refusal.add_note(f"it began with {before}; now there are {images}")  # the count may be private
         raise refusal
 
 

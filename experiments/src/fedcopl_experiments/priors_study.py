@@ -1,0 +1,258 @@
+"""The study of the priors: accuracy of each part on frozen features, over data sets, splits and seeds.
+
+    python -m fedcopl_experiments.priors_study run OUT.json [--npz FILE ...] [--loader FILE.py] [--seeds 1,2,3]
+    python -m fedcopl_experiments.priors_study page OUT.json docs/priors.md
+    python -m fedcopl_experiments.priors_study encode OUT.npz --source cifar10 --path DIR --backbone MODEL
+
+A data set is an .npz file with `train`, `test` (unit image features), `train_y`, `test_y` (labels), `text` (class
+embeddings) and `scale`; or a name in NAMES of a Python file whose `load(name, seed=..., bias_std=...)` returns the same
+arrays. Labels are used to split the images over clients and to measure accuracy, never by the estimation.
+"""
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcopl.algorithm import partition
+from fedcopl.files import write_text
+from fedcopl.priors.estimation import Estimation, Settings
+from fedcopl.priors.posterior import PosteriorModel, log_softmax, no_priors
+from fedcopl.priors.statistics import ClientScores
+from fedcopl.rng import stream
+
+Arrays = Mapping[str, NDArray[Any]]
+SPLITS = ("0.05", "0.1", "0.5", "1", "iid", "quantity", "iid, tail 10:1", "0.1, tail 10:1")
+PARTS: Mapping[str, Mapping[str, bool]] = {
+    "logit bias": {"label_shift": False, "prototypes": False},
+    "+ label shift": {"prototypes": False},
+    "+ prototypes": {"label_shift": False},
+    "all": {},
+}
+COLUMNS = ("zero-shot", *PARTS, "known")  # known: all parts, given the class prior over all clients
+CLIENTS, TEN_CLIENTS = 5, {"dtd"}
+TAIL = 10  # images of the most common class for one of the rarest
+START, END = "<!-- study: made by fedcopl_experiments.priors_study -->", "<!-- end of the study -->"
+
+
+class StudyClient:
+    """One client's images; the estimation sees features and log-probabilities only."""
+
+    def __init__(self, data: Arrays, train: NDArray[np.int64], test: NDArray[np.int64]):
+        self.features, self.test = data["train"][train], data["test"][test]
+        self.log_probs, self.test_log_probs = (
+            log_softmax(float(data["scale"]) * features @ data["text"].T) for features in (self.features, self.test)
+        )
+        self.labels = data["test_y"][test]
+        self.scores = ClientScores(self.log_probs)
+
+    def accuracy(self, model: PosteriorModel | None) -> float:
+        """Return the accuracy on the client's test images; None: zero-shot."""
+        if model is None:
+            return float((self.test_log_probs.argmax(axis=1) == self.labels).mean())
+        scores = self.scores.with_prototypes(model.prototypes, lambda: self.features)
+        posteriors = model.log_posteriors(self.test_log_probs, self.test, scores.class_prior(model))
+        return float((posteriors.argmax(axis=1) == self.labels).mean())
+
+    def reply(self, estimation: Estimation) -> NDArray[np.float64]:
+        """Return the sums of the last step that the estimation asks for."""
+        sums = []
+        for statistic in estimation.steps[-1]:
+            part, self.scores = self.scores.compute(statistic, lambda: self.features)
+            sums.append(part.ravel())
+        return np.concatenate(sums)
+
+
+def with_tail(data: Arrays, seed: int) -> dict[str, NDArray[Any]]:
+    """Return the data with classes of geometrically falling size, 10:1 from the first to the last."""
+    classes = len(data["text"])
+    shares = TAIL ** (-stream(seed, "tail").permutation(classes) / (classes - 1))
+    kept = dict(data)
+    for part in ("train", "test"):
+        labels = data[f"{part}_y"]
+        index = np.concatenate(
+            [of[: max(1, round(shares[c] * len(of)))] for c in range(classes) for of in [np.flatnonzero(labels == c)]]
+        )
+        kept[part], kept[f"{part}_y"] = data[part][index], labels[index]
+    return kept
+
+
+def split_clients(data: Arrays, split: str, seed: int, clients: int) -> list[StudyClient]:
+    """Split the images over clients; those without test images are left out."""
+    labels, classes = (data["train_y"], data["test_y"]), len(data["text"])
+    rng, kind = stream(seed, f"split {split}"), split.split(",")[0]
+    if kind == "iid":
+        parts = partition.iid(*labels, classes, clients, rng)
+    elif kind == "quantity":
+        parts = partition.quantity(*labels, classes, clients, rng)
+    else:
+        parts = partition.dirichlet(*labels, classes, clients, rng, beta=float(kind))
+    return [StudyClient(data, *own) for own in zip(parts.train, parts.test, strict=True) if all(map(len, own))]
+
+
+def fit(clients: Sequence[StudyClient], text: NDArray[np.float64], **settings: Any) -> Estimation:
+    """Run the estimation among these clients."""
+    for client in clients:
+        client.scores = ClientScores(client.log_probs)
+    estimation = Estimation(Settings(*text.shape, **settings), text)
+    while estimation.outcome is None:
+        estimation.add(np.sum([client.reply(estimation) for client in clients], axis=0))
+    return estimation
+
+
+def measure(name: str, data: Arrays, split: str, seed: int) -> dict[str, float]:
+    """Return the macro accuracy in % of zero-shot, of each part, of all, and of all with a known class prior."""
+    data = with_tail(data, seed) if "tail" in split else data
+    clients = split_clients(data, split, seed, 10 if name.split()[0] in TEN_CLIENTS else CLIENTS)
+    text = np.asarray(data["text"], np.float64)
+    counts = np.bincount(data["train_y"], minlength=len(text)) + 1e-3
+    settings = {**PARTS, "known": {"class_prior": counts / counts.sum()}}
+    row = {"zero-shot": np.mean([client.accuracy(None) for client in clients])}
+    for part, chosen in settings.items():
+        model = fit(clients, text, **chosen).outcome
+        row[part] = np.mean([client.accuracy(model or no_priors(len(text))) for client in clients])
+    return {part: 100 * float(value) for part, value in row.items()}
+
+
+def run(out: Path, sets: Mapping[str, Any], splits: Sequence[str], seeds: Sequence[int]) -> None:
+    """Measure every set and split, and write the means over the seeds; what is there already is kept."""
+    found: dict[str, dict[str, dict[str, float]]] = json.loads(out.read_text()) if out.exists() else {}
+    for name, load in sets.items():
+        for split in splits:
+            if split in found.get(name, {}):
+                continue
+            rows = [measure(name, load(seed), split, seed) for seed in seeds]
+            mean = {column: float(np.mean([row[column] for row in rows])) for column in COLUMNS}
+            found.setdefault(name, {})[split] = mean | {"seeds": len(seeds)}
+            write_text(out, json.dumps(found, indent=1) + "\n")
+            print(name, split, {column: round(mean[column], 1) for column in COLUMNS}, flush=True)
+
+
+def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Return the results as a Markdown table, one row per set and split."""
+    lines = [f"| set | split | {' | '.join(COLUMNS)} |", "|---|---|" + "---:|" * len(COLUMNS)]
+    for name, splits in found.items():
+        for split, row in splits.items():
+            how = split if split[0] in "iq" else f"Dirichlet {split}"
+            lines.append(f"| {name} | {how} | " + " | ".join(f"{row[column]:.1f}" for column in COLUMNS) + " |")
+    return "\n".join(lines)
+
+
+def draw(found: Mapping[str, Mapping[str, Mapping[str, float]]], out: Path) -> None:
+    """Draw the gain over zero-shot of the logit bias and of all parts, one row per set."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "fedcopl"
+    from matplotlib import pyplot
+
+    splits = [split for split in SPLITS if any(split in row for row in found.values())]
+    figure, axes = pyplot.subplots(len(found), 1, figsize=(8, 1.3 * len(found) + 0.8), sharex=True, squeeze=False)
+    for axis, (name, rows) in zip(axes[:, 0], found.items(), strict=True):
+        positions = [number for number, split in enumerate(splits) if split in rows]
+        for shift, column, colour in ((-0.2, "logit bias", "#9aa5b1"), (0.2, "all", "#2b6cb0")):
+            gains = [rows[splits[position]][column] - rows[splits[position]]["zero-shot"] for position in positions]
+            axis.bar([position + shift for position in positions], gains, 0.38, color=colour, label=column)
+        axis.axhline(0, color="#333", linewidth=0.8)
+        axis.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[-1, 0].set_xticks(range(len(splits)), splits, fontsize=8)
+    axes[0, 0].legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
+    figure.suptitle("Points gained over zero-shot, without labels and without training", fontsize=10)
+    figure.tight_layout()
+    figure.savefig(out, metadata={"Date": None})
+
+
+def rendered(page: str, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Return the page with the block of the study written anew."""
+    before, rest = page.split(START)
+    return f"{before}{START}\n{table(found)}\n{rest[rest.index(END) :]}"
+
+
+def encode(out: Path, source: str, path: str, backbone: str, images: int) -> None:
+    """Encode some images of a data set with a model, and write the arrays of the study."""
+    from fedcopl.clip import load_clip
+    from fedcopl.clip.device import choose_arithmetic
+    from fedcopl.clip.encoder import Encoder, TokenStore
+    from fedcopl.config import Data
+    from fedcopl.data.catalog import load_dataset
+
+    dataset = load_dataset(Data(source=source, path=path))
+    encoder = Encoder(load_clip(backbone), dataset.classes, dataset.template, choose_arithmetic("cpu", "fp32"))
+    arrays: dict[str, Any] = {}
+    for name, part in (("train", dataset.train), ("test", dataset.test)):
+        assert part.labels is not None
+        index = stream(0, f"study images {name}").permutation(len(part))[:images]
+        cut = np.stack([encoder.clip.preprocess.cut(part.images[int(position)]) for position in index])
+        store = TokenStore(encoder.clip, cut)
+        arrays[name] = np.concatenate(
+            [
+                encoder.image_features(store[np.arange(len(cut))[start : start + 256]]).numpy(force=True)
+                for start in range(0, len(cut), 256)
+            ]
+        )
+        arrays[f"{name}_y"] = part.labels[index]
+    text = encoder.class_features(None).numpy(force=True)
+    np.savez_compressed(out, **arrays, text=text, scale=np.array(float(encoder.clip.logit_scale)))
+
+
+def _sets(npz: Sequence[Path], loader: Path | None, biases: Sequence[float]) -> Iterator[tuple[str, Any]]:
+    for file in npz:
+        with np.load(file) as stored:
+            data = {name: stored[name] for name in stored.files}
+        for part in ("train", "test"):
+            data[part], data[f"{part}_y"] = data[part].astype(np.float64), data[f"{part}_y"].astype(np.int64)
+        yield file.stem, lambda seed, data=data: data
+    if loader is None:
+        return
+    located = importlib.util.spec_from_file_location("study_loader", loader)
+    assert located is not None and located.loader is not None
+    module = importlib.util.module_from_spec(located)
+    located.loader.exec_module(module)
+
+    def drawn(name: str, bias: float, seed: int) -> dict[str, NDArray[Any]]:
+        data = dict(module.load(name, seed=seed, bias_std=bias))
+        return data | {part: data[part].astype(np.int64) for part in ("train_y", "test_y")}
+
+    for name in module.USUAL:
+        for bias in biases:
+            yield f"{name} (bias {bias:g})", lambda seed, name=name, bias=bias: drawn(name, bias, seed)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    study, page, encoding = (commands.add_parser(name) for name in ("run", "page", "encode"))
+    study.add_argument("out", type=Path)
+    study.add_argument("--npz", type=Path, nargs="*", default=[])
+    study.add_argument("--loader", type=Path)
+    study.add_argument("--bias", default="0.3,0.7,1.1")
+    study.add_argument("--splits", default=";".join(SPLITS))
+    study.add_argument("--seeds", default="1,2,3")
+    page.add_argument("results", type=Path)
+    page.add_argument("page", type=Path)
+    encoding.add_argument("out", type=Path)
+    encoding.add_argument("--source", default="digits")
+    encoding.add_argument("--path", default="")
+    encoding.add_argument("--backbone", default="glyph-clip")
+    encoding.add_argument("--images", type=int, default=6000)
+    given = parser.parse_args()
+    if given.command == "encode":
+        encode(given.out, given.source, given.path, given.backbone, given.images)
+    elif given.command == "page":
+        found = json.loads(given.results.read_text())
+        write_text(given.page, rendered(given.page.read_text(encoding="utf-8"), found))
+        draw(found, given.page.parent / "images" / "priors.svg")
+    else:
+        biases, seeds = map(float, given.bias.split(",")), [int(seed) for seed in given.seeds.split(",")]
+        run(given.out, dict(_sets(given.npz, given.loader, [*biases])), given.splits.split(";"), seeds)
+
+
+if __name__ == "__main__":
+    main()

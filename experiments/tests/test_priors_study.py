@@ -1,0 +1,91 @@
+"""The study of the priors: splits, tails and its page, on a made-up data set."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcopl_experiments import priors_study
+from fedcopl_experiments.priors_study import (
+    COLUMNS,
+    END,
+    START,
+    measure,
+    rendered,
+    run,
+    split_clients,
+    table,
+    with_tail,
+)
+
+ROOT = Path(__file__).parents[2]
+CLASSES, WIDTH, IMAGES = 4, 6, 40
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Gaussian classes of unit features, and a text classifier that points roughly to their means."""
+    rng = np.random.default_rng(3)
+    means = rng.normal(size=(CLASSES, WIDTH))
+    arrays = {"text": means + 0.5 * rng.normal(size=means.shape), "scale": np.array(4.0)}
+    for part in ("train", "test"):
+        labels = np.repeat(np.arange(CLASSES), IMAGES)
+        features = means[labels] + 0.4 * rng.normal(size=(len(labels), WIDTH))
+        arrays[part] = features / np.linalg.norm(features, axis=1, keepdims=True)
+        arrays[f"{part}_y"] = labels
+    return arrays
+
+
+def test_a_tail_falls_from_ten_to_one(data):
+    sizes = np.bincount(with_tail(data, 1)["train_y"])
+    # 40 images times 10 ** (-k / 3) for k = 0, 1, 2, 3
+    assert sorted(sizes.tolist(), reverse=True) == [40, 19, 9, 4]
+
+
+@pytest.mark.parametrize("split", ["0.1", "iid", "quantity", "iid, tail 10:1"])
+def test_every_split_gives_each_client_images_of_its_own(data, split):
+    clients = split_clients(data, split, seed=1, clients=3)
+    assert len(clients) == 3
+    assert sum(len(client.features) for client in clients) == CLASSES * IMAGES
+
+
+def test_where_clients_differ_all_parts_gain_over_zero_shot(data):
+    row = measure("made-up", data, "0.1", seed=1)
+    assert row["all"] > row["zero-shot"]
+    assert set(row) == set(COLUMNS)
+
+
+def test_a_study_goes_on_where_it_stopped(data, tmp_path, monkeypatch):
+    out = tmp_path / "study.json"
+    run(out, {"made-up": lambda seed: data}, ["iid"], [1])
+    first = out.read_text()
+    monkeypatch.setattr(priors_study, "measure", None)  # measuring again would fail
+    run(out, {"made-up": lambda seed: data}, ["iid"], [1])
+    assert out.read_text() == first
+
+
+def test_the_page_has_the_table_of_the_results():
+    found = json.loads((ROOT / "experiments" / "priors_study.json").read_text())
+    page = (ROOT / "docs" / "priors.md").read_text(encoding="utf-8")
+    assert rendered(page, found) == page
+    assert table(found) in page
+
+
+def test_only_the_block_of_the_study_is_written_anew():
+    found = {"digits": {"0.1": dict.fromkeys(COLUMNS, 50.0)}}
+    page = rendered(f"before\n{START}\nold\n{END}\nafter\n", found)
+    assert page.startswith("before\n") and page.endswith(f"{END}\nafter\n") and "old" not in page
+    assert "| digits | Dirichlet 0.1 | 50.0 |" in page
+
+
+def test_nothing_falls_below_zero_shot():
+    """The bars of docs/priors.md on all sets and splits: half a point, two in long tails."""
+    found = json.loads((ROOT / "experiments" / "priors_study.json").read_text())
+    below = {
+        (name, split): row["all"] - row["zero-shot"]
+        for name, splits in found.items()
+        for split, row in splits.items()
+        if row["all"] < row["zero-shot"] - (2.0 if "tail" in split else 0.5)
+    }
+    assert below == {}

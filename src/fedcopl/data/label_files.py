@@ -1,0 +1,123 @@
+"""Files about labels: an expert's answers from `fedcopl review --export`, and class priors."""
+
+import csv
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm import FloatArray
+from ..algorithm.select import Corrections
+from ..errors import DataError
+from .dataset import ImageSet, clean
+from .images import StoredImages, digest
+
+
+def read_corrections(file: Path, images: ImageSet, classes: Sequence[str]) -> dict[int, int]:
+    """Read an expert's labels: row of the image -> number of the class.
+
+    Images that are missing here, or whose content has changed, are ignored.
+    """
+    index_of = {name: index for index, name in enumerate(images.names)}
+    number_of = {name: number for number, name in enumerate(classes)}
+    labels: dict[int, int] = {}
+    for row in read_answer_rows(file):
+        index, label = index_of.get(row["file"]), number_of.get(clean(row["label"]))
+        if index is not None and label is not None and _has_digest(images, index, row.get("digest") or ""):
+            labels[index] = label
+    return labels
+
+
+def corrections_of(part: NDArray[Any], labels: Mapping[int, int]) -> Corrections:
+    """Select the expert's labels of one client; `part` are its rows in the data set."""
+    own = [(number, labels[int(row)]) for number, row in enumerate(part) if int(row) in labels]
+    index, label = np.array(own, np.int64).reshape(-1, 2).T
+    return Corrections(index, label)
+
+
+def read_answer_rows(file: Path) -> list[dict[str, str]]:
+    """Read all rows of an expert's answers; each has at least the cells file and label."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            rows = list(csv.DictReader(lines, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{file}: cannot be read as an expert's answers: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    if rows and not {"file", "label"} <= set(rows[0]):
+        raise DataError(f"{file}: has no columns file and label; write it with fedcopl review --export")
+    return [{name: _unescape(cell or "") for name, cell in row.items() if isinstance(name, str)} for row in rows]
+
+
+def _unescape(cell: str) -> str:
+    """Remove the apostrophe that keeps a spreadsheet from evaluating the cell."""
+    return cell[1:] if cell[:1] == "'" and cell[1:2] in ("=", "+", "-", "@", "\t", "\r") else cell
+
+
+def _has_digest(images: ImageSet, index: int, expected: str) -> bool:
+    stored = images.images
+    if not expected:
+        return True
+    if isinstance(stored, StoredImages):
+        return digest(stored.kind(index), stored.content(index)) == expected
+    return digest(stored[index].mode, stored[index].tobytes()) == expected
+
+
+def read_class_prior(file: Path) -> dict[str, Any]:
+    """Read class -> share from JSON {class: share} or from a table `class,share`; shares are not validated yet."""
+    if not file.is_file():
+        raise DataError(f"{file}: there is no such file of shares")
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        if file.suffix.lower() == ".json":
+            pairs = json.loads(text, object_pairs_hook=list)
+            if not isinstance(pairs, list) or not all(isinstance(pair, tuple) for pair in pairs):
+                raise ValueError('write it as {"class": share, ...}')
+        else:
+            rows = csv.DictReader(text.splitlines(), strict=True)
+            if not {"class", "share"} <= set(rows.fieldnames or ()):
+                raise ValueError("its first line must be class,share")
+            pairs = [(row["class"] or "", row["share"]) for row in rows]
+        shares: dict[str, Any] = {}
+        for name, share in pairs:
+            if clean(name) in shares:
+                raise ValueError(f"it names {name!r} twice")
+            shares[clean(name)] = share
+        return shares
+    except (OSError, ValueError, csv.Error, RecursionError) as error:
+        raise DataError(f"{file}: cannot be read as class shares: {error}") from error
+
+
+def class_prior_of(given: Mapping[str, Any], classes: Sequence[str], origin: str) -> FloatArray:
+    """Return the class prior, (C,), normalised to sum 1; `origin` names the source in error messages."""
+    shares = {clean(str(name)): share for name, share in given.items()}
+    for name in shares:
+        if name not in classes:
+            near = difflib.get_close_matches(name, classes, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise DataError(f"{origin}: {name!r} is none of the classes{hint}")
+    missing = [name for name in classes if name not in shares]
+    if missing:
+        raise DataError(f"{origin}: has no share for {missing[0]!r}; every class needs one, 0 if it does not occur")
+    class_prior = np.array([_share(shares[name], name, origin) for name in classes])
+    if not class_prior.any():
+        raise DataError(f"{origin}: all shares are 0; at least one class must occur")
+    scaled = class_prior / class_prior.max()  # avoids overflow of the sum
+    shares_above_0 = np.maximum(scaled / scaled.sum(), np.finfo(np.float64).tiny)
+    normed: FloatArray = shares_above_0 / shares_above_0.sum()
+    return normed
+
+
+def _share(value: Any, name: str, origin: str) -> float:
+    try:
+        share = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        share = math.nan
+    if not math.isfinite(share) or share < 0:
+        raise DataError(f"{origin}: the share of {name!r} is {value!r:.40}; it must be a number, 0 or more")
+    return share

@@ -1,0 +1,324 @@
+"""A site's own conditions for a run: limits on its cost, consent to what leaves the site, and approval by its people.
+
+The settings of a run are the server's; these are the site's. `pipeline` applies them. The list of what leaves a site is
+generated from the messages themselves, so that it is complete.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from ...config import RunConfig, read_settings
+from ...data.dataset import TEMPLATE
+from ...errors import ConfigError
+from ...files import make_private_folder, write_private
+from ...labelers import choose_labeler
+from ...messages import REPLY_TO, Estimate, KeyRequest, Request, Train
+from ...methods import METHODS, choose_method, run_title
+from ...plurals import counted
+from ...privacy.accountant import planned_releases
+from ...run.folder import file_name
+from ..wire.message_format import one_line
+from ..wire.terms import flat_settings
+
+FEATURES = "features"  # value of `share` besides prompts: sums of image features, in all and by class, for the priors
+DEFAULT_SHARE = ("visual",)  # what FedCoPL averages; class feature sums are opt-in
+FEATURE_SITES = 3  # in each secure aggregation of class feature sums, where `--min-sites` names no number
+MIN_IMAGES = 5  # sums over fewer images may identify a person
+NEVER_SENT = "images, file names, labels, predictions, personal prompts, the private key, site.secret"
+FIELD_TEXTS = {  # (reply, field) -> its content
+    ("Adapted", "sums"): "sums of posteriors over its images, for the priors",
+    ("Adapted", "masked"): "such sums under masks, instead, if the run has secure aggregation; with `--share features` "
+    "also sums of image features by class",
+    ("Adapted", "refused"): "whether the priors contradict its most confident images; omitted if the run is private",
+    ("Estimated", "counts"): "number of confident images of each class, at each refresh",
+    ("Estimated", "masked"): "its class counts under masks, instead, if the run has secure aggregation",
+    ("Selected", "examples"): "number of images selected for training; omitted if the run is private",
+    ("Selected", "images"): "number of its images; omitted if the run is private",
+    ("Selected", "unchanged"): "number of images labelled as at its last refresh; omitted if the run is private",
+    ("Trained", "shared"): "the prompts that are averaged (for FedCoPL the visual prompt), after each round",
+    ("Trained", "examples"): "number of images it trained on",
+    ("Trained", "loss"): "the training loss",
+    ("Trained", "checks"): "whether training helps, on its hold-out images; omitted with noise",
+    ("Trained", "masked"): "its prompts, images and loss under masks, instead, if the run has secure aggregation",
+    (
+        "Evaluated",
+        "correct",
+    ): "number of correct labelled test images; 0 of 0 if it has none, or requires masks or noise",
+    ("Evaluated", "examples"): "number of labelled test images; 0 likewise",
+    ("PublicKeys", "keys"): "public keys made for one secure aggregation",
+    ("PublicKeys", "voucher"): "its public key, and its signature of these keys, for the other sites",
+    ("KeyShares", "sealed"): "shares of the secrets behind its masks, encrypted for the other sites",
+    ("Unmasked", "shares"): "shares that remove the masks of a sum, never those of one site's numbers",
+}
+ALSO_SENT = (
+    "with each reply a random id of its folder, so that no other process can reply in its name",
+    "its name and its public key",
+    "with a refusal its reason: the site's conditions, its version, the digests of its classes and of its model, or "
+    "only the kind of error",
+    "the time that each reply takes, which hints at the number of its images, also in secure aggregation",
+)
+PLAIN_FIELDS = {  # sent only by sites that also reply without masks
+    *(("Selected", name) for name in ("examples", "images", "unchanged")),
+    *(("Trained", name) for name in ("shared", "examples", "loss", "checks")),
+    *(("Evaluated", name) for name in ("correct", "examples")),
+    ("Adapted", "sums"),
+    ("Adapted", "refused"),
+    ("Estimated", "counts"),
+}
+PENDING = "pending"  # folder with the settings of runs that wait for approval
+NOT_COMPARED = ("name", "previous_run")  # name of a run, and the run whose prompts a site starts from
+ApprovalPrompt = Callable[[str, list[str]], bool | None]
+"""Shows the name of a run and its description, and asks for approval; None: no terminal."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The site's limits on the cost of a run; `docs/federation.md` has the same list."""
+
+    rounds: float = 1000  # of a run
+    epochs: float = 100  # of training in a round
+    batch: float = 512  # images in one training step
+    prompts: float = 64  # vectors of a visual prompt, or of a text prompt: memory grows with them
+    template: float = 300  # characters of the template for class names
+    runs: float = 20  # started within a day
+    restarts: float = 3  # repetitions of a round with other requests
+    seconds: float = 3600  # for one reply
+    disk: float = 10  # GB of all runs at this site: beyond, no new run starts
+    epsilon: float = math.inf  # privacy budget over all runs; if finite, every reply needs noise
+
+    def __post_init__(self) -> None:
+        wrong = [part.name for part in fields(self) if not getattr(self, part.name) >= 0]  # also nan
+        if wrong:
+            raise ConfigError(f"--limit {wrong[0]}: must be a number >= 0")
+
+    @classmethod
+    def from_pairs(cls, pairs: Iterable[str]) -> "Limits":
+        """Parse `name=number`, as in `--limit epochs=200`."""
+        known, given = [part.name for part in fields(cls)], {}
+        for pair in pairs:
+            name, _, number = pair.partition("=")
+            if name.strip() not in known:
+                raise ConfigError(f"--limit {pair}: there is no such limit (choose from: {', '.join(known)})")
+            try:
+                given[name.strip()] = float(number)
+            except ValueError as error:
+                raise ConfigError(f"--limit {pair}: write it as {name.strip()}=NUMBER") from error
+        return cls(**given)
+
+    def objections(self, config: RunConfig) -> Iterator[str]:
+        """Yield the limits that a run with these settings exceeds."""
+        model = config.model
+        for name, setting, value in (
+            ("rounds", "rounds", config.rounds),
+            ("epochs", "train.epochs", config.train.epochs),
+            ("batch", "train.batch", config.train.batch),
+            ("prompts", "model.visual_prompts", model.visual_prompts),
+            ("prompts", "model.text_prompts", model.text_prompts),
+            ("template", "model.template", len(model.template)),
+        ):
+            if value > getattr(self, name):
+                unit = " characters" * (name == "template")
+                yield f"{setting} is {value:,}{unit}, and this site's limit is {getattr(self, name):,g}"
+        if math.isfinite(self.epsilon) and not config.privacy.noise_multiplier:
+            yield "this site has an epsilon budget and requires privacy.noise_multiplier, and the run has none"
+
+
+@dataclass(frozen=True)
+class Consent:
+    """What may leave a site, and the privacy that it requires of a run."""
+
+    share: tuple[str, ...] = DEFAULT_SHARE  # prompts that may leave, and `features`
+    min_sites: int = 0  # above 0: secure aggregation over at least this many sites is required
+    min_noise: float = 0.0  # least `privacy.noise_multiplier`
+    min_images: int = MIN_IMAGES  # behind an update, a sum for the priors or a class feature sum
+    secure_aggregation: bool = True  # False: the site takes part in none
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise ConfigError("share: name at least one kind of prompts; without one a site cannot take part")
+        for name in self.share:
+            if name not in _shareable():
+                near = difflib.get_close_matches(name, _shareable(), n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(f"share: {name!r} is unknown (choose from: {', '.join(_shareable())}){hint}")
+        if min(self.min_sites, self.min_images) < 0 or not 0 <= self.min_noise < math.inf:  # also nan
+            raise ConfigError("min-sites, min-noise, min-images: must be numbers >= 0")
+        if self.min_sites and not self.secure_aggregation:
+            raise ConfigError(
+                "min-sites: needs secure aggregation, and no-secure-aggregation refuses it; use one of both"
+            )
+
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        return tuple(name for name in self.share if name != FEATURES)
+
+    def __str__(self) -> str:
+        features = " but no class feature sums"
+        if FEATURES in self.share:
+            sites = self.min_sites or FEATURE_SITES
+            features = f" and class feature sums (secure aggregation of at least {sites} sites)"
+        if not self.secure_aggregation:
+            how = "without secure aggregation"
+        elif self.min_sites:
+            how = f"only in secure aggregation over at least {counted(self.min_sites, 'site')}"
+        else:
+            how = "with or without secure aggregation"
+        noise = f", with noise of at least {self.min_noise:g}" if self.min_noise else ""
+        images = f", in updates and sums of at least {counted(self.min_images, 'image')}"
+        accuracy = "" if self.reports_accuracy else ", and does not report its test accuracy"
+        return f"it shares {', '.join(self.prompts)} prompts{features}, {how}{noise}{images}{accuracy}"
+
+    @property
+    def reports_accuracy(self) -> bool:
+        """Test accuracy has neither masks nor noise: a site that requires either does not report it."""
+        return not self.min_sites and not self.min_noise
+
+    def objections(self, request: Request, config: RunConfig) -> Iterator[str]:
+        """Yield the conditions that a request in a run with these settings does not meet."""
+        sent = request.shared if isinstance(request, Estimate | Train) else ()
+        foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
+        if foreign:
+            yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
+        privacy, priors = config.privacy, config.priors
+        uses_features = config.adapts and priors.logit_bias and priors.prototypes and not privacy.noise_multiplier
+        sites = self.min_sites or FEATURE_SITES
+        if FEATURES not in self.share and uses_features:
+            yield "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
+        elif uses_features and not (privacy.secure_aggregation and privacy.min_sites >= sites):
+            yield (
+                f"this site sends class feature sums only under secure aggregation of at least {sites} sites: set "
+                f"privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
+            )
+        if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
+            yield "this site takes part in no secure aggregation, and the run has it"
+        if self.min_sites and not privacy.secure_aggregation:
+            yield "this site requires privacy.secure_aggregation, and the run has none"
+        elif self.min_sites > privacy.min_sites:
+            least, there = self.min_sites, privacy.min_sites
+            yield f"this site requires sums over at least {counted(least, 'site')}, and privacy.min_sites is {there}"
+        if self.min_noise > privacy.noise_multiplier:
+            noise = privacy.noise_multiplier
+            yield f"this site requires privacy.noise_multiplier >= {self.min_noise:g}, and the run has {noise:g}"
+
+
+@cache
+def _shareable() -> tuple[str, ...]:
+    """Values of `--share`: the prompts that any method averages, and `features`."""
+    methods = (choose_method(RunConfig.from_mapping({"method": name}, "methods")) for name in METHODS)
+    return tuple(dict.fromkeys(["visual", "text", *(name for method in methods for name in method.shared()), FEATURES]))
+
+
+def sent_fields(consent: Consent | None = None) -> Iterator[str]:
+    """Yield one line for each field of each reply that the consent allows."""
+    for kind in REPLY_TO.values():
+        for field in fields(kind):
+            key = (kind.__name__, field.name)
+            is_masked = field.name == "masked" or kind.__name__ in ("PublicKeys", "KeyShares", "Unmasked")
+            if consent and consent.min_sites and key in PLAIN_FIELDS:
+                continue
+            if consent and is_masked and not consent.secure_aggregation:
+                continue
+            yield f"{kind.__name__}.{field.name}: {FIELD_TEXTS.get(key, 'see docs/what-leaves-a-client.md')}"
+    yield from ALSO_SENT
+
+
+class Agreement(Protocol):
+    """Decides whether the site takes part in a run."""
+
+    def objection(self, run: str, config: RunConfig) -> str | None:
+        """Return why the site does not take part, as text for the server; None: it does."""
+        ...
+
+
+class AcceptAll:
+    """Accepts every run within the site's consent and limits."""
+
+    def objection(self, run: str, config: RunConfig) -> str | None:
+        return None
+
+
+@dataclass(frozen=True)
+class FileAgreement:
+    """Accepts runs with the settings of a file; their names, and the runs they continue, may differ."""
+
+    file: Path
+
+    def __post_init__(self) -> None:
+        self._settings()  # errors are found when the site starts
+
+    def objection(self, run: str, config: RunConfig) -> str | None:
+        accepted, settings = self._settings(), _compared(config)
+        names = sorted(name for name in {*accepted, *settings} if accepted.get(name) != settings.get(name))
+        if not names:
+            return None
+        return f"this site has accepted other settings: {', '.join(names[:5])}{' and more' * (len(names) > 5)}"
+
+    def _settings(self) -> dict[str, object]:
+        return _compared(RunConfig.from_mapping(read_settings(self.file), str(self.file)))
+
+
+def _compared(config: RunConfig) -> dict[str, object]:
+    flat: dict[str, object] = {**flat_settings(config), "model.template": config.model.template or TEMPLATE}
+    return {name: value for name, value in flat.items() if name not in NOT_COMPARED}
+
+
+@dataclass
+class InteractiveAgreement:
+    """Accepts runs that are approved at the terminal; without a terminal, prints how to approve them."""
+
+    folder: Path  # of the site
+    prompt: ApprovalPrompt
+    watch: Callable[[str], None]  # prints a line at the site
+    _declined: str = ""
+
+    def objection(self, run: str, config: RunConfig) -> str | None:
+        if self._declined == run:
+            return "this site has declined this run"
+        make_private_folder(self.folder / PENDING)
+        file = self.folder / PENDING / f"{file_name(run)}.toml"
+        write_private(file, config.to_toml().encode())
+        approved = self.prompt(one_line(run), list(describe_run(config)))
+        if approved is None:
+            self.watch(f"run {one_line(run)} needs your approval: read {file}, then join with --accept {file}")
+            return "this site has not approved this run yet; after its approval, continue with --resume"
+        file.unlink(missing_ok=True)
+        if not approved:
+            self._declined = run
+            return "this site has declined this run"
+        return None
+
+
+def choose_agreement(accept: str, folder: Path, prompt: ApprovalPrompt, watch: Callable[[str], None]) -> Agreement:
+    """Return the agreement for a value of `--accept`: `ask`, `always`, or a file of settings."""
+    if accept == "ask":
+        return InteractiveAgreement(folder, prompt, watch)
+    if accept == "always":
+        return AcceptAll()
+    if not Path(accept).is_file():
+        raise ConfigError(f"--accept {accept}: there is no such file; use ask, always, or a file of accepted settings")
+    return FileAgreement(Path(accept))
+
+
+def describe_run(config: RunConfig) -> Iterator[str]:
+    """Yield lines that describe a run with these settings and what leaves a site in it."""
+    method, privacy = choose_method(config), config.privacy
+    how = "without secure aggregation"
+    if privacy.secure_aggregation:
+        how = f"in secure aggregation over at least {counted(privacy.min_sites, 'site')}"
+    how += f", with noise of {privacy.noise_multiplier:g}" if privacy.noise_multiplier else ""
+    yield f"{counted(config.rounds, 'round')} of {run_title(config)}, {counted(config.train.epochs, 'epoch')} each"
+    yield f"prompts sent after each round: {', '.join(method.averaged()) or 'none'}, {how}"
+    refreshes = -(-config.rounds // config.labels.refresh_every)
+    counts = f"at {counted(refreshes, 'refresh')}, {how}" if choose_labeler(config).cooperative else "none"
+    yield f"class counts of confident images sent: {counts}"
+    if config.adapts and config.priors.logit_bias:
+        features = config.priors.prototypes and not privacy.noise_multiplier
+        yield f"sums for the priors sent: posteriors{', and image features by class' * bool(features)}, {how}"
+    if privacy.noise_multiplier:
+        yield f"replies with noise in total: {planned_releases(config)} (`fedcopl privacy` prints the epsilon)"
+    yield from (one_line(f"{name} = {value}") for name, value in flat_settings(config).items() if name != "name")

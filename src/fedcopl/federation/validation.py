@@ -1,0 +1,321 @@
+"""Validation of single replies and requests, before anything is computed from them.
+
+The server cannot see images. It checks that a reply has the form that was asked for, and that its numbers agree with
+what the client reported before: as many images throughout, no more confident, selected or trained images than that, and
+sums for the priors that so many images can have. A client checks the shapes and values of what the server sends; the
+totals of the priors are checked where they are used, against the client's own part in them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..algorithm.holdout import LARGEST_LOSS
+from ..config import RunConfig
+from ..labelers import choose_labeler
+from ..messages import (
+    REPLY_TO,
+    Adapt,
+    Adapted,
+    Estimate,
+    Estimated,
+    Evaluate,
+    Evaluated,
+    KeyShares,
+    PublicKeys,
+    Reply,
+    Request,
+    Select,
+    Selected,
+    Shared,
+    ShareKeys,
+    Train,
+    Trained,
+    Unmask,
+    Unmasked,
+)
+from ..plurals import counted
+from ..priors.estimation import Estimation
+from ..priors.validation import SLACK, images_of, invalid_sums
+from ..privacy.mask_session import KEYS, SEALED, SHARE
+from ..privacy.masked_layout import LARGEST_PROMPT, HoldoutSums, training_size
+
+MAX_IMAGES = 2**31  # of one client, and of a loss; `algorithm.allocate` is exact for sums of that size
+MAX_SUM = 1e12  # L2 norm of a client's sums for a step of the priors
+MAX_VOUCHER = 1000  # bytes: a public key and a signature
+MAX_REASON = 300  # characters: names in a reason are the client's
+MAX_TOTALS = 100  # steps of the priors whose totals one request can hold
+MAX_NUMBER = 1e15  # of any total for the priors
+MAX_COUNT = 2**62  # of counts, over all classes and clients
+MIN_SHARE = 1e-4  # of a uniform share, that every class has in a known class prior
+DEFAULT = RunConfig()
+
+
+@dataclass(frozen=True)
+class ReportedCounts:
+    """Numbers of images that a client has reported in this run; None: not yet, or it does not report them."""
+
+    images: int | None = None  # n_k
+    confident: int | None = None  # of the last counts, u_k
+    selected: int | None = None  # at the last refresh
+    tested: int | None = None
+
+    def updated(self, request: Request, reply: Reply, estimation: Estimation | None = None) -> "ReportedCounts":
+        """Return the counts after a valid reply."""
+        match request, reply:
+            case Adapt(step=0), Adapted(sums=sums) if sums is not None and self.images is None and estimation:
+                return replace(self, images=images_of(estimation.steps[0], sums, estimation.settings.classes))
+            case _, Estimated(counts=counts) if counts is not None:
+                return replace(self, confident=int(counts.sum()))
+            case _, Selected(images=images, examples=selected) if images is not None:
+                return replace(self, images=images, selected=selected)
+            case _, Evaluated(examples=tested):
+                return replace(self, tested=tested)
+        return self
+
+
+NOTHING_REPORTED = ReportedCounts()
+
+
+def validate_reply(
+    request: Request,
+    reply: Reply,
+    classes: int,
+    config: RunConfig = DEFAULT,
+    reported: ReportedCounts = NOTHING_REPORTED,
+    estimation: Estimation | None = None,
+) -> str | None:
+    """Return why a reply must not be used, or None.
+
+    Args:
+        request: What the client was asked.
+        reply: What it replied.
+        classes: C.
+        config: The settings of the run; with noise, counts may be below 0 and nothing can be compared.
+        reported: What the client reported before.
+        estimation: Of the priors, as far as it has come.
+    """
+    reasons = _invalid_form(request, reply, classes, config.privacy.noise_multiplier > 0, estimation)
+    reason = next(reasons, None) or next(_inconsistent(request, reply, classes, config, reported, estimation), None)
+    return reason and reason[:MAX_REASON]
+
+
+def _invalid_form(
+    request: Request, reply: Reply, classes: int, has_noise: bool, estimation: Estimation | None
+) -> Iterator[str]:
+    """What is wrong with a reply in itself."""
+    if type(reply) is not REPLY_TO[type(request)]:
+        yield f"answered {type(request).__name__} with {type(reply).__name__}"
+        return
+    size = 0  # of the sums of this step of the priors
+    if isinstance(request, Adapt) and estimation is not None and request.step < len(estimation.steps):
+        size = estimation.size(request.step)
+    match request, reply:
+        case ((Adapt() | Estimate() | Train()), (Adapted() | Estimated() | Trained())) if (
+            request.peers or reply.masked is not None
+        ):
+            if isinstance(request, Estimate | Train):
+                size = classes if isinstance(request, Estimate) else training_size(request.shared)
+            yield from _invalid_masked(reply.masked, size, bool(request.peers))
+        case Train(), Trained():
+            yield from _invalid_training(request, reply)
+        case Adapt(), Adapted(sums=sums):
+            if sums is None and size:
+                yield "does not send the sums it was asked for"
+            elif sums is not None and (sums.shape != (size,) or sums.dtype != np.float64):
+                yield f"its sums are not {size} numbers"
+            elif sums is not None and not sums @ sums < MAX_SUM**2:  # also when not a number
+                yield "its sums are no numbers of images"
+        case _, Estimated(counts=counts) if counts is not None:
+            yield from _invalid_counts(counts, classes, has_noise)
+        case _, Evaluated(correct=correct, examples=examples):
+            yield from _not_counts(examples, correct)
+            if correct > examples:
+                yield "more right than there are"
+        case _, Selected(images=images, examples=selected, unchanged=unchanged):
+            parts = [number for number in (selected, unchanged) if number is not None]
+            if images is None and parts:
+                yield "selected images, but does not report how many it has"
+            if images is not None:
+                yield from _not_counts(images, *parts)
+                if max(parts, default=0) > images:
+                    yield "selected more images than it has"
+        case _:
+            yield from _invalid_keys(request, reply)
+
+
+def _invalid_keys(request: Request, reply: Reply) -> Iterator[str]:
+    match request, reply:
+        case _, PublicKeys(keys=keys, voucher=voucher):
+            from ..privacy.masking import are_public  # brings cryptography, which is an extra
+
+            if len(keys) != KEYS or not are_public(keys):
+                yield "its keys are not three public keys"
+            if len(voucher) > MAX_VOUCHER:
+                yield f"its voucher is longer than {MAX_VOUCHER} bytes"
+        case ShareKeys(keys=recipients), KeyShares(sealed=sealed):
+            yield from _invalid_shares(sealed, set(recipients), SEALED)
+            if len(sealed) != len(recipients):
+                yield "shares are missing"
+        case Unmask(survivors=survivors, dropped=dropped), Unmasked(shares=shares):
+            yield from _invalid_shares(shares, {*survivors, *dropped}, SHARE)
+
+
+def _invalid_masked(masked: NDArray[Any] | None, size: int, was_asked: bool) -> Iterator[str]:
+    if not was_asked:
+        yield "sent a masked reply to a request without secure aggregation"
+    elif masked is None or masked.dtype != np.uint64 or masked.shape != (size,):
+        yield f"its masked answer is not {size} whole numbers"
+
+
+def _invalid_shares(shares: Mapping[str, bytes], recipients: set[str], size: int) -> Iterator[str]:
+    if not set(shares) <= recipients or any(len(share) != size for share in shares.values()):
+        yield "its shares are not those that were asked for"
+
+
+def _invalid_training(request: Train, reply: Trained) -> Iterator[str]:
+    if set(reply.shared) != set(request.shared):
+        yield f"sent the prompts {sorted(reply.shared)} instead of {sorted(request.shared)}"
+        return
+    for reason in _invalid_prompts(reply.shared, request.shared):
+        yield reason if "instead of" in reason else f"{reason}: training diverged, try a lower train.lr"
+    yield from _not_counts(reply.examples)
+    if not isinstance(reply.loss, float):
+        yield f"{reply.loss!r} is not a loss"
+    elif abs(reply.loss) > MAX_IMAGES:  # nan: there was nothing to train on, or the loss is not sent
+        yield f"its loss is {reply.loss:g}: training diverged, try a lower train.lr"
+    if len(reply.checks) not in (0, len(HoldoutSums._fields)):
+        yield f"sent {len(reply.checks)} sums of its hold-out check instead of {len(HoldoutSums._fields)}"
+    elif not all(isinstance(number, float) and 0 <= number <= MAX_IMAGES for number in reply.checks):
+        yield "the sums of its hold-out check are no sums of losses and images"
+
+
+def _invalid_counts(counts: NDArray[Any], classes: int, has_noise: bool) -> Iterator[str]:
+    if counts.shape != (classes,) or not np.issubdtype(counts.dtype, np.integer):
+        yield f"counts are not one whole number for each of {classes} classes"
+    elif np.abs(counts.astype(np.float64)).sum() > MAX_IMAGES:
+        yield f"counts are of more than {MAX_IMAGES:,} images"
+    elif (counts < 0).any() and not has_noise:
+        yield "counts are negative"
+
+
+def _not_counts(*numbers: object) -> Iterator[str]:
+    for number in numbers:
+        if not isinstance(number, int) or number < 0:
+            yield f"{number!r} is not a number of images"
+        elif number > MAX_IMAGES:
+            yield f"reports more than {MAX_IMAGES:,} images"
+
+
+def _inconsistent(
+    request: Request,
+    reply: Reply,
+    classes: int,
+    config: RunConfig,
+    reported: ReportedCounts,
+    estimation: Estimation | None,
+) -> Iterator[str]:
+    """Why a reply cannot be true if what the client reported before is. With noise nothing can be compared."""
+    if config.privacy.noise_multiplier:
+        if isinstance(reply, Trained) and reply.masked is None and reply.examples > 1:
+            yield "its weight is above 1, but with noise all clients weigh the same"
+        return
+    match request, reply:
+        case Adapt(), Adapted(sums=sums) if sums is not None and estimation is not None:
+            step, settings = estimation.steps[request.step], estimation.settings
+            images = reported.images
+            known = images_of(step, sums, classes) if images is None and not request.step else images
+            reason = invalid_sums(step, sums, settings.classes, settings.width, known)
+            if reason:
+                yield reason
+        case _, Estimated(counts=counts) if counts is not None:
+            yield from _more("is confident of {:,} images", int(counts.sum()), "has {:,}", reported.images)
+        case _, Selected(images=images) if images is not None:
+            if reported.images not in (None, images):
+                yield f"has {counted(images, 'image')}, but had {reported.images:,} before"
+            yield from _more("was confident of {:,} images", reported.confident or 0, "has {:,}", images)
+        case _, Trained(examples=examples, checks=checks):
+            labels = choose_labeler(config).labels_per_image(classes)
+            most = None if reported.selected is None else reported.selected * labels
+            yield from _more("trained on {:,} images", examples, "selected {:,}", most)
+            if checks:
+                yield from _impossible_holdout(HoldoutSums(*checks), most)
+        case _, Evaluated(examples=tested) if reported.tested not in (None, tested):
+            yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
+
+
+def _more(what: str, number: int, than: str, most: int | None) -> Iterator[str]:
+    if most is not None and number > most:
+        yield f"{what.format(number)}, but {than.format(most)} by its own reports"
+
+
+def _impossible_holdout(sums: HoldoutSums, most: int | None) -> Iterator[str]:
+    if most is not None and sums.images > most:
+        yield f"its holdout has {counted(sums.images, 'image')}, but it selected {most:,} by its own reports"
+    if max(sums.loss_before, sums.loss_after) > LARGEST_LOSS * sums.images * (1 + SLACK):
+        yield "the losses of its holdout are beyond those of its images"
+    if not {sums.averages_rolled_back, sums.trainings_rolled_back, sums.low_confidence} <= {0.0, 1.0}:
+        yield "its hold-out check counts more than one client"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a client knows of the requests of its run before the first one."""
+
+    prompts: Shared  # those that are averaged, in their shapes
+    classes: int  # C
+    experts: int = 0  # at most this many other clients' prompts come with a `Train`
+
+
+def validate_request(request: Request, expected: Expected) -> str | None:
+    """Return why a request must not be replied to, or None. Keys and shares are checked where they are used."""
+    return next(_invalid_request(request, expected), None)
+
+
+def _invalid_request(request: Request, expected: Expected) -> Iterator[str]:
+    match request:
+        case Estimate(shared=shared) | Evaluate(shared=Mapping() as shared):
+            yield from _invalid_prompts(shared, expected.prompts)
+        case Train():
+            yield from _invalid_prompts(request.shared, expected.prompts)
+            if len(request.experts) > expected.experts:
+                others = counted(len(request.experts), "other client")
+                yield f"it comes with the prompts of {others}; in this run there are {expected.experts}"
+            for expert in request.experts:
+                yield from _invalid_prompts(expert, expected.prompts)
+        case Select(totals=totals, clients=clients):
+            if clients < 1:
+                yield f"its sums are over {counted(clients, 'client')}"
+            if totals is not None and totals.shape != (expected.classes,):
+                yield f"its totals are not one number for each of {expected.classes} classes"
+            elif totals is not None and ((totals < 0).any() or totals.astype(np.float64).sum() > MAX_COUNT):
+                yield "its totals are no numbers of images"
+        case Adapt(totals=steps, class_prior=prior):
+            if len(steps) > MAX_TOTALS or any(total.ndim != 1 or total.dtype != np.float64 for total in steps):
+                yield "its totals are not those of steps of the priors"
+            if any(not np.abs(total).max(initial=0.0) <= MAX_NUMBER for total in steps):  # also when not a number
+                yield f"its totals are not finite, or beyond {MAX_NUMBER:g}"
+            if prior is not None and not _is_class_prior(prior, expected.classes):
+                yield "its class prior is not a positive share for each class"
+
+
+def _invalid_prompts(prompts: Shared, known: Shared) -> Iterator[str]:
+    if set(prompts) != set(known):
+        yield f"it comes with the prompts {sorted(prompts)!r:.80}; in this run they are {sorted(known)}"
+        return
+    for name, value in prompts.items():
+        if value.shape != known[name].shape or value.dtype != known[name].dtype:
+            yield f"prompt {name} is {value.dtype}{value.shape} instead of {known[name].dtype}{known[name].shape}"
+        elif not np.isfinite(value).all():
+            yield f"prompt {name} is not finite"
+        elif np.abs(value).max(initial=0.0) > LARGEST_PROMPT:
+            yield f"prompt {name} has a value beyond {LARGEST_PROMPT:g}"
+
+
+def _is_class_prior(shares: NDArray[np.float64], classes: int) -> bool:
+    if shares.shape != (classes,) or not np.isfinite(shares).all():
+        return False
+    return bool(abs(shares.sum() - 1) < 1e-6 and shares.min() >= MIN_SHARE / classes)

@@ -1,0 +1,119 @@
+"""Estimate of a simulation's wall time: one encoding batch and one training step, timed here, times their number."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..algorithm.select import Selection
+from ..clip.device import threads_of_arithmetic
+from ..clip.frozen_clip import Clip
+from ..config import RunConfig
+from ..data.dataset import Dataset
+from ..data.parallel import workers
+from ..data.partitioning import client_names
+from ..methods import choose_method, settled
+from ..plurals import counted
+from ..progress import in_time
+from ..run.build import GIGABYTE, build_model
+from .workers import workers_for, working_memory
+
+PROGRAM = 0.55 * GIGABYTE  # Python and torch
+SELECTED = 0.5  # share of the images that CoPL labels: it filters by medians
+HOLDOUT_PASSES = 2  # per round: the average that came, and the client's own training
+ENCODED = 16  # images in the timed batch
+STEP_LIMIT = 20.0  # seconds: a slower training step is timed on part of its batch
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Images to encode without gradient, and training steps, of a whole run."""
+
+    encoded: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class TimeEstimate:
+    """Expected wall time and memory of a run on this machine."""
+
+    config: RunConfig
+    work: Workload
+    seconds: float
+    memory: float  # bytes, of all workers together
+    workers: int
+    is_busy: bool  # other programs were running while it was measured
+
+    def __str__(self) -> str:
+        rounds, epochs = counted(self.config.rounds, "round"), counted(self.config.train.epochs, "epoch")
+        what = f"{rounds} of {epochs}" if choose_method(self.config).trains else "labelling, no training"
+        by = f" by {counted(self.workers, 'worker')}" if self.workers > 1 else ""
+        busy = " (measured now on a busy machine: may be less)" if self.is_busy else ""
+        return f"about {in_time(self.seconds)}{busy} and {self.memory / GIGABYTE:.1f} GB of memory, for {what}{by}"
+
+
+def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstimate:
+    """Time one encoding batch and one training step with the model and multiply; priors and disk are not included."""
+    config = settled(config)
+    clients = len(client_names(dataset, config.data))
+    work = workload(config, len(dataset.train), len(dataset.test), clients, len(dataset.classes))
+    count = workers_for(config, clip, clients, dataset.classes)
+    with threads_of_arithmetic(1) if count > 1 else nullcontext():
+        encoding, step = measure_seconds(config, clip, dataset)
+    seconds = (work.encoded * encoding + work.steps * step) / count
+    weights = sum(weight.nbytes for weight in clip.state_dict().values())
+    memory = PROGRAM + weights + count * working_memory(config, clip, dataset.classes)
+    return TimeEstimate(config, work, seconds, memory, count, is_busy())
+
+
+def workload(config: RunConfig, train: int, test: int, clients: int, classes: int) -> Workload:
+    """Count the encoded images and the training steps of all rounds, if no client drops out."""
+    method, labels = choose_method(config), config.labels
+    if not method.trains:
+        return Workload(train + test, 0)
+    models = 1 if method.pools else clients
+    per_client = SELECTED * train / models
+    if config.labeler != "copl":
+        per_client = min(labels.per_class * classes, train / models)
+    participants = max(math.floor(models * config.sharing.participation), 1)
+    holdout = per_client * config.train.holdout
+    steps = config.rounds * config.train.epochs * participants * math.ceil((per_client - holdout) / config.train.batch)
+    if method.keeps_images:
+        return Workload(train + test, steps)
+    refreshes = math.ceil(config.rounds / labels.refresh_every)
+    evaluated = models if config.evaluation.everywhere and "visual" not in method.shared() else 1
+    tested = test * math.ceil(config.rounds / config.evaluation.every) * evaluated
+    checked = HOLDOUT_PASSES * config.rounds * participants * holdout
+    return Workload(round(train * refreshes + test + tested + checked), steps)
+
+
+def measure_seconds(config: RunConfig, clip: Clip, dataset: Dataset) -> tuple[float, float]:
+    """Wall time of encoding one image and of one training step, with the run's model, method and class names."""
+    config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
+    built = build_model(config, clip, dataset.classes, dataset.wording(config.model.template))
+    pixels = np.zeros((ENCODED, 3, side := clip.image_size, side), np.uint8)
+    built.learner(built.images(pixels[:1]), 0).features()  # allocates memory
+    encoding = _seconds(lambda: built.learner(built.images(pixels), 0).features()) / ENCODED
+    if not choose_method(config).trains:
+        return encoding, 0.0
+    images = max(1, min(batch := config.train.batch, int(STEP_LIMIT / (3 * encoding))))
+    learner = built.learner(built.images(np.zeros((images, 3, side, side), np.uint8)), 0)
+    learner.train(learner.initial(), Selection(np.arange(1), np.arange(1)), 0)
+    selection = Selection(np.arange(images), np.arange(images) % len(dataset.classes))
+    step = _seconds(lambda: learner.train(learner.initial(), selection, 0))
+    return encoding, step * batch / images
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def is_busy() -> bool:
+    """Whether more processes want to run than there are cores."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > workers()

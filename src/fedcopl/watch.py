@@ -1,0 +1,155 @@
+"""`fedcopl watch`: the report of a run or of a folder of runs, served live."""
+
+import statistics
+import time
+from contextlib import suppress
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from .data.dataset import printable
+from .deployment.processes import process_of
+from .errors import FederationError, RunFolderError
+from .local_page.access import AccessControl, Keys
+from .local_page.serving import file_routes
+from .plurals import counted
+from .report.compared_runs import ComparedRun
+from .report.comparison_page import render_comparison
+from .report.numbers import duration
+from .report.run_page import LiveStatus, render_folder, render_waiting
+from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS
+from .run.reading import NothingYet, find_runs, read_so_far
+from .run.record import Outcome
+
+FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED)
+PATIENCE = 60.0  # seconds without a new round before the page reports silence,
+LONGER = 4  # or this many times the median round
+POLICY = (
+    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class LivePage:
+    """Serves the report of a folder, and renders it again when a file or the status has changed."""
+
+    def __init__(self, folder: Path, keys: Keys):
+        self._folder, self._keys = folder, keys
+        self._version = self._page = ""
+        self._shown: list[ComparedRun] = []
+
+    def app(self) -> ASGIApp:
+        routes = [Route("/", self.show), *file_routes("icon.svg", "live.js")]
+        return AccessControl(Starlette(routes=routes), self._keys, writes=False, policy=POLICY)
+
+    def show(self, request: Request) -> Response:
+        """The whole page; 204 without content for a page that already shows this version."""
+        self._refresh()
+        if request.query_params.get("seen") == self._version:
+            return Response(status_code=204)
+        return HTMLResponse(self._page)
+
+    def _refresh(self) -> None:
+        try:
+            folders = find_runs(runs_folder(self._folder))
+            self._shown = _read(folders)
+            state, text = _status(self._shown[0]) if len(self._shown) == 1 else _overall_status(self._shown)
+        except NothingYet:
+            folders, self._shown = [self._folder], []
+            state, text = _interrupted(self._folder) or ("waiting", "Waiting for the first round to end.")
+        except RunFolderError as error:
+            folders = [run.folder for run in self._shown]
+            state, text = "missing", f"{printable(str(error))}. This is the last state that could be read."
+        signature = repr((state, text, [_stat(folder / name) for folder in folders for name in FILES]))
+        version = sha256(signature.encode()).hexdigest()[:16]
+        if version != self._version:
+            done, planned = _rounds(self._shown[0].outcome) if len(self._shown) == 1 else (0, None)
+            self._page, self._version = self._render(LiveStatus(version, state, text, done, planned)), version
+
+    def _render(self, live: LiveStatus) -> str:
+        if not self._shown:
+            return render_waiting(printable(self._folder.resolve().name), live)
+        if len(self._shown) == 1:
+            run = self._shown[0]
+            return printable(render_folder(run.folder, run.outcome, live))
+        return printable(render_comparison(self._shown, live))
+
+
+def runs_folder(folder: Path) -> Path:
+    """The folder itself, or where the runs are if it belongs to the process of a server or of a site."""
+    with suppress(FederationError):
+        about = process_of(folder).about
+        return Path(about["out"]).parent if "out" in about else folder / "runs"
+    return folder
+
+
+def _read(folders: list[Path]) -> list[ComparedRun]:
+    """Every run that has a finished round, the last to change at the end; NothingYet if none has."""
+    runs = []
+    for folder in folders:
+        with suppress(NothingYet):
+            runs.append(ComparedRun(folder, read_so_far(folder)))
+    if not runs:
+        raise NothingYet("no run has a finished round")
+    return sorted(runs, key=lambda run: _changed(run.folder))
+
+
+def _status(run: ComparedRun) -> tuple[str, str]:
+    """State and text: finished, stopped early, silent for too long, or running."""
+    done, planned = _rounds(run.outcome)
+    if (run.folder / RESULTS).is_file() and (planned is None or done >= planned):
+        return "finished", f"Finished: {counted(done, 'round')} done in {duration(run.outcome.seconds)}."
+    stopped = _interrupted(run.folder)
+    if stopped:
+        return stopped
+    of_all = f" of {planned}" if planned else ""
+    changed, usual = _changed(run.folder), _seconds_per_round(run.outcome)
+    at = time.strftime("%H:%M:%S", time.localtime(changed))
+    if time.time() - changed > max(PATIENCE, LONGER * usual):
+        return "silent", f"Round {done}{of_all} ended at {at}; no news since then. Check that the run is still alive."
+    left = f", about {duration(usual * (planned - done))} left" if planned and planned > done else ""
+    return "running", f"Running: round {done}{of_all} is done{left}. Last round at {at}."
+
+
+def _overall_status(runs: list[ComparedRun]) -> tuple[str, str]:
+    states = [_status(run)[0] for run in runs]
+    named = [f"{states.count(state)} {state}" for state in dict.fromkeys(states)]
+    return "running" if "running" in states else "finished", f"{counted(len(runs), 'run')}: {', '.join(named)}."
+
+
+def _interrupted(folder: Path) -> tuple[str, str] | None:
+    """Why a server of sites stopped before the last round, if it wrote that down."""
+    with suppress(OSError):
+        why = (folder / ENDED).read_text(encoding="utf-8", errors="replace").strip()
+        return "stopped", f"Stopped early: {why}. Start it again with --resume to continue."
+    return None
+
+
+def _rounds(outcome: Outcome) -> tuple[int, int | None]:
+    planned = outcome.setting("rounds")
+    return len(outcome.rounds), planned if isinstance(planned, int) else None
+
+
+def _seconds_per_round(outcome: Outcome) -> float:
+    ends = [0.0, *(record.seconds for record in outcome.rounds)]
+    return statistics.median(max(0.0, after - before) for before, after in pairwise(ends))
+
+
+def _changed(folder: Path) -> float:
+    """When a round was last written, in seconds since 1970."""
+    found = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
+    return max((stat[0] / 1e9 for stat in found if stat), default=0.0)
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size

@@ -1,1 +1,0 @@
-"""`fedcopl watch`: a live page of a run, read from its folder."""

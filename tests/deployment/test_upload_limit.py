@@ -1,0 +1,123 @@
+"""Requests and replies that are too large, played against the middleware before a SuperLink."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from flwr.proto.fleet_pb2 import PullMessagesResponse
+from flwr.proto.message_pb2 import Message
+
+from fedcopl.deployment.flower_internals.superlink import KEY, PULL, UploadLimit
+from fedcopl.deployment.server.server_process import WRAPPING, largest_reply
+from fedcopl.federation.server import ServerState
+
+PUSH, ANNOUNCE = "/v1/fleet/push-object", "/v1/fleet/push-messages"
+
+
+class Link:
+    """A SuperLink that accepts everything, behind a limit of ten bytes."""
+
+    def __init__(self):
+        self.status, self.body = 200, b""
+        self.got = []  # events of the last request, as the application got them
+        self.limit = UploadLimit(self._app, 10)
+
+    async def _app(self, scope, receive, send):
+        while not self.got or self.got[-1].get("more_body"):
+            self.got.append(await receive())
+        if self.got[-1]["type"] != "http.disconnect":
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": self.body})
+
+    def post(self, chunks, headers=(), path=PUSH, key=b"a"):
+        """The status of the response to a request in these chunks; None if there was none."""
+        sent, self.got = [], []
+        events = [{"type": "http.request", "body": chunk, "more_body": True} for chunk in chunks]
+        events[-1]["more_body"] = False
+
+        async def receive():
+            return events.pop(0)
+
+        async def send(event):
+            sent.append(event)
+
+        scope = {"type": "http", "path": path, "headers": [*headers, (KEY, key)]}
+        asyncio.run(self.limit(scope, receive, send))
+        return sent[0]["status"] if sent else None
+
+    def pull(self, *messages, key=b"a"):
+        self.body = PullMessagesResponse(messages_list=messages).SerializeToString()
+        assert self.post([b""], path=PULL, key=key) == 200
+        self.body = b""
+
+
+@pytest.fixture
+def link():
+    return Link()
+
+
+def test_a_request_that_says_it_is_too_large_is_not_read(link):
+    assert link.post([b"x"], [(b"content-length", b"11")]) == 413 and link.got == []
+    assert link.post([b"x" * 10], [(b"content-length", b"10")]) == 200 and len(link.got) == 1
+
+
+@pytest.mark.parametrize("path", [PUSH, PULL])
+def test_one_that_does_not_say_is_read_as_far_as_it_may_go(link, path):
+    assert link.post([b"x" * 6] * 1000, path=path) is None
+    assert [event["type"] for event in link.got] == ["http.request", "http.disconnect"]
+    assert link.post([b"x" * 6] * 1000, [(b"content-length", b"5")], path=path) is None and len(link.got) == 2
+
+
+def test_the_servers_own_requests_may_be_larger(link):
+    assert link.post([b"x" * 6] * 3, path="/v1/runtime/push-object") == 200 and len(link.got) == 3
+
+
+def test_of_a_reply_in_many_pieces_no_more_is_accepted_than_one_can_have(link):
+    link.pull(Message())
+    assert link.post([b"123"], path=ANNOUNCE) == 200
+    assert [link.post([b"1234"]) for _ in range(3)] == [200, None, None]
+    assert link.post([b"1234"], [(b"content-length", b"4")]) == 413
+    assert link.post([b"1234"], path=ANNOUNCE) is None  # announcing another reply starts no new count
+    assert link.post([b"x" * 10], key=b"b") == 200  # of another site
+    link.pull()
+    assert link.post([b"1234"]) is None  # no new request was there
+    link.pull(Message())
+    assert link.post([b"x" * 10]) == 200
+
+
+def test_json_starts_no_new_count(link):
+    assert link.post([b"x" * 10]) == 200
+    link.body = b'{"messages_list": [{}]}'
+    link.post([b""], path=PULL)
+    assert link.post([b"x"]) is None
+
+
+def test_an_upload_that_is_refused_does_not_count(link):
+    """Whoever names the key of another site without its signature must not use up the limit of that site."""
+    link.status = 401
+    assert [link.post([b"x" * 10]) for _ in range(3)] == [401] * 3
+    assert not link.limit._uploaded  # nor does the memory grow with made-up keys
+    link.status = 200
+    assert link.post([b"x" * 10]) == 200
+
+
+def test_uploads_at_the_same_time_count_together(link):
+    meanwhile = []
+
+    async def slow(scope, receive, send):
+        """While the first upload is being stored, a second one comes."""
+        await receive()
+        link.limit.app = link._app
+        meanwhile.append(await asyncio.to_thread(link.post, [b"x" * 6]))
+
+    link.limit.app = slow
+    assert link.post([b"x" * 6]) is None and meanwhile == [None]
+    assert link.got[-1]["type"] == "http.disconnect"
+
+
+def test_the_largest_reply_is_known_from_the_settings():
+    # 1,000 prompts of 4 bytes, twice as many under masks; the priors' sums of 10 classes and a width of 4 are fewer.
+    assert largest_reply(ServerState(0, {"visual": np.zeros(1000, np.float32)}, 10, width=4)) == WRAPPING + 8000
+    # The second moments are 1 + 10 + 64 + 64 x 65 / 2 = 2,155 sums of 8 bytes: more than no prompts, and more than
+    # the class sums of two models, 2 x 10 x 65.
+    assert largest_reply(ServerState(0, {}, 10, width=64)) == WRAPPING + 8 * 2155

@@ -1,0 +1,21 @@
+"""Export of our towers in the layout of a Hugging Face `CLIPModel`."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from fedcopl.clip.formats.names import HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SCALE, TowerNames
+from fedcopl.clip.text_towers import TextTower
+from fedcopl.clip.vision_tower import VisionTower
+
+
+def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict[str, Tensor]:
+    """Convert our towers to the state dict of a Hugging Face `CLIPModel`."""
+    weights = dict(_export(vision, HUGGING_FACE_VISION)) | dict(_export(text, HUGGING_FACE_TEXT)) | {SCALE: scale}
+    return {name: value.detach().contiguous() for name, value in weights.items()}
+
+
+def _export(tower: nn.Module, names: TowerNames) -> Iterator[tuple[str, Tensor]]:
+    for ours, weight in tower.state_dict().items():
+        theirs = names.of(ours)
+        yield from zip(theirs, weight.chunk(len(theirs)), strict=True)
