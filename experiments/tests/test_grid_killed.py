@@ -24,9 +24,9 @@ sys.path += sys.argv[2:]
 import fake_simulation
 from grid_tools import Diary, config_of
 from fedcopl.errors import FedCoPLError
-from fedcopl_experiments import grid_runner, run_key, workers
+from fedcopl_experiments import grid_runner, grid_workers, run_key
 from fedcopl_experiments.grid_runner import run_grid
-workers.START = fake_simulation.START
+grid_workers.START = fake_simulation.START
 run_key.code_version = grid_runner.code_version = lambda: fake_simulation.CODE
 runs = [config_of(1), config_of(2, "compute forever"), config_of(3, "compute forever")]
 try:
