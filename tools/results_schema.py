@@ -79,7 +79,7 @@ or empty.
 
 ## The version
 
-`schema` is {SCHEMA}. Folders of version 0.1 have no `schema`; they are of the same form with fewer keys, and are read.
+`schema` is {SCHEMA}.
 
 * A **new key** does not change the version: whoever reads must pass over keys it does not know.
 * A key that **means something else**, or goes, makes it {SCHEMA + 1}, with a way to read {SCHEMA}.

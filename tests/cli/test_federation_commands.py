@@ -217,7 +217,7 @@ def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path,
         show()
         said = capsys.readouterr().out
         assert f"privacy               {account}, 3 releases\n" in said
-        assert "the server saw        sums over the clients only, with noise\n" in said
+        assert "the server sees       sums over the clients only, with noise\n" in said
 
     print_outcome(replace(outcome, privacy=None), tmp_path)
     assert "privacy" not in capsys.readouterr().out.replace(str(tmp_path), "")

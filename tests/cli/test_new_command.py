@@ -56,7 +56,7 @@ def test_a_model_beside_is_found_from_inside_the_folder(tmp_path, monkeypatch):
 def test_mistakes(tmp_path):
     with pytest.raises(ConfigError, match="between 1 and 26"):
         fedcopl("new", tmp_path / "x", "--sites", "0")
-    with pytest.raises(ConfigError, match="write it there by hand"):
+    with pytest.raises(ConfigError, match="edit the file by hand"):
         fedcopl("new", tmp_path / "x", "--backbone", 'a"\nrounds = 1')
     with pytest.raises(ConfigError, match=r"--backbone: ViT-B/23: no such file or folder, .*; did you mean ViT-B/32"):
         fedcopl("new", tmp_path / "x", "--backbone", "ViT-B/23")

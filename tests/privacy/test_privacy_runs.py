@@ -60,7 +60,7 @@ def test_the_outcome_states_what_was_given_away(noised):
     assert (stated.delta, stated.unit, stated.releases) == (1e-5, "one site", 3)
     assert json.loads((folder / "results.json").read_text()) == to_plain(results)
     told = dict(facts(results))
-    assert told["the server saw"] == "sums over the clients only, with noise"
+    assert told["the server sees"] == "sums over the clients only, with noise"
     assert told["privacy"] == f"epsilon {stated.epsilon:.3g}, delta 1e-05 for one site, 3 releases"
     assert all(record.loss is None for record in results.rounds)
 

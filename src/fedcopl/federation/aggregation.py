@@ -121,7 +121,7 @@ def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Tota
     for client, row, clipped in zip(sent, rows, allowed, strict=True):
         if (clipped != row).any():
             before, after = (int(np.abs(one).sum()) for one in (row, clipped))
-            server.report.bounds.add(client, "Estimate", f"counts clipped from {before:,} to {after:,} images")
+            server.report.bounds.add(client, "Estimate", f"counts clipped from {before:,} to {counted(after, 'image')}")
     return list(allowed)
 
 
@@ -143,7 +143,7 @@ def _prior_weights(server: RoundExchange, clients: Iterable[str]) -> dict[str, f
     allowed = dict(zip(images, bounded_weights(list(images.values())), strict=True))
     clipped = [client for client in images if allowed[client] < images[client]]
     for client in clipped:
-        clip = f"weight clipped from {images[client]:,} to {allowed[client]:,} images"
+        clip = f"weight clipped from {images[client]:,} to {counted(allowed[client], 'image')}"
         server.report.bounds.add(client, "Adapt", clip)
     return {client: allowed[client] / images[client] for client in clipped}
 
@@ -157,7 +157,7 @@ def _clip_updates(server: RoundExchange, trained: Mapping[str, Trained], sent: S
     for client, weight, times in zip(worked, weights, too_far, strict=True):
         reply = trained[client]
         if weight < reply.examples:
-            clip = f"weight clipped from {reply.examples:,} to {weight:,} images"
+            clip = f"weight clipped from {reply.examples:,} to {counted(weight, 'image')}"
             server.report.bounds.add(client, "Train", clip)
         for name in (name for name in times if times[name] > 1):
             server.report.bounds.add(client, "Train", f"update of {name} clipped to 1/{times[name]:.1f} of its length")

@@ -161,7 +161,7 @@ class Consent:
         features = " but no class feature sums"
         if FEATURES in self.share:
             sites = self.min_sites or FEATURE_SITES
-            features = f" and class feature sums (secure aggregation of at least {sites} sites)"
+            features = f" and class feature sums (secure aggregation of at least {counted(sites, 'site')})"
         if not self.secure_aggregation:
             how = "without secure aggregation"
         elif self.min_sites:
@@ -191,8 +191,8 @@ class Consent:
             yield "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
         elif uses_features and not (privacy.secure_aggregation and privacy.min_sites >= sites):
             yield (
-                f"this site sends class feature sums only under secure aggregation of at least {sites} sites: set "
-                f"privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
+                f"this site sends class feature sums only under secure aggregation of at least {counted(sites, 'site')}"
+                f": set privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
             )
         if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
             yield "this site takes part in no secure aggregation, and the run has it"
