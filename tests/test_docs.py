@@ -14,6 +14,7 @@ from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
 from fedcopl.methods import METHODS
+from small_digits import small_digits
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
@@ -131,12 +132,18 @@ def test_no_page_is_left_out():
 
 @pytest.mark.slow
 def test_the_python_example_of_the_readme_runs(tmp_path):
+    digits = small_digits(60, 2)
+    for number, (image, label) in enumerate(zip(digits.train.images, digits.train.labels, strict=True)):
+        if label < 2:  # the classes of the example
+            folder = tmp_path / "photos" / "ab"[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            image.save(folder / f"{number}.png")
+    first = next((tmp_path / "photos" / "a").iterdir())
     [example] = re.findall(r"```python\n(.*?)```", page("README.md"), re.S)
+    example = example.replace("photos/a/1.png", f"photos/a/{first.name}")
     process = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
-    zero_shot, final = map(float, process.stdout.split())
-    assert 0 < zero_shot < 1
-    assert 0 < final < 1
-    assert (tmp_path / "runs" / "example" / "report.html").exists()
+    assert re.search("zero|one", process.stdout)
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def shown_accuracies(text):

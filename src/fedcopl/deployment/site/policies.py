@@ -191,8 +191,8 @@ class Consent:
             yield "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
         elif uses_features and not (privacy.secure_aggregation and privacy.min_sites >= sites):
             yield (
-                f"this site sends class feature sums only under secure aggregation of at least "
-                f"{counted(sites, 'site')}: set privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
+                f"this site sends class feature sums only under secure aggregation of at least {counted(sites, 'site')}"
+                f": set privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
             )
         if not self.secure_aggregation and (privacy.secure_aggregation or isinstance(request, KeyRequest)):
             yield "this site takes part in no secure aggregation, and the run has it"
