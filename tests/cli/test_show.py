@@ -31,7 +31,7 @@ def test_the_numbers_stand_under_what_ran(capsys, tmp_path, show, macro):
     assert "PromptFL + FPL + priors" in first and "demo, seed 0" in f"{first} {second}"
 
 
-def test_without_labels_priors_confidence_and_the_next_step_are_printed(capsys, tmp_path):
+def test_without_labels_priors_confidence_and_rollbacks_are_printed(capsys, tmp_path):
     clients = (ClientRecord(name="north", train=2), ClientRecord(name="site b", train=4))
     refresh = RefreshRecord(round=0, class_prior=((0.25, 0.75), ()))
     rolled_back = HoldoutRecord(trainings_rolled_back=1)
@@ -47,13 +47,6 @@ def test_without_labels_priors_confidence_and_the_next_step_are_printed(capsys, 
     assert lines["mean confidence"] == "68.3 %; 1 of 3 images below 50 %"  # (0.9 + 0.7 + 0.45) / 3
     assert lines["class prior"] == "north: dog 75 %, cat 25 %"
     assert lines["rolled back"].startswith("round 1: 1 site")
-    assert lines["next step"] == f"confirm 20 images: fedcopl review {tmp_path} --client 'site b'"
-
-
-def test_with_labels_the_next_step_is_to_predict(capsys, tmp_path):
-    clients = (ClientRecord(name="north", train=2),)
-    print_results(Outcome(clients=clients, rounds=(RoundRecord(round=0, macro=0.5),)), tmp_path)
-    assert _lines(capsys)[-1].endswith(f"fedcopl predict --classifier {tmp_path} --client north IMAGES")
 
 
 def _lines(capsys):

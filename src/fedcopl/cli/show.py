@@ -24,26 +24,18 @@ if TYPE_CHECKING:
 
 
 def print_results(outcome: Outcome, folder: Path) -> None:
-    """Print accuracies where there are labels, else priors, confidence and rollbacks; then the next step."""
+    """Print accuracies where there are labels, else priors, confidence and rollbacks."""
     from ..report.label_free import label_free, label_free_facts
     from ..run.pseudo_labels import last_confidence
 
-    console = _console()
+    console, first = _console(), []
     if outcome.final.macro is None:
         title = f"{outcome.method}, {outcome.name}, seed {outcome.seed}"
         console.print(f"{title}: accuracy unknown, no labelled test images")
-        summary = label_free(outcome, last_confidence(folder))
-        first = list(label_free_facts(summary))
-        command = summary.review_command(str(folder))
-        step = f"confirm 20 images: {command}"
+        first = list(label_free_facts(label_free(outcome, last_confidence(folder))))
     else:
         console.print(accuracy_table(outcome))
-        first = []
-        whose = ["--client", outcome.clients[0].name] if outcome.clients else []
-        command = shlex.join(["fedcopl", "predict", "--classifier", str(folder), *whose])
-        step = f"label new images: {command} IMAGES"
-    report = ("report", str(folder / "report.html"))
-    for title, value in (*first, *facts(outcome), report, *([("next step", step)] if command else ())):
+    for title, value in (*first, *facts(outcome), ("report", str(folder / "report.html"))):
         console.print(f"{title:<22}{value}", soft_wrap=True)
 
 
