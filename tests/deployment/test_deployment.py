@@ -124,7 +124,7 @@ def test_invalid_replies_are_dropped_and_reported_and_a_flood_is_refused_before_
         assert words in why, dropped
     assert deployment.rounds()[-1]["sites"] == ["site-a", "site-c"]
     assert not list(deployment.root.glob("*/flower/*.db*"))  # nothing of the flood is on the disk
-    assert deployment.log("server").count("site-b left out") == 6
+    assert deployment.log("server").count("site-b not used") == 6
     # What went wrong inside is told at the site, and only there.
     deployment.wait_for("site-b", "patient-17")
     assert "patient-17" not in deployment.log("server") + str(dropped)

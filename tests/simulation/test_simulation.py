@@ -187,19 +187,24 @@ def rounds_in(folder):
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+def how(folder):
+    """A run that was killed before it wrote its settings is started, any other is resumed."""
+    return ["--resume"] if (folder / "settings.toml").exists() else []
+
+
 @pytest.mark.slow
 def test_killed_at_any_moment_it_resumes_to_the_same_bits(tmp_path):
     digit_sites(tmp_path / "data", images=40)
     whole = start_run(tmp_path, "whole")
     killed = 0
     for has_come in MOMENTS.values():
-        process = start_run(tmp_path, "killed", "--resume")
+        process = start_run(tmp_path, "killed", *how(tmp_path / "killed"))
         while process.poll() is None and not has_come(tmp_path / "killed"):
             time.sleep(0.002)
         killed += process.poll() is None
         process.kill()
         process.wait()
-    last = start_run(tmp_path, "killed", "--resume")
+    last = start_run(tmp_path, "killed", *how(tmp_path / "killed"))
     assert last.wait() == 0, last.stdout.read()
     assert killed >= 2
     assert whole.wait() == 0
