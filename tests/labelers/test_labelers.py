@@ -53,8 +53,8 @@ def plugin(tmp_path, monkeypatch):
     return file
 
 
-def test_three_are_built_in():
-    assert list(LABELERS) == ["copl", "fpl", "cpl"]
+def test_six_are_built_in():
+    assert list(LABELERS) == ["copl", "fpl", "cpl", "upl", "threshold", "soft"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,10 @@ def test_fpl_may_label_an_image_once_per_class():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"labeler": "cpi"}, "labeler: unknown labeler 'cpi' .known: copl, fpl, cpl.; did you mean cpl?"),
+        (
+            {"labeler": "cpi"},
+            "labeler: unknown labeler 'cpi' .known: copl, fpl, cpl, upl, threshold, soft.; did you mean cpl?",
+        ),
         ({"labeler": "mine"}, "unknown labeler 'mine' .*; if it comes from a file, add --plugin FILE.py"),
         ({"labeler_options": {"top": 3}}, "labeler_options.top: copl has no such option .it has: none."),
     ],

@@ -144,7 +144,10 @@ class Client:
         if state.log_probs is None or state.counts is None:
             raise CannotReply("asked to select before it was asked to estimate")
         quota = self._labeler.quota(state.counts, len(state.log_probs), request)
-        selection = with_corrections(self._labeler.select(state.log_probs, quota), self.said)
+        if self._labeler.refreshes or state.selection is None:
+            selection = with_corrections(self._labeler.select(state.log_probs, quota), self.said)
+        else:
+            selection = state.selection
         labels = state.log_probs.argmax(axis=1).astype(np.int32)
         chosen = replace(
             state,

@@ -9,8 +9,13 @@ from .base import Labeler as Labeler
 from .copl import CoPL
 from .cpl import CPL
 from .fpl import FPL
+from .soft import Soft
+from .threshold import Threshold
+from .upl import UPL
 
-LABELERS: Registry[type[Labeler]] = Registry("labeler", {"copl": CoPL, "fpl": FPL, "cpl": CPL})
+LABELERS: Registry[type[Labeler]] = Registry(
+    "labeler", {"copl": CoPL, "fpl": FPL, "cpl": CPL, "upl": UPL, "threshold": Threshold, "soft": Soft}
+)
 
 
 def choose_labeler(config: RunConfig) -> Labeler:

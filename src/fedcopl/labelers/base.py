@@ -12,6 +12,8 @@ from ..algorithm.select import Selection
 from ..config import NoOptions, RunConfig, Section, read_options
 from ..messages import Select
 
+USUALLY_SELECTED = 0.5  # share of the images that CoPL labels: it filters by medians
+
 
 class Labeler(ABC):
     """Selects the images that a client trains on, with their pseudo labels.
@@ -24,6 +26,7 @@ class Labeler(ABC):
 
     title: ClassVar[str]  # as it is called in tables and reports
     summary: ClassVar[str]  # completes the sentence "each client ..."
+    refreshes: ClassVar[bool] = True  # False: the first labels are kept for the whole run
     Options: ClassVar[type[Section]] = NoOptions  # the labeler's own settings, from the section [labeler_options]
 
     def __init__(self, config: RunConfig):
@@ -34,6 +37,11 @@ class Labeler(ABC):
     def cooperative(self) -> bool:
         """Whether the clients' class counts are summed by the server and the sums sent back."""
         return False
+
+    @property
+    def loss(self) -> str:
+        """Name of the loss on selections with candidates (`methods/losses.py`); hard labels have cross-entropy."""
+        return "cc"
 
     def count(self, log_probs: FloatArray) -> IntArray:
         """Return u_k, (C,): how many of the client's images count for each class; here by the most probable class."""
@@ -57,6 +65,10 @@ class Labeler(ABC):
             log_probs: log p_c(x), (n, C), in float64, so that saturated probabilities still rank.
             quota: What `quota` returned.
         """
+
+    def expected_images(self, images: float, classes: int) -> float:
+        """Return about how many of a client's images are selected, for time estimates."""
+        return USUALLY_SELECTED * images
 
     def labels_per_image(self, classes: int) -> int:
         """Return how many labels one image can get; servers reject replies that claim more."""

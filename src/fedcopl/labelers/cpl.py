@@ -33,9 +33,18 @@ class CPL(Labeler):
     title: ClassVar[str] = "CPL"
     summary: ClassVar[str] = "each client trains on its own images with a set of candidate labels for each"
 
+    @property
+    def loss(self) -> str:
+        """The loss on candidate sets that is set as `labels.cpl_loss`."""
+        return self.config.labels.cpl_loss
+
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
         """Return the same capacity for every class."""
         return equal_quota(self.config, counts, images, request.refresh)
+
+    def expected_images(self, images: float, classes: int) -> float:
+        """Return K for every class, or all images."""
+        return min(self.config.labels.per_class * classes, images)
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the matched images with their candidate sets, as 0/1 or as soft targets."""

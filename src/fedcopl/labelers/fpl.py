@@ -1,6 +1,6 @@
 """FPL, the most confident images of each class (Menghini et al., NeurIPS 2023), in three readings of that rule.
 
-UPL (Huang et al., 2022) is the rule "argmax" without a refresh.
+UPL (`upl.py`) is the rule "argmax" without a refresh.
 """
 
 from typing import ClassVar, Literal
@@ -25,6 +25,10 @@ class FPL(Labeler):
     def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
         """Return the same capacity for every class."""
         return equal_quota(self.config, counts, images, request.refresh)
+
+    def expected_images(self, images: float, classes: int) -> float:
+        """Return K for every class, or all images."""
+        return min(self.config.labels.per_class * classes, images)
 
     def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
         """Return the most confident images of each class, by the rule of `labels.fpl_rule`."""

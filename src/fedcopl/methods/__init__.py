@@ -14,10 +14,13 @@ from .base import Method
 from .fedclip import FedCLIP
 from .fedcopl import Central, FedCoPL, FedVPT, Local, PriorsOnly, ZeroShot
 from .fedotp import FedOTP
+from .fedpgp import FedPGP
+from .fedtpg import FedTPG
 from .fst import FST
 from .pfedmoap import PFedMoAP
 from .pfedprompt import pfedprompt
 from .promptfl import promptfl, promptprox
+from .promptfolio import PromptFolio
 from .transclip import TransCLIP
 
 METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
@@ -36,6 +39,9 @@ METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
         "fedvpt": FedVPT,
         "fedclip": FedCLIP,
         "pfedmoap": PFedMoAP,
+        "fedtpg": FedTPG,
+        "fedpgp": FedPGP,
+        "promptfolio": PromptFolio,
         "fst": FST,
         "transclip": TransCLIP,
     },

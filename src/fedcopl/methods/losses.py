@@ -1,4 +1,4 @@
-"""Losses on pseudo labels: cross-entropy on hard labels, and four losses on candidate sets."""
+"""Losses on pseudo labels: cross-entropy on hard labels, and five losses on candidate sets or soft targets."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -59,6 +59,19 @@ class CCLoss:
 
     def epoch_done(self) -> None:
         """Candidate sets do not change."""
+
+
+class SoftLoss:
+    """`soft`: the cross-entropy -sum_c t_c log p_c with the probabilities t as the target."""
+
+    def __init__(self, targets: Tensor):
+        self._targets = targets / targets.sum(-1, keepdim=True)
+
+    def __call__(self, logits: Tensor, rows: Tensor) -> Tensor:
+        return -(self._targets[rows] * logits.log_softmax(-1)).sum(-1).mean()
+
+    def epoch_done(self) -> None:
+        """Targets do not change."""
 
 
 class GCELoss:
@@ -142,5 +155,6 @@ CANDIDATE_LOSSES: Mapping[str, Callable[[Tensor], LabelLoss]] = {
     "gce": GCELoss,
     "rc": RCLoss,
     "lw": LWLoss,
+    "soft": SoftLoss,
 }
-"""The losses on candidate sets, by the setting `labels.cpl_loss`."""
+"""The losses on selections with candidates, as `Labeler.loss` names them."""

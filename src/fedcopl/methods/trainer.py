@@ -12,6 +12,7 @@ from torch.optim.sgd import sgd
 from ..algorithm.select import Selection
 from ..clip.encoder import Rows
 from ..config import RunConfig
+from ..labelers import choose_labeler
 from ..priors.posterior import LogitAdjustment
 from .base import Named, as_numpy
 from .losses import AdjustedLoss, LabelLoss, label_loss
@@ -49,7 +50,7 @@ class Trainer:
         scaled = {name: self._units[name].scale(value) for name, value in self._begin.items()}
         self._trained = {name: value.clone().requires_grad_() for name, value in scaled.items()}
         self._optimizer = SGD(momentum=config.train.momentum, weight_decay=config.train.weight_decay)
-        loss = label_loss(job.selection, config.labels.cpl_loss, device)
+        loss = label_loss(job.selection, choose_labeler(config).loss, device)
         self._loss: LabelLoss = loss if job.adjustment is None else AdjustedLoss(loss, job.adjustment, device)
 
     def fit(self) -> tuple[Prompts, float]:

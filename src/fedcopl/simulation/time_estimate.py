@@ -16,17 +16,17 @@ from ..config import RunConfig
 from ..data.dataset import Dataset
 from ..data.parallel import workers
 from ..data.partitioning import client_names
+from ..labelers import choose_labeler
 from ..methods import choose_method, settled
 from ..plurals import counted
 from ..progress import in_time
 from ..run.build import GIGABYTE, build_model
 from .workers import workers_for, working_memory
 
-PROGRAM = 0.55 * GIGABYTE  # Python and torch
-SELECTED = 0.5  # share of the images that CoPL labels: it filters by medians
-HOLDOUT_PASSES = 2  # per round: the average that came, and the client's own training
-ENCODED = 16  # images in the timed batch
-STEP_LIMIT = 20.0  # seconds: a slower training step is timed on part of its batch
+_PROGRAM = 0.55 * GIGABYTE  # Python and torch
+_HOLDOUT_PASSES = 2  # per round: the average that came, and the client's own training
+_ENCODED = 16  # images in the timed batch
+_STEP_LIMIT = 20.0  # seconds: a slower training step is timed on part of its batch
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstima
         encoding, step = measure_seconds(config, clip, dataset)
     seconds = (work.encoded * encoding + work.steps * step) / count
     weights = sum(weight.nbytes for weight in clip.state_dict().values())
-    memory = PROGRAM + weights + count * working_memory(config, clip, dataset.classes)
+    memory = _PROGRAM + weights + count * working_memory(config, clip, dataset.classes)
     return TimeEstimate(config, work, seconds, memory, count, is_busy())
 
 
@@ -76,9 +76,7 @@ def workload(config: RunConfig, train: int, test: int, clients: int, classes: in
     if not method.trains:
         return Workload(train + test, 0)
     models = 1 if method.pools else clients
-    per_client = SELECTED * train / models
-    if config.labeler != "copl":
-        per_client = min(labels.per_class * classes, train / models)
+    per_client = choose_labeler(config).expected_images(train / models, classes)
     participants = max(math.floor(models * config.sharing.participation), 1)
     holdout = per_client * config.train.holdout
     steps = config.rounds * config.train.epochs * participants * math.ceil((per_client - holdout) / config.train.batch)
@@ -87,7 +85,7 @@ def workload(config: RunConfig, train: int, test: int, clients: int, classes: in
     refreshes = math.ceil(config.rounds / labels.refresh_every)
     evaluated = models if config.evaluation.everywhere and "visual" not in method.shared() else 1
     tested = test * math.ceil(config.rounds / config.evaluation.every) * evaluated
-    checked = HOLDOUT_PASSES * config.rounds * participants * holdout
+    checked = _HOLDOUT_PASSES * config.rounds * participants * holdout
     return Workload(round(train * refreshes + test + tested + checked), steps)
 
 
@@ -95,12 +93,12 @@ def measure_seconds(config: RunConfig, clip: Clip, dataset: Dataset) -> tuple[fl
     """Wall time of encoding one image and of one training step, with the run's model, method and class names."""
     config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
     built = build_model(config, clip, dataset.classes, dataset.wording(config.model.template))
-    pixels = np.zeros((ENCODED, 3, side := clip.image_size, side), np.uint8)
+    pixels = np.zeros((_ENCODED, 3, side := clip.image_size, side), np.uint8)
     built.learner(built.images(pixels[:1]), 0).features()  # allocates memory
-    encoding = _seconds(lambda: built.learner(built.images(pixels), 0).features()) / ENCODED
+    encoding = _seconds(lambda: built.learner(built.images(pixels), 0).features()) / _ENCODED
     if not choose_method(config).trains:
         return encoding, 0.0
-    images = max(1, min(batch := config.train.batch, int(STEP_LIMIT / (3 * encoding))))
+    images = max(1, min(batch := config.train.batch, int(_STEP_LIMIT / (3 * encoding))))
     learner = built.learner(built.images(np.zeros((images, 3, side, side), np.uint8)), 0)
     learner.train(learner.initial(), Selection(np.arange(1), np.arange(1)), 0)
     selection = Selection(np.arange(images), np.arange(images) % len(dataset.classes))

@@ -1,0 +1,55 @@
+"""Soft labels: every image is trained on with its class probabilities as the target.
+
+The target is q_c proportional to p_c(x)^(1/T), where p is the posterior of the refresh: with priors, that of prompts,
+prototypes, logit bias and the site's class prior together. The loss is the cross-entropy -sum_c q_c log p_c. No image
+is left out and no class balanced; uncertainty enters as a flat target instead.
+
+Choices: T = 1 trains towards the posterior itself; T < 1 sharpens it, as MixMatch does. Not built: targets that follow
+the model while it trains (FST-CBDG); here they change at each refresh.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from ..algorithm import FloatArray, IntArray
+from ..algorithm.select import Selection, select
+from ..config import Section
+from ..messages import Select
+from .base import Labeler
+
+
+class SoftOptions(Section):
+    """Settings of soft labels."""
+
+    temperature: float = Field(1.0, gt=0)
+    """T: below 1 sharpens the targets, above 1 flattens them"""
+
+
+class Soft(Labeler):
+    """Takes every image, with its class probabilities as the target."""
+
+    title: ClassVar[str] = "soft labels"
+    summary: ClassVar[str] = "each client trains on all its images with the probability of each class as the target"
+    Options = SoftOptions
+
+    @property
+    def loss(self) -> str:
+        """The cross-entropy with a soft target."""
+        return "soft"
+
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return the client's own counts: all images by the predicted class."""
+        return counts
+
+    def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
+        """Return all images with their targets, by predicted class and then most confident first."""
+        chosen = select(log_probs, quota)
+        scores = log_probs[chosen.index] / self.options.temperature
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+        return chosen._replace(candidates=weights / weights.sum(axis=1, keepdims=True))
+
+    def expected_images(self, images: float, classes: int) -> float:
+        """Return the number of images: all are trained on."""
+        return images

@@ -1,0 +1,39 @@
+"""UPL, the K most confident images of each class, labelled once (Huang et al., 2022).
+
+For each class c the K images with the highest p_c(x) are selected among those with argmax_j p_j(x) = c, where p is
+zero-shot CLIP. A threshold would select many images of the classes that CLIP prefers and few of the others; a fixed K
+balances the classes as far as the images allow. The labels are never made again: training does not change them.
+
+Choices: K is `labels.per_class` (16, as UPL's) at each client, not over all clients; CLIP's probabilities pass through
+the priors if they are on. Not built: the paper's average over the probabilities of several CLIP models, and its average
+over several trained prompts.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+
+from ..algorithm import FloatArray, IntArray
+from ..algorithm.select import Selection, select
+from ..messages import Select
+from .base import Labeler
+
+
+class UPL(Labeler):
+    """Takes the same number of the most confident images for every class, once, with zero-shot CLIP."""
+
+    title: ClassVar[str] = "UPL"
+    summary: ClassVar[str] = "each client trains on the images of each class that zero-shot CLIP is most confident of"
+    refreshes = False
+
+    def quota(self, counts: IntArray, images: int, request: Select) -> IntArray:
+        """Return K for every class."""
+        return np.full_like(counts, self.config.labels.per_class)
+
+    def select(self, log_probs: FloatArray, quota: IntArray) -> Selection:
+        """Return the most confident of the images predicted as each class."""
+        return select(log_probs, quota)
+
+    def expected_images(self, images: float, classes: int) -> float:
+        """Return K for every class, or all images."""
+        return min(self.config.labels.per_class * classes, images)

@@ -1,0 +1,57 @@
+"""PromptFolio (Pan et al., NeurIPS 2024): a fixed mixture of the features of a global and a local text prompt.
+
+With h_G(c) and h_L(c) the normalised class features by the global and the local prompt,
+
+    z_c(x) = s <f(x), (1 - theta) h_G(c) + theta h_L(c)>.
+
+Both prompts are trained on this loss; the server averages the global one, the local one stays. The paper shows that
+mixing them is like a portfolio of two assets: their noise partly cancels, and the best theta follows from variances.
+
+Choices: theta = 0.2, the paper's usual value as we know it; the mixture is not normalised again, so that theta = 0 and
+theta = 1 are exactly PromptFL and a local prompt; the two prompts begin differently, as in FedOTP. Not built: a theta
+computed from the data. Written from the paper as we know it: of its code only byte code is public.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from ..clip.encoder import Array, Encoder
+from ..clip.frozen_clip import Clip
+from ..clip.neutral_init import stretched_words
+from ..config import Section
+from .base import Named
+from .promptfl import FrozenImages
+from .prompts import Shape, text_shape
+
+
+class PromptFolioOptions(Section):
+    """Settings of PromptFolio."""
+
+    theta: float = Field(0.2, ge=0, le=1)
+    """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
+
+
+class PromptFolio(FrozenImages):
+    """A mixture of the class features by an averaged and a personal text prompt (PromptFolio)."""
+
+    title, words = "PromptFolio", {"global text": "global text prompts"}
+    Options = PromptFolioOptions
+    of_classes = ("global text", "local text")
+
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        return dict.fromkeys(self.of_classes, text_shape(clip, self.config.model))
+
+    def shared(self) -> tuple[str, ...]:
+        return ("global text",)
+
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
+        """Return different initial values for the two prompts: equal ones would stay equal up to their steps."""
+        first, model = super().start(clip, classes), self.config.model
+        if self.config.train.init == "neutral":
+            first["local text"] = stretched_words(clip, model.template, text_shape(clip, model))
+        return first
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        """Return (1 - theta) h_G + theta h_L, (C, d), not normalised."""
+        both, theta = [encoder.class_features(named[name]) for name in self.of_classes], float(self.options.theta)
+        return (1 - theta) * both[0] + theta * both[1]
