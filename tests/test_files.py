@@ -4,8 +4,9 @@ import os
 
 import pytest
 
-from fedcopl.errors import RunFolderError
-from fedcopl.files import write_many
+from fedcopl.data.dataset import clean_all
+from fedcopl.errors import DataError, RunFolderError
+from fedcopl.files import parse_json, parse_toml, read_limited, write_many
 
 
 def test_many_files_are_there_with_nothing_else_and_for_the_owner_alone(tmp_path):
@@ -38,3 +39,57 @@ def test_why_one_of_many_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunFolderError, match="file/a: cannot be written"):
         write_many([(tmp_path / "file" / "a", b"")])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ('{"a": ' + "9" * 6000 + "}", "6,000 digits"),
+        (r'{"a": "\u001b[2J"}', "control character"),
+    ],
+)
+def test_hostile_json_is_refused_in_one_line(text, why):
+    with pytest.raises(ValueError, match=why):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a = " + "[" * 100_000, "nested too deeply"),
+        ("a = " + "9" * 6000, "digits"),
+        ('a = "\\u001b[2J"', "control character"),
+        (".".join(["a"] * 20_000) + " = 1", "16 parts"),
+        (".".join([r'"a\"b"'] * 20_000) + " = 1", "16 parts"),
+    ],
+)
+def test_hostile_toml_is_refused_in_one_line(text, why):
+    with pytest.raises(ValueError, match=why):
+        parse_toml(text)
+
+
+def test_ordinary_toml_and_json_are_read():
+    assert parse_toml('a.b = [0.1, 0.2]\nc = "\\U00000041 \\t"') == {"a": {"b": [0.1, 0.2]}, "c": "A \t"}
+    assert parse_json(r'{"a": "\\u001b", "b": NaN, "c": 12}') == {"a": r"\u001b", "b": None, "c": 12}
+
+
+def test_a_pipe_and_a_large_file_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b"12345")
+    with pytest.raises(ValueError, match="regular"):
+        read_limited(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="larger than 4 bytes"):
+        read_limited(tmp_path / "large", 4)
+    assert read_limited(tmp_path / "large", 5) == b"12345"
+
+
+def test_an_error_never_steers_the_terminal():
+    assert str(RunFolderError("a\x1b[2J\nb\u202e")) == r"a\x1b[2J\nb\u202e"
+
+
+def test_classes_with_control_characters_and_too_many_are_refused():
+    with pytest.raises(DataError, match="control character"):
+        clean_all(["cat", "dog\x1b[2J"], "classes.txt")
+    with pytest.raises(DataError, match="200,000 classes"):
+        clean_all([str(number) for number in range(200_000)], "classes.txt")

@@ -21,7 +21,7 @@ ONLY = {  # packages from outside that only these parts may use
     "onnxruntime": {"classifier"},
     "typer": {"cli"},
     "rich": {"cli", "progress"},
-    "pydantic": {"config", "methods", "run", "deployment"},
+    "pydantic": {"config", "labelers", "methods", "run", "deployment"},
     "threadpoolctl": {"clip"},
     "filelock": {"run", "data", "classifier"},
     "cryptography": {"privacy", "deployment"},

@@ -7,7 +7,8 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "fedcopl"
 LAYERS = [  # lowest first: a part imports only from layers below its own
     {"errors", "config_errors", "plurals", "rng"},
-    {"config", "files", "algorithm", "messages", "registry"},
+    {"files"},
+    {"config", "algorithm", "messages", "registry"},
     {"labelers", "priors"},
     {"privacy", "published"},
     {"federation"},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedcopl.config import RunConfig
-from fedcopl.run.reading import read_finished
+from fedcopl.run.folder import read_finished
 from fedcopl_experiments.run_key import run_key
 from grid_tools import Diary, plays, store_of
 from waiting import until

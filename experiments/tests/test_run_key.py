@@ -75,7 +75,7 @@ def hashed():
 
 def test_all_that_a_simulation_loads_is_hashed():
     # A new module that decides results must not be forgotten; these only keep, show or name them.
-    harmless = {"__init__.py", "errors.py", "files.py", "run/folder.py", "run/reading.py", "run/progress_reporter.py"}
+    harmless = {"__init__.py", "errors.py", "files.py", "run/folder.py", "run/progress_reporter.py"}
     script = "import sys, fedcopl.simulation.simulate; print(*(m.__file__ for m in sys.modules.values() if m and " + (
         "m.__name__.startswith('fedcopl')), sep='\\n')"
     )
@@ -87,7 +87,7 @@ def test_all_that_a_simulation_loads_is_hashed():
 
 def test_pages_and_commands_are_not_hashed():
     assert not {name.split("/")[0] for name in hashed()} & {"cli", "report", "review", "watch", "api"}
-    assert not any(name.startswith(("deployment", "flower_app", "run/reading")) for name in hashed())
+    assert not any(name.startswith(("deployment", "flower_app", "run/folder")) for name in hashed())
     assert {"clip/glyph_clip/model.safetensors", "run/build.py", "run/record.py", "run/loop.py"} <= hashed()
     assert not any(name.endswith(".pyc") for name in hashed())
 

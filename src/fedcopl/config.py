@@ -4,7 +4,6 @@ Scalars in sections only, so that the same settings can travel as flat `section.
 """
 
 import difflib
-import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -14,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from .config_errors import explained, in_words
 from .errors import ConfigError
+from .files import MAX_SETTINGS, parse_toml, read_limited
 
 Options = TypeVar("Options", bound="Section")
 Level = Annotated[float, Field(ge=0, le=1)]
@@ -271,10 +271,10 @@ class RunConfig(Section):
 def read_settings(path: Path) -> dict[str, Any]:
     """The raw settings of a TOML file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_toml(read_limited(path, MAX_SETTINGS).decode("utf-8"))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: there is no such settings file") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
 
 
@@ -385,8 +385,8 @@ def _spellings() -> dict[str, tuple[str, ...]]:
 def _value(text: str) -> Any:
     """As TOML reads it, or else the text itself: `lr=0.1` is a number, `source=digits` needs no quotes."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

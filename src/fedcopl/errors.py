@@ -30,6 +30,18 @@ ARGUMENTS = {  # option of the command line -> what a caller in Python writes
 }
 
 
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Escape line breaks, control characters and invalid bytes of a text that others wrote, before it is printed.
+
+    >>> printable("caf\u00e9 \x1b[2J")
+    'caf\u00e9 \\x1b[2J'
+    """
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 class FedCoPLError(Exception):
     """The root of all errors that are not bugs. Its text is one line for people.
 
@@ -41,6 +53,9 @@ class FedCoPLError(Exception):
     """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class ConfigError(FedCoPLError):

@@ -1,16 +1,82 @@
-"""Writing files: whole, or not at all."""
+"""Bounded reading and atomic writing of files."""
 
+import json
 import os
+import re
+import stat
+import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from .errors import RunFolderError
 
 TEMPORARY = ".part"
 FOR_OTHERS, OWNER_ONLY = 0o666, 0o600  # the first less what the system's umask takes away
 OWNER_ONLY_FOLDER = 0o700
+MAX_BYTES = 512_000_000  # of a file that is read as a whole: a JSON of a million images has about 100 MB
+MAX_SETTINGS = 1_000_000  # bytes of a TOML file
+MAX_DIGITS = 40  # of a whole number: longer ones overflow in later arithmetic
+_CONTROL = re.compile(  # as escapes in JSON and TOML, or as they are; without tab and line breaks
+    r"(?<!\\)(?:\\\\)*\\(?:u00|U000000)(?:0[0-8bcefBCEF]|1[0-9a-fA-F]|7[fF]|[89][0-9a-fA-F])|[\x7f-\x9f]"
+)
+_KEY = r"""(?:[\w-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+"""
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:{_KEY}){{16}}")  # tomllib takes memory by the square of a key's length
+
+
+def read_limited(path: Path, most: int = MAX_BYTES) -> bytes:
+    """Read a regular file of at most `most` bytes.
+
+    Raises:
+        OSError: The file cannot be opened.
+        ValueError: The file is larger, or a pipe or device, which might never end.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError("is not a regular file")
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise ValueError(f"is larger than {most:,} bytes")
+        return file.read(most)
+
+
+def parse_json(text: bytes | str) -> Any:
+    """Parse JSON with NaN and infinity as None.
+
+    Raises:
+        ValueError: The text is not JSON, too deeply nested, or has control characters or numbers of many digits.
+    """
+    decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
+    _refuse_control(decoded)
+    try:
+        return json.loads(decoded, parse_constant=lambda _: None, parse_int=_whole)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; ValueError as for JSON, and for keys of many parts."""
+    _refuse_control(text)
+    if _LONG_KEY.search(text):
+        raise ValueError("a key has more than 16 parts")
+    if long := re.search(rf"[0-9][0-9_]{{{MAX_DIGITS}}}", text):
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits: {long[0][:10]}...")
+    try:
+        return tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits")
+    return int(digits)
+
+
+def _refuse_control(text: str) -> None:
+    if found := _CONTROL.search(text):
+        raise ValueError(f"has a control character at position {found.start():,}")
 
 
 def no_folder(path: Path) -> str:
@@ -51,7 +117,8 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_bytes(path, text.encode("utf-8"))
+    """Write a text; invalid bytes of file names in it are escaped."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def publish_bytes(path: Path, data: bytes) -> None:

@@ -68,7 +68,7 @@ def watch_site() -> Iterator[ProgressReporter]:
         return
     bar = Progress(*COLUMNS, console=console, transient=True)
     try:
-        yield PreparingReporter(console, bar)
+        yield _PreparingReporter(console, bar)
     finally:
         bar.stop()
 
@@ -90,7 +90,7 @@ class LineReporter:
         self._line(f"note: {what}")
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._rounds, self._done_before = rounds_to_play(config), done
+        self._rounds, self._done_before = _rounds_to_play(config), done
         self._began = time.monotonic()
         self._line(f"continuing after round {done}" if done else _size_of_run(clients, self._rounds))
 
@@ -105,13 +105,13 @@ class LineReporter:
             if done < self._rounds and not record.converged
             else ""
         )
-        self._line(round_line(record, self._rounds) + left)
+        self._line(_round_line(record, self._rounds) + left)
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-class PreparingReporter(LineReporter):
+class _PreparingReporter(LineReporter):
     """Prints lines, and a bar until the last image is prepared."""
 
     def __init__(self, console: Console, bar: Progress):
@@ -146,7 +146,7 @@ class BarReporter:
         self._progress.console.print(f"note: {what}", highlight=False, markup=False)
 
     def started(self, config: RunConfig, clients: int, done: int) -> None:
-        self._clients, self._rounds = clients, rounds_to_play(config)
+        self._clients, self._rounds = clients, _rounds_to_play(config)
         title = "rounds" if self._rounds else "predicting"
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
@@ -160,7 +160,7 @@ class BarReporter:
     def round_done(self, record: RoundRecord) -> None:
         self._name = ""
         self._progress.update(self._all, completed=record.number)
-        self._progress.console.print(round_line(record, self._rounds), highlight=False, markup=False)
+        self._progress.console.print(_round_line(record, self._rounds), highlight=False, markup=False)
 
 
 def in_time(seconds: float) -> str:
@@ -179,14 +179,14 @@ def _size_of_run(clients: int, rounds: int) -> str:
     return f"{counted(clients, 'client')}, {counted(rounds, 'round') if rounds else 'no training'}"
 
 
-def rounds_to_play(config: RunConfig) -> int:
+def _rounds_to_play(config: RunConfig) -> int:
     """The number of rounds; 0 where nothing is trained and the images are labelled once."""
     from .methods import choose_method  # brings torch, which is there once a run begins
 
     return config.rounds if choose_method(config).trains else 0
 
 
-def round_line(record: RoundRecord, rounds: int) -> str:
+def _round_line(record: RoundRecord, rounds: int) -> str:
     parts = [f"round {record.number}/{rounds}" if rounds else "predicted"]
     if record.macro is not None:
         parts.append(f"accuracy {percent(record.macro)}")

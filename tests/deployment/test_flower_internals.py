@@ -30,7 +30,6 @@ from fedcopl.deployment import OFFLINE, flower_internals
 from fedcopl.deployment.flower_internals import (
     CONTROL_HEADER,
     connections,
-    messages,
     site_connection,
     superlink,
 )
@@ -293,7 +292,7 @@ def test_the_grid_is_built_as_we_think():
     assert callable(grid.set_run) and callable(grid.close)
 
 
-@pytest.mark.parametrize("module", [connections, messages, message_format], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [connections, flower_internals, message_format], ids=lambda module: module.__name__)
 def test_the_examples_in_its_docstrings_are_right(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0

@@ -14,7 +14,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.superlink.grid import HttpGrid
 
 from deployment import toolbox
-from fedcopl.deployment.flower_internals.messages import is_lost
+from fedcopl.deployment.flower_internals import is_lost
 from fedcopl.deployment.server import grid_threads
 from fedcopl.deployment.server.grid_threads import GridThreads
 from fedcopl.errors import FederationError, Interrupted

@@ -18,8 +18,17 @@ from fedcopl.deployment.provisioning.packages import (
     read_package,
     write_package,
 )
-from fedcopl.deployment.provisioning.provision import Register, StudyFolder, admit_key, provision, renew, revoke
-from fedcopl.deployment.provisioning.study_plan import EXAMPLE, prepare_study, read_plan
+from fedcopl.deployment.provisioning.provision import (
+    EXAMPLE,
+    Register,
+    StudyFolder,
+    admit_key,
+    prepare_study,
+    provision,
+    read_plan,
+    renew,
+    revoke,
+)
 from fedcopl.deployment.site.policies import FileAgreement
 from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
 from fedcopl.doctor.federation_folder import check_endings

@@ -245,7 +245,7 @@ def test_two_sites_over_the_protocol_are_the_simulation(site, data, asked, tmp_p
     simulate(config, tmp_path / "run")
 
     class Sites(LocalTransport):
-        def _replies(self, questions):
+        def request(self, questions):
             numbers = {"site-a": 0, "site-b": 1}
             both = (site, other)
             return {

@@ -220,7 +220,7 @@ class Kept(LocalTransport):
         self.kept = {name: SiteState(folder / name) for name in clients}
         self.keys = {name: set() for name in clients}
 
-    def _replies(self, questions):
+    def request(self, questions):
         return {client: self._reply(client, message) for client, message in questions.items()}
 
     def _reply(self, client, message):

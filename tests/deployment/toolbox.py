@@ -8,7 +8,7 @@ from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedcopl.deployment.flower_internals.messages import act_for
+from fedcopl.deployment.flower_internals import act_for
 from fedcopl.deployment.flower_internals.site_connection import site_connection
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.site_process import join_error

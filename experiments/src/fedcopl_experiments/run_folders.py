@@ -5,8 +5,7 @@ from pathlib import Path
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl.run.folder import EXAMPLES, REPORT, RESULTS
-from fedcopl.run.reading import read_finished
+from fedcopl.run.folder import EXAMPLES, REPORT, RESULTS, read_finished
 from fedcopl.run.record import Outcome
 
 from .run_key import run_key

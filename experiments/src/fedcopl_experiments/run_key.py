@@ -14,7 +14,7 @@ PACKAGE = Path(fedcopl.__file__).parent
 # All of the package decides results but for what keeps, shows or names them: a new part counts until it stands here.
 DECIDES_NOTHING = {
     *("api", "cli", "doctor", "errors", "files", "local_page", "classifier", "report", "review", "watch"),
-    *("run/folder", "run/reading", "run/progress_reporter"),
+    *("run/folder", "run/progress_reporter"),
     # Flower carries the same questions; a grid is played in one process.
     *("deployment", "flower_app", "simulation/on_flower"),
 }

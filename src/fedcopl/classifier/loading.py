@@ -23,9 +23,8 @@ from ..files import no_folder
 from ..methods import run_title
 from ..methods.prompted_model import PromptedModel
 from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
-from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file
+from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file, read_finished
 from ..run.progress_reporter import SilentReporter
-from ..run.reading import read_finished
 from .predict import Classifier, Predictor
 from .prior import NUMBERS, PRIOR, Prior, prior_from
 from .recipe import (

@@ -15,6 +15,7 @@ from ..config import RunConfig
 from ..data.dataset import clean_all
 from ..data.decoding import DecodeOptions
 from ..errors import DataError, FedCoPLError, ModelError
+from ..files import parse_json, read_limited
 from .prior import NUMBERS
 
 SHARE = 0.05  # default share of a site's own images on which its classifier abstains
@@ -123,7 +124,7 @@ class Recipe:
 def is_exported(folder: Path) -> bool:
     """Return whether a folder has a classifier, valid or not."""
     try:
-        plain = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        plain = parse_json(read_limited(folder / CONFIG))
     except (OSError, ValueError):
         return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
     return isinstance(plain, dict) and plain.get("model_type") == KIND
@@ -151,14 +152,14 @@ def read_prior_numbers(file: Path) -> dict[str, float] | None:
 
 def _text_of(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_limited(file).decode("utf-8")
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
 
 
 def _parsed(text: str, origin: str) -> dict[str, Any]:
     try:
-        written = json.loads(text)
+        written = parse_json(text)
     except ValueError as error:
         raise ModelError(f"{origin}: cannot be read: {error}") from error
     if not isinstance(written, dict) or written.get("model_type") != KIND:

@@ -9,8 +9,7 @@ from ..errors import ConfigError
 from ..files import check_output_folder
 
 if TYPE_CHECKING:
-    from ..deployment.provisioning.provision import Handover, StudyFolder
-    from ..deployment.provisioning.study_plan import PreparedStudy
+    from ..deployment.provisioning.provision import Handover, PreparedStudy, StudyFolder
 
 PROVISIONED = Path("provisioned")
 
@@ -42,15 +41,14 @@ def provision(
         _write_example(study)
         return
     check_output_folder(out)
-    from ..deployment.provisioning.provision import StudyFolder
-    from ..deployment.provisioning.study_plan import prepare_study
+    from ..deployment.provisioning.provision import StudyFolder, prepare_study
 
     made = _do(prepare_study(study), StudyFolder(out), revoke, renew, admit)
     _tell(made)
 
 
 def _write_example(file: Path) -> None:
-    from ..deployment.provisioning.study_plan import EXAMPLE
+    from ..deployment.provisioning.provision import EXAMPLE
     from ..files import publish_text
 
     if file.exists():

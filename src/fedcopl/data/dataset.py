@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import DataError
+from ..errors import DataError, printable
+from ..files import read_limited
 from ..plurals import counted
 from .images import ImageFiles, StoredImages
 
@@ -78,6 +79,7 @@ class Dataset:
 
 
 CLASSES_FILE = "classes.txt"
+MAX_CLASSES, MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet-21k's; bytes
 
 
 def clean(name: str) -> str:
@@ -87,7 +89,11 @@ def clean(name: str) -> str:
 
 def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
     """Clean all names; raises DataError for duplicate or empty names."""
+    if len(names) > MAX_CLASSES:
+        raise DataError(f"{origin}: has {len(names):,} classes, more than {MAX_CLASSES:,}")
     cleaned = [clean(name) for name in names]
+    if strange := next((name for name in cleaned if printable(name) != name), None):
+        raise DataError(f"{origin}: the class {strange!r} has a control character in its name; remove it")
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
         same = ", ".join(repr(name) for name, result in zip(names, cleaned, strict=True) if result == twice[0])
@@ -110,10 +116,10 @@ def read_other_names(file: Path) -> str:
 
 def _names_by_line(file: Path) -> list[list[str]]:
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = read_limited(file, MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise DataError(f"{file}: there is no such list of classes") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
     named = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
     if not named:
@@ -161,11 +167,6 @@ def by_name(name: str) -> tuple[str, str]:
     return unicodedata.normalize("NFC", name), name
 
 
-def printable(name: str) -> str:
-    """Escape bytes of a file name that are not valid text."""
-    return name.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def build(
     name: str,
     origin: Path,
@@ -210,7 +211,8 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
             )
         return clean_all(labels, origin)
     classes = clean_all(listed.names, listed.origin)
-    unknown = [label for label in labels if clean(label) not in classes]
+    listed_names = set(classes)
+    unknown = [label for label in labels if clean(label) not in listed_names]
     if unknown:
         raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed.origin}")
     return classes

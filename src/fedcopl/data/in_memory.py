@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from ..errors import DataError
+from ..errors import DataError, printable
 from ..plurals import counted
-from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean, printable
+from .dataset import TEMPLATE, Dataset, ImageSet, Skipped, by_name, clean
 from .decoding import BadImage, DecodeOptions
 from .folder import folders_in, images_below
 from .formats import pages_in, read_picture

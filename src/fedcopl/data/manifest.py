@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..config import Data
-from ..errors import DataError
+from ..errors import DataError, printable
 from ..plurals import counted
-from .dataset import Dataset, FileRecord, Skipped, Split, build, find_classes, printable
+from .dataset import Dataset, FileRecord, Skipped, Split, build, find_classes
 
 COLUMNS = ("path", "label", "split", "client")
 ManifestRow = tuple[int, dict[str, str]]  # its line or number in the file, and its cells

@@ -1,6 +1,5 @@
 """DTD, RESISC45, CUB-200-2011 and UCF101 from their published folders, with their sizes checked."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..config import Data
 from ..errors import DataError
+from ..files import parse_json, read_limited
 from ..plurals import counted
 from .dataset import Dataset, FileRecord, ListedClasses, Split, build, by_name
 from .folder import folders_in, require_folder
@@ -158,7 +158,7 @@ def _pairs(file: Path) -> Iterable[tuple[str, str]]:
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(read_limited(file))
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as JSON: {error}") from error
 

@@ -21,8 +21,8 @@ from ..errors import RunFolderError
 from ..files import make_private_folder, write_private
 
 AUDIT, HEAD = "audit.jsonl", "audit.head"
-TAIL = 65536  # bytes from the end of the file in which the last line is found
-BEGIN = "0" * 64  # chain before the first line
+_TAIL = 65536  # bytes from the end of the file in which the last line is found
+_BEGIN = "0" * 64  # chain before the first line
 MAX_DECISION = 300  # characters
 IN, OUT = "in", "out"
 
@@ -89,12 +89,12 @@ class AuditLog:
         """Return number and chain of the last complete line, and whether an incomplete one follows."""
         file = self.folder / AUDIT
         if not file.exists():
-            return 0, BEGIN, False
+            return 0, _BEGIN, False
         with file.open("rb") as log:
-            log.seek(max(0, file.stat().st_size - TAIL))
+            log.seek(max(0, file.stat().st_size - _TAIL))
             *lines, rest = log.read().split(b"\n")
         whole = [line for line in map(_parsed, reversed(lines)) if line is not None]
-        return (whole[0].number, whole[0].chain, bool(rest)) if whole else (0, BEGIN, bool(rest))
+        return (whole[0].number, whole[0].chain, bool(rest)) if whole else (0, _BEGIN, bool(rest))
 
 
 def _chained(before: str, text: str) -> str:
@@ -128,7 +128,7 @@ def read_audit(folder: Path) -> list[AuditLine]:
 
 
 def _verified(content: bytes, file: Path) -> Iterator[AuditLine]:
-    before, expected = BEGIN, 1
+    before, expected = _BEGIN, 1
     for text in content.split(b"\n"):
         line = _parsed(text)
         if line is None:

@@ -29,7 +29,7 @@ from ..files import publish_bytes, write_private
 CURVE = ec.SECP384R1()
 HERE = "127.0.0.1"
 VALID = timedelta(days=825)
-HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
+_HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str =
 
 def own_addresses() -> set[str]:
     """Return the names and loopback addresses of this machine that a certificate can include."""
-    names = {name for name in (socket.gethostname(), socket.getfqdn()) if HOST_NAME.fullmatch(name)}
+    names = {name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)}
     return {"localhost", HERE, "::1"} | names
 
 
@@ -205,6 +205,6 @@ def _address(text: str) -> x509.GeneralName:
         name = text.encode("idna").decode()  # internationalised names
     except UnicodeError:
         name = ""
-    if not HOST_NAME.fullmatch(name):
+    if not _HOST_NAME.fullmatch(name):
         raise ValueError(f"{text!r} is not a host name or IP address; write it as server.example, without a port")
     return x509.DNSName(name)

@@ -22,9 +22,9 @@ from .provisioning.expiry import expiries, today_utc
 from .site_keys import read_site_keys
 from .status import connected_sites, privacy_so_far, rounds_so_far
 
-REFUSED = "refused: "  # prefix of a refusal
-HOST = "127.0.0.1"
-TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+_REFUSED = "refused: "  # prefix of a refusal
+_HOST = "127.0.0.1"
+_TEXT, _JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def server_metrics(folder: Path) -> list[Metric]:
     here = {name: float(name in connected) for name in sorted(read_site_keys(folder / "sites"))}
     last = rounds[-1] if rounds else RoundRecord(round=-1)
     drops = Counter(site for record in rounds for site in record.dropped)
-    refusals = Counter(site for record in rounds for site, why in record.dropped.items() if REFUSED in why)
+    refusals = Counter(site for record in rounds for site, why in record.dropped.items() if _REFUSED in why)
     privacy = privacy_so_far(process.results, rounds)
     found = [
         Metric.plain("rounds", "Finished rounds of this run.", last.number, "counter"),
@@ -162,7 +162,7 @@ def metrics_port(
         yield 0
         return
     try:
-        server = ThreadingHTTPServer((HOST, port), _handler(metrics, health))
+        server = ThreadingHTTPServer((_HOST, port), _handler(metrics, health))
     except OSError as error:
         raise ConfigError(f"--metrics-port {port}: cannot be used: {error.strerror or error}") from error
     server.daemon_threads = True
@@ -181,13 +181,13 @@ def respond_to(
     """Return the status, content type and content for a path."""
     if path == "/health":
         report = health()
-        return 200 if report["status"] == "ok" else 503, JSON, json.dumps(report) + "\n"
+        return 200 if report["status"] == "ok" else 503, _JSON, json.dumps(report) + "\n"
     if path != "/metrics":
-        return 404, TEXT, "there are /health and /metrics\n"
+        return 404, _TEXT, "there are /health and /metrics\n"
     try:
-        return 200, TEXT, prometheus_text(metrics())
+        return 200, _TEXT, prometheus_text(metrics())
     except (FedCoPLError, OSError) as error:
-        return 503, TEXT, f"{error}\n"
+        return 503, _TEXT, f"{error}\n"
 
 
 def _handler(
@@ -200,9 +200,9 @@ def _handler(
         server_version, sys_version = "fedcopl", ""
 
         def do_GET(self) -> None:
-            own = self.headers.get("Host", "").rpartition(":")[0] in (HOST, "localhost")
+            own = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
             status, kind, text = (
-                respond_to(self.path, metrics, health) if own else (403, TEXT, "only for this machine\n")
+                respond_to(self.path, metrics, health) if own else (403, _TEXT, "only for this machine\n")
             )
             content = text.encode()
             self.send_response(status)

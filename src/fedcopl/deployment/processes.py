@@ -22,20 +22,20 @@ from ..files import make_private_folder, write_private, write_text
 from ..run.folder import RunFolder
 from . import OFFLINE
 
-LOG_BYTES, OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older ones kept
-LOG_END = 2.0  # seconds to wait for the end of a log
+_LOG_BYTES, _OLD_LOGS = 5_000_000, 3  # size of a log file, and number of older ones kept
+_LOG_END = 2.0  # seconds to wait for the end of a log
 WORKING = "working.json"
-STOP = "stop"  # a file of this name stops the process of this folder
-FOR_OWNER = 0o077
+_STOP = "stop"  # a file of this name stops the process of this folder
+_FOR_OWNER = 0o077
 SECRET = "exec.secret"  # shared by a server and its SuperLink
-PARENT_CHECK = 0.2  # seconds between two checks that the parent is alive
-GRACE = 5.0  # seconds for a child to end after SIGTERM
+_PARENT_CHECK = 0.2  # seconds between two checks that the parent is alive
+_GRACE = 5.0  # seconds for a child to end after SIGTERM
 
 
 class RotatingLog:
     """Writes lines until its source ends. A full file becomes `name.1`, that one `name.2`; the oldest is deleted."""
 
-    def __init__(self, path: Path, max_bytes: int = LOG_BYTES, kept: int = OLD_LOGS):
+    def __init__(self, path: Path, max_bytes: int = _LOG_BYTES, kept: int = _OLD_LOGS):
         self.path, self._max_bytes, self._kept = path, max_bytes, kept
         self._thread = threading.Thread()
 
@@ -47,7 +47,7 @@ class RotatingLog:
     def join(self) -> None:
         """Wait until the source has ended, for a limited time: another process may hold it open."""
         if self._thread.is_alive():
-            self._thread.join(LOG_END)
+            self._thread.join(_LOG_END)
 
     def _follow(self, source: IO[bytes]) -> None:
         with source:
@@ -91,16 +91,16 @@ class FolderProcess:
 @contextmanager
 def holding(folder: Path, role: str, about: Mapping[str, str]) -> Iterator[None]:
     """Hold the folder: one process at a time; `about` is for `fedcopl status`."""
-    os.umask(FOR_OWNER)  # also for Flower's processes and their files
+    os.umask(_FOR_OWNER)  # also for Flower's processes and their files
     make_private_folder(folder)
     with RunFolder(folder):
-        (folder / STOP).unlink(missing_ok=True)
+        (folder / _STOP).unlink(missing_ok=True)
         _write(folder, role, about, running=True)
         try:
             yield
         finally:
             _write(folder, role, about, running=False)
-            (folder / STOP).unlink(missing_ok=True)
+            (folder / _STOP).unlink(missing_ok=True)
 
 
 def _write(folder: Path, role: str, about: Mapping[str, str], *, running: bool) -> None:
@@ -132,18 +132,18 @@ def _is_there(pid: int) -> bool:
 
 
 def should_stop(folder: Path) -> bool:
-    return (folder / STOP).exists()
+    return (folder / _STOP).exists()
 
 
 def request_stop(folder: Path, timeout: float) -> bool:
     """Stop the process of this folder; returns whether it stopped within `timeout` seconds."""
-    write_text(folder / STOP, "")
+    write_text(folder / _STOP, "")
     end = time.monotonic() + timeout
     while process_of(folder).running:
         if time.monotonic() > end:
             return False
         time.sleep(0.2)
-    (folder / STOP).unlink(missing_ok=True)
+    (folder / _STOP).unlink(missing_ok=True)
     return True
 
 
@@ -152,9 +152,9 @@ def end_with_parent(parent: int) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(PARENT_CHECK)
+            time.sleep(_PARENT_CHECK)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
+        time.sleep(_GRACE)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -182,7 +182,7 @@ def flower_child(module: str, arguments: Sequence[str], log_file: Path) -> Itera
         if child.poll() is None:
             child.terminate()
             try:
-                child.wait(GRACE)
+                child.wait(_GRACE)
             except subprocess.TimeoutExpired:
                 child.kill()
         child.wait()

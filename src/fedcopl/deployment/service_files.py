@@ -13,10 +13,10 @@ from typing import Literal
 
 from ..errors import ConfigError
 
-INTERRUPTED = 130  # exit status of both when stopped: see errors.py
-STOP_SECONDS = 90  # for a reply in progress
+_INTERRUPTED = 130  # exit status of both when stopped: see errors.py
+_STOP_SECONDS = 90  # for a reply in progress
 
-UNIT = """\
+_UNIT = """\
 [Unit]
 Description=fedcopl {role}
 Wants=network-online.target
@@ -60,7 +60,7 @@ CapabilityBoundingSet=
 WantedBy=multi-user.target
 """
 
-CONTAINERFILE = """\
+_CONTAINERFILE = """\
 # Build:  podman build -t fedcopl-{role} .
 # Run:    podman run --read-only --tmpfs /tmp --cap-drop=all --security-opt no-new-privileges \\
 #             -v {home}:/home/fedcopl:Z{mounts}{ports} fedcopl-{role}
@@ -110,13 +110,13 @@ class Service:
 
     def unit(self) -> str:
         command = self.command([sys.executable, "-m", "fedcopl"], self.home, self.images)
-        return UNIT.format(
+        return _UNIT.format(
             role=self.role,
             command=shlex.join(word.replace("%", "%%") for word in command),
             home=self.home,
             user=self.user,
-            stop=STOP_SECONDS,
-            interrupted=INTERRUPTED,
+            stop=_STOP_SECONDS,
+            interrupted=_INTERRUPTED,
             read_only=f"ReadOnlyPaths={self.images}\n" if self.images else "",
             private_devices="yes" if self.role == "server" else "no",  # a site may have a GPU
         )
@@ -124,7 +124,7 @@ class Service:
     def containerfile(self, version: str) -> str:
         there = Path("/home/fedcopl")
         words = self.command([], there, Path("/images") if self.images else None)
-        return CONTAINERFILE.format(
+        return _CONTAINERFILE.format(
             role=self.role,
             home=self.home,
             mounts=f" -v {self.images}:/images:ro,Z" if self.images else "",

@@ -20,7 +20,7 @@ from ..errors import FederationError
 from ..files import publish_bytes, write_private
 from .certificates import CURVE
 
-SECRET = 32  # bytes
+_SECRET = 32  # bytes
 
 
 def site_key(folder: Path, name: str) -> tuple[Path, Path]:
@@ -48,14 +48,14 @@ def site_secret(folder: Path) -> bytes:
     """Return the seed of this site's noise; made when the site joins for the first time."""
     file = folder / "site.secret"
     if not file.exists():
-        write_private(file, secrets.token_bytes(SECRET))
+        write_private(file, secrets.token_bytes(_SECRET))
     try:
         secret = file.read_bytes()
     except OSError as error:
         raise FederationError(f"{file}: cannot be read: {error.strerror or error}") from error
-    if len(secret) != SECRET:  # noise from a seed that can be guessed can be removed
+    if len(secret) != _SECRET:  # noise from a seed that can be guessed can be removed
         raise FederationError(
-            f"{file}: has {len(secret)} bytes instead of {SECRET}, so that noise drawn from it would not be secret; "
+            f"{file}: has {len(secret)} bytes instead of {_SECRET}, so that noise drawn from it would not be secret; "
             "restore the old file, or delete this one: a new one is made, for the next run"
         )
     return secret

@@ -9,16 +9,17 @@ import httpx
 
 from ..config import RunConfig, read_settings
 from ..errors import FederationError
+from ..files import parse_json
 from ..privacy.accountant import PrivacyStatement, statement
 from ..run.folder import ENDED, ROUNDS, SETTINGS
 from ..run.record import LabelCounts, RoundRecord
-from ..run.record_reader import parse_json, read_rounds
+from ..run.record_reader import read_rounds
 from .processes import SECRET, FolderProcess, process_of
 from .provisioning.expiry import Expiry, expiries, key_ends, today_utc
 from .site.site_state import NOW, SiteState
 from .site_keys import read_site_keys
 
-SHOWN = 10  # rounds
+_SHOWN = 10  # rounds
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _server(process: FolderProcess) -> Status:
     facts |= _ends(process.folder)
     trained = {site: record.number for record in rounds for site in record.sites or ()}
     privacy, sites = privacy_so_far(out, rounds), _sites(process, trained)
-    return Status(process.running, facts, privacy, sites, [_row(record) for record in rounds[-SHOWN:]])
+    return Status(process.running, facts, privacy, sites, [_row(record) for record in rounds[-_SHOWN:]])
 
 
 def privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from ..config import Data
-from ..data.dataset import Dataset, clean, find_classes, printable
+from ..data.dataset import Dataset, clean, find_classes
 from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
-from ..errors import FedCoPLError
+from ..errors import FedCoPLError, printable
 from ..plurals import counted
 from .findings import Finding, note, ok, problem
 

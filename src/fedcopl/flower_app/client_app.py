@@ -15,10 +15,10 @@ from ..errors import ConfigError
 from ..simulation.on_flower import PARTITION, SimulatedSite
 from .run_settings import read_run_settings
 
-MODEL = "model."
+_MODEL = "model."
 
 
-def site_of(context: Context) -> RequestHandler:
+def _site_of(context: Context) -> RequestHandler:
     """Return a simulated site if Flower numbers its nodes, else the site of the node-config."""
     if PARTITION in context.node_config:
         plan = read_run_settings(context.run_config)
@@ -40,7 +40,7 @@ def home_of(node: Mapping[str, Any]) -> SiteHome:
     missing = [key for key in ("name", "images", "folder") if not node.get(key)]
     if missing:
         raise ConfigError(f"{missing[0]}: is missing from the node-config of this SuperNode")
-    model = {key.removeprefix(MODEL): value for key, value in node.items() if key.startswith(MODEL)}
+    model = {key.removeprefix(_MODEL): value for key, value in node.items() if key.startswith(_MODEL)}
     return SiteHome(
         node["name"],
         Path(node["images"]),
@@ -59,10 +59,10 @@ def home_of(node: Mapping[str, Any]) -> SiteHome:
     )
 
 
-def log_of(context: Context) -> AuditLog | None:
+def _log_of(context: Context) -> AuditLog | None:
     """Return the audit log of a real site; a simulated one has none."""
     folder = context.node_config.get("folder")
     return AuditLog(Path(str(folder))) if folder and PARTITION not in context.node_config else None
 
 
-app = make_client_app(site_of, log_of)
+app = make_client_app(_site_of, _log_of)

@@ -28,7 +28,7 @@ from ..run.loop import round_record
 from ..run.record import Drift, Measured, RefreshRecord, RoundRecord, finite, measured
 from .evaluator import Evaluator, Predictions, score
 
-States = Mapping[str, ClientState]
+_States = Mapping[str, ClientState]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Audit:
         return replace(measured(own, whole), recall=self._recall(predictions))
 
     def round(
-        self, before: tuple[Shared, States], server: ServerState, report: RoundReport, states: States
+        self, before: tuple[Shared, _States], server: ServerState, report: RoundReport, states: _States
     ) -> RoundRecord:
         """Return the record of a round; `before` are the shared prompts and the clients' states before it."""
         record = round_record(report, self._measured(server, report.scores, states))
@@ -67,7 +67,7 @@ class Audit:
         whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
         return replace(untrained, everywhere=whole)
 
-    def _measured(self, server: ServerState, scores: Mapping[str, Score], states: States) -> Measured:
+    def _measured(self, server: ServerState, scores: Mapping[str, Score], states: _States) -> Measured:
         """Return the three accuracies after a round, and the recall of each class."""
         if not scores or not self.evaluator.test_sets:
             return Measured()
@@ -91,7 +91,7 @@ class Audit:
         predicted, truth = (np.concatenate(column) for column in zip(*predictions.values(), strict=True))
         return tuple(finite(float(share)) for share in recall_per_class(predicted, truth, self.classes))
 
-    def refresh(self, round: int, states: States) -> RefreshRecord:
+    def refresh(self, round: int, states: _States) -> RefreshRecord:
         """Return the counts, quotas and selections of all clients, and the accuracy of their pseudo labels."""
         chosen = {name: state.selection for name, state in states.items() if state.selection is not None}
         class_priors = tuple(
@@ -130,7 +130,7 @@ class Audit:
         return replace(record, coverage=coverage(together, truth), mean_set_size=mean_set_size(together))
 
 
-def drift(start: Prompts, before: tuple[Shared, States], report: RoundReport, states: States) -> dict[str, Drift]:
+def drift(start: Prompts, before: tuple[Shared, _States], report: RoundReport, states: _States) -> dict[str, Drift]:
     """Return the client drift of a round, of shared and of personal arrays (supplement of the paper)."""
     shared, old = before
     moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}

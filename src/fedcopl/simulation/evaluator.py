@@ -16,7 +16,7 @@ from .worker_pool import Job, WorkerContext, WorkerFailed, WorkerPool
 
 Predictions = tuple[NDArray[np.int64], NDArray[np.int64]]
 """The predicted and the true class of each image."""
-ModelWithPriors = tuple[Prompts | None, PriorState]
+_ModelWithPriors = tuple[Prompts | None, PriorState]
 """A model and the priors it predicts with; None: zero-shot CLIP."""
 
 
@@ -27,7 +27,7 @@ class Evaluator:
     test_sets: Mapping[str, ClipTestSet]
     pool: WorkerPool | None = None
 
-    def predict(self, models: Mapping[str, ModelWithPriors]) -> dict[str, Predictions]:
+    def predict(self, models: Mapping[str, _ModelWithPriors]) -> dict[str, Predictions]:
         """Return what each client's model predicts on that client's test set."""
         return self._run({client: (_predict, *model) for client, model in models.items()})
 

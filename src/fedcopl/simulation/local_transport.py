@@ -47,23 +47,6 @@ class LocalTransport:
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         """Send a request of one kind to each of some clients, and return their replies in the same order."""
         began = time.perf_counter()
-        replies = self._replies(requests)
-        first = next(iter(requests.values()), None)
-        if first is not None:
-            kind = type(first).__name__
-            self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
-        if isinstance(first, Estimate) and self._folder is not None:
-            labelled = {client: self.states[client].log_probs for client in replies}
-            known = {name: log_probs for name, log_probs in labelled.items() if log_probs is not None}
-            write_labels(self._folder, first.round, known)
-        return replies
-
-    def take_seconds(self) -> dict[str, float]:
-        """Return the wall time of each kind of request since the last call, whatever the number of workers."""
-        taken, self._seconds = self._seconds, {}
-        return taken
-
-    def _replies(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         served: dict[str, ReplyAndState] = {}
         if self._pool is not None:
             served = self._serve_by_pool(requests, self._pool)
@@ -73,8 +56,26 @@ class LocalTransport:
             except Exception as error:
                 raise ClientFailed(client, type(request).__name__, request.round, error) from error
             self._notify(client, request)
-        self.states |= {client: state for client, (_, state) in served.items()}
+        self._served(requests, {client: state for client, (_, state) in served.items()}, began)
         return {client: reply for client, (reply, _) in served.items()}
+
+    def _served(self, requests: Mapping[str, Request], states: Mapping[str, ClientState], began: float) -> None:
+        """Keep the clients' new states, write the pseudo labels of a refresh, and count the wall time."""
+        self.states |= states
+        first = next(iter(requests.values()), None)
+        if first is None:
+            return
+        kind = type(first).__name__
+        self._seconds[kind] = self._seconds.get(kind, 0.0) + time.perf_counter() - began
+        if isinstance(first, Estimate) and self._folder is not None:
+            known = {name: state.log_probs for name, state in states.items() if state.log_probs is not None}
+            agreement = {name: states[name].prior.view_agreement(own) for name, own in known.items()}
+            write_labels(self._folder, first.round, known, agreement)
+
+    def take_seconds(self) -> dict[str, float]:
+        """Return the wall time of each kind of request since the last call, whatever the number of workers."""
+        taken, self._seconds = self._seconds, {}
+        return taken
 
     def _serve_by_pool(self, requests: Mapping[str, Request], pool: WorkerPool) -> dict[str, ReplyAndState]:
         jobs = {client: (_serve, request, self.states[client]) for client, request in requests.items()}

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import threading
+import time
 import tomllib
 from collections.abc import Mapping
 from functools import lru_cache, partial
@@ -40,8 +41,8 @@ from .local_transport import Engine, LocalTransport
 from .simulate import simulate
 
 PARTITION = "partition-id"  # Flower's name for the number of a simulated client
-SIMULATED = ".flower"
-TIMEOUT = 24 * 3600.0  # seconds: simulated sites do not get lost
+_SIMULATED = ".flower"
+_TIMEOUT = 24 * 3600.0  # seconds: simulated sites do not get lost
 
 
 class SimulatedSite:
@@ -55,13 +56,13 @@ class SimulatedSite:
         self._client, self._folder = clients[self.name], folder
 
     def handle(self, request: Request, terms: Terms) -> Reply:
-        states = simulated_state(self._folder, terms.run, self.name)
+        states = _simulated_state(self._folder, terms.run, self.name)
         return states.handle(request, terms.attempt, lambda step, state: self._client.handle(request, state))
 
 
-def simulated_state(folder: Path, run: str, name: str) -> SiteState:
+def _simulated_state(folder: Path, run: str, name: str) -> SiteState:
     """Return the stored state of a simulated site, in the folder of the run."""
-    return SiteState(folder / SIMULATED / file_name(run) / file_name(name))
+    return SiteState(folder / _SIMULATED / file_name(run) / file_name(name))
 
 
 @lru_cache(maxsize=1)
@@ -71,28 +72,29 @@ def _simulation(settings: str) -> Simulation:
     return assemble(RunConfig.from_mapping(tomllib.loads(settings), "settings"), SilentReporter())
 
 
-class OverGrid(LocalTransport):
+class _OverGrid(LocalTransport):
     """Transport to clients in Flower's processes; their states are read from their folders after each reply."""
 
     def begin(self, grid: Grid, folder: Path, over: threading.Event) -> None:
         """Write the initial states into the folders of the sites, under a new run id."""
         self._run, self._home = secrets.token_hex(8), folder
         for name, state in self.states.items():
-            simulated_state(folder, self._run, name).seed(state)
+            _simulated_state(folder, self._run, name).seed(state)
         names = {name: number for number, name in enumerate(self._clients)}
         terms = Terms(self._run, 1, 0, "", "", "", {})
-        timeouts = Timeouts(TIMEOUT, len(names), poll=0.05)
+        timeouts = Timeouts(_TIMEOUT, len(names), poll=0.05)
         self._sites = GridTransport(grid, terms, KnownSites(names), timeouts, self._progress, over.is_set)
 
-    def _replies(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+    def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
+        """Send requests over the grid, and return the replies in the same order."""
+        began = time.perf_counter()
         self._sites.clients()  # waits until all are connected
         replies = self._sites.request(requests)
-        for name in replies:
-            self.states[name] = simulated_state(self._home, self._run, name).state()
+        self._served(requests, {name: _simulated_state(self._home, self._run, name).state() for name in replies}, began)
         return replies
 
 
-def engine_over(grid: Grid, over: threading.Event) -> Engine:
+def _engine_over(grid: Grid, over: threading.Event) -> Engine:
     """Return an engine that sends requests over a grid; `over` ends waiting for replies."""
 
     def engine(
@@ -100,8 +102,8 @@ def engine_over(grid: Grid, over: threading.Event) -> Engine:
         clients: Mapping[str, Client],
         states: Mapping[str, ClientState] | None,
         progress: ProgressReporter,
-    ) -> OverGrid:
-        transport = OverGrid(clients, states, progress, folder)
+    ) -> _OverGrid:
+        transport = _OverGrid(clients, states, progress, folder)
         transport.begin(grid, folder, over)
         return transport
 
@@ -120,10 +122,10 @@ def simulate_over(
 ) -> Outcome:
     """Run `simulate` with the nodes of a grid as clients."""
     try:
-        engine = engine_over(grid, over)
+        engine = _engine_over(grid, over)
         return simulate(config, folder, resume=resume, progress=progress, engine=engine, previous_run=previous_run)
     finally:
-        shutil.rmtree(folder / SIMULATED, ignore_errors=True)
+        shutil.rmtree(folder / _SIMULATED, ignore_errors=True)
 
 
 def simulate_on_ray(

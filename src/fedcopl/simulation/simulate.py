@@ -14,12 +14,12 @@ from ..federation.transport import RoundReport
 from ..methods import priors_note, settled
 from ..plurals import counted
 from ..privacy.accountant import require_accounting
-from ..report.gallery import ChosenImages, Example, as_plain, gallery
+from ..report.gallery import ChosenImages, Example, as_plain, gallery, least_confident
 from ..run.folder import EXAMPLES, SKIPPED, RunFolder
 from ..run.loop import run_rounds
 from ..run.previous_run import read_previous_run, require_previous_run, with_reference
 from ..run.progress_reporter import ProgressReporter, SilentReporter
-from ..run.pseudo_labels import write_images
+from ..run.pseudo_labels import read_last_labels, write_images
 from ..run.record import FirstPrompts, Outcome, RefreshRecord, RoundRecord
 from .assemble import Simulation, assemble
 from .local_transport import Engine, LocalTransport
@@ -81,7 +81,7 @@ def simulate(
             finished = run_rounds(config, run_folder, clients, recorder, progress, began, simulation.server, checkpoint)
         for line in _final_rollbacks(finished.clients):
             progress.noticed(line)
-        run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients)))
+        run_folder.write_json(EXAMPLES, as_plain(_examples(simulation, finished.clients, folder)))
         return finished.outcome
 
 
@@ -152,12 +152,16 @@ def _final_rollbacks(states: Mapping[str, ClientState]) -> Iterator[str]:
             yield f"{name}: keeps its own model: the last average made its predictions worse"
 
 
-def _examples(simulation: Simulation, states: Mapping[str, ClientState]) -> list[Example]:
-    """Return some of the images that the clients selected, for the gallery of the report."""
+def _examples(simulation: Simulation, states: Mapping[str, ClientState], folder: Path) -> list[Example]:
+    """Return some of the images that the clients selected, and the least confident ones, for the report."""
+    parts = dict(zip(states, simulation.parts.train, strict=True))
     chosen = [
-        ChosenImages(name, part[state.selection.index], state.selection.label, state.confidence)
-        for (name, state), part in zip(states.items(), simulation.parts.train, strict=True)
+        ChosenImages(name, parts[name][state.selection.index], state.selection.label, state.confidence)
+        for name, state in states.items()
         if state.selection is not None and state.confidence is not None
     ]
+    last = read_last_labels(folder)
+    held = [ChosenImages(name, parts[name], own.label, own.log_probability) for name, own in last.items()]
     train = simulation.dataset.train
-    return gallery(train.images, train.labels, simulation.dataset.classes, chosen)
+    about = train.images, train.labels, simulation.dataset.classes
+    return [*gallery(*about, chosen), *least_confident(*about, held)]

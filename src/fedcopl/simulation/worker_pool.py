@@ -22,8 +22,8 @@ from ..federation.client import Client
 from ..methods.learner import ClipLearner, ClipTestSet
 
 WorkerCount = int | Literal["auto"]
-WORKERS_VARIABLE = "FEDCOPL_WORKERS"  # environment variable: what `auto` means on this machine
-PR_SET_PDEATHSIG = 1
+_WORKERS_VARIABLE = "FEDCOPL_WORKERS"  # environment variable: what `auto` means on this machine
+_PR_SET_PDEATHSIG = 1
 
 Job = tuple[Callable[..., Any], *tuple[Any, ...]]
 """A module-level function and its last arguments; the pool's context and the job's name come before them."""
@@ -64,9 +64,9 @@ def worker_count(requested: WorkerCount, jobs: int, threads: int = 1, memory_lim
         if requested not in ("auto", 1):
             raise ConfigError(f"workers: each has one thread, and model.threads is {threads}; leave one of them out")
         return 1
-    text = os.environ.get(WORKERS_VARIABLE, "auto") if requested == "auto" else str(requested)
+    text = os.environ.get(_WORKERS_VARIABLE, "auto") if requested == "auto" else str(requested)
     if text != "auto" and not (text.isdecimal() and int(text)):
-        raise ConfigError(f"{WORKERS_VARIABLE}: should be auto or a number of workers, not {text!r}")
+        raise ConfigError(f"{_WORKERS_VARIABLE}: should be auto or a number of workers, not {text!r}")
     return max(1, min(jobs, min(cores(), memory_limit) if text == "auto" else int(text)))
 
 
@@ -216,7 +216,7 @@ def _serve(connection: Connection, not_ours: list[Connection], context: Any, par
     """Run jobs until the parent closes the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         return  # the parent died before prctl
     sys.stdout = sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115  (the parent's may be locked)

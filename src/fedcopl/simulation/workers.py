@@ -15,8 +15,8 @@ from ..methods import choose_method
 from .assemble import Simulation
 from .worker_pool import WorkerContext, WorkerCount, WorkerPool, can_fork, worker_count
 
-FLOAT = 4  # bytes
-KEPT_FREED = 1.4  # times the memory in use, as freed memory is kept for the next step: decision 7
+_FLOAT = 4  # bytes
+_KEPT_FREED = 1.4  # times the memory in use, as freed memory is kept for the next step: decision 7
 
 
 @contextmanager
@@ -69,14 +69,14 @@ def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> flo
     texts = sum(name.split()[-1] == "text" for name in shapes)
     step = texts * _activations(text.shape, len(sentences.shared) + sentences.rest.numel())
     if isinstance(vision, ResNetTower):
-        encoding = 5 * FLOAT * ENCODE_BATCH * vision.attnpool.positional_embedding.numel()
+        encoding = 5 * _FLOAT * ENCODE_BATCH * vision.attnpool.positional_embedding.numel()
     else:
-        encoding = FLOAT * CHUNK_TOKENS * (5 * vision.shape.width + 2 * vision.shape.hidden)
+        encoding = _FLOAT * CHUNK_TOKENS * (5 * vision.shape.width + 2 * vision.shape.hidden)
         images = 0 if method.keeps_images else config.train.batch
         step += _activations(vision.shape, images * len(vision.positions))
-    return KEPT_FREED * (encoding + step)
+    return _KEPT_FREED * (encoding + step)
 
 
 def _activations(shape: TowerShape, tokens: int) -> float:
     """Bytes that autograd keeps of tokens in all blocks: norms, queries, keys, values, prompts and hidden layer."""
-    return FLOAT * shape.depth * tokens * (8 * shape.width + shape.hidden)
+    return _FLOAT * shape.depth * tokens * (8 * shape.width + shape.hidden)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedcopl.errors import RunFolderError
+from fedcopl.files import parse_json
 from fedcopl.run.record import Outcome, to_plain
-from fedcopl.run.record_reader import parse_json, read_outcome
+from fedcopl.run.record_reader import read_outcome
 
 from ..flat_settings import flat
 from .csv_parquet import export_runs

@@ -4,7 +4,6 @@
 modules is read, by an unpickler that knows tensors and plain containers and replaces every class by an empty box.
 """
 
-import json
 import pickle
 import re
 import zipfile
@@ -19,6 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...errors import ModelError
+from ...files import parse_json, read_limited
 
 WholeOrFloat = TypeVar("WholeOrFloat", int, float)
 
@@ -52,7 +52,7 @@ class Weights:
 
 def read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(read_limited(file))
     except (OSError, ValueError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     if not isinstance(content, dict):

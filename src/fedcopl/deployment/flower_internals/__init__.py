@@ -46,7 +46,7 @@ Tasks (connections)
     flwr.supercore.runtime: RuntimeHttpClient
     flwr.superlink.grid: HttpGrid
 
-Messages (messages)
+Messages (__init__)
     why: a `Message` takes its sender from a global; a lost request is sent again, a failed site is not
     until: a grid creates messages for its own run, and the codes of `Error` are public
     flwr.common.constant: ErrorCode
@@ -67,10 +67,36 @@ Upload limit (superlink)
 
 from hashlib import sha256
 
+from flwr.app import Message
+from flwr.common.constant import ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
+
 CONTROL_HEADER = "x-fedcopl-control"
 HEARTBEAT = 10  # seconds, the least that a SuperLink accepts; a site without a heartbeat for twice as long is gone
+_LOST = {  # the request or its reply was lost: the server sends again, and gets the same reply
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+}
 
 
 def control_key(secret: bytes) -> str:
     """Return the key for Control, derived from the secret that a server shares with its SuperLink."""
     return sha256(b"control " + secret).hexdigest()
+
+
+def act_for(task: int, run: int, node: int) -> None:
+    """Set the sender of the messages that this process creates."""
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task, run, node
+
+
+def is_lost(message: Message) -> bool:
+    """Return whether a message reports a lost request or reply.
+
+    >>> from flwr.app import RecordDict
+    >>> act_for(1, 1, 1)
+    >>> is_lost(Message(RecordDict(), 7, "query.train"))
+    False
+    """
+    return message.has_error() and message.error.code in _LOST

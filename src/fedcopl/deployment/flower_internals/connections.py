@@ -40,8 +40,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
-from . import CONTROL_HEADER, control_key
-from .messages import act_for
+from . import CONTROL_HEADER, act_for, control_key
 
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 RUN_GIVEN_UP = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
@@ -63,7 +62,7 @@ log = logging.getLogger("fedcopl.flower")
 
 
 @dataclass(frozen=True)
-class RegisteredSite:
+class _RegisteredSite:
     """A site in the registry of a SuperLink."""
 
     id: int
@@ -92,10 +91,10 @@ class Control:
         interceptors = (RuntimeVersionHttpInterceptor(component_name="flwr"), _OperatorKey(secret))
         self._client = ControlHttpClient.from_server_address(address, False, ca.read_bytes(), interceptors)
 
-    def sites(self) -> list[RegisteredSite]:
+    def sites(self) -> list[_RegisteredSite]:
         nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [
-            RegisteredSite(
+            _RegisteredSite(
                 node.node_id, node.name, node.public_key, node.status == NodeStatus.ONLINE, node.last_activated_at
             )
             for node in nodes
@@ -110,13 +109,13 @@ class Control:
             return " ".join(error.response.text.split())[:200] or f"status {error.response.status_code}"
         return ""
 
-    def unregister(self, site: RegisteredSite) -> None:
+    def unregister(self, site: _RegisteredSite) -> None:
         self._client.UnregisterNode(UnregisterNodeRequest(node_id=site.id))
 
     def start_run(self) -> int:
         """Start a run whose app bundle contains no code, and return its id."""
         request = StartRunRequest()
-        request.fab.content = app_bundle()
+        request.fab.content = _app_bundle()
         return int(self._client.StartRun(request).run_id)
 
     def traffic(self, run_id: int) -> dict[str, int]:
@@ -128,10 +127,10 @@ class Control:
         self._client.close()
 
 
-def app_bundle() -> bytes:
+def _app_bundle() -> bytes:
     """Return the app bundle that a SuperLink requires: names, no code.
 
-    >>> app_bundle()[:2]  # a ZIP archive
+    >>> _app_bundle()[:2]  # a ZIP archive
     b'PK'
     """
     return build_fab_from_files({"pyproject.toml": APP.encode()})[0]

@@ -47,13 +47,12 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from . import HEARTBEAT
-from .messages import act_for
+from . import HEARTBEAT, act_for
 
 BEAT = 0.6 * HEARTBEAT  # seconds between two heartbeats
-GONE = (502, 503, 504)  # status from a gateway whose server is away
-PIECES = 60.0  # seconds for the pieces of a request to arrive
-MAX_BYTES = 10**9  # of a request
+_GONE = (502, 503, 504)  # status from a gateway whose server is away
+_PIECES = 60.0  # seconds for the pieces of a request to arrive
+_MAX_BYTES = 10**9  # of a request
 
 
 class ConnectionLost(Exception):
@@ -98,7 +97,7 @@ class SiteConnection:
             try:
                 self._unknown = not self._client.SendNodeHeartbeat(request).success
             except httpx.HTTPStatusError as error:
-                self._unknown = error.response.status_code not in GONE
+                self._unknown = error.response.status_code not in _GONE
             except httpx.HTTPError:
                 continue
             if self._unknown:
@@ -111,7 +110,7 @@ class SiteConnection:
         try:
             found = self._client.PullMessages(PullMessagesRequest(node=self._node))
         except httpx.HTTPStatusError as error:
-            if error.response.status_code not in GONE:
+            if error.response.status_code not in _GONE:
                 raise ConnectionLost(f"status {error.response.status_code}") from error
             self.error = error
             return None
@@ -127,10 +126,10 @@ class SiteConnection:
     def _fetch(self, run: int, tree: ObjectTree) -> Message:
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, run)
         contents: dict[str, bytes] = {}
-        end = time.monotonic() + PIECES
+        end = time.monotonic() + _PIECES
         for piece in dict.fromkeys(part.object_id for part in iterate_object_tree(tree)):
             contents[piece] = _pull_when_available(pull, piece, end)
-            if sum(map(len, contents.values())) > MAX_BYTES:
+            if sum(map(len, contents.values())) > _MAX_BYTES:
                 raise ConnectionLost("a request is too large")
         make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._node, run)(tree.object_id)
         message = inflate_object_from_contents(tree.object_id, contents)

@@ -38,7 +38,7 @@ FOR_SITES = "/v1/fleet/"  # prefix of the paths of Fleet
 PULL, UPLOADS = f"{FOR_SITES}pull-messages", (f"{FOR_SITES}push-messages", f"{FOR_SITES}push-object")
 KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.encode()
 FOR_OPERATOR = "/v1/control/"
-SECRET_FILE = "--superexec-auth-secret-file"
+_SECRET_FILE = "--superexec-auth-secret-file"
 log = logging.getLogger("fedcopl.flower")
 
 
@@ -149,7 +149,7 @@ def patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) ->
 
 def main() -> None:
     end_with_parent(int(sys.argv.pop(1)))
-    secret = Path(sys.argv[sys.argv.index(SECRET_FILE) + 1]).read_bytes()
+    secret = Path(sys.argv[sys.argv.index(_SECRET_FILE) + 1]).read_bytes()
     patch_superlink(own_numbers(sys.argv.pop(1)), control_key(secret), int(sys.argv.pop(1)))
     flower_superlink()
 

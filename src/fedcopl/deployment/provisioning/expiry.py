@@ -16,8 +16,8 @@ from ..certificates import certificate_end
 from ..site_keys import SiteKey, key_digest, read_site_keys
 from .packages import AUTHORITY, CERTIFICATE, folder_notes
 
-ENDS = "ends.json"
-SOON = 30  # days
+_ENDS = "ends.json"
+_SOON = 30  # days
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Expiry:
         return (self.day - today).days
 
     def is_near(self, today: date) -> bool:
-        return self.days_left(today) <= SOON
+        return self.days_left(today) <= _SOON
 
     def text(self, today: date) -> str:
         """
@@ -71,7 +71,7 @@ def expiries(folder: Path) -> Iterator[Expiry]:
 
 def key_ends(sites: Path) -> dict[str, date]:
     """Return name -> last day of every site's key that has one."""
-    file = sites / ENDS
+    file = sites / _ENDS
     if not file.exists():
         return {}
     try:

@@ -23,16 +23,16 @@ from ...files import make_private_folder, publish_bytes, write_private
 SUFFIX = ".fedcopl"
 NOTES, AUTHORITY, CLASSES, SETTINGS = "package.json", "ca.pem", "classes.txt", "settings.toml"
 SITE_KEY, CERTIFICATE, SERVER_KEY = "site.key", "server.pem", "server.key"
-SITES, PUBLIC, ENDS = "sites/", ".pub", "sites/ends.json"
-NEEDED = {
+SITES, _PUBLIC, ENDS = "sites/", ".pub", "sites/ends.json"
+_NEEDED = {
     "site": {NOTES, AUTHORITY, CLASSES, SETTINGS},
     "server": {NOTES, AUTHORITY, CLASSES, SETTINGS, CERTIFICATE, SERVER_KEY, ENDS},
 }
-COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # that install them
-MAX_FILE, MAX_KEY = 4_000_000, 10_000  # bytes of a file, and of one site's public key
-MAX_FILES, MAX_BYTES = 10_000, 20_000_000  # of a package, compressed or not
-ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # constant: the same content gives the same file
-PRIVATE = {SITE_KEY, SERVER_KEY}
+_COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # that install them
+_MAX_FILE, _MAX_KEY = 4_000_000, 10_000  # bytes of a file, and of one site's public key
+_MAX_FILES, _MAX_BYTES = 10_000, 20_000_000  # of a package, compressed or not
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # constant: the same content gives the same file
+_PRIVATE = {SITE_KEY, SERVER_KEY}
 
 
 class PackageNotes(Section):
@@ -71,7 +71,7 @@ class Package:
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             for name in sorted(self.files):
-                archive.writestr(zipfile.ZipInfo(name, ZIP_TIME), self.files[name], zipfile.ZIP_DEFLATED)
+                archive.writestr(zipfile.ZipInfo(name, _ZIP_TIME), self.files[name], zipfile.ZIP_DEFLATED)
         return buffer.getvalue()
 
     @property
@@ -93,8 +93,8 @@ def write_package(path: Path, package: Package) -> None:
 def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     """Read a package of this kind; `FederationError` for anything else."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
             files = _files(archive.infolist(), archive)
         notes = PackageNotes.model_validate_json(files[NOTES])
@@ -109,9 +109,9 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
         raise FederationError(f"{path}: is not a package of `fedcopl provision`: {why}") from error
     if notes.kind != kind:
         raise FederationError(
-            f"{path}: is the package of a {notes.kind}, not of a {kind}; install it with {COMMANDS[notes.kind]}"
+            f"{path}: is the package of a {notes.kind}, not of a {kind}; install it with {_COMMANDS[notes.kind]}"
         )
-    missing = NEEDED[kind] - files.keys()
+    missing = _NEEDED[kind] - files.keys()
     if missing:
         raise FederationError(f"{path}: is incomplete: {sorted(missing)[0]} is missing")
     return Package(notes, files)
@@ -119,26 +119,26 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
 
 def _files(infos: Sequence[zipfile.ZipInfo], archive: zipfile.ZipFile) -> dict[str, bytes]:
     """Return all files, after their names and sizes are checked."""
-    if len(infos) > MAX_FILES or len({info.filename for info in infos}) < len(infos):
-        raise ValueError(f"it has more than {MAX_FILES:,} files, or one twice")
+    if len(infos) > _MAX_FILES or len({info.filename for info in infos}) < len(infos):
+        raise ValueError(f"it has more than {_MAX_FILES:,} files, or one twice")
     for info in infos:
-        most = MAX_KEY if info.filename.endswith(PUBLIC) else MAX_FILE
+        most = _MAX_KEY if info.filename.endswith(_PUBLIC) else _MAX_FILE
         # With other methods than deflate, Python unpacks a whole block first, however large.
         if not _is_known(info.filename) or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{info.filename!r} does not belong in it")
         if info.file_size > most:
             raise ValueError(f"{info.filename!r} would unpack to {info.file_size:,} bytes, more than {most:,}")
     total = sum(info.file_size for info in infos)
-    if total > MAX_BYTES:
-        raise ValueError(f"it would unpack to {total:,} bytes, more than {MAX_BYTES:,}")
+    if total > _MAX_BYTES:
+        raise ValueError(f"it would unpack to {total:,} bytes, more than {_MAX_BYTES:,}")
     return {info.filename: archive.read(info) for info in infos}
 
 
 def _is_known(name: str) -> bool:
     public = name.removeprefix(SITES)
-    if name.startswith(SITES) and public.endswith(PUBLIC):
+    if name.startswith(SITES) and public.endswith(_PUBLIC):
         return "/" not in public and "\\" not in public and not public.startswith(".")
-    return name in NEEDED["site"] | NEEDED["server"] | {SITE_KEY}
+    return name in _NEEDED["site"] | _NEEDED["server"] | {SITE_KEY}
 
 
 def install_site_package(file: Path, folder: Path) -> Package:
@@ -167,7 +167,7 @@ def install_server_package(file: Path, folder: Path) -> Package:
     make_private_folder(folder)
     (folder / SITES).mkdir(exist_ok=True)
     _write_files(package, folder)
-    for old in (folder / SITES).glob(f"*{PUBLIC}"):
+    for old in (folder / SITES).glob(f"*{_PUBLIC}"):
         if f"{SITES}{old.name}" not in package.files:
             old.unlink()
     return package
@@ -186,9 +186,9 @@ def _previous_notes(package: Package, folder: Path) -> PackageNotes | None:
 
 def _write_files(package: Package, folder: Path) -> None:
     """Write keys first and the notes last, so that a folder with notes is complete."""
-    order = sorted(package.files, key=lambda name: (name == NOTES, name not in PRIVATE, name))
+    order = sorted(package.files, key=lambda name: (name == NOTES, name not in _PRIVATE, name))
     for name in order:
-        write = write_private if name in PRIVATE else publish_bytes
+        write = write_private if name in _PRIVATE else publish_bytes
         write(folder / name, package.files[name])
 
 

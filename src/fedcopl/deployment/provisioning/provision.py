@@ -1,4 +1,4 @@
-"""`fedcopl provision`: the operator's folder of a study, its register of keys, and the packages made from it.
+"""`fedcopl provision`: a study's plan, `study.toml`, the operator's folder, its register of keys, and the packages.
 
 | in the folder | |
 |---|---|
@@ -8,32 +8,110 @@
 | packages/ | one file for each site and one for the server, to be sent to them |
 """
 
+import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from ...config import Section
+from ...clip.frozen_clip import Clip
+from ...config import RunConfig, Section, load, read_settings
+from ...config_errors import explained
+from ...data.dataset import clean_all, read_classes
 from ...errors import ConfigError, FederationError
 from ...files import make_private_folder, publish_bytes, write_private
+from ...methods import settled
+from ...run.build import backbone_name, build_clip
 from ...run.folder import file_name
-from ..certificates import HERE, folder_certificates, issue_certificates, renew_authority
+from ..certificates import HERE, check_addresses, folder_certificates, issue_certificates, renew_authority
 from ..site_keys import SiteKey, key_digest, new_site_key, public_half, read_site_key
-from ..wire.terms import config_from
+from ..wire.addresses import check_site_name, with_port
+from ..wire.terms import classes_digest, config_from, flat_settings
 from . import packages as names
 from .packages import Package, PackageNotes, read_package, write_package
-from .study_plan import PreparedStudy
 
-REGISTER = "register.json"
-SERVER, AUTHORITY = "server", "authority"  # values of --renew other than a site
+_REGISTER = "register.json"
+_SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site
 
 
-class IssuedKey(Section):
+EXAMPLE = """\
+# A study of several sites: fedcopl provision study.toml makes one package for each.
+name = "study"
+address = ["server.example"]  # how sites reach the server: they connect to the first
+port = 9092
+classes = "classes.txt"       # one name per line; relative to this file
+settings = "settings.toml"    # of the runs, for every site to approve; default settings if omitted
+key_days = 365                # validity of a site's key
+
+[sites]
+hospital = "packed"           # its key is made here and is in its package: keep that secret
+clinic = "own"                # it makes its own key and returns the public key, site.pub
+"""
+
+
+class _StudyPlan(Section):
+    """The settings of `study.toml`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=60, pattern=r"^[\w.-]+$")]
+    address: Annotated[list[str], Field(min_length=1)]
+    port: Annotated[int, Field(ge=1, le=65535)] = 9092
+    classes: str = "classes.txt"
+    settings: str = ""
+    key_days: Annotated[int, Field(ge=1, le=3650)] = 365
+    sites: Annotated[dict[str, Literal["packed", "own"]], Field(min_length=1)]
+
+    @property
+    def server(self) -> str:
+        """Address that sites connect to."""
+        return with_port(self.address[0], self.port)
+
+
+class PreparedStudy:
+    """A plan with its files read: the common content of all packages of the study."""
+
+    def __init__(self, plan: _StudyPlan, config: RunConfig, classes: tuple[str, ...], clip: Clip):
+        self.plan, self.config, self.class_names = plan, config, classes
+        self.classes, self.model = classes_digest(classes), backbone_name(config.model.backbone, clip)
+        self.settings = flat_settings(config)
+        self.classes_text = "\n".join(classes) + "\n"
+
+
+def read_plan(file: Path) -> _StudyPlan:
+    """Read a plan; all its errors are in one line."""
+    if not file.exists():
+        raise ConfigError(f"{file}: there is no such study plan; fedcopl provision {file} --example writes one")
+    try:
+        plan = _StudyPlan.model_validate(read_settings(file))
+    except ValidationError as error:
+        wrong = explained((dict(one) for one in error.errors()), _unknown)
+        raise ConfigError(f"{file}: {'; '.join(f'{name}: {why}' for name, why in wrong.items())}") from error
+    check_addresses(plan.address, f"{file}: address")
+    for name in plan.sites:
+        check_site_name(name, f"{file}: sites")
+        if name == "server":
+            raise ConfigError(f"{file}: sites: no site can be called 'server'")
+    return plan
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, _StudyPlan.model_fields, n=1)
+    return "a study has no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def prepare_study(file: Path) -> PreparedStudy:
+    """Read a plan and the files that it names, relative to its folder."""
+    plan, here = read_plan(file), file.parent
+    config = settled(load(here / plan.settings) if plan.settings else RunConfig())
+    classes = clean_all(read_classes(here / plan.classes), here / plan.classes)
+    return PreparedStudy(plan, config, classes, build_clip(config.model))
+
+
+class _IssuedKey(Section):
     """The key of a site that may join; without a digest the site has not sent its own key yet."""
 
     number: int = 1  # 1, and one more with each renewal
@@ -41,7 +119,7 @@ class IssuedKey(Section):
     ends: date
 
 
-class RevokedKey(Section):
+class _RevokedKey(Section):
     """A key that is no longer accepted."""
 
     site: str
@@ -53,12 +131,12 @@ class RevokedKey(Section):
 class Register(Section):
     """All keys of a study; immutable."""
 
-    keys: dict[str, IssuedKey] = Field(default={}, validate_default=False)
-    revoked: tuple[RevokedKey, ...] = ()
+    keys: dict[str, _IssuedKey] = Field(default={}, validate_default=False)
+    revoked: tuple[_RevokedKey, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> "Register":
-        file = folder / REGISTER
+        file = folder / _REGISTER
         if not file.exists():
             return cls()
         try:
@@ -67,12 +145,12 @@ class Register(Section):
             raise FederationError(f"{file}: is damaged; restore the last copy of it: {error}") from error
 
     def write(self, folder: Path) -> None:
-        write_private(folder / REGISTER, (self.model_dump_json(indent=1) + "\n").encode())
+        write_private(folder / _REGISTER, (self.model_dump_json(indent=1) + "\n").encode())
 
     def issue(self, site: str, digest: str, today: date, days: int) -> "Register":
         """Issue a key for a site: its first, or the next after a revoked one."""
         number = 1 + sum(old.site == site for old in self.revoked)
-        issued = IssuedKey(number=number, digest=digest, ends=today + timedelta(days=days))
+        issued = _IssuedKey(number=number, digest=digest, ends=today + timedelta(days=days))
         return self.model_copy(update={"keys": {**self.keys, site: issued}})
 
     def revoke(self, site: str, today: date, why: Literal["revoked", "renewed"]) -> "Register":
@@ -81,7 +159,7 @@ class Register(Section):
             known = ", ".join(sorted(self.keys)) or "none yet"
             raise FederationError(f"{site}: has no key to revoke; sites with one: {known}")
         gone, left = self.keys[site], {name: key for name, key in self.keys.items() if name != site}
-        revoked = RevokedKey(site=site, digest=gone.digest, day=today, why=why)
+        revoked = _RevokedKey(site=site, digest=gone.digest, day=today, why=why)
         return Register(keys=left, revoked=(*self.revoked, revoked))
 
     def refuse_revoked(self, key: SiteKey) -> None:
@@ -150,9 +228,9 @@ def revoke(study: PreparedStudy, folder: StudyFolder, site: str, today: date) ->
 
 def renew(study: PreparedStudy, folder: StudyFolder, what: str, today: date) -> list[Handover]:
     """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
-    if what == AUTHORITY:
+    if what == _AUTHORITY:
         renew_authority(folder.authority)
-    elif what == SERVER:
+    elif what == _SERVER:
         folder_certificates(folder.authority).certificate.unlink(missing_ok=True)
     elif what in study.plan.sites:
         register = Register.read(folder.path)
@@ -162,7 +240,7 @@ def renew(study: PreparedStudy, folder: StudyFolder, what: str, today: date) -> 
         register.write(folder.path)
         _site_package(study, folder, what, register.keys[what], key)
     else:
-        raise ConfigError(f"--renew: {what!r} is neither a site of the study nor '{SERVER}' or '{AUTHORITY}'")
+        raise ConfigError(f"--renew: {what!r} is neither a site of the study nor '{_SERVER}' or '{_AUTHORITY}'")
     return provision(study, folder, today)
 
 
@@ -202,7 +280,7 @@ def _remove_unknown_keys(folder: StudyFolder, register: Register) -> None:
             file.unlink()
 
 
-def _packed_before(folder: StudyFolder, site: str, issued: IssuedKey) -> bytes:
+def _packed_before(folder: StudyFolder, site: str, issued: _IssuedKey) -> bytes:
     """Return the key in the site's last package, if that still exists; it may be deleted once it was sent."""
     if not folder.package(site).exists():
         return b""
@@ -210,7 +288,7 @@ def _packed_before(folder: StudyFolder, site: str, issued: IssuedKey) -> bytes:
     return before.files.get(names.SITE_KEY, b"") if before.notes.key_number == issued.number else b""
 
 
-def _site_package(study: PreparedStudy, folder: StudyFolder, site: str, issued: IssuedKey, key: bytes) -> Handover:
+def _site_package(study: PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes) -> Handover:
     settings = config_from(study.settings, study.plan.name).to_toml()  # to approve: without the operator's paths
     files = {names.SETTINGS: settings.encode(), **({names.SITE_KEY: key} if key else {})}
     about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
@@ -228,7 +306,7 @@ def _server_package(study: PreparedStudy, folder: StudyFolder, register: Registe
         names.ENDS: (json.dumps(ends, indent=1, sort_keys=True) + "\n").encode(),
         **{f"{names.SITES}{file_name(site)}.pub": folder.public(site).read_bytes() for site in known},
     }
-    return _write(study, folder, {"kind": "server", "name": SERVER}, files)
+    return _write(study, folder, {"kind": "server", "name": _SERVER}, files)
 
 
 def _write(

@@ -16,11 +16,11 @@ from flwr.app import Error, Message
 from ...errors import FederationError, Interrupted
 from ..flower_internals.connections import RUN_GIVEN_UP
 
-POLL_WAIT = 0.2  # seconds to wait for replies that are being fetched, before those that are complete are returned
-POLL_SHARE, POLL_LATEST = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
-POLL_BREAK = 10.0  # times what the last poll took: many requests at once must not occupy the SuperLink
-STOP_CHECK, TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
-SITE_ERROR = 0  # code of an error after which the request is not sent again
+_POLL_WAIT = 0.2  # seconds to wait for replies that are being fetched, before those that are complete are returned
+_POLL_SHARE, _POLL_LATEST = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
+_POLL_BREAK = 10.0  # times what the last poll took: many requests at once must not occupy the SuperLink
+_STOP_CHECK, TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
+_SITE_ERROR = 0  # code of an error after which the request is not sent again
 
 
 class SiteGrid(Protocol):
@@ -84,7 +84,7 @@ class GridThreads:
                 raise Interrupted("stopped; continue with --resume")
             if time.monotonic() > call.began + TIME_LIMIT:
                 raise FederationError(f"no response from the SuperLink for {TIME_LIMIT:.0f} s; continue with --resume")
-            call.join(STOP_CHECK)
+            call.join(_STOP_CHECK)
         if call.error is not None:
             raise call.error
         return call.result
@@ -94,7 +94,7 @@ class GridThreads:
         pending = [message for message in message_ids if message in self._sent]
         for message in filter(self._is_due, pending):
             self._polls[message] = _Call(partial(self._grid.pull_messages, [message]))
-        end = time.monotonic() + POLL_WAIT
+        end = time.monotonic() + _POLL_WAIT
         replies = []
         for message in pending:
             poll = self._polls[message]
@@ -109,13 +109,13 @@ class GridThreads:
         if message not in self._polls:
             return True
         poll, now = self._polls[message], time.monotonic()
-        waited = min(POLL_LATEST, POLL_SHARE * (now - self._sent[message][1]))
-        return not poll.is_alive() and now >= poll.ended + max(waited, POLL_BREAK * (poll.ended - poll.began))
+        waited = min(_POLL_LATEST, _POLL_SHARE * (now - self._sent[message][1]))
+        return not poll.is_alive() and now >= poll.ended + max(waited, _POLL_BREAK * (poll.ended - poll.began))
 
     def _reply(self, message: str, poll: _Call) -> Message | None:
         if isinstance(poll.error, httpx.HTTPError | RUN_GIVEN_UP):
             raise poll.error
         if poll.error is not None:
             reason = f"malformed message ({type(poll.error).__name__})"
-            return Message(Error(SITE_ERROR, reason), reply_to=self._sent[message][0])
+            return Message(Error(_SITE_ERROR, reason), reply_to=self._sent[message][0])
         return next(iter(poll.result), None)

@@ -12,14 +12,14 @@ from ...messages import Evaluate, KeyRequest, Reply, Request, digest, payload_by
 from ...plurals import counted
 from ...run.progress_reporter import ProgressReporter, SilentReporter
 from ..audit_log import IN, OUT, AuditMessage
-from ..flower_internals.messages import is_lost
+from ..flower_internals import is_lost
 from ..wire.message_format import Unreadable, audit_message, one_line, read_reply, request_records, route
 from ..wire.terms import Terms
 from .grid_threads import SiteGrid
 from .site_registry import ConnectedSites, KnownSites, SiteNode
 
-OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its request
-CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected
+_OVERHEAD = 1_000_000  # bytes that a reply may have beyond twice those of its request
+_CHECK_CONNECTED = 1.0  # seconds between two checks of which sites are connected
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class _Pending:
     @property
     def max_bytes(self) -> int:
         """Size limit of the reply: prompts come back in the size they were sent."""
-        return 2 * payload_bytes(self.request) + OVERHEAD
+        return 2 * payload_bytes(self.request) + _OVERHEAD
 
 
 @dataclass
@@ -86,7 +86,7 @@ class GridTransport:
                 self.known.add(present)
                 return tuple(sorted(present, key=self.known.numbers.__getitem__))
             self._note_once(f"waiting: {len(present)} of at least {counted(count, 'site is', 'sites are')} connected")
-            self._pause(CHECK_CONNECTED)
+            self._pause(_CHECK_CONNECTED)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
         """Return the usable replies in the order of the requests; late and unreadable ones are missing.
@@ -117,7 +117,7 @@ class GridTransport:
         while pending:
             if time.monotonic() >= next_check:
                 self._send(pending)
-                next_check = time.monotonic() + CHECK_CONNECTED
+                next_check = time.monotonic() + _CHECK_CONNECTED
             replies |= dict(self._usable_replies(pending))
             if time.monotonic() >= end:
                 if len(replies) >= needed:

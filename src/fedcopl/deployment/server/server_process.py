@@ -29,9 +29,9 @@ from .plan import PreparedServer
 from .rounds import serve
 from .site_registry import keep_admitted
 
-WORD = 8  # bytes of a number under masks, and of a sum
+_WORD = 8  # bytes of a number under masks, and of a sum
 WRAPPING = 2_000_000  # names, headers, keys and shares of some ten thousand sites
-READY = 60.0  # seconds a SuperLink may take to start
+_READY = 60.0  # seconds a SuperLink may take to start
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def largest_reply(state: ServerState) -> int:
     models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
     largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
     sizes = [math.prod(one.shape(state.classes, state.width)) for one in largest]
-    return WRAPPING + WORD * max(numbers, *sizes)
+    return WRAPPING + _WORD * max(numbers, *sizes)
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes)
 
 
 def _wait_until_ready(home: ServerHome, link: subprocess.Popen[bytes]) -> None:
-    end, trusted = time.monotonic() + READY, ssl.create_default_context(cafile=home.certificates.ca)
+    end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
     while time.monotonic() < end:
         if link.poll() is not None:
             raise FederationError(
@@ -153,11 +153,11 @@ def _wait_until_ready(home: ServerHome, link: subprocess.Popen[bytes]) -> None:
             if httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success:
                 return
         time.sleep(0.2)
-    raise FederationError(f"the SuperLink did not start within {READY:.0f} s; see {home.log}")
+    raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
 
 
 def _first_task(runtime: Runtime, run_id: int, stopped: Callable[[], bool]) -> str:
-    end = time.monotonic() + READY
+    end = time.monotonic() + _READY
     with runtime.client() as client:
         while time.monotonic() < end:
             token = acquire_task(client)

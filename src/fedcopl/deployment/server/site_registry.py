@@ -26,7 +26,7 @@ from .grid_threads import SiteGrid
 
 
 @dataclass(frozen=True)
-class AdmissionChange:
+class _AdmissionChange:
     """Sites that were added, sites that were removed, and sites that could not be registered, with the reason."""
 
     new: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class AdmissionChange:
             )
 
 
-def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
+def admit(control: Control, keys: Iterable[SiteKey]) -> _AdmissionChange:
     """Register new keys and unregister removed ones. A key that cannot be registered does not stop the others."""
     wanted = {(key.name, key.public) for key in keys}
     registered = {(site.name, site.public): site for site in control.sites()}
@@ -54,7 +54,7 @@ def admit(control: Control, keys: Iterable[SiteKey]) -> AdmissionChange:
         control.unregister(registered[known])
     why_not = {name: control.register(name, public) for name, public in sorted(wanted - set(registered))}
     refused = {name: why for name, why in why_not.items() if why}
-    return AdmissionChange([name for name in why_not if name not in refused], [name for name, _ in left], refused)
+    return _AdmissionChange([name for name in why_not if name not in refused], [name for name, _ in left], refused)
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
     """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
     folder.mkdir(parents=True, exist_ok=True)
     known = admitted_keys(folder, today_utc())
-    AdmissionChange(refused=admit(control, known.values()).refused).announce(watcher)
+    _AdmissionChange(refused=admit(control, known.values()).refused).announce(watcher)
     over = threading.Event()
 
     def watch() -> None:

@@ -132,7 +132,8 @@ class RunningSite:
     ) -> None:
         """Write the site's own labels and model, in the format of every run's folder."""
         if isinstance(request, Estimate) and state.log_probs is not None:
-            write_labels(folder, request.round, {self.name: state.log_probs})
+            agreement = state.prior.view_agreement(state.log_probs)
+            write_labels(folder, request.round, {self.name: state.log_probs}, {self.name: agreement})
         if isinstance(request, Evaluate) and isinstance(reply, Evaluated) and request.shared is not None:
             classes, model = len(self.prepared.dataset.classes), state.prior.model
             server = ServerState(request.round, request.shared, classes, prior_model=model)

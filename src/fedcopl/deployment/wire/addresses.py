@@ -17,15 +17,15 @@ from urllib.request import getproxies, proxy_bypass
 from ...errors import ConfigError
 
 AddressNumber = IPv4Address | IPv6Address
-NO_PROXY = ("no_proxy", "NO_PROXY")  # programs read one or the other
-THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
-MAX_NAME = 60  # characters of a site's name
+_NO_PROXY = ("no_proxy", "_NO_PROXY")  # programs read one or the other
+_THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+_MAX_NAME = 60  # characters of a site's name
 
 
 def check_site_name(name: str, where: str) -> None:
     """Raise `ConfigError` for a name that cannot be shown in one line; `where` names the option or file at fault."""
-    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= MAX_NAME:
-        raise ConfigError(f"{where}: {name!r} must be 1 to {MAX_NAME} printable characters")
+    if not name.isprintable() or name != name.strip() or not 0 < len(name) <= _MAX_NAME:
+        raise ConfigError(f"{where}: {name!r} must be 1 to {_MAX_NAME} printable characters")
 
 
 def own_address(host: str) -> str:
@@ -70,7 +70,7 @@ def _number(text: str) -> AddressNumber | None:
 
 def proxy_to(host: str) -> str:
     """Return the address of the proxy on the way to this host, or an empty string."""
-    return "" if host in THIS_MACHINE or proxy_bypass(host) else getproxies().get("https", "")
+    return "" if host in _THIS_MACHINE or proxy_bypass(host) else getproxies().get("https", "")
 
 
 def connect(host: str, port: int, timeout: float) -> socket.socket:
@@ -102,7 +102,7 @@ def strip_credentials(proxy: str) -> str:
 
 def bypass_proxy_for_localhost(environment: MutableMapping[str, str] = os.environ) -> None:
     """Exclude this machine from the proxy: a server and its child processes talk to each other on it."""
-    lists = ",".join(environment.get(name, "") for name in NO_PROXY).split(",")
+    lists = ",".join(environment.get(name, "") for name in _NO_PROXY).split(",")
     listed = list(dict.fromkeys(one.strip() for one in lists if one.strip()))
-    missing = [one for one in THIS_MACHINE if one not in listed and "*" not in listed]
-    environment.update(dict.fromkeys(NO_PROXY, ",".join([*listed, *missing])))
+    missing = [one for one in _THIS_MACHINE if one not in listed and "*" not in listed]
+    environment.update(dict.fromkeys(_NO_PROXY, ",".join([*listed, *missing])))

@@ -31,12 +31,12 @@ from .terms import SETTING, Terms
 
 PackedArray = NDArray[Any]
 KINDS: Mapping[str, type] = {kind.__name__: kind for pair in REPLY_TO.items() for kind in pair}
-MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
-DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
-MESSAGE, ARRAYS, TERMS, REFUSED, NAME = "message", "arrays", "terms", "refused", "name"
-NAME_QUERY = f"query.{NAME}"  # a message of Flower's grid that is not part of the protocol
-MAX_REASON = 300
-MAX_SIZE = 2**40  # of any dimension of an array
+_MAX_DEPTH = 4  # levels of a tree: an array in a mapping in a tuple in a mapping
+_DTYPES = {np.dtype(kind) for kind in ("f4", "f8", "i4", "i8", "u1", "u4", "u8", "?")}
+_MESSAGE, _ARRAYS, _TERMS, REFUSED, _NAME = "message", "arrays", "terms", "refused", "name"
+NAME_QUERY = f"query.{_NAME}"  # a message of Flower's grid that is not part of the protocol
+_MAX_REASON = 300
+_MAX_SIZE = 2**40  # of any dimension of an array
 
 
 class Unreadable(ValueError):
@@ -86,7 +86,7 @@ def unpack(packed: Packed) -> Request | Reply:
     types = _types(kind)
     if not isinstance(tree, dict) or set(tree) != set(types):
         raise Unreadable(f"the {packed.kind} has other fields than {', '.join(types)}")
-    values = {name: _value(tree[name], packed.arrays, MAX_DEPTH) for name in tree}
+    values = {name: _value(tree[name], packed.arrays, _MAX_DEPTH) for name in tree}
     for name, value in values.items():
         if not _fits(value, types[name]):
             raise Unreadable(f"{name} of the {packed.kind} is {_described(value)}")
@@ -164,7 +164,7 @@ def request_records(request: Request, terms: Terms) -> RecordDict:
     records = _records(pack(request))
     flat = {key: value for key, value in asdict(terms).items() if key != "settings"}
     flat |= {f"{SETTING}{key}": value for key, value in terms.settings.items()}
-    records[TERMS] = ConfigRecord(flat)
+    records[_TERMS] = ConfigRecord(flat)
     return records
 
 
@@ -198,30 +198,30 @@ def read_reply(records: RecordDict, request: str, max_bytes: int) -> tuple[Reply
     if is_refusal(records):
         raise Unreadable(f"refused: {one_line(records.config_records[REFUSED].get('reason'))}")
     packed = _packed(records, max_bytes)
-    if records.config_records[MESSAGE].get("to") != request:
+    if records.config_records[_MESSAGE].get("to") != request:
         raise Unreadable("the reply is to another request: an old one, or one of another round")
-    return cast(Reply, unpack(packed)), one_line(records.config_records[MESSAGE].get("from", ""))
+    return cast(Reply, unpack(packed)), one_line(records.config_records[_MESSAGE].get("from", ""))
 
 
 def name_records(name: str) -> RecordDict:
     """Return the reply to `NAME_QUERY`."""
-    return RecordDict({NAME: ConfigRecord({NAME: name})})
+    return RecordDict({_NAME: ConfigRecord({_NAME: name})})
 
 
 def read_name(records: RecordDict) -> str:
-    return one_line(records.config_records.get(NAME, ConfigRecord()).get(NAME, ""))
+    return one_line(records.config_records.get(_NAME, ConfigRecord()).get(_NAME, ""))
 
 
 def one_line(text: Any) -> str:
     """Return untrusted text in one printable line of limited length."""
-    words = "".join(c if c.isprintable() else " " for c in str(text)[: MAX_REASON + 1])
-    return words if len(words) <= MAX_REASON else f"{words[:MAX_REASON]}..."
+    words = "".join(c if c.isprintable() else " " for c in str(text)[: _MAX_REASON + 1])
+    return words if len(words) <= _MAX_REASON else f"{words[:_MAX_REASON]}..."
 
 
 def _records(packed: Packed, extra: dict[str, str] | None = None) -> RecordDict:
     about: dict[str, Any] = {"kind": packed.kind, "tree": packed.tree, **(extra or {})}
-    arrays = {ARRAYS: [_saved(array) for array in packed.arrays]} if packed.arrays else {}
-    return RecordDict({MESSAGE: ConfigRecord({**about, **arrays})})
+    arrays = {_ARRAYS: [_saved(array) for array in packed.arrays]} if packed.arrays else {}
+    return RecordDict({_MESSAGE: ConfigRecord({**about, **arrays})})
 
 
 def _saved(array: PackedArray) -> bytes:
@@ -231,10 +231,10 @@ def _saved(array: PackedArray) -> bytes:
 
 
 def _packed(records: RecordDict, max_bytes: int) -> Packed:
-    about = records.config_records.get(MESSAGE)
+    about = records.config_records.get(_MESSAGE)
     if about is None or not isinstance(about.get("kind"), str) or not isinstance(about.get("tree"), str):
         raise Unreadable("no message in it")
-    stored = about.get(ARRAYS, [])
+    stored = about.get(_ARRAYS, [])
     if not isinstance(stored, list) or not all(isinstance(one, bytes) for one in stored):
         raise Unreadable("its arrays are not bytes")
     saved = cast(list[bytes], stored)
@@ -261,9 +261,9 @@ def _parsed(saved: bytes) -> NDArray[Any]:
     if version != (1, 0):
         raise Unreadable("an array has an unknown format")
     data = saved[stream.tell() :]
-    if dtype not in DTYPES or fortran:
+    if dtype not in _DTYPES or fortran:
         raise Unreadable(f"an array has dtype {one_line(dtype)}, which no message has")
-    if any(type(size) is not int or not 0 <= size <= MAX_SIZE for size in shape):
+    if any(type(size) is not int or not 0 <= size <= _MAX_SIZE for size in shape):
         raise Unreadable("an array has an impossible shape")
     if math.prod(shape) * dtype.itemsize != len(data):
         raise Unreadable(f"an array of {one_line(shape)} has {len(data):,} bytes")
@@ -271,7 +271,7 @@ def _parsed(saved: bytes) -> NDArray[Any]:
 
 
 def _terms(records: RecordDict) -> Terms:
-    flat: dict[str, Any] = dict(records.config_records.get(TERMS, ConfigRecord()))
+    flat: dict[str, Any] = dict(records.config_records.get(_TERMS, ConfigRecord()))
     settings = {key.removeprefix(SETTING): flat.pop(key) for key in list(flat) if key.startswith(SETTING)}
     kinds = {"run": str, "attempt": int, "number": int, "version": str, "classes": str, "model": str}
     if {key: type(value) for key, value in flat.items()} != kinds:
@@ -310,7 +310,7 @@ def _as_text(value: Any) -> str:
 def audit_message(message: Message, way: str, peer: str, decision: str, request: Message | None = None) -> AuditMessage:
     """Describe a message for the audit log; the run and round of a reply are those of its request."""
     about = request or message
-    terms = about.content.config_records.get(TERMS, ConfigRecord()) if about.has_content() else ConfigRecord()
+    terms = about.content.config_records.get(_TERMS, ConfigRecord()) if about.has_content() else ConfigRecord()
     content = content_bytes(message.content) if message.has_content() else str(message.error.reason).encode()
     return AuditMessage(
         way=way,

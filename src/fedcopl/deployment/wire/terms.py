@@ -20,7 +20,7 @@ LOCAL = {  # set by each site, not by the server
     "data": ("path", "classes_file", "corrections", "window", "bands", "pages"),
 }
 Scalar = str | int | float | bool
-SETTING, IMAGES, CLASSES = "settings.", "images", "classes"
+SETTING, _IMAGES, _CLASSES = "settings.", "images", "classes"
 PINNED = "terms.json"  # in the folder of a run at a site: the terms of its first request
 
 
@@ -85,15 +85,15 @@ def differences(terms: Terms, classes: str, model: str) -> list[str]:
         ("model", terms.model, model.split()[-1]),  # without the name of the site's file
     ]
     unequal = [(what, theirs, ours) for what, theirs, ours in sides if theirs.split()[-1:] != ours.split()[-1:]]
-    if release_of(terms.version) != release_of(version("fedcopl")):
+    if _release_of(terms.version) != _release_of(version("fedcopl")):
         unequal.insert(0, ("fedcopl", terms.version, version("fedcopl")))
     return [f"{what}: the server has {theirs}, this site has {ours}" for what, theirs, ours in unequal]
 
 
-def release_of(version: str) -> str:
+def _release_of(version: str) -> str:
     """Return the release of a version; patch versions of one release are compatible.
 
-    >>> release_of("0.1.0") == release_of("0.1.3"), release_of("0.1.0") == release_of("0.2.0")
+    >>> _release_of("0.1.0") == release_of("0.1.3"), release_of("0.1.0") == release_of("0.2.0")
     (True, False)
     """
     return ".".join(version.split(".")[:2])
@@ -112,11 +112,11 @@ def check_pinned(file: Path, terms: Terms, images: str) -> None:
     """
     now = {"number": terms.number, **{f"{SETTING}{key}": value for key, value in terms.settings.items()}}
     if not file.exists():
-        kept = json.dumps({IMAGES: images, CLASSES: terms.classes, **now}, indent=1) + "\n"
+        kept = json.dumps({_IMAGES: images, _CLASSES: terms.classes, **now}, indent=1) + "\n"
         make_private_folder(file.parent)
         write_private(file, kept.encode())
     began = _began(file)
-    before, classes = began.pop(IMAGES), began.pop(CLASSES)
+    before, classes = began.pop(_IMAGES), began.pop(_CLASSES)
     keys = [*began, *(key for key in now if key not in began)]
     changed = [f"{key} was {began.get(key)!r}, is {now.get(key)!r}" for key in keys if began.get(key) != now.get(key)]
     if began.get("number") != now["number"]:
@@ -138,7 +138,7 @@ def _began(file: Path) -> dict[str, Any]:
         began = dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error
-    missing = {IMAGES, CLASSES} - set(began)
+    missing = {_IMAGES, _CLASSES} - set(began)
     if missing:
         raise RunFolderError(f"{file}: is damaged: {min(missing)} is missing")
     return began
