@@ -117,6 +117,7 @@ def test_who_is_missing_is_in_the_table_of_clients(folder):
     assert '<td>1 of 2</td><td class="text bad">reply not used: no reply in time</td>' in page
     assert '<td>1 of 2</td><td class="text bad">absent</td>' in page
     assert '<td>2 of 2</td><td class="text">took part</td>' in page
+    assert "Missing in round 2: client-3, client-4." in page
 
 
 def test_several_runs_are_compared_and_new_ones_appear(tmp_path):

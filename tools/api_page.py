@@ -15,7 +15,7 @@ import fedcopl
 from fedcopl.federation.transport import Clients, Labelling, RoundExchange, RoundReport
 from fedcopl.labelers import Labeler
 from fedcopl.methods.base import Method
-from fedcopl.run.reading import read_finished, read_so_far
+from fedcopl.run.folder import read_finished, read_so_far
 from fedcopl.run.record import (
     Accuracies,
     ClientRecord,
@@ -50,7 +50,7 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     ),
     (
         "The outcome of a run",
-        "`fedcopl.run.record`, `fedcopl.run.record_reader` and `fedcopl.run.reading`. What each key means: "
+        "`fedcopl.run.record`, `fedcopl.run.record_reader` and `fedcopl.run.folder`. What each key means: "
         "[results.json](results-format.md).",
         [
             Outcome,

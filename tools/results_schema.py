@@ -97,7 +97,7 @@ print(reading.outcome.final.macro, reading.errors)
 ```
 
 `read_outcome` never fails: missing keys get their defaults (None or empty), invalid values are
-left out and named in `errors`, as in `rounds[3].loss is 'high'`. `fedcopl.run.reading.read_finished(folder)`
+left out and named in `errors`, as in `rounds[3].loss is 'high'`. `fedcopl.run.folder.read_finished(folder)`
 takes a folder and refuses what is damaged in one line. In Python, `simulate(...).outcome` and
 `Federation(...).fit().outcome` are of the same [types](api.md).
 

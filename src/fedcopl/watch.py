@@ -13,23 +13,21 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from .data.dataset import printable
 from .deployment.processes import process_of
-from .errors import FederationError, RunFolderError
+from .errors import FederationError, RunFolderError, printable
 from .local_page.access import AccessControl, Keys
 from .local_page.serving import file_routes
 from .plurals import counted
-from .report.compared_runs import ComparedRun
-from .report.comparison_page import render_comparison
+from .report.comparison import ComparedRun, render_comparison
 from .report.numbers import duration
 from .report.run_page import LiveStatus, render_folder, render_waiting
-from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS
-from .run.reading import NothingYet, find_runs, read_so_far
+from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
 from .run.record import Outcome
 
 FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED)
 PATIENCE = 60.0  # seconds without a new round before the page reports silence,
 LONGER = 4  # or this many times the median round
+MISSING = 5  # missing clients that the status names
 POLICY = (
     "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -77,8 +75,8 @@ class LivePage:
             return render_waiting(printable(self._folder.resolve().name), live)
         if len(self._shown) == 1:
             run = self._shown[0]
-            return printable(render_folder(run.folder, run.outcome, live))
-        return printable(render_comparison(self._shown, live))
+            return _valid(render_folder(run.folder, run.outcome, live))
+        return _valid(render_comparison(self._shown, live))
 
 
 def runs_folder(folder: Path) -> Path:
@@ -114,7 +112,15 @@ def _status(run: ComparedRun) -> tuple[str, str]:
     if time.time() - changed > max(PATIENCE, LONGER * usual):
         return "silent", f"Round {done}{of_all} ended at {at}; no news since then. Check that the run is still alive."
     left = f", about {duration(usual * (planned - done))} left" if planned and planned > done else ""
-    return "running", f"Running: round {done}{of_all} is done{left}. Last round at {at}."
+    return "running", f"Running: round {done}{of_all} is done{left}. Last round at {at}.{_missing(run.outcome)}"
+
+
+def _missing(outcome: Outcome) -> str:
+    """Name the clients that took no part in the last round; empty where nobody is missing or it is not recorded."""
+    last = outcome.rounds[-1]
+    missing = [client.name for client in outcome.clients if last.sites is not None and client.name not in last.sites]
+    named = [*missing[:MISSING], *([f"{len(missing) - MISSING} more"] if len(missing) > MISSING else [])]
+    return f" Missing in round {last.number}: {', '.join(named)}." if missing else ""
 
 
 def _overall_status(runs: list[ComparedRun]) -> tuple[str, str]:
@@ -153,3 +159,8 @@ def _stat(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size
+
+
+def _valid(page: str) -> str:
+    """Escape invalid bytes of file names, which cannot be sent."""
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -13,10 +13,11 @@ import pytest
 from fedcopl.cli import main
 from fedcopl.config import Data
 from fedcopl.data.catalog import load_dataset
-from fedcopl.review.browsing import SAMPLE
+from fedcopl.errors import RunFolderError
+from fedcopl.report.label_free import read_reviews
 from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.images import open_gallery
-from fedcopl.review.sample_survey import SampleSurvey
+from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from local_page.run_folder import make_run
 from ready_processes import ready_run
 from waiting import PATIENCE
@@ -59,6 +60,19 @@ def test_the_score_in_words(typed, run):
     assert "site, 12 images, at the refresh of round 3" in lines["labels of"]
     assert lines["right"].strip() == "80.0 %"
     assert lines["answered in all"].strip() == "5, 1 corrected"
+
+
+def test_the_report_reads_the_estimate_of_the_review(typed, run):
+    answer_some(run)
+    err = typed("review", run, "--score")[2]
+    assert f"next: fedcopl report {run}" in err
+    told = json.loads(typed("review", run, "--score", "--json")[1])
+    (kept,) = read_reviews(run)
+    assert (kept.client, kept.looked_at) == ("site", 5)
+    assert (kept.share, kept.low, kept.high) == (told["share"], told["low"], told["high"])
+    (run / "review" / "site.json").write_text('{"client": "site"}')
+    with pytest.raises(RunFolderError, match=r"site\.json: is damaged"):
+        read_reviews(run)
 
 
 def test_the_score_as_json_has_the_same_numbers(typed, run):
@@ -175,11 +189,13 @@ def test_a_taken_port_is_one_line(run):
 
 
 def test_which_labels_are_shown_is_said(typed, run):
-    said = typed("review", run, "--score")[2]
-    assert said == (
-        "labels made at the refresh of round 3; the finished classifier cannot be used: the run is not over\n"
-    )
-    assert typed("review", run, "--score", "--labels", "refresh")[2] == "labels made at the refresh of round 3\n"
+    why = "; the finished classifier cannot be used: the run is not over"
+    assert typed("review", run, "--score")[2].splitlines() == [
+        f"labels made at the refresh of round 3{why}",
+        f"next: fedcopl review {run} --client site",
+    ]
+    refreshed = typed("review", run, "--score", "--labels", "refresh")[2]
+    assert refreshed.splitlines()[0] == "labels made at the refresh of round 3"
 
 
 def test_a_second_reviewers_answers(typed, run, tmp_path):

@@ -23,7 +23,7 @@ from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted, Estimate, Evaluate, Select, Train
 from fedcopl.priors.estimation import Estimation
-from fedcopl.priors.posterior import PosteriorModel, log_softmax, uniform
+from fedcopl.priors.posterior import PosteriorModel, Prototypes, log_softmax, uniform
 from fedcopl.simulation.local_transport import LocalTransport
 
 VISUAL = {"visual": np.full((2, 3), 5, np.float32)}
@@ -48,6 +48,19 @@ def with_priors(logit_bias, class_prior=None, images=2):
     model = PosteriorModel(uniform(CLASSES), np.asarray(logit_bias, np.float64))
     prior = uniform(CLASSES) if class_prior is None else np.asarray(class_prior)
     return ClientState(prior=PriorState(model=model, class_prior=prior, distances=np.zeros((images, CLASSES))))
+
+
+def test_text_and_prototypes_agree_on_half_of_the_images():
+    # Text alone names classes 0 and 0; the nearest prototypes are 0 and 2. Bias and class prior must not matter.
+    made = Prototypes(np.ones(CLASSES), np.zeros((CLASSES, 1)), np.eye(1))
+    model = PosteriorModel(uniform(CLASSES), np.array([-3.0, 1.0, 2.0]), 0.5, 1.0, made)
+    distances = np.array([[0.0, 4.0, 4.0], [9.0, 9.0, 0.0]])
+    prior = PriorState(model=model, class_prior=np.array([0.1, 0.2, 0.7]), distances=distances)
+    posteriors = prior.own_log_posteriors(np.log(PROBS))
+    assert prior.view_agreement(posteriors) == 0.5
+    assert replace(prior, model=replace(model, prototypes=None)).view_agreement(posteriors) is None
+    assert replace(prior, refused=True).view_agreement(posteriors) is None
+    assert PriorState().view_agreement(posteriors) is None
 
 
 # Labels, test accuracy and training use the priors.

@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fedcopl.report.compared_runs import ComparedRun, Spread, differing, grouped, short_folders, spread
-from fedcopl.report.comparison_page import render_comparison, write_comparison
+from fedcopl.report.comparison import (
+    ComparedRun,
+    Spread,
+    _short_folders,
+    differing,
+    grouped,
+    render_comparison,
+    spread,
+    write_comparison,
+)
 from fedcopl.report.numbers import NOTHING, SPACE
 from report.parsed_page import parse
 from report.sample_results import outcome_of, sample_results, so_far
@@ -205,9 +213,9 @@ def test_runs_with_other_classes_are_not_ranked():
 
 
 def test_folders_are_named_as_shortly_as_tells_them_apart():
-    assert short_folders([Path("/a/b/one"), Path("/a/b/two")]) == ["one", "two"]
-    assert short_folders([Path("/a/x/run"), Path("/a/y/run"), Path("/a/y/other")]) == ["x/run", "y/run", "y/other"]
-    assert short_folders([Path("/same"), Path("/same")]) == ["same", "same"]
+    assert _short_folders([Path("/a/b/one"), Path("/a/b/two")]) == ["one", "two"]
+    assert _short_folders([Path("/a/x/run"), Path("/a/y/run"), Path("/a/y/other")]) == ["x/run", "y/run", "y/other"]
+    assert _short_folders([Path("/same"), Path("/same")]) == ["same", "same"]
 
 
 def test_what_differs_is_a_table():

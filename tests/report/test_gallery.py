@@ -17,6 +17,7 @@ from fedcopl.report.gallery import (
     as_plain,
     examples_from,
     gallery,
+    least_confident,
     read_examples,
     thumbnail,
 )
@@ -73,6 +74,20 @@ def test_equally_sure_images_come_as_in_the_data_set():
 def test_without_truth_nothing_is_right_or_wrong():
     (example,) = gallery(pictures(1), None, ("only",), [holding("a", [0], [0], [0.5])])
     assert (example.truth, example.right) == (None, None)
+
+
+def test_the_least_confident_images_of_all_clients_come_first():
+    held = [holding("a", [0, 1, 2], [0, 0, 1], [0.9, 0.3, 0.5]), holding("b", [3], [1], [0.2])]
+    shown = least_confident(pictures(4), None, ("x", "y"), held)
+    assert [(e.index, e.pseudo, e.client) for e in shown] == [
+        (3, "y", "b"),
+        (1, "x", "a"),
+        (2, "y", "a"),
+        (0, "x", "a"),
+    ]
+    assert all(e.doubted for e in shown)
+    many = [holding("a", range(40), [0] * 40, np.linspace(0.1, 0.9, 40))]
+    assert len(least_confident(pictures(40), None, ("x",), many)) == 12
 
 
 def test_nobody_chose_anything():

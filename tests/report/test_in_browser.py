@@ -9,9 +9,8 @@ import pytest
 from PIL import Image
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
-from fedcopl.data.dataset import printable
-from fedcopl.report.compared_runs import ComparedRun
-from fedcopl.report.comparison_page import write_comparison
+from fedcopl.errors import printable
+from fedcopl.report.comparison import ComparedRun, write_comparison
 from fedcopl.report.gallery import ChosenImages, gallery
 from fedcopl.report.run_page import render
 from report.sample_results import DIGITS, outcome_of, sample_results, so_far

@@ -1,6 +1,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedcopl.report.compared_runs import ComparedRun
-from fedcopl.report.comparison_page import render_comparison
+from fedcopl.report.comparison import ComparedRun, render_comparison
 from fedcopl.report.gallery import ChosenImages, Example, as_plain, gallery
+from fedcopl.report.label_free import ReviewedClient, label_free_accuracy
 from fedcopl.report.numbers import NOTHING
 from fedcopl.report.run_page import render, write_report
+from fedcopl.run.pseudo_labels import LastLabels
 from fedcopl.run.record_reader import read_outcome
 from report.parsed_page import parse
 from report.sample_results import (
@@ -632,9 +634,10 @@ def test_many_troubles_are_counted():
 
 def test_a_site_without_labels():
     shown = example(truth=None, right=None)
-    tree = page(sample_results(labelled=False), [shown])
+    tree = page(sample_results(labelled=False), [shown, replace(shown, confidence=0.31, doubted=True)])
     assert list(tiles(tree)) == ["Stable labels", "Rolled back"]
-    assert words_of(tree.one("section", id="result").all("p")[0]).startswith("Accuracy is not measured")
+    said = words_of(tree.one("section", id="result").all("p")[0])
+    assert said.startswith("Accuracy is not measured") and "not calibrated and gives no estimate" in said
     assert list(heat_maps(tree)) == ["Estimated", "Allocated", "Selected", "Change by the allocation"]
     drawn = charts(tree)
     without_truth = {"Training loss", "What refreshes changed", "Drift diversity", "Cosine distance"}
@@ -642,7 +645,7 @@ def test_a_site_without_labels():
     assert points(drawn["Training loss"]) == {"line macro": 10}
     assert not tree.all("section", id="classes")
     assert words_of(tree.one("article").one("li")) == "91.2 % client-1"
-    assert words_of(tree.one("div", class_="doubted").one("li")) == "three 91.2 % client-1"
+    assert words_of(tree.one("div", class_="doubted").one("li")) == "three 31.0 % client-1"
     text = words_of(tree.one("body"))
     assert "None" not in text
     assert "nan" not in text.lower()
@@ -652,17 +655,44 @@ def test_a_site_without_labels():
 def test_without_labels_the_result_is_priors_confidence_rollbacks_and_the_next_step():
     results = with_priors(labelled=False)
     results["rounds"][1]["holdout"] = {"trainings_rolled_back": 1.0}
-    confidence = {"client-0": np.array([0.9, 0.7]), "client-1": np.array([0.4, 0.6])}
-    section = parse(render(outcome_of(results), [], confidence)).one("section", id="result")
+    section = parse(render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
     shown = tiles(section)
     assert shown["Mean confidence"].startswith("Mean confidence 65.0 % ")
     assert shown["Unsure images"] == "Unsure images 1 with a confidence below 50 %"
-    assert shown["Rolled back"].startswith("Rolled back 1 round 2: 1 site ")
+    assert shown["Text and prototypes agree"].startswith("Text and prototypes agree 75.0 % ")
+    assert shown["Rolled back"].startswith("Rolled back 1 time round 2: 1 site ")
     assert section.one("pre").text == "fedcopl review . --client client-1"
     assert rows(section.one("table"))[1:] == [
-        ["client-0", "cat 70.0 %, dog 30.0 %", "80.0 %", "0", "30"],
-        ["client-1", "dog 80.0 %, cat 20.0 %", "50.0 %", "1", "20"],
+        ["client-0", "cat 70.0 %, dog 30.0 %", "80.0 %", "0", "100.0 %", "30"],
+        ["client-1", "dog 80.0 %, cat 20.0 %", "50.0 %", "1", "50.0 %", "20"],
     ]
+
+
+LAST_LABELS = {
+    "client-0": LastLabels(np.array([0, 1]), np.log([0.9, 0.7]), 1.0),
+    "client-1": LastLabels(np.array([1, 1]), np.log([0.4, 0.6]), 0.5),
+}
+
+
+def test_the_accuracy_is_estimated_without_labels_and_named_so():
+    section = parse(render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS)).one("section", id="result")
+    (estimate,) = section.one("ul", class_="moments").all("li")
+    assert words_of(estimate) == "estimate without labels 65 % 30 % to 82 %"  # 65 - 35, 65 + 35 / 2
+    assert "it is no measurement on this data" in words_of(section)
+
+
+def test_answers_of_a_review_replace_the_estimate_without_labels():
+    reviews = [ReviewedClient("client-1", 0.9, 0.71, 0.97, 20)]
+    page_of = render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
+    section = parse(page_of).one("section", id="result")
+    (estimate,) = section.one("ul", class_="moments").all("li")
+    assert words_of(estimate) == "client-1 20 images 90 % 71 % to 97 %"
+    assert "without labels" not in words_of(section)
+
+
+@pytest.mark.parametrize(("confidence", "low", "high"), [(1.0, 1.0, 1.0), (0.98, 0.86, 0.99), (0.2, 0.0, 0.6)])
+def test_the_range_of_an_estimate_without_labels(confidence, low, high):
+    assert label_free_accuracy(confidence) == pytest.approx((confidence, low, high))
 
 
 def test_the_loss_axis_begins_at_zero():

@@ -9,9 +9,8 @@ from fedcopl.classifier import Classifier
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.errors import DataError, RunFolderError
-from fedcopl.review.cards import history
-from fedcopl.review.final_labels import with_final_labels
-from fedcopl.review.images import NOT_TRAINED, open_gallery
+from fedcopl.review.images import NOT_TRAINED, open_gallery, with_final_labels
+from fedcopl.review.page import _history
 from fedcopl.run.build import partition_dataset
 from fedcopl.run.checkpoint import load_checkpoint
 from fedcopl.run.pseudo_labels import read_images, read_labels, write_labels
@@ -69,7 +68,7 @@ def test_the_finished_classifier_has_the_last_word(run):
     answers = Classifier.load(folder, client="client-0").predict(list(gallery.images))
     assert [final.classes[label] for label in final.predictions.label] == answers.tolist()
     assert np.array_equal(final.predictions.labels[:2], gallery.predictions.labels)
-    assert history(final, 0)[-1][0] == "end"
+    assert _history(final, 0)[-1][0] == "end"
     kept = folder / "labels/final/client-0.safetensors"
     before = kept.stat().st_mtime_ns
     again = with_final_labels(gallery, folder)

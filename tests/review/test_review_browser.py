@@ -5,11 +5,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from chromium import DARK, LIGHT, PHONE, browser, contrasts, overflow, until, visit  # noqa: F401
-from fedcopl.review.browsing import SAMPLE
 from fedcopl.review.expert_answers import Answers
 from fedcopl.review.images import open_gallery
 from fedcopl.review.page import ReviewPage
-from fedcopl.review.sample_survey import SampleSurvey
+from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from local_page.run_folder import NASTY, make_run
 from local_page.served import served
 

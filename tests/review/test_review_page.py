@@ -8,11 +8,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from fedcopl.local_page.access import Keys
-from fedcopl.review.browsing import SAMPLE
 from fedcopl.review.expert_answers import Answers
 from fedcopl.review.images import open_gallery
 from fedcopl.review.page import PER_PAGE, ReviewPage, find_class
-from fedcopl.review.sample_survey import SampleSurvey
+from fedcopl.review.sample_survey import SAMPLE, SampleSurvey
 from local_page.run_folder import NASTY, make_run
 from review.fake_gallery import FakeGallery
 

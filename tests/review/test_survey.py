@@ -6,9 +6,8 @@ from hypothesis import given as for_all
 from hypothesis import strategies as st
 
 from fedcopl.algorithm.accuracy_from_sample import wilson
-from fedcopl.review.browsing import SAMPLE, Views
 from fedcopl.review.expert_answers import Answers, Given
-from fedcopl.review.sample_survey import SampleSurvey
+from fedcopl.review.sample_survey import SAMPLE, SampleSurvey, Views
 from review.fake_gallery import FakeGallery
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedcopl.errors import RunFolderError
-from fedcopl.run.reading import NothingYet, find_runs, read_finished, read_so_far
+from fedcopl.run.folder import NothingYet, find_runs, read_finished, read_so_far
 from report.sample_results import of_sites, sample_results, so_far, write_run
 
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2)

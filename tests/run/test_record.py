@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.federation.transport import RoundReport
+from fedcopl.files import parse_json
 from fedcopl.run.loop import round_record
 from fedcopl.run.record import ClientRecord, Outcome, measured, to_plain
-from fedcopl.run.record_reader import parse_json, read_outcome, read_rounds
+from fedcopl.run.record_reader import read_outcome, read_rounds
 from report.sample_results import of_sites, outcome_of, sample_results
 
 SMALL = sample_results(clients=2, classes=("cat", "dog"), rounds=2, every=1)

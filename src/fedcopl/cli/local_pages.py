@@ -15,10 +15,11 @@ from ..files import check_output_file, no_folder
 from ..plurals import counted
 from .command import PluginFiles
 from .data import progress_bar
+from .show import print_next
 
 if TYPE_CHECKING:
     from ..algorithm.accuracy_from_sample import AccuracyEstimate
-    from ..review.images import StoredGallery
+    from ..review.images import Gallery
     from ..review.sample_survey import SampleOutcome, SampleSurvey
 
 
@@ -27,7 +28,7 @@ Port = Annotated[int, typer.Option(help="Port on 127.0.0.1; 0 takes any free one
 OpenIt = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
 
 
-class WhichLabels(StrEnum):
+class _WhichLabels(StrEnum):
     """Which labels are reviewed."""
 
     FINAL = "final"
@@ -38,7 +39,7 @@ Whose = Annotated[
     str | None, typer.Option(help="Whose images; not needed where there is one client.", show_default=False)
 ]
 Shown = Annotated[
-    WhichLabels, typer.Option(help="Those of the finished classifier, or of the last refresh of pseudo labels.")
+    _WhichLabels, typer.Option(help="Those of the finished classifier, or of the last refresh of pseudo labels.")
 ]
 ExportFile = Annotated[
     Path | None, typer.Option(help="Write all answers into this new CSV file and leave.", show_default=False)
@@ -56,7 +57,7 @@ MergedFile = Annotated[
 def review(
     run: RunArgument,
     client: Whose = None,
-    labels: Shown = WhichLabels.FINAL,
+    labels: Shown = _WhichLabels.FINAL,
     port: Port = 0,
     open_it: OpenIt = False,
     score: Annotated[bool, typer.Option("--score", help="Print the estimated accuracy and leave.")] = False,
@@ -90,18 +91,38 @@ def review(
     if manifest is not None:
         _manifest(survey, manifest, run / "settings.toml")
     if score:
-        outcome = survey.outcome(survey.answers.current())
+        outcome = _keep_estimate(survey, run)
         print(json.dumps(_as_json(survey, outcome)) if as_json else _in_words(survey, outcome))
+        if not as_json:
+            _print_next(survey, outcome, run)
     if shows:
-        _serve(survey, port, open_it)
+        _serve(survey, run, port, open_it)
 
 
-def _labelled(gallery: "StoredGallery", run: Path, labels: WhichLabels) -> "StoredGallery":
+def _keep_estimate(survey: "SampleSurvey", run: Path) -> "SampleOutcome":
+    """Compute the estimate from the answers so far, and write it where the report reads it."""
+    from ..report.label_free import write_review
+
+    outcome = survey.outcome(survey.answers.current())
+    if outcome.known:
+        write_review(run, survey.gallery.client, outcome.estimate)
+    return outcome
+
+
+def _print_next(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> None:
+    review = ("fedcopl", "review", run, "--client", survey.gallery.client)
+    if outcome.known:
+        print_next(("fedcopl", "report", run), (*review, "--export", "answers.csv"))
+    else:
+        print_next(review)
+
+
+def _labelled(gallery: "Gallery", run: Path, labels: _WhichLabels) -> "Gallery":
     """Load the labels of the finished classifier, or of the last refresh, and print which ones."""
-    from ..review.final_labels import with_final_labels
+    from ..review.images import with_final_labels
 
     why = ""
-    if labels is WhichLabels.FINAL:
+    if labels is _WhichLabels.FINAL:
         try:
             with progress_bar("applying the finished classifier") as progress:
                 gallery = with_final_labels(gallery, run, progress)
@@ -111,7 +132,7 @@ def _labelled(gallery: "StoredGallery", run: Path, labels: WhichLabels) -> "Stor
     return gallery
 
 
-def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
+def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
     from ..local_page.serving import new_token, serve
     from ..review.page import ReviewPage
 
@@ -126,13 +147,13 @@ def _serve(survey: "SampleSurvey", port: int, open_it: bool) -> None:
             open_it=open_it,
         )
     except KeyboardInterrupt as error:
-        answered = len(survey.answers.current())
-        where = (
-            f"{counted(answered, 'answer is', 'answers are')} in {survey.answers.path}"
-            if answered
-            else "nothing was answered"
-        )
-        raise Interrupted(f"stopped; {where}") from error
+        outcome, answered = _keep_estimate(survey, run), len(survey.answers.current())
+        if not answered:
+            raise Interrupted("stopped; nothing was answered") from error
+        print(_in_words(survey, outcome), file=sys.stderr)
+        _print_next(survey, outcome, run)
+        kept = counted(answered, "answer is", "answers are")
+        raise Interrupted(f"stopped; {kept} in {survey.answers.path}") from error
 
 
 def _export(survey: "SampleSurvey", path: Path) -> None:
@@ -142,6 +163,7 @@ def _export(survey: "SampleSurvey", path: Path) -> None:
     answers = survey.answers.current().values()
     write_text(path, answers_csv(answers))
     print(f"{path}: {counted(len(answers), 'answer')}")
+    print_next(("fedcopl", "run", "STUDY.toml", f"data.corrections={path}"))
 
 
 def _merge(survey: "SampleSurvey", path: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 from ..files import check_output_file
 
 if TYPE_CHECKING:
-    from ..report.compared_runs import ComparedRun
+    from ..report.comparison import ComparedRun
 
 COMPARISON = Path("comparison.html")
 
@@ -45,8 +45,8 @@ def report(
 
 def _read(folders: list[Path]) -> "list[ComparedRun]":
     """Read all runs, each once; runs without a finished round are skipped unless they were named themselves."""
-    from ..report.compared_runs import ComparedRun
-    from ..run.reading import NothingYet, find_runs, read_so_far
+    from ..report.comparison import ComparedRun
+    from ..run.folder import NothingYet, find_runs, read_so_far
 
     named = {folder.resolve() for folder in folders}
     found: dict[Path, Path] = {}
@@ -68,7 +68,7 @@ def _read(folders: list[Path]) -> "list[ComparedRun]":
 
 
 def _write(runs: "list[ComparedRun]", out: Path | None) -> Path:
-    from ..report.comparison_page import write_comparison
+    from ..report.comparison import write_comparison
     from ..report.run_page import write_report
 
     if len(runs) == 1:

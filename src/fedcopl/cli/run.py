@@ -98,12 +98,19 @@ def run(
         print_next(*_next(outcome, folder, settings or []))
 
 
-def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object]]:
-    """What follows a run: training, where nothing was trained, and the use of a client's classifier."""
+def _next(outcome: Outcome, folder: Path, settings: list[str]) -> Iterator[Sequence[object] | str]:
+    """Yield what follows a run: review without labels, training where nothing was trained, and use of a classifier."""
+    from ..report.label_free import REVIEWED, label_free
+    from ..run.pseudo_labels import read_last_labels
+
+    labelled = outcome.final.macro is not None
+    if not labelled and (review := label_free(outcome, read_last_labels(folder)).review_command(str(folder))):
+        yield f"{review}  # confirm {REVIEWED} images to measure the accuracy"
     if not outcome.trains:
         yield "fedcopl", "run", *(word for word in settings if not word.startswith("method="))
     client = ("--client", outcome.clients[0].name)
-    yield "fedcopl", "review", folder, *client
+    if labelled:
+        yield "fedcopl", "review", folder, *client
     yield "fedcopl", "predict", "PHOTOS", "-c", folder, *client, "-o", "answers.csv"
     yield "fedcopl", "export", folder, *client, "-o", "classifier"
 

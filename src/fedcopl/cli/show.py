@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 def print_results(outcome: Outcome, folder: Path) -> None:
     """Print accuracies where there are labels, else priors, confidence and rollbacks."""
-    from ..report.label_free import label_free, label_free_facts
-    from ..run.pseudo_labels import last_confidence
+    from ..report.label_free import label_free, label_free_facts, read_reviews
+    from ..run.pseudo_labels import read_last_labels
 
     console, first = _console(), []
     if outcome.final.macro is None:
         title = f"{outcome.method}, {outcome.name}, seed {outcome.seed}"
-        console.print(f"{title}: accuracy unknown, no labelled test images")
-        first = list(label_free_facts(label_free(outcome, last_confidence(folder))))
+        console.print(f"{title}: accuracy not measured, no labelled test images", soft_wrap=True)
+        first = list(label_free_facts(label_free(outcome, read_last_labels(folder), read_reviews(folder))))
     else:
-        console.print(accuracy_table(outcome))
+        console.print(_accuracy_table(outcome))
     for title, value in (*first, *facts(outcome), ("report", str(folder / "report.html"))):
         console.print(f"{title:<22}{value}", soft_wrap=True)
 
@@ -57,7 +57,7 @@ def print_estimate(run: "TimeEstimate", *, as_json: bool) -> None:
     console.print(f"{'computes':<22}{run.work.encoded:,} image encodings, {run.work.steps:,} training steps")
 
 
-def accuracy_table(outcome: Outcome) -> Table:
+def _accuracy_table(outcome: Outcome) -> Table:
     table = Table(title=f"{outcome.method}\n{outcome.name}, seed {outcome.seed}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
@@ -89,23 +89,23 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif (lost := points_lost(outcome)) > WORTH_A_WORD:
+    elif (lost := _points_lost(outcome)) > WORTH_A_WORD:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.privacy:
-        yield from privacy_facts(outcome.privacy)
+        yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
 
 
-def points_lost(outcome: Outcome) -> float:
+def _points_lost(outcome: Outcome) -> float:
     """Accuracy of the priors minus that after training, in points; 0 where either is not measured."""
     before = None if outcome.untrained is None else outcome.untrained.macro
     after = outcome.final.macro
     return 0.0 if before is None or after is None else 100 * (before - after)
 
 
-def privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
+def _privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
     """What the server sees, and the privacy budget spent where noise is added."""
     seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
     yield "the server sees", seen if privacy.epsilon is None else f"{seen}, with noise"
@@ -127,7 +127,7 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
     console = _console()
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
-    for title, value in (*_about_rounds(outcome), ("results", str(folder))):
+    for title, value in (*_about_rounds(outcome), ("report", str(folder / "report.html"))):
         console.print(f"{title:<22}{value}", soft_wrap=True)
 
 
@@ -153,7 +153,7 @@ def _accuracy(outcome: Outcome) -> str:
 
 def _privacy(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
     if privacy:
-        yield from privacy_facts(privacy)
+        yield from _privacy_facts(privacy)
 
 
 def print_status(status: "Status") -> None:

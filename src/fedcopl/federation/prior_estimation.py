@@ -57,6 +57,20 @@ class PriorState:
             return None
         return self.model.adjustment(self.distances[index], self.class_prior)
 
+    def view_agreement(self, log_posteriors: FloatArray) -> float | None:
+        """Return the share of the client's images to which text alone and the nearest prototype give the same class.
+
+        Args:
+            log_posteriors: What `own_log_posteriors` returned for all of its images, (n, C).
+        """
+        adjustment = self.adjustment()
+        if adjustment is None or self.model is None or self.distances is None or not len(log_posteriors):
+            return None
+        if self.model.prototypes is None or self.refused:
+            return None
+        text = (log_posteriors - adjustment.offset).argmax(axis=1)
+        return float((text == self.distances.argmin(axis=1)).mean())
+
 
 NO_PRIOR = PriorState()
 

@@ -30,13 +30,13 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Tick:
+class _Tick:
     at: float
     text: str
 
 
 @dataclass(frozen=True)
-class AxisScale:
+class _AxisScale:
     """Maps a value to a position in the picture."""
 
     low: float
@@ -62,7 +62,7 @@ class ChartLine:
 
 
 @dataclass(frozen=True)
-class DrawnLine:
+class _DrawnLine:
     name: str
     kind: str
     first: str
@@ -80,7 +80,7 @@ class DrawnLine:
 
 
 @dataclass(frozen=True)
-class Strip:
+class _Strip:
     """The vertical strip of a round with its tooltip."""
 
     at: float
@@ -93,12 +93,12 @@ class Strip:
 @dataclass(frozen=True)
 class LineChart:
     title: str
-    across: list[Tick]
-    up: list[Tick]
-    lines: list[DrawnLine]
-    levels: list[Tick]
+    across: list[_Tick]
+    up: list[_Tick]
+    lines: list[_DrawnLine]
+    levels: list[_Tick]
     refreshes: list[float]
-    strips: list[Strip]
+    strips: list[_Strip]
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -129,20 +129,20 @@ def line_chart(
     known = {name: level for name, level in (levels or {}).items() if level is not None}
     values = [*_reach(lines, unit.bounds), *unit.include, *known.values()]
     steps = ticks(*_room([unit.bend(value) for value in values], unit))
-    up = AxisScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, unit.bend)
+    up = _AxisScale(steps[0], steps[-1], HEIGHT - BOTTOM, TOP, unit.bend)
     even = replace(up, bend=float)
     texts = unit.ticked(steps)
     last = LETTER * len(count(rounds[-1]))  # dots of the longest text below the axis
     left, right = _left(texts), WIDTH - max(RIGHT, math.ceil(last / 2))
     pad = min(14.0, (right - left) / (2 * len(rounds)))
-    across = AxisScale(rounds[0], rounds[-1], left + pad, right - pad)
+    across = _AxisScale(rounds[0], rounds[-1], left + pad, right - pad)
     most = min(10, int((right - left) / (last + BESIDE)))
     return LineChart(
         title=title,
-        across=[Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], most)],
-        up=[Tick(even(value), text) for value, text in zip(steps, texts, strict=True)],
+        across=[_Tick(across(value), count(round(value))) for value in whole_ticks(rounds[0], rounds[-1], most)],
+        up=[_Tick(even(value), text) for value, text in zip(steps, texts, strict=True)],
         lines=[_drawn(line, rounds, across, up, unit) for line in lines],
-        levels=[Tick(up(level), f"{name}, {unit.write(level)}") for name, level in known.items()],
+        levels=[_Tick(up(level), f"{name}, {unit.write(level)}") for name, level in known.items()],
         refreshes=[across(value) for value in refreshed],
         strips=_strips(rounds, lines, across, unit, set(refreshed), (right - left) / len(rounds)),
         left=left,
@@ -179,14 +179,14 @@ def _room(values: Sequence[float], unit: Unit) -> Bounds:
     return (low - 1, high + 1) if low else (0.0, 1.0)
 
 
-def _drawn(line: ChartLine, rounds: Sequence[int], across: AxisScale, up: AxisScale, unit: Unit) -> DrawnLine:
+def _drawn(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _AxisScale, unit: Unit) -> _DrawnLine:
     measured = [(r, value) for r, value in zip(rounds, line.values, strict=True) if value is not None]
     spots = [(across(r), up(value)) for r, value in measured]
     first, last = unit.write(measured[0][1]), unit.write(measured[-1][1])
-    return DrawnLine(line.name, line.kind, first, last, spots, _band(line, rounds, across, up))
+    return _DrawnLine(line.name, line.kind, first, last, spots, _band(line, rounds, across, up))
 
 
-def _band(line: ChartLine, rounds: Sequence[int], across: AxisScale, up: AxisScale) -> str:
+def _band(line: ChartLine, rounds: Sequence[int], across: _AxisScale, up: _AxisScale) -> str:
     edges = _edges(line)
     over = [(across(rounds[n]), up(high)) for n, _, high in edges]
     under = [(across(rounds[n]), up(low)) for n, low, _ in edges]
@@ -196,11 +196,11 @@ def _band(line: ChartLine, rounds: Sequence[int], across: AxisScale, up: AxisSca
 def _strips(
     rounds: Sequence[int],
     lines: Sequence[ChartLine],
-    across: AxisScale,
+    across: _AxisScale,
     unit: Unit,
     refreshed: set[int],
     wide: float,
-) -> list[Strip]:
+) -> list[_Strip]:
     width = round(wide, 1)
     strips = []
     for position, r in enumerate(rounds):
@@ -208,7 +208,7 @@ def _strips(
         texts = [f"{line.name} {value}" for line, value in zip(lines, values, strict=True)]
         refresh = ["pseudo labels refreshed"] if r in refreshed else []
         text = "\n".join([f"round {r}", *texts, *refresh])
-        strips.append(Strip(round(across(r) - width / 2, 1), width, r, values, text))
+        strips.append(_Strip(round(across(r) - width / 2, 1), width, r, values, text))
     return strips
 
 
@@ -242,7 +242,7 @@ def whole_ticks(low: int, high: int, most: int = 10) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Bar:
+class _Bar:
     at: float
     top: float
     height: float
@@ -250,13 +250,13 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class BarGroup:
+class _BarGroup:
     """The bars of one class, side by side."""
 
     middle: float
     name: str
     text: str
-    bars: list[Bar]
+    bars: list[_Bar]
 
 
 @dataclass(frozen=True)
@@ -274,10 +274,10 @@ class BarChart:
     width: float
     slot: float
     bar: float
-    up: list[Tick]
-    groups: list[BarGroup]
+    up: list[_Tick]
+    groups: list[_BarGroup]
     series: Sequence[Bars]
-    level: Tick | None
+    level: _Tick | None
     upright: bool  # the names do not fit side by side
     height: int
     bottom: int
@@ -299,17 +299,17 @@ def bar_chart(
     bottom = HEIGHT - BOTTOM
     numbers = [float(number) for one in series for number in one.numbers if number is not None]
     steps = ticks(0, max([1.0, *numbers, *([] if level is None else [level[1]])]))
-    up, texts = AxisScale(steps[0], steps[-1], bottom, TOP), unit.ticked(steps)
+    up, texts = _AxisScale(steps[0], steps[-1], bottom, TOP), unit.ticked(steps)
     left = _left(texts)
     return BarChart(
         label=label,
         width=round(left + slot * len(names) + RIGHT, 1),
         slot=slot,
         bar=round(slot * 0.78 / len(series) - 2, 1),
-        up=[Tick(up(value), text) for value, text in zip(steps, texts, strict=True)],
+        up=[_Tick(up(value), text) for value, text in zip(steps, texts, strict=True)],
         groups=[_group(left + slot * n, n, name, series, slot, up, unit) for n, name in enumerate(names)],
         series=series,
-        level=None if level is None else Tick(up(level[1]), level[0]),
+        level=None if level is None else _Tick(up(level[1]), level[0]),
         upright=upright,
         height=bottom + (128 if upright else 30),
         bottom=bottom,
@@ -318,15 +318,15 @@ def bar_chart(
 
 
 def _group(
-    start: float, position: int, name: str, series: Sequence[Bars], slot: float, up: AxisScale, unit: Unit
-) -> BarGroup:
+    start: float, position: int, name: str, series: Sequence[Bars], slot: float, up: _AxisScale, unit: Unit
+) -> _BarGroup:
     wide = slot * 0.78 / len(series)
     bars = []
     for n, one in enumerate(series):
         number = one.numbers[position]
         if number is not None:
             at = round(start + slot * 0.11 + wide * n, 1)
-            bars.append(Bar(at, up(number), round(up(0) - up(number), 1), one.kind))
+            bars.append(_Bar(at, up(number), round(up(0) - up(number), 1), one.kind))
     numbers = [(one.name, one.numbers[position]) for one in series]
     texts = [f"{title} {NOTHING if number is None else unit.write(number)}" for title, number in numbers]
-    return BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *texts]), bars)
+    return _BarGroup(round(start + slot / 2, 1), shortened(name, 17), "\n".join([name, *texts]), bars)

@@ -3,7 +3,7 @@
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import RunFolderError
+from ..files import parse_json, read_limited
 from ..run.folder import EXAMPLES
-from ..run.record_reader import parse_json
 
 PER_CLASS = 8  # images shown of a class
+DOUBTED = 12  # least confident images of all
 IN_ALL = 480  # with many classes fewer are shown of each, but never fewer than 2
 SIDE = 96  # dots of a thumbnail's longer side
 TINY = 32  # up to this side an image is kept dot by dot and enlarged by the page
@@ -23,7 +24,7 @@ TINY = 32  # up to this side an image is kept dot by dot and enlarged by the pag
 
 @dataclass(frozen=True)
 class ChosenImages:
-    """The images that one client selected for training."""
+    """Images of one client with their pseudo labels: all of them, or those selected for training."""
 
     client: str
     index: NDArray[np.int64]  # of each image: its position in the data set
@@ -45,6 +46,7 @@ class Example:
     right: bool | None
     client: str
     index: int  # the image's position in the data set
+    doubted: bool = False  # one of the least confident of all images, selected or not
 
     @property
     def tiny(self) -> bool:
@@ -62,6 +64,7 @@ FIELD_TYPES: dict[str, type | tuple[type, ...]] = {
     "right": (bool, type(None)),
     "client": str,
     "index": int,
+    "doubted": bool,
 }
 
 
@@ -76,7 +79,7 @@ def read_examples(folder: Path, classes: int) -> list[Example]:
     if not file.is_file():
         return []
     try:
-        return examples_from(parse_json(file.read_bytes()), classes)
+        return examples_from(parse_json(read_limited(file)), classes)
     except OSError as error:
         raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -104,59 +107,53 @@ def gallery(
     classes: Sequence[str],
     chosen: Sequence[ChosenImages],
 ) -> list[Example]:
-    """Examples of each class, the most confident first.
+    """Return examples of each class, the most confident first.
 
     All selected images of a class are ranked by the log-probability of their label, and evenly spaced ranks are
     shown, always with the first and the last.
     """
-    owner, index, label, confidence = _together(chosen)
-    shown = _shown(len(classes))
-    seen = [
-        i for c in range(len(classes)) for i in _spread(_ranked(np.flatnonzero(label == c), index, confidence), shown)
-    ]
-    return [
-        _example(images, labels, classes, chosen[owner[i]].client, int(index[i]), int(label[i]), confidence[i])
-        for i in seen
-    ]
+    owner, position, label = _ranked(chosen)
+    most = max(2, min(PER_CLASS, IN_ALL // max(len(classes), 1)))
+    shown: list[int] = []
+    for c in range(len(classes)):
+        ranked = np.flatnonzero(label == c)
+        number = min(most, len(ranked))
+        shown += [int(ranked[rank * (len(ranked) - 1) // max(number - 1, 1)]) for rank in range(number)]
+    return [_example(images, labels, classes, chosen[owner[n]], int(position[n])) for n in shown]
 
 
-def _shown(classes: int) -> int:
-    return max(2, min(PER_CLASS, IN_ALL // max(classes, 1)))
-
-
-def _together(
-    chosen: Sequence[ChosenImages],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The images of all clients in one array each: client, index, label, log-probability."""
-    nothing = np.zeros(0, np.int64)
-    owner = np.repeat(np.arange(len(chosen)), [len(one.index) for one in chosen])
-    index = np.concatenate([nothing, *(one.index for one in chosen)])
-    label = np.concatenate([nothing, *(one.label for one in chosen)])
+def _ranked(chosen: Sequence[ChosenImages]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return client, position within its images, and label of all images, the most confident first."""
+    nothing, sizes = np.zeros(0, np.int64), [len(one.index) for one in chosen]
+    index, label = (np.concatenate([nothing, *(getattr(one, name) for one in chosen)]) for name in ("index", "label"))
     confidence = np.concatenate([np.zeros(0), *(one.confidence for one in chosen)])
-    return owner, index, label, confidence
+    order = np.lexsort((index, -confidence))
+    position = np.concatenate([nothing, *(np.arange(size) for size in sizes)])
+    return np.repeat(np.arange(len(chosen)), sizes)[order], position[order], label[order]
 
 
-def _ranked(members: NDArray[np.int64], index: NDArray[np.int64], confidence: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Sort by confidence, then by position in the data set."""
-    return members[np.lexsort((index[members], -confidence[members]))]
-
-
-def _spread(ranked: NDArray[np.int64], most: int) -> list[int]:
-    """At most `most` ranks, evenly spaced, with both ends."""
-    if len(ranked) <= most:
-        return [int(i) for i in ranked]
-    return [int(ranked[rank * (len(ranked) - 1) // (most - 1)]) for rank in range(most)]
+def least_confident(
+    images: Sequence[Image.Image],
+    labels: NDArray[np.int64] | None,
+    classes: Sequence[str],
+    held: Sequence[ChosenImages],
+) -> list[Example]:
+    """Return examples of the images of all clients whose labels are least confident, the least confident first."""
+    owner, position, _ = _ranked(held)
+    return [
+        replace(_example(images, labels, classes, held[client], int(at)), doubted=True)
+        for client, at in zip(owner[::-1][:DOUBTED], position[::-1][:DOUBTED], strict=True)
+    ]
 
 
 def _example(
     images: Sequence[Image.Image],
     labels: NDArray[np.int64] | None,
     classes: Sequence[str],
-    client: str,
-    index: int,
-    label: int,
-    log_probability: float,
+    held: ChosenImages,
+    position: int,
 ) -> Example:
+    index, label = int(held.index[position]), int(held.label[position])
     true = None if labels is None else int(labels[index])
     uri, width, height = thumbnail(images[index])
     return Example(
@@ -165,24 +162,24 @@ def _example(
         height=height,
         label=label,
         pseudo=classes[label],
-        confidence=min(float(np.exp(log_probability)), 1.0),
+        confidence=min(float(np.exp(held.confidence[position])), 1.0),
         truth=None if true is None else classes[true],
         right=None if true is None else true == label,
-        client=client,
+        client=held.client,
         index=index,
     )
 
 
 def thumbnail(image: Image.Image) -> tuple[str, int, int]:
     """The image as a data URI, at most SIDE dots wide and high; a tiny one is kept as it is."""
-    small = _plain(image)
+    small = on_white(image)
     if max(small.size) <= TINY:
         return _data_uri(small, "PNG"), *small.size
     small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     return _data_uri(small, "JPEG"), *small.size
 
 
-def _plain(image: Image.Image) -> Image.Image:
+def on_white(image: Image.Image) -> Image.Image:
     """A copy in grey or in colour, on white where it is transparent."""
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         return _stretched(image)

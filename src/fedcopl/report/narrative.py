@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from ..labelers import LABELERS
 from ..run.record import Outcome
 from . import numbers as words
 
@@ -60,6 +61,10 @@ def _story(outcome: Outcome) -> LabelStory:
     labeler = outcome.setting("labeler")
     if labeler in ("fpl", "cpl"):
         return FPL if labeler == "fpl" else CPL
+    if labeler not in (None, "copl"):
+        return LabelStory(
+            account=f"{_summary(labeler)}.", labelled=ANEW, estimated=PREDICTED, allocated="Maximum of the client."
+        )
     filtered = any(outcome.setting("labels", key) is not False for key in ("confidence_filter", "entropy_filter"))
     balanced = outcome.setting("labels", "global_allocation") is not False
     return LabelStory(
@@ -100,13 +105,16 @@ def lead(outcome: Outcome) -> str:
 
 
 def _client_part(outcome: Outcome) -> str:
-    match outcome.setting("labeler"):
-        case "fpl":
-            return "each client trains on its most confident images of each class"
-        case "cpl":
-            return "each client trains on its own images with a set of candidate labels for each"
+    if (labeler := outcome.setting("labeler")) not in (None, "copl"):
+        return _summary(labeler)
     alone = "" if label_story(outcome).cooperative else " and trains on the confident ones"
     return f"each client pseudo-labels its own images{alone}"
+
+
+def _summary(labeler: object) -> str:
+    """What each client does, in the labeler's words; a plug-in may be missing where a report is made again."""
+    known = LABELERS.get(str(labeler))
+    return known.summary if known else f"each client selects images by the labeler {labeler}"
 
 
 def averages(outcome: Outcome) -> str:

@@ -18,6 +18,11 @@ def percent(share: float | None) -> str:
     return NOTHING if share is None else f"{100 * share:.1f}{SPACE}%"
 
 
+def whole_percent(share: float) -> str:
+    """An estimate, whose decimals mean nothing: 0.8634 is 86 %."""
+    return f"{100 * share:.0f}{SPACE}%"
+
+
 def ratio(value: float | None) -> str:
     """A number without a unit, such as a drift; of a large one the decimals do not matter."""
     return NOTHING if value is None else f"{value:.2f}" if value < 100 else f"{value:,.0f}"

@@ -8,21 +8,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from numpy.typing import NDArray
 
-from ..data.dataset import printable
 from ..files import write_text
-from ..run.folder import REPORT, ROUNDS
-from ..run.pseudo_labels import last_confidence
-from ..run.reading import read_so_far
-from ..run.record import Measured, Outcome, RoundRecord
+from ..run.folder import REPORT, ROUNDS, read_so_far
+from ..run.pseudo_labels import LastLabels, read_last_labels
+from ..run.record import Measured, Outcome
 from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
 from .gallery import Example, read_examples
-from .label_free import UNSURE, doubted, label_free
+from .label_free import REVIEWED, UNSURE, ReviewedClient, label_free, read_reviews
 from .narrative import LabelStory, label_story, lead
 from .tables import (
     SHOWN,
@@ -43,7 +39,19 @@ SIDE_BY_SIDE = 12  # heat maps with more classes are stacked
 LONG_NAME = 6  # letters of a class name that is written upright
 UNNAMED = 20  # classes named as those without any image
 PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
-FILTERS = ("change", "count", "duration", "loss", "percent", "points", "ratio", "several", "shortened", "size")
+FILTERS = (
+    "change",
+    "count",
+    "duration",
+    "loss",
+    "percent",
+    "points",
+    "ratio",
+    "several",
+    "shortened",
+    "size",
+    "whole_percent",
+)
 
 
 @dataclass(frozen=True)
@@ -60,13 +68,14 @@ class LiveStatus:
 def write_report(folder: Path, page: Path | None = None) -> Path:
     """Write the report of a run, finished or not, into its folder or to `page`."""
     page = page or folder / REPORT
-    write_text(page, printable(render_folder(folder, read_so_far(folder))))
+    write_text(page, render_folder(folder, read_so_far(folder)))
     return page
 
 
 def render_folder(folder: Path, outcome: Outcome, live: LiveStatus | None = None) -> str:
-    """Render the outcome with the examples and the confidences that are kept in its folder."""
-    return render(outcome, read_examples(folder, len(outcome.classes)), last_confidence(folder), live)
+    """Render the outcome with the examples, pseudo labels and reviews in its folder."""
+    examples = read_examples(folder, len(outcome.classes))
+    return render(outcome, examples, read_last_labels(folder), read_reviews(folder), live)
 
 
 def render_waiting(title: str, live: LiveStatus) -> str:
@@ -77,10 +86,11 @@ def render_waiting(title: str, live: LiveStatus) -> str:
 def render(
     outcome: Outcome,
     examples: Sequence[Example],
-    confidence: Mapping[str, NDArray[np.float64]] | None = None,
+    labels: Mapping[str, LastLabels] | None = None,
+    reviews: Sequence[ReviewedClient] = (),
     live: LiveStatus | None = None,
 ) -> str:
-    """Render the report; `confidence` has the probabilities of the last pseudo labels by client."""
+    """Render the report; `labels` are the pseudo labels of the last refresh by client."""
     how, numbers, recall = label_story(outcome), counted(outcome), recall_rows(outcome)
     clients, priors = reported_clients(outcome, numbers), prior_tables(outcome)
     labelled = outcome.final.macro is not None
@@ -100,20 +110,21 @@ def render(
         lead=lead(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
         labelled=labelled,
-        moments=moments(outcome),
-        label_free=label_free(outcome, confidence or {}),
+        moments=_moments(outcome),
+        label_free=label_free(outcome, labels or {}, reviews),
         clients=clients,
         changed=changed_clients(clients),
+        taking_part={row.name: row for row in clients},
         participation=any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
         priors=priors,
         overlap=prior_overlap(outcome),
         recall=recall,
-        recall_chart=recall_chart(recall) if recall else None,
-        doubted=[] if labelled else doubted(examples),
-        groups=groups(examples),
+        recall_chart=_recall_chart(recall) if recall else None,
+        doubted=[example for example in examples if example.doubted],
+        groups=_groups([example for example in examples if not example.doubted]),
         classes=[] if numbers is None else class_rows(outcome, numbers),
         chosen=by_section(outcome.settings),
-        problems=problems(outcome),
+        problems=_problems(outcome),
         sections=[(anchor, heading) for anchor, heading in sections.items() if heading],
         **_for_researchers(outcome, numbers, how),
     )
@@ -122,16 +133,10 @@ def render(
 def _for_researchers(outcome: Outcome, numbers: Counted | None, how: LabelStory) -> dict[str, Any]:
     """What the folded section of the page shows."""
     return {
-        "tiles": tiles(outcome),
-        "balance": None if numbers is None else balance_chart(class_rows(outcome, numbers), how),
+        "tiles": _tiles(outcome),
+        "balance": None if numbers is None else _balance_chart(class_rows(outcome, numbers), how),
         "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, how),
-        "accuracy": curves.accuracy_chart(outcome),
-        "loss": curves.loss_chart(outcome),
-        "labels": curves.labels_chart(outcome),
-        "labelling": curves.labelling_chart(outcome),
-        "drift": curves.drift_charts(outcome),
-        "cost": curves.cost_charts(outcome),
-        "seconds": curves.seconds_by_round(outcome),
+        **curves.run_charts(outcome),
         "steps": curves.time_by_step(outcome),
     }
 
@@ -151,12 +156,13 @@ def template(name: str) -> Template:
         "SHOWN": SHOWN,
         "SIDE_BY_SIDE": SIDE_BY_SIDE,
         "UNNAMED": UNNAMED,
+        "REVIEWED": REVIEWED,
         "UNSURE": UNSURE,
     }
     return environment.get_template(name)
 
 
-def moments(outcome: Outcome) -> list[tuple[str, Measured]]:
+def _moments(outcome: Outcome) -> list[tuple[str, Measured]]:
     """The bars of the result: zero-shot, priors without training, and the last measured round, as far as they exist."""
     found: list[tuple[str, Measured]] = [("zero-shot", outcome.zero_shot)]
     if outcome.untrained is not None:
@@ -169,7 +175,7 @@ def moments(outcome: Outcome) -> list[tuple[str, Measured]]:
 
 
 @dataclass(frozen=True)
-class Tile:
+class _Tile:
     """One of the three accuracies at each moment."""
 
     name: str
@@ -184,28 +190,25 @@ class Tile:
         return words.difference(self.last, self.zero_shot)
 
 
-def tiles(outcome: Outcome) -> list[Tile]:
+def _tiles(outcome: Outcome) -> list[_Tile]:
     measured = (outcome.final, outcome.zero_shot, outcome.best, outcome.untrained)
     return [
-        Tile(kind.name, kind.meaning, *(None if scores is None else kind.of(scores) for scores in measured))
+        _Tile(kind.name, kind.meaning, *(None if scores is None else kind.of(scores) for scores in measured))
         for kind in curves.ACCURACIES
     ]
 
 
-def balance_chart(classes: Sequence[ClassRow], how: LabelStory) -> BarChart:
+def _balance_chart(classes: Sequence[ClassRow], how: LabelStory) -> BarChart:
     """Images per class at the last refresh, with a line at the equal share where the server balances."""
-    series = [
-        Bars("estimated", "estimated", [row.estimated for row in classes]),
-        Bars("allocated", "allocated", [row.allocated for row in classes]),
-        Bars("selected", "selected", [row.selected for row in classes]),
-    ]
+    kinds = ("estimated", "allocated", "selected")
+    series = [Bars(kind, kind, [getattr(row, kind) for row in classes]) for kind in kinds]
     share = sum(row.estimated for row in classes) / len(classes)
     level = ("equal share", share) if how.cooperative else None
     names = [row.name for row in classes]
     return bar_chart("Images per class, all clients together", names, series, curves.COUNT, level=level)
 
 
-def recall_chart(rows: Sequence[RecallRow]) -> BarChart:
+def _recall_chart(rows: Sequence[RecallRow]) -> BarChart:
     series = [
         Bars("zero-shot", "estimated", [curves.hundred(row.zero_shot) for row in rows]),
         Bars("last round", "selected", [curves.hundred(row.last) for row in rows]),
@@ -214,7 +217,7 @@ def recall_chart(rows: Sequence[RecallRow]) -> BarChart:
     return bar_chart("Recall of each class", [row.name for row in rows], measured, curves.PERCENT)
 
 
-def groups(examples: Sequence[Example]) -> list[tuple[int, list[Example]]]:
+def _groups(examples: Sequence[Example]) -> list[tuple[int, list[Example]]]:
     """The examples by pseudo label."""
     ordered = sorted(examples, key=lambda example: example.label)
     return [(label, list(members)) for label, members in groupby(ordered, key=lambda example: example.label)]
@@ -231,17 +234,15 @@ def written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def problems(outcome: Outcome) -> list[str]:
-    """Replies that were not used, clipped weights, rounds without an average, and rollbacks, in order of rounds."""
+def _problems(outcome: Outcome) -> list[str]:
+    """Return replies that were not used, clipped weights, rounds without an average, and rollbacks, by round."""
     lines = [f"before the first round, {client}: {why}; not used" for client, why in outcome.dropped_before.items()]
-    lines += [line for record in outcome.rounds for line in _problems(record)]
+    for record in outcome.rounds:
+        at = f"round {record.number}"
+        lines += [f"{at}, {client}: {why}; not used" for client, why in record.dropped.items()]
+        lines += [f"{at}, {who}: {text}" for who, text in record.site_notes()]
+        if record.kept_old_prompt:
+            lines.append(f"{at}: nothing to average; the prompts stayed as they were")
+        lines += [f"{at}: {text}" for text in record.rollbacks()]
     more = len(lines) - PROBLEMS
     return lines if more <= 0 else [*lines[:PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]
-
-
-def _problems(record: RoundRecord) -> list[str]:
-    lines = [f"round {record.number}, {client}: {why}; not used" for client, why in record.dropped.items()]
-    lines += [f"round {record.number}, {who}: {text}" for who, text in record.site_notes()]
-    if record.kept_old_prompt:
-        lines.append(f"round {record.number}: nothing to average; the prompts stayed as they were")
-    return [*lines, *(f"round {record.number}: {text}" for text in record.rollbacks())]

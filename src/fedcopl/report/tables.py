@@ -18,7 +18,7 @@ Table = tuple[NDArray[np.int64], NDArray[np.bool_]]
 """Numbers by client and class, and which clients replied; the row of one that did not is zero."""
 
 
-def count_table(rows: Sequence[Counts | None], classes: int) -> Table:
+def _count_table(rows: Sequence[Counts | None], classes: int) -> Table:
     """From one row per client; a client without a reply has None or an empty one."""
     full = [row or (0,) * classes for row in rows]
     return np.array(full, np.int64).reshape(len(rows), classes), np.array([bool(row) for row in rows], np.bool_)
@@ -41,13 +41,13 @@ def counted(outcome: Outcome) -> Counted | None:
     classes, last = len(outcome.classes), outcome.refreshes[-1]
     true = [client.true_counts for client in outcome.clients]
     return Counted(
-        count_table(true, classes) if any(row is not None for row in true) else None,
-        *(count_table(rows, classes) for rows in (last.estimated, last.allocated, last.selected)),
+        _count_table(true, classes) if any(row is not None for row in true) else None,
+        *(_count_table(rows, classes) for rows in (last.estimated, last.allocated, last.selected)),
     )
 
 
 @dataclass(frozen=True)
-class HeatTable:
+class _HeatTable:
     """A table of clients by classes whose cells are shaded by their number."""
 
     title: str
@@ -59,7 +59,7 @@ class HeatTable:
     unit: str = "counts"
 
 
-def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[HeatTable]:
+def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[_HeatTable]:
     """The counts with one common scale of shades, and the change where the server balanced the classes."""
     used = "Labels of the data; they were used." if how.supervised else "Labels of the data; never used in training."
     titled = [
@@ -82,23 +82,28 @@ def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[Hea
 
 def _summed_table(
     outcome: Outcome, title: str, note: str, table: Table, largest: int, *, signed: bool = False
-) -> HeatTable:
+) -> _HeatTable:
     numbers, _ = table
-    shown = largest_clients(outcome)
+    shown = _largest_clients(outcome)
     rest = np.setdiff1d(np.arange(len(outcome.clients)), shown)
     others = numbers[rest].sum(axis=0).tolist() if len(rest) else None
     rows = _rows(outcome, table, largest, signed)
-    return HeatTable(title, note, rows, others, numbers.sum(axis=0).tolist(), signed)
+    return _HeatTable(title, note, rows, others, numbers.sum(axis=0).tolist(), signed)
 
 
 def _rows(
     outcome: Outcome, table: Table, largest: int, signed: bool = False
 ) -> list[tuple[str, list[tuple[int, str]]]]:
     numbers, present = table
-    look = change_look if signed else level_look
+
+    def look(number: int) -> str:
+        if not signed:
+            return f"h{_shade(number, largest, LEVELS)}"
+        return f"{'less' if number < 0 else 'more'}{_shade(abs(number), largest, CHANGES)}"
+
     return [
-        (outcome.clients[k].name, [(n, look(n, largest)) for n in numbers[k].tolist()] if present[k] else [])
-        for k in largest_clients(outcome)
+        (outcome.clients[k].name, [(n, look(n)) for n in numbers[k].tolist()] if present[k] else [])
+        for k in _largest_clients(outcome)
     ]
 
 
@@ -115,13 +120,13 @@ def estimated_priors(outcome: Outcome) -> NDArray[np.float64] | None:
     return _shares(last, len(outcome.classes)) if any(last) else None
 
 
-def true_priors(outcome: Outcome) -> NDArray[np.float64]:
+def _true_priors(outcome: Outcome) -> NDArray[np.float64]:
     return _shares([client.true_counts for client in outcome.clients], len(outcome.classes))
 
 
-def prior_tables(outcome: Outcome) -> list[HeatTable]:
+def prior_tables(outcome: Outcome) -> list[_HeatTable]:
     """The estimated class prior of each client, and the true one where labels exist; nothing without priors."""
-    estimated, true = estimated_priors(outcome), true_priors(outcome)
+    estimated, true = estimated_priors(outcome), _true_priors(outcome)
     if estimated is None:
         return []
     note = "In per cent; estimated by each client without labels, and never sent."
@@ -131,9 +136,9 @@ def prior_tables(outcome: Outcome) -> list[HeatTable]:
     return tables
 
 
-def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> HeatTable:
+def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
     present = np.asarray(shares.any(axis=1))
-    shown, images = largest_clients(outcome), np.array([client.train or 0 for client in outcome.clients], np.int64)
+    shown, images = _largest_clients(outcome), np.array([client.train or 0 for client in outcome.clients], np.int64)
 
     def together(clients: NDArray[np.int64]) -> list[int]:
         """The prior of all their images; every client counts alike where their number is not known."""
@@ -145,33 +150,24 @@ def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.flo
     rest = np.setdiff1d(everyone, shown)
     percents = np.rint(100 * shares).astype(np.int64), present
     rows = _rows(outcome, percents, 100)
-    return HeatTable(title, note, rows, together(rest) if len(rest) else None, together(everyone), unit="per cent")
+    return _HeatTable(title, note, rows, together(rest) if len(rest) else None, together(everyone), unit="per cent")
 
 
 def prior_overlap(outcome: Outcome) -> float | None:
     """Sum over the classes of the smaller of estimated and true prior, mean over the clients; 1 if they are equal."""
-    estimated, true = estimated_priors(outcome), true_priors(outcome)
+    estimated, true = estimated_priors(outcome), _true_priors(outcome)
     if estimated is None:
         return None
     both = estimated.any(axis=1) & true.any(axis=1)
     return float(min(np.minimum(estimated, true)[both].sum(axis=1).mean(), 1.0)) if both.any() else None
 
 
-def level_look(number: int, largest: int) -> str:
-    return f"h{shade(number, largest, LEVELS)}"
-
-
-def change_look(number: int, largest: int) -> str:
-    """Two families of shades, for more and for less."""
-    return f"{'less' if number < 0 else 'more'}{shade(abs(number), largest, CHANGES)}"
-
-
-def shade(number: int, largest: int, levels: int) -> int:
+def _shade(number: int, largest: int, levels: int) -> int:
     """From 0 for none to `levels` for the largest, by the square root: small counts stay visible."""
     return math.ceil(levels * math.sqrt(number / largest)) if number else 0
 
 
-def largest_clients(outcome: Outcome) -> list[int]:
+def _largest_clients(outcome: Outcome) -> list[int]:
     """All clients in their order, or of many those with the most training images, the largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
@@ -197,7 +193,7 @@ def class_rows(outcome: Outcome, numbers: Counted) -> list[ClassRow]:
 
 
 @dataclass(frozen=True)
-class ReportedClient:
+class _ReportedClient:
     """A client with its accuracies, its participation, and its counts of the last refresh."""
 
     client: ClientRecord
@@ -217,7 +213,7 @@ class ReportedClient:
         return difference(self.client.final, self.client.zero_shot)
 
 
-def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[ReportedClient]:
+def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[_ReportedClient]:
     """Every client; of many, the largest first."""
     clients, rounds = outcome.clients, outcome.rounds
     untrained = outcome.untrained.clients if outcome.untrained else ()
@@ -227,7 +223,7 @@ def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[Reported
     last = [_last_part(client.name, rounds[-1]) for client in clients]
     tables = (numbers.estimated, numbers.allocated, numbers.selected) if numbers else ()
     sums = [table[0].sum(axis=1).tolist() for table in tables]
-    rows = [ReportedClient(*row) for row in zip(clients, priors, taken, last, *sums, strict=True)]
+    rows = [_ReportedClient(*row) for row in zip(clients, priors, taken, last, *sums, strict=True)]
     return rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: -(row.client.train or 0))
 
 
@@ -239,7 +235,7 @@ def _last_part(name: str, record: RoundRecord) -> str:
     return "waits for the next refresh" if name in record.missed_refresh else "absent"
 
 
-def changed_clients(rows: Sequence[ReportedClient]) -> tuple[int, int, int] | None:
+def changed_clients(rows: Sequence[_ReportedClient]) -> tuple[int, int, int] | None:
     """How many clients are better than zero-shot, worse, and equal; None where nothing was measured."""
     measured = [row.points for row in rows if row.points is not None]
     better, worse = sum(points > 0 for points in measured), sum(points < 0 for points in measured)

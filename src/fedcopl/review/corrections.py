@@ -9,7 +9,6 @@ from pathlib import Path
 from ..data.label_files import read_answer_rows
 from ..errors import DataError
 from ..files import write_text
-from .cards import answer_text
 from .expert_answers import AnswerKind, ExpertAnswer, Given
 from .sample_survey import SampleSurvey
 
@@ -74,7 +73,7 @@ KIND_OF: dict[str, AnswerKind] = {WORDS["none"]: "none", WORDS["unclear"]: "uncl
 
 
 @dataclass
-class Merged:
+class _Merged:
     """The result of merging a second reviewer's answers."""
 
     added: int = 0
@@ -83,9 +82,9 @@ class Merged:
     passed_over: list[tuple[str, str]] = field(default_factory=list)  # image, and why
 
 
-def merge_answers(survey: SampleSurvey, file: Path) -> Merged:
+def merge_answers(survey: SampleSurvey, file: Path) -> _Merged:
     """Add new answers of a CSV file of `fedcopl review --export`; they are not part of the random sample."""
-    merged, current = Merged(), survey.answers.current()
+    merged, current = _Merged(), survey.answers.current()
     for row in read_answer_rows(file):
         image, text = row["file"], row["label"]
         kind = KIND_OF.get(text, "class")
@@ -102,7 +101,7 @@ def merge_answers(survey: SampleSurvey, file: Path) -> Merged:
         elif (current[image].kind, current[image].label) == (kind, label):
             merged.agreed += 1
         else:
-            merged.disagreements.append((image, answer_text(current[image]), text))
+            merged.disagreements.append((image, current[image].text, text))
     return merged
 
 

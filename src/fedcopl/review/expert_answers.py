@@ -73,6 +73,10 @@ class ExpertAnswer:
     sampled: bool  # answered in the random order, so that it may count in the estimate
     answered: str  # UTC, ISO 8601
 
+    @property
+    def text(self) -> str:
+        return {"none": "none of the classes", "unclear": "cannot tell"}.get(self.kind) or self.label or ""
+
 
 class Answers:
     """The answers about one client's images."""
@@ -81,19 +85,10 @@ class Answers:
         self.path = folder / "review" / f"{file_name(client)}.sqlite"
 
     def add(self, given: Given) -> int:
-        """Write an answer down; its number."""
+        """Write an answer down, and return its number."""
         sampled = int(given.drawn_by is not None)
-        row = (
-            given.image,
-            given.digest,
-            given.pseudo,
-            given.kind,
-            given.label,
-            sampled,
-            given.tab,
-            given.page,
-            _now(),
-        )
+        about = (given.image, given.digest, given.pseudo, given.kind, given.label)
+        row = (*about, sampled, given.tab, given.page, _now())
         with self._open(create=True) as database, database:
             if sampled:
                 database.execute("INSERT OR IGNORE INTO plan VALUES (1, ?)", (given.drawn_by,))

@@ -1,28 +1,32 @@
-"""Images to review, their predicted labels, and how a browser gets them."""
+"""Images to review, their labels by refresh and by the finished classifier, and their pictures for a browser."""
 
 import io
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..config import RunConfig, load
+from ..config import RunConfig
+from ..config import load as load_settings
+from ..data.cache import PixelCache, Progress
 from ..data.catalog import SOURCES, load_dataset
-from ..data.dataset import printable
+from ..data.dataset import ImageSet
 from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import ImageFiles, StoredImages, digest
-from ..errors import DataError, RunFolderError
+from ..errors import DataError, RunFolderError, printable
 from ..files import no_folder
 from ..plurals import counted
+from ..report.gallery import on_white
 from ..run.checkpoint import load_checkpoint
-from ..run.pseudo_labels import HeldImages, PseudoLabels, read_images, read_labels
+from ..run.folder import RESULTS
+from ..run.pseudo_labels import HeldImages, PseudoLabels, read_final, read_images, read_labels, write_final
 
 NOT_TRAINED = -1
 
@@ -63,34 +67,9 @@ class LabelHistory:
         return changed
 
 
-class Gallery(Protocol):
-    """One client's images, opened one at a time when they are shown."""
-
-    @property
-    def client(self) -> str: ...
-    @property
-    def classes(self) -> Sequence[str]: ...
-    @property
-    def names(self) -> Sequence[str]: ...
-    @property
-    def predictions(self) -> LabelHistory: ...
-
-    def image(self, number: int) -> Image.Image:
-        """The image, or BadImage."""
-        ...
-
-    def digest(self, number: int) -> str:
-        """A digest of its content, which identifies it when the file is moved; "" if unreadable."""
-        ...
-
-    def file(self, number: int) -> Path | None:
-        """Where it lies, if it is a file."""
-        ...
-
-
 @dataclass(frozen=True)
-class StoredGallery:
-    """Images of a client, from whatever sequence holds them."""
+class Gallery:
+    """The images of one client, opened one at a time when they are shown, and their labels."""
 
     client: str
     classes: Sequence[str]
@@ -99,12 +78,14 @@ class StoredGallery:
     images: Sequence[Image.Image]
 
     def image(self, number: int) -> Image.Image:
+        """Return an image; BadImage if it cannot be read."""
         try:
             return self.images[number]
         except OSError as error:
             raise BadImage(f"cannot be read: {error.strerror or error}") from error
 
     def digest(self, number: int) -> str:
+        """Return a digest of its content, which identifies it when the file is moved; "" if unreadable."""
         stored = self.images
         try:
             if isinstance(stored, StoredImages):
@@ -114,15 +95,16 @@ class StoredGallery:
             return ""
 
     def file(self, number: int) -> Path | None:
+        """Return where an image lies, if it is a file."""
         return self.images.paths[number] if isinstance(self.images, ImageFiles) else None
 
 
-def open_gallery(folder: Path, client: str | None) -> StoredGallery:
+def open_gallery(folder: Path, client: str | None) -> Gallery:
     """The images of one client of a run, or of the only one there is."""
     if not folder.is_dir():
         raise RunFolderError(f"{folder}: {no_folder(folder)}; name the folder of a run")
     classes, clients = read_images(folder)
-    name = choose_client(folder, list(clients), client)
+    name = _choose_client(folder, list(clients), client)
     held = clients[name]
     refreshes = [labels for labels in read_labels(folder, name) if len(labels.classes) == len(held.names)]
     if not held.names or not refreshes:
@@ -132,12 +114,10 @@ def open_gallery(folder: Path, client: str | None) -> StoredGallery:
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
     shown = [printable(image) for image in held.names]
-    return StoredGallery(
-        printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, held)
-    )
+    return Gallery(printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, held))
 
 
-def choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> str:
+def _choose_client(folder: Path, clients: Sequence[str], wanted: str | None) -> str:
     """The client that is meant; names are compared as they are printed."""
     shown = ", ".join(printable(name) for name in clients[:10]) + (", ..." if len(clients) > 10 else "")
     if wanted is None and len(clients) == 1:
@@ -177,7 +157,7 @@ def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     if held.files is not None:
         reading = DecodeOptions.of(RunConfig.from_mapping({"data": held.reading}, str(folder)).data)
         return ImageFiles([Path(file) for file in held.files], held.pages).with_options(reading)
-    data = load(folder / "settings.toml").data
+    data = load_settings(folder / "settings.toml").data
     if data.source not in SOURCES:
         raise DataError(f"{folder}: its images were handed over in memory and cannot be opened again")
     train = load_dataset(data).train
@@ -189,13 +169,52 @@ def _images(folder: Path, held: HeldImages) -> Sequence[Image.Image]:
     return stored.take(indices) if isinstance(stored, StoredImages) else [stored[number] for number in indices]
 
 
+def with_final_labels(gallery: Gallery, folder: Path, progress: Progress = lambda done, total: None) -> Gallery:
+    """The gallery with the finished classifier's labels as its last; an error of ours where there is no such thing."""
+    results = folder / RESULTS
+    if not results.is_file():
+        raise DataError("the run is not over")
+    state = results.stat()
+    made_of = f"{state.st_mtime_ns} {state.st_size} {len(gallery.names)}"  # a run that went on has other results
+    labels = read_final(folder, gallery.client, made_of)
+    if labels is None:
+        log_probs = _final_log_probs(gallery, folder, progress)
+        write_final(folder, gallery.client, made_of, gallery.predictions.rounds[-1] + 1, log_probs)
+        labels = read_final(folder, gallery.client, made_of)
+    return gallery if labels is None else replace(gallery, predictions=_ending_in(gallery.predictions, labels))
+
+
+def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDArray[np.float64]:
+    """log p (n, C) of all images."""
+    from ..classifier.loading import load  # brings torch, only where nobody has done this before
+
+    predictor = load(folder, client=gallery.client).predictor
+    transform = predictor.transform
+    cut = PixelCache().pixels(ImageSet(gallery.images, names=gallery.names), transform.cut, transform.key, progress)
+    if cut.bad:
+        raise DataError(f"{cut.bad[0].name}: {cut.bad[0].reason}")
+    return predictor.log_probabilities(cut.array)
+
+
+def _ending_in(predictions: LabelHistory, final: PseudoLabels) -> LabelHistory:
+    return replace(
+        predictions,
+        rounds=(*predictions.rounds, final.round),
+        labels=np.vstack([predictions.labels, final.classes[None, :, 0]]).astype(np.int64),
+        log_probability=np.vstack([predictions.log_probability, final.log_probability[None, :, 0]]).astype(np.float64),
+        top=final.classes.astype(np.int64),
+        top_log_probability=final.log_probability.astype(np.float64),
+        is_final=True,
+    )
+
+
 SIDES = {"small": 144, "large": 720}  # dots of the longer side
 TINY = 64  # up to this side an image is enlarged dot by dot
 MEMORY = 64_000_000  # bytes of pictures kept
 AT_ONCE = 3  # images decoded at the same time: one may take 256 MB
 
 
-class ShownPicture(NamedTuple):
+class _ShownPicture(NamedTuple):
     content: bytes
     media_type: str
     broken: bool = False
@@ -206,11 +225,11 @@ class ShownPictures:
 
     def __init__(self, gallery: Gallery, memory: int = MEMORY):
         self._gallery, self._memory = gallery, memory
-        self._kept: OrderedDict[tuple[int, str], ShownPicture] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, str], _ShownPicture] = OrderedDict()
         self._bytes = 0
         self._lock, self._decoding = threading.Lock(), threading.Semaphore(AT_ONCE)
 
-    def get(self, number: int, size: str) -> ShownPicture:
+    def get(self, number: int, size: str) -> _ShownPicture:
         key = (number, size)
         with self._lock:
             if key in self._kept:
@@ -221,13 +240,13 @@ class ShownPictures:
         self._keep(key, picture)
         return picture
 
-    def _make(self, number: int, side: int) -> ShownPicture:
+    def _make(self, number: int, side: int) -> _ShownPicture:
         try:
             return encoded(self._gallery.image(number), side)
         except BadImage:
-            return ShownPicture(_png(_crossed_out()), "image/png", broken=True)
+            return _ShownPicture(_png(_crossed_out()), "image/png", broken=True)
 
-    def _keep(self, key: tuple[int, str], picture: ShownPicture) -> None:
+    def _keep(self, key: tuple[int, str], picture: _ShownPicture) -> None:
         with self._lock:
             if key in self._kept:
                 return
@@ -237,31 +256,23 @@ class ShownPictures:
                 self._bytes -= len(self._kept.popitem(last=False)[1].content)
 
 
-def encoded(image: Image.Image, side: int) -> ShownPicture:
+def encoded(image: Image.Image, side: int) -> _ShownPicture:
     """An image at most `side` dots wide and high; a tiny one is enlarged without blurring its dots."""
     plain = on_white(image)
     longest = max(plain.size)
     if longest <= TINY:
         factor = max(1, side // longest)
-        return ShownPicture(
+        return _ShownPicture(
             _png(plain.resize((plain.width * factor, plain.height * factor), Image.Resampling.NEAREST)), "image/png"
         )
     plain.thumbnail((side, side), Image.Resampling.LANCZOS)
     file = io.BytesIO()
     plain.save(file, "JPEG", quality=88)
-    return ShownPicture(file.getvalue(), "image/jpeg")
-
-
-def on_white(image: Image.Image) -> Image.Image:
-    """A copy in grey or colour; white shows through where it is transparent, as the model sees it."""
-    if image.has_transparency_data:
-        seen = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
-    return image.convert("L" if image.mode in ("1", "L") else "RGB")
+    return _ShownPicture(file.getvalue(), "image/jpeg")
 
 
 def _crossed_out() -> Image.Image:
-    """What stands for an image that cannot be opened."""
+    """Draw the picture that stands for an image that cannot be opened."""
     blank = Image.new("L", (48, 48), 200)
     for x in range(12, 36):
         for thick in range(3):

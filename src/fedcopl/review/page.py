@@ -1,8 +1,13 @@
 """The page where a site's expert reviews the labels of its images."""
 
+import math
+import re
+import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 from starlette.applications import Starlette
@@ -16,16 +21,48 @@ from ..data.dataset import clean
 from ..errors import RunFolderError
 from ..local_page.access import AccessControl, Keys, read_form
 from ..local_page.serving import file_routes, page
-from .browsing import ANSWERED, ORDERS, SAMPLE, Numbers, Position, whole_number
-from .cards import answer_text, card, detail
 from .corrections import answers_csv
 from .expert_answers import AnswerKind, ExpertAnswer, Given
-from .images import SIDES, ShownPictures
-from .sample_survey import SampleSurvey
+from .images import NOT_TRAINED, SIDES, Gallery, ShownPictures
+from .sample_survey import ANSWERED, ORDERS, SAMPLE, Numbers, SampleSurvey
 
 PER_PAGE = 48
 WITHOUT_CLASS: Mapping[str, AnswerKind] = {"none": "none", "unclear": "unclear"}
 OPTIONS = 8  # classes named when a search fits several
+MOST_DIGITS = 9  # of a number in an address
+
+
+@dataclass(frozen=True)
+class _Position:
+    """An order, the class it is narrowed down to, and the position in it."""
+
+    order: str = SAMPLE
+    label: int | None = None
+    at: int | None = None  # None: where there is something to do
+    tab: str = ""
+
+    @classmethod
+    def read(cls, fields: Mapping[str, str], classes: int) -> "_Position":
+        """From an address or a form; what makes no sense is left out."""
+        order = fields.get("order", SAMPLE)
+        order = order if order in ORDERS else SAMPLE
+        label = _whole_number(fields.get("class"))
+        fits = label is not None and label < classes and order != SAMPLE  # the sample is of all classes or of no use
+        tab = fields.get("tab", "")
+        tab = tab if re.fullmatch(r"[0-9a-f]{8}", tab) else secrets.token_hex(4)
+        return cls(order, label if fits else None, _whole_number(fields.get("at")), tab)
+
+    def link(self, **changes: Any) -> str:
+        """The address of this place, or of one that differs from it."""
+        return f"/?{replace(self, **changes).query()}"
+
+    def query(self) -> str:
+        fields = {"order": self.order, "class": self.label, "at": self.at, "tab": self.tab}
+        return urlencode({name: value for name, value in fields.items() if value is not None})
+
+
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS else None
 
 
 class ReviewPage:
@@ -48,10 +85,10 @@ class ReviewPage:
         return AccessControl(app, self.keys, writes=True)
 
     def show(self, request: Request) -> Response:
-        position = Position.read(request.query_params, len(self.survey.gallery.classes))
-        return self._page(position, did=whole_number(request.query_params.get("did")))
+        position = _Position.read(request.query_params, len(self.survey.gallery.classes))
+        return self._page(position, did=_whole_number(request.query_params.get("did")))
 
-    def _page(self, position: Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
+    def _page(self, position: _Position, did: int | None = None, trouble: str = "", status: int = 200) -> Response:
         current = self.survey.answers.current()
         numbers = self._numbers(position, current)
         at = min(self._to_do(position, current) if position.at is None else position.at, max(len(numbers) - 1, 0))
@@ -70,25 +107,24 @@ class ReviewPage:
             orders=ORDERS,
             total=len(numbers),
             per_page=PER_PAGE,
-            detail=detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
-            cards=[card(self.survey, int(number), card_at, current) for card_at, number in shown],
+            detail=_detail(self.survey, int(numbers[at]), at, current) if len(numbers) else None,
+            cards=[_card(self.survey, int(number), card_at, current) for card_at, number in shown],
             outcome=self.survey.outcome(current),
             saved=next((answer for answer in current.values() if answer.id == did), None),
-            answer_text=answer_text,
             trouble=trouble,
             can_undo=self.survey.answers.can_undo(position.tab),
             key=self.keys.form_key,
             version=self.keys.form_key[:8],
         )
 
-    def _numbers(self, position: Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
+    def _numbers(self, position: _Position, current: Mapping[str, ExpertAnswer]) -> Numbers:
         if position.order != ANSWERED:
             return self.survey.views.numbers(position.order, position.label)
         number_of, label = self.survey.number_of, self.survey.gallery.predictions.label
         known = [number_of[name] for name in reversed(list(current)) if name in number_of]
         return np.array([n for n in known if position.label in (None, label[n])], np.int64)
 
-    def _to_do(self, position: Position, current: Mapping[str, ExpertAnswer]) -> int:
+    def _to_do(self, position: _Position, current: Mapping[str, ExpertAnswer]) -> int:
         """The first image of the sample that has no answer yet; in other orders the first one."""
         return sum(1 for _ in self.survey.sample(current)) if position.order == SAMPLE else 0
 
@@ -120,10 +156,10 @@ class ReviewPage:
 
     def _answer(self, fields: Mapping[str, str]) -> Response:
         gallery = self.survey.gallery
-        position, number = Position.read(fields, len(gallery.classes)), whole_number(fields.get("number"))
+        position, number = _Position.read(fields, len(gallery.classes)), _whole_number(fields.get("number"))
         if number is None or number >= len(gallery.names):
             return self._page(position, trouble="There is no such image.", status=422)
-        meant = meaning(fields, gallery.classes)
+        meant = _meaning(fields, gallery.classes)
         if isinstance(meant, str):
             return self._page(position, trouble=meant, status=422)
         kind, label = meant
@@ -139,23 +175,23 @@ class ReviewPage:
         )
         return self._record(given, position)
 
-    def _record(self, given: Given, position: Position) -> Response:
+    def _record(self, given: Given, position: _Position) -> Response:
         number = self.survey.answers.add(given)
         following = None if position.order == SAMPLE or position.at is None else position.at + 1
         return RedirectResponse(f"{position.link(at=following)}&did={number}", 303)
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
-        position = Position.read(fields, len(self.survey.gallery.classes))
+        position = _Position.read(fields, len(self.survey.gallery.classes))
         taken = self.survey.answers.undo(position.tab)
         return RedirectResponse(f"/?{taken[1]}" if taken else position.link(), 303)
 
 
-def meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
+def _meaning(fields: Mapping[str, str], classes: Sequence[str]) -> tuple[AnswerKind, str | None] | str:
     """Parse a form: a class by its number or its name, none of them, cannot tell; or an error message."""
     word = fields.get("answer", "")
     if word in WITHOUT_CLASS:
         return WITHOUT_CLASS[word], None
-    label = find_class(fields.get("text", ""), classes) if word == "search" else whole_number(word)
+    label = find_class(fields.get("text", ""), classes) if word == "search" else _whole_number(word)
     if isinstance(label, str):
         return label
     return ("class", classes[label]) if label is not None and label < len(classes) else "There is no such class."
@@ -180,3 +216,103 @@ def find_class(text: str, classes: Sequence[str]) -> int | str:
 
 def _cannot_keep(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"{error}\n", 500)
+
+
+HISTORY = 12  # refreshes shown of an image
+
+
+@dataclass(frozen=True)
+class _Card:
+    """An image among others."""
+
+    number: int
+    at: int  # its position in the order
+    name: str
+    predicted: str
+    share: float  # its probability
+    changes: int
+    state: str  # "", "confirmed", "corrected", "none" or "unclear"
+    answer: str  # the expert's answer as text, or ""
+
+
+@dataclass(frozen=True)
+class _Guess:
+    """A class an image may have."""
+
+    label: int
+    name: str
+    share: float
+
+
+@dataclass(frozen=True)
+class _Detail:
+    """The image in question, with its likeliest classes and the history of its label."""
+
+    card: _Card
+    guesses: Sequence[_Guess]
+    history: Sequence[tuple[str, str, float]]  # round as people count, or "end"; label, its probability
+    trained_as: str | None  # None: not trained on
+    trained_known: bool
+
+
+def _card(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Card:
+    gallery, predictions = survey.gallery, survey.gallery.predictions
+    name = gallery.names[number]
+    answer = current.get(name)
+    return _Card(
+        number,
+        at,
+        name,
+        gallery.classes[predictions.label[number]],
+        _probability(predictions.confidence[number]),
+        int(predictions.changes[number]),
+        _state_of(survey, number, answer),
+        answer.text if answer else "",
+    )
+
+
+def _detail(survey: SampleSurvey, number: int, at: int, current: Mapping[str, ExpertAnswer]) -> _Detail:
+    gallery = survey.gallery
+    trained = gallery.predictions.trained_as
+    label = NOT_TRAINED if trained is None else int(trained[number])
+    return _Detail(
+        _card(survey, number, at, current),
+        _guesses(gallery, number),
+        _history(gallery, number),
+        None if label == NOT_TRAINED else gallery.classes[label],
+        trained is not None,
+    )
+
+
+def _guesses(gallery: Gallery, number: int) -> list[_Guess]:
+    """The likeliest classes, those without any chance left out."""
+    predictions = gallery.predictions
+    likeliest = zip(predictions.top[number], predictions.top_log_probability[number], strict=True)
+    return [
+        _Guess(int(label), gallery.classes[label], _probability(log_share))
+        for rank, (label, log_share) in enumerate(likeliest)
+        if rank == 0 or log_share > -math.inf
+    ]
+
+
+def _history(gallery: Gallery, number: int) -> list[tuple[str, str, float]]:
+    """The label at each of the last refreshes, and at the end."""
+    predictions = gallery.predictions
+    when = [str(round + 1) for round in predictions.rounds[: -1 if predictions.is_final else None]]
+    when += ["end"] if predictions.is_final else []
+    return [
+        (when[refresh], gallery.classes[predictions.labels[refresh, number]], _probability(log_share))
+        for refresh, log_share in enumerate(predictions.log_probability[:, number])
+    ][-HISTORY:]
+
+
+def _state_of(survey: SampleSurvey, number: int, answer: ExpertAnswer | None) -> str:
+    if answer is None:
+        return ""
+    if answer.kind != "class":
+        return answer.kind
+    return "confirmed" if survey.is_right(number, answer) else "corrected"
+
+
+def _probability(log_share: float) -> float:
+    return min(1.0, math.exp(log_share))

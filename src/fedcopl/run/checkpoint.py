@@ -21,7 +21,7 @@ from ..priors.posterior import PosteriorModel
 from .record import Outcome, to_plain
 from .record_reader import read_outcome
 
-CHECKPOINT = "checkpoint.safetensors"
+_CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     }
     # The header of a safetensors file is limited in size; the records of a long run are not.
     tensors["records"] = np.frombuffer(json.dumps(to_plain(checkpoint.outcome)).encode(), np.uint8)
-    write_bytes(folder / CHECKPOINT, save(tensors, {"about": json.dumps(about)}))
+    write_bytes(folder / _CHECKPOINT, save(tensors, {"about": json.dumps(about)}))
 
 
 def _each_once(tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
@@ -88,7 +88,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     Raises:
         RunFolderError: The file is damaged.
     """
-    path = folder / CHECKPOINT
+    path = folder / _CHECKPOINT
     if not path.exists():
         return None
     try:

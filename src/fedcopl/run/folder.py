@@ -1,4 +1,4 @@
-"""The folder of a run.
+"""The folder of a run, and the outcome in it.
 
 | file | content |
 |---|---|
@@ -35,17 +35,19 @@ from ..errors import RunFolderError
 from ..federation.client_state import ClientState
 from ..federation.prior_estimation import PriorState
 from ..federation.server import ServerState
-from ..files import check_output_folder, make_folders, write_bytes, write_many, write_text
+from ..files import check_output_folder, make_folders, parse_json, read_limited, write_bytes, write_many, write_text
 from ..priors.posterior import PosteriorModel
 from .checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from .record import round_to_plain, to_plain
+from .record import Outcome, round_to_plain, to_plain
+from .record_reader import read_outcome
 
 SETTINGS, ROUNDS, PROGRESS, RESULTS = "settings.toml", "rounds.jsonl", "progress.json", "results.json"
 EXAMPLES, REPORT, ENDED, SKIPPED = "examples.json", "report.html", "ended.txt", "skipped.jsonl"
-DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # reserved file names of Windows
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)  # reserved file names of Windows
 SHARED_PROMPTS = "prompts/server.safetensors"
 PRIORS, SITE_PRIOR = "prompts/priors.safetensors", "site_class_prior"  # the common priors; a client's own array
-NAMELESS = "%"  # file name of the empty name; `quote` never returns it
+_SEARCH_DEPTH = 3  # levels of folders that are searched for runs
+_NAMELESS = "%"  # file name of the empty name; `quote` never returns it
 
 
 class RunFolder:
@@ -166,8 +168,81 @@ def file_name(client: str) -> str:
     The result does not start with a dot, does not end in a dot or blank, and is no device name of Windows.
     """
     safe = quote(client, safe=" ", errors="surrogateescape")
-    if safe[:1] == "." or DEVICE.match(safe):
+    if safe[:1] == "." or _DEVICE.match(safe):
         safe = f"%{ord(safe[0]):02X}{safe[1:]}"
     if safe[-1:] in {".", " "}:
         safe = f"{safe[:-1]}%{ord(safe[-1]):02X}"
-    return (safe or NAMELESS) if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
+    return (safe or _NAMELESS) if len(safe) <= 100 else f"{safe[:80]}~{sha256(safe.encode()).hexdigest()[:16]}"
+
+
+class NothingYet(RunFolderError):
+    """A run has started and has no finished round."""
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """Return the folder itself if it is a run's, else all runs below it, sorted by name.
+
+    Raises:
+        RunFolderError: There is no run.
+    """
+    if not folder.exists():
+        raise RunFolderError(f"{folder}: there is no such folder")
+    if not folder.is_dir():
+        raise RunFolderError(f"{folder}: is a file; name the folder of a run")
+    found = sorted(_runs_in(folder, _SEARCH_DEPTH))
+    if not found:
+        raise RunFolderError(f"{folder}: holds no run: there is no {RESULTS} or {SETTINGS} in it or below")
+    return found
+
+
+def _runs_in(folder: Path, depth: int) -> Iterator[Path]:
+    if any((folder / name).is_file() for name in (RESULTS, PROGRESS, SETTINGS)):
+        yield folder
+    elif depth:
+        below: list[Path] = []
+        with suppress(OSError):  # folders without read permission
+            below = [path for path in folder.iterdir() if not path.name.startswith(".") and path.is_dir()]
+        for inner in below:
+            yield from _runs_in(inner, depth - 1)
+
+
+def read_finished(folder: Path) -> Outcome:
+    """Return the outcome of a finished run.
+
+    Raises:
+        RunFolderError: The run is not finished, or its outcome is damaged.
+    """
+    if not (folder / RESULTS).exists():
+        raise RunFolderError(f"{folder}: the run is not finished; resume it with: fedcopl run --out {folder} --resume")
+    return _read_file(folder / RESULTS)
+
+
+def read_so_far(folder: Path) -> Outcome:
+    """Return the outcome of a run with the rounds that are finished.
+
+    Raises:
+        NothingYet: No round is finished.
+        RunFolderError: The outcome is damaged.
+    """
+    found = next((path for name in (RESULTS, PROGRESS) if (path := folder / name).is_file()), None)
+    if found is None:
+        raise NothingYet(f"{folder}: no round of this run is finished, so there is nothing to report yet")
+    return _read_file(found)
+
+
+def _read_file(file: Path) -> Outcome:
+    try:
+        plain = parse_json(read_limited(file))
+        reading = read_outcome(plain)
+        required = ("name", "classes", "rounds", "settings") if isinstance(plain, dict) else ()
+        missing = [f"{key} is missing or empty" for key in required if not getattr(reading.outcome, key)]
+        errors = [*missing, *reading.errors]
+    except OSError as error:
+        raise RunFolderError(f"{file}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        errors = [str(error)]
+    if errors:
+        raise RunFolderError(
+            f"{file}: is damaged: {errors[0]}; `fedcopl run --out {file.parent} --resume` writes it again"
+        )
+    return reading.outcome

@@ -19,7 +19,7 @@ from .progress_reporter import ProgressReporter
 from .record import HoldoutRecord, LabelCounts, Measured, Outcome, RefreshRecord, RoundRecord, finite, measured
 
 
-class RunRecorder(Protocol):
+class _RunRecorder(Protocol):
     """Records a run: a simulation, which has the labels of every image, or a server, which has none."""
 
     def begin(self, first: RoundReport) -> Outcome:
@@ -43,7 +43,7 @@ def run_rounds(
     config: RunConfig,
     folder: RunFolder,
     clients: Clients,
-    recorder: RunRecorder,
+    recorder: _RunRecorder,
     progress: ProgressReporter,
     began: float,
     server: ServerState,

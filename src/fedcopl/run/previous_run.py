@@ -22,8 +22,7 @@ from ..federation.learner import Prompts
 from ..methods import METHODS, choose_method
 from ..methods.base import Method
 from .build import backbone_name
-from .folder import SETTINGS, SHARED_PROMPTS, own_prompts_file
-from .reading import read_finished
+from .folder import SETTINGS, SHARED_PROMPTS, own_prompts_file, read_finished
 from .record import Outcome
 
 

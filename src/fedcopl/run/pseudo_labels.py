@@ -18,9 +18,9 @@ from ..federation.state_arrays import Tensors
 from ..files import write_bytes, write_text
 from .folder import file_name
 
-LABELS = "labels"
-TOP_CLASSES = 5  # classes of each image that are stored
-CHUNK = 4096  # images ranked together, to limit memory
+_LABELS = "labels"
+_TOP_CLASSES = 5  # classes of each image that are stored
+_CHUNK = 4096  # images ranked together, to limit memory
 
 
 class PseudoLabels(NamedTuple):
@@ -29,6 +29,19 @@ class PseudoLabels(NamedTuple):
     round: int
     classes: NDArray[np.int32]  # (n, at most TOP_CLASSES)
     log_probability: NDArray[np.float32]  # of each of them
+
+
+class LastLabels(NamedTuple):
+    """The pseudo labels of one client's n images at the last refresh."""
+
+    label: NDArray[np.int64]  # (n,)
+    log_probability: NDArray[np.float64]  # (n,) of each label
+    agreement: float | None = None  # share of images to which text and prototypes give the same class
+
+    @property
+    def confidence(self) -> NDArray[np.float64]:
+        """The probability of each label, (n,)."""
+        return np.exp(self.log_probability)
 
 
 class HeldImages(NamedTuple):
@@ -43,7 +56,7 @@ class HeldImages(NamedTuple):
 def write_images(folder: Path, classes: Sequence[str], images: ImageSet, parts: Mapping[str, NDArray[Any]]) -> None:
     """Write the class names and the images of each client; `parts` are the clients' rows in `images`."""
     held = {client: _held(images, part) for client, part in parts.items()}
-    write_text(folder / LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
+    write_text(folder / _LABELS / "images.json", json.dumps({"classes": list(classes), "clients": held}) + "\n")
 
 
 def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
@@ -57,9 +70,22 @@ def _held(images: ImageSet, part: NDArray[Any]) -> dict[str, Any]:
     return {"names": names, "files": [str(path.absolute()) for path in own.paths], **pages, **reading}
 
 
-def write_labels(folder: Path, round: int, log_probs: Mapping[str, NDArray[np.float64]]) -> None:
-    """Write the pseudo labels of a refresh from log p_c(x), (n, C), of each client's images."""
-    _write(folder / LABELS / f"round-{round:06}.safetensors", {"round": round}, log_probs)
+def write_labels(
+    folder: Path,
+    round: int,
+    log_probs: Mapping[str, NDArray[np.float64]],
+    agreement: Mapping[str, float | None] = MappingProxyType({}),
+) -> None:
+    """Write the pseudo labels of a refresh.
+
+    Args:
+        folder: The folder of the run.
+        round: Counted from 0.
+        log_probs: log p_c(x), (n, C), of each client's images.
+        agreement: Share of each client's images to which text and prototypes give the same class, where it is known.
+    """
+    about = {"round": round, "agreement": dict(agreement)}
+    _write(folder / _LABELS / f"round-{round:06}.safetensors", about, log_probs)
 
 
 def _write(path: Path, about: dict[str, Any], log_probs: Mapping[str, NDArray[np.float64]]) -> None:
@@ -88,15 +114,15 @@ def read_final(folder: Path, client: str, made_of: str) -> PseudoLabels | None:
 
 
 def _final(folder: Path, client: str) -> Path:
-    return folder / LABELS / "final" / f"{file_name(client)}.safetensors"
+    return folder / _LABELS / "final" / f"{file_name(client)}.safetensors"
 
 
 def _top_classes(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the most probable classes of each image and their log-probabilities; ties go to the lower class."""
-    many = min(TOP_CLASSES, log_probs.shape[1])
+    many = min(_TOP_CLASSES, log_probs.shape[1])
     classes, values = np.zeros((len(log_probs), many), np.int32), np.zeros((len(log_probs), many), np.float32)
-    for start in range(0, len(log_probs), CHUNK):
-        left = np.array(log_probs[start : start + CHUNK])
+    for start in range(0, len(log_probs), _CHUNK):
+        left = np.array(log_probs[start : start + _CHUNK])
         every = np.arange(len(left))
         for rank in range(many):
             best = left.argmax(axis=1)
@@ -111,35 +137,37 @@ def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
     Raises:
         RunFolderError: The folder has no such file, or it is damaged.
     """
-    file = folder / LABELS / "images.json"
+    file = folder / _LABELS / "images.json"
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         return tuple(stored["classes"]), {client: HeldImages(**held) for client, held in stored["clients"].items()}
     except FileNotFoundError as error:
-        raise RunFolderError(f"{folder}: has no labels; a run writes them to {LABELS}/ when it starts") from error
+        raise RunFolderError(f"{folder}: has no labels; a run writes them to {_LABELS}/ when it starts") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunFolderError(f"{file}: cannot be read: {error}") from error
 
 
 def read_labels(folder: Path, client: str) -> list[PseudoLabels]:
     """Return the pseudo labels of a client at each refresh so far, in order."""
-    files = sorted((folder / LABELS).glob("round-*.safetensors"))
+    files = sorted((folder / _LABELS).glob("round-*.safetensors"))
     return [labels for labels in (_labels_in(file, client) for file in files) if labels is not None]
 
 
-def last_confidence(folder: Path) -> dict[str, NDArray[np.float64]]:
-    """The probability of every image's label at the last refresh, by client; empty where no labels were written."""
-    file = max((folder / LABELS).glob("round-*.safetensors"), default=None)
+def read_last_labels(folder: Path) -> dict[str, LastLabels]:
+    """Return the labels of every client at the last refresh; empty where no labels were written."""
+    file = max((folder / _LABELS).glob("round-*.safetensors"), default=None)
     if file is None:
         return {}
     try:
         with safe_open(file, framework="numpy") as stored:
-            clients = json.loads(stored.metadata()["about"])["clients"]
-            surest = (stored.get_tensor(f"client/{n}/log_probability")[:, 0] for n in range(len(clients)))
-            return {
-                client: np.exp(log.astype(np.float64).clip(max=0)) for client, log in zip(clients, surest, strict=True)
-            }
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError) as error:
+            about = json.loads(stored.metadata()["about"])
+            agreement, last = about.get("agreement", {}), {}
+            for number, client in enumerate(about["clients"]):
+                classes, log = (stored.get_tensor(f"client/{number}/{name}") for name in ("classes", "log_probability"))
+                log_probability = log[:, 0].astype(np.float64).clip(max=0)
+                last[client] = LastLabels(classes[:, 0].astype(np.int64), log_probability, agreement.get(client))
+            return last
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error
 
 

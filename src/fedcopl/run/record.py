@@ -19,10 +19,10 @@ from ..privacy.accountant import PrivacyStatement, Release
 SCHEMA = 1
 """Version of results.json and rounds.jsonl. New keys do not change it; a changed meaning of a key does."""
 
-LARGEST = 10**15  # larger counts, bytes and seconds are invalid
-NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts from which users are told
-Count = Annotated[int, Strict(), Field(ge=0, lt=LARGEST)]
-Number = Annotated[float, Strict(), Field(gt=-LARGEST, lt=LARGEST)]
+_LARGEST = 10**15  # larger counts, bytes and seconds are invalid
+_NOTED_MOVEMENT = 0.2  # share of predictions changed by untrained prompts from which users are told
+Count = Annotated[int, Strict(), Field(ge=0, lt=_LARGEST)]
+Number = Annotated[float, Strict(), Field(gt=-_LARGEST, lt=_LARGEST)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Text = Annotated[str, Strict()]
 Flag = Annotated[bool, Strict()]
@@ -109,7 +109,7 @@ class FirstPrompts:
 
     def notes(self) -> Iterator[str]:
         """Yield a warning if untrained prompts change many predictions."""
-        if self.unchanged is not None and self.unchanged < 1 - NOTED_MOVEMENT:
+        if self.unchanged is not None and self.unchanged < 1 - _NOTED_MOVEMENT:
             changed = f"{1 - self.unchanged:.0%} of the predictions"
             yield f"the initial prompts change {changed} before training; see train.init"
 

@@ -9,7 +9,6 @@ True
 ("seed is 'seven'",)
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,18 +39,6 @@ def read_rounds(lines: Sequence[object]) -> tuple[RoundRecord, ...]:
     records = [record for record in (_read(RoundRecord, line)[0] for line in lines) if record is not None]
     by_round = {record.round: record for record in records}
     return tuple(by_round[round] for round in sorted(by_round))
-
-
-def parse_json(text: bytes | str) -> Any:
-    """Parse JSON with NaN and infinity as None.
-
-    Raises:
-        ValueError: The text is not JSON.
-    """
-    try:
-        return json.loads(text, parse_constant=lambda _: None)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
 
 
 def _read(kind: type, plain: object) -> tuple[Any, list[str]]:

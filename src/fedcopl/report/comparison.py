@@ -1,0 +1,442 @@
+"""Comparison of several runs: which settings differ, which runs form an experiment, which number is best; one page."""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from ..config import by_full_name
+from ..files import write_text
+from ..run.record import Outcome
+from . import curves
+from . import numbers as words
+from .charts import ChartLine, LineChart, Unit, line_chart
+from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, ByRound, drift_unit, hundred
+from .narrative import label_story
+from .run_page import LiveStatus, by_section, template, written
+from .tables import last_recall
+
+LONG_TITLE = 100
+OVERLAID = len(SERIES)  # groups in one chart; more could not be distinguished
+SECTIONS = {
+    "experiments": "What differs",
+    "result": "Result",
+    "curves": "Curves",
+    "classes": "Classes",
+    "runs": "Runs",
+    "settings": "Settings",
+}
+APART = {"name", "seed"}  # settings that do not make another experiment
+SPEAKING = {"method", "labeler", "backbone", "source"}  # settings whose values need no name before them
+LONG_LABEL = 48  # letters of a name for a group; with more it is called after its folder
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """The outcome of a run, or what there is of it so far, and the folder it lies in."""
+
+    folder: Path
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A number over the runs of a group: its mean, and its standard deviation over seeds where there are several."""
+
+    mean: float
+    std: float | None = None
+
+    def written(self, write: Callable[[float], str]) -> str:
+        """`82.7 ± 0.6 %`: the unit once, at the end, where both have the same."""
+        if self.std is None:
+            return write(self.mean)
+        number, space, unit = write(self.mean).partition(words.SPACE)
+        deviation, _, its_unit = write(self.std).removeprefix("+").partition(words.SPACE)
+        if self.std and its_unit != unit:
+            return f"{write(self.mean)} ± {write(self.std)}"
+        return f"{number} ± {deviation}{space}{unit}"
+
+
+def spread(values: Sequence[float | None]) -> Spread | None:
+    """None where nothing was measured. The deviation is that of a sample, over n - 1."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A headline number: what it is, how it is written, and which way is better."""
+
+    name: str
+    of: Callable[[Outcome], float | None]
+    write: Callable[[float], str]
+    better: int = 0  # +1: the higher; -1: the lower; 0: neither
+
+
+def _final_accuracy(kind: AccuracyKind) -> Callable[[Outcome], float | None]:
+    return lambda outcome: hundred(kind.of(outcome.final))
+
+
+MEASURES = (
+    *(_Measure(kind.name, _final_accuracy(kind), PERCENT.write, 1) for kind in ACCURACIES),
+    _Measure("zero-shot macro", lambda run: hundred(run.zero_shot.macro), PERCENT.write),
+    _Measure("gain in points", lambda run: words.difference(run.final.macro, run.zero_shot.macro), words.points, 1),
+    _Measure("pseudo labels right", lambda run: hundred((run.pseudo_label_accuracy or (None,))[-1]), PERCENT.write, 1),
+    _Measure("images used", lambda run: run.images_used, COUNT.write),
+    _Measure("sent up", lambda run: run.bytes_up, BYTES.write, -1),
+    _Measure("sent down", lambda run: run.bytes_down, BYTES.write, -1),
+    _Measure("time", lambda run: run.seconds, words.duration, -1),
+)
+
+
+@dataclass(frozen=True)
+class _RunGroup:
+    """Runs that differ by nothing but their seed."""
+
+    label: str
+    runs: Sequence[ComparedRun]
+    settings: Mapping[str, Any]  # as in the file, by full name
+    planned: int
+    done: int
+
+    @property
+    def method(self) -> str:
+        """What ran, as tables call it; empty in folders that do not say it."""
+        return self.runs[0].outcome.method
+
+    @property
+    def seeds(self) -> str:
+        return ", ".join(str(run.outcome.seed) for run in self.runs)
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.planned
+
+    @property
+    def supervised(self) -> bool:
+        return label_story(self.runs[0].outcome).supervised
+
+    @cached_property
+    def numbers(self) -> dict[str, Spread | None]:
+        return {measure.name: spread([measure.of(run.outcome) for run in self.runs]) for measure in MEASURES}
+
+
+def differing(runs: Sequence[ComparedRun]) -> list[str]:
+    """The settings that are not the same in all runs, without names and seeds, in the order of the file."""
+    settings = [by_full_name(run.outcome.settings) for run in runs]
+    names = dict.fromkeys(name for one in settings for name in one if name not in APART)
+    return [name for name in names if any(one.get(name) != settings[0].get(name) for one in settings)]
+
+
+def _once_each(runs: Sequence[ComparedRun]) -> tuple[list[ComparedRun], list[tuple[ComparedRun, ComparedRun]]]:
+    """The runs without those that repeat another's settings and seed, which are no second trial; and these with it."""
+    kept: list[ComparedRun] = []
+    repeats: list[tuple[ComparedRun, ComparedRun]] = []
+    for run in runs:
+        same = (other for other in kept if (_key(other), other.outcome.seed) == (_key(run), run.outcome.seed))
+        first = next(same, None)
+        if first is None:
+            kept.append(run)
+        else:
+            repeats.append((run, first))
+    return kept, repeats
+
+
+def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
+    """The runs by what they did, in the order in which each experiment comes first."""
+    keys = [_key(run) for run in runs]
+    order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
+    together = [[runs[n] for n in members] for _, members in groupby(order, key=lambda n: keys.index(keys[n]))]
+    names = _labels(together, differing(runs))
+    groups = []
+    for label, members in zip(names, together, strict=True):
+        outcome = members[0].outcome
+        planned = outcome.planned_rounds
+        done = planned if outcome.is_complete else len(outcome.rounds)
+        groups.append(_RunGroup(label, members, by_full_name(outcome.settings), planned, done))
+    return groups
+
+
+def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
+    """All that makes an experiment, and how far it got: half a run is not the same as a whole one."""
+    settings = {name: value for name, value in by_full_name(run.outcome.settings).items() if name not in APART}
+    done = len(run.outcome.rounds)
+    return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
+
+
+def _labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:
+    """Return a title for each group: what ran, with the settings that differ or the name where that is not unique."""
+
+    def joined(parts: Sequence[str]) -> list[str]:
+        return [", ".join(filter(None, both)) for both in zip(methods, parts, strict=True)]
+
+    methods, names = ([getattr(runs[0].outcome, key) for runs in groups] for key in ("method", "name"))
+    settings = [_by_settings(runs[0], differ) for runs in groups]
+    for candidate in (methods, joined(settings), joined(names), names):
+        if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= LONG_LABEL:
+            return candidate
+    return _short_folders([runs[0].folder for runs in groups])
+
+
+def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
+    """Return the differing settings in short, without those that the method's title says already."""
+    settings = by_full_name(run.outcome.settings)
+    titled = {"method", "labeler"} if run.outcome.method else set()
+    named = [(name.rpartition(".")[2], settings.get(name, words.NOTHING)) for name in differ if name not in titled]
+    return ", ".join(str(value) if name in SPEAKING else f"{name} {value}" for name, value in named)
+
+
+def _short_folders(folders: Sequence[Path]) -> list[str]:
+    """The shortest endings of the paths that are all different."""
+    whole = [folder.resolve().parts for folder in folders]
+    for depth in range(1, max(map(len, whole)) + 1):
+        short = ["/".join(parts[-depth:]) for parts in whole]
+        if len(set(short)) == len(set(whole)):
+            return short
+    return [str(folder) for folder in folders]
+
+
+@dataclass(frozen=True)
+class _RankedCell:
+    """One number of the table of results."""
+
+    text: str
+    rank: int = 0  # 1: the best, 2: the second best
+
+
+def _ranked(groups: Sequence[_RunGroup]) -> list[list[_RankedCell]]:
+    """For each group one cell per measure; of runs with the same classes the best and the second best are marked."""
+    columns = [list(_column(groups, measure)) for measure in MEASURES]
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedCell]:
+    """Yield the cells of one measure. Unfinished and supervised runs have no rank; equal texts have equal ranks."""
+    able = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
+    numbers = [group.numbers[measure.name] for group in groups]
+    means = {
+        measure.write(number.mean): number.mean for number, ranks in zip(numbers, able, strict=True) if number and ranks
+    }
+    order = sorted(means, key=lambda text: means[text] * -measure.better)
+    marked = {text: rank for rank, text in enumerate(order[: 2 if len(order) > 2 else 1], start=1)}
+    for number, ranks in zip(numbers, able, strict=True):
+        if number is None:
+            yield _RankedCell(words.NOTHING)
+        else:
+            comparable = ranks and measure.better and len(order) > 1
+            rank = marked.get(measure.write(number.mean), 0) if comparable else 0
+            yield _RankedCell(number.written(measure.write), rank)
+
+
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {words.MINUS: "-", words.NOTHING: "--", words.SPACE: "~", "±": r"$\pm$"}
+)
+
+
+def _latex_table(groups: Sequence[_RunGroup], cells: Sequence[Sequence[_RankedCell]]) -> str:
+    """The results as a LaTeX table (booktabs), the best of each column bold, the second best underlined."""
+    marks = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
+    used = [n for n, measure in enumerate(MEASURES) if any(group.numbers[measure.name] for group in groups)]
+    head = " & ".join(["", *(MEASURES[n].name.translate(LATEX) for n in used)])
+    rows = [
+        " & ".join(
+            [group.label.translate(LATEX), *(marks.get(row[n].rank, "%s") % row[n].text.translate(LATEX) for n in used)]
+        )
+        for group, row in zip(groups, cells, strict=True)
+    ]
+    begin = [rf"\begin{{tabular}}{{l{'r' * len(used)}}}", r"\toprule", head + r" \\", r"\midrule"]
+    return "\n".join([*begin, *(row + r" \\" for row in rows), r"\bottomrule", r"\end{tabular}"])
+
+
+@dataclass(frozen=True)
+class _RecallTable:
+    """The recall of each class, zero-shot first, then each group; the rank of a cell is its shade, from 1 to 9."""
+
+    heads: list[str]
+    rows: list[tuple[str, list[_RankedCell]]]
+
+
+def _recall_table(groups: Sequence[_RunGroup]) -> _RecallTable | None:
+    """Return None where nothing was measured or the classes are not the same."""
+    last = {group.label: _mean_row([last_recall(run.outcome) for run in group.runs]) for group in groups}
+    if not _same_classes(groups) or not any(last.values()):
+        return None
+    before = {group.label: [run.outcome.zero_shot.recall for run in group.runs] for group in groups}
+    known = [row for rows in before.values() for row in rows if row]
+    if all(row == known[0] for row in known):
+        zero_shot = {"zero-shot": _mean_row(known[:1])}
+    else:
+        zero_shot = {f"zero-shot, {label}": _mean_row(rows) for label, rows in before.items()}
+    columns = {label: row for label, row in (zero_shot | last).items() if row}
+    classes = groups[0].runs[0].outcome.classes
+    rows = [(name, [_recall_cell(column[n]) for column in columns.values()]) for n, name in enumerate(classes)]
+    return _RecallTable(list(columns), rows)
+
+
+def _same_classes(groups: Sequence[_RunGroup]) -> bool:
+    return len({run.outcome.classes for group in groups for run in group.runs}) == 1
+
+
+def _mean_row(rows: Sequence[tuple[float | None, ...] | None]) -> list[Spread | None]:
+    known = [row for row in rows if row]
+    return [spread([hundred(value) for value in column]) for column in zip(*known, strict=True)] if known else []
+
+
+def _recall_cell(number: Spread | None) -> _RankedCell:
+    if number is None:
+        return _RankedCell(words.NOTHING)
+    return _RankedCell(number.written(PERCENT.write), 1 + round(8 * number.mean / 100))
+
+
+def write_comparison(path: Path, runs: Sequence[ComparedRun]) -> None:
+    """Write the comparison as one self-contained file."""
+    write_text(path, render_comparison(runs))
+
+
+def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = None) -> str:
+    """Render the page that compares these runs."""
+    runs, repeats = _once_each(runs)
+    groups = grouped(runs)
+    recall, differ, cells = _recall_table(groups), differing(runs), _ranked(groups)
+    best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:OVERLAID]
+    shown = [group for group in groups if group in best]
+    titles = [group.label for group in groups]
+    if len(" · ".join(titles)) > LONG_TITLE:
+        titles = [words.several(len(titles), "experiment", "experiments")]
+    return template("comparison.html.jinja").render(
+        live=live,
+        title=f"{' · '.join(titles)} · FedCoPL comparison",
+        titles=titles,
+        runs=runs,
+        repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
+        groups=groups,
+        differ=differ,
+        measures=MEASURES,
+        named=any(group.method not in group.label for group in groups),
+        cells=cells,
+        latex=_latex_table(groups, cells),
+        comparable=_same_classes(groups),
+        charts=_charts(shown),
+        left_out=len(groups) - len(shown),
+        recall=recall,
+        values=[[_value(group, name) for name in differ] for group in groups],
+        rows=_rows(groups),
+        versions=_versions(runs),
+        common=_common(runs),
+        sections=[(anchor, title) for anchor, title in SECTIONS.items() if anchor != "classes" or recall],
+    )
+
+
+def _value(group: _RunGroup, name: str) -> str:
+    value = group.settings.get(name, words.NOTHING)
+    return value if isinstance(value, str) and value else written(value)
+
+
+def _charts(groups: Sequence[_RunGroup]) -> list[LineChart]:
+    """Draw every number that is measured round by round, all groups on top of each other."""
+    zero_shot = {run.outcome.zero_shot.macro for group in groups for run in group.runs}
+    common = hundred(zero_shot.pop()) if len(zero_shot) == 1 else None
+    charts = [
+        _overlaid(
+            groups,
+            f"Accuracy, {kind.name}",
+            partial(curves.accuracy_by_round, kind=kind),
+            PERCENT,
+            common if kind.name == "macro" else None,
+        )
+        for kind in ACCURACIES
+    ]
+    loss, sent = (partial(curves.by_round, value=attrgetter(name)) for name in ("loss", "bytes_up"))
+    charts.append(_overlaid(groups, "Training loss", loss, curves.LOSS))
+    charts.append(_overlaid(groups, "Pseudo labels that are right", curves.right_by_refresh, PERCENT))
+    trained = [curves.drifting(group.runs[0].outcome) for group in groups]
+    for name in dict.fromkeys(name for one in trained for name in one):
+        if sum(name in one for one in trained) > 1 or len(groups) == 1:  # others: on the page of their run
+            for measure in curves.DRIFT:
+                values = partial(curves.drift_by_round, name=name, measure=measure)
+                charts.append(_overlaid(groups, f"{measure}, {name}", values))
+    charts.append(_overlaid(groups, "Bytes sent up per round", sent, BYTES))
+    charts.append(_overlaid(groups, "Time per round", curves.seconds_by_round, curves.SECONDS))
+    return [chart for chart in charts if chart]
+
+
+def _overlaid(
+    groups: Sequence[_RunGroup],
+    title: str,
+    values: Callable[[Outcome], ByRound],
+    unit: Unit | None = None,
+    zero_shot: float | None = None,
+) -> LineChart | None:
+    """Draw one line per group, the mean over the runs that measured it, with a band of one standard deviation."""
+    lines, by_group = [], []
+    for group in groups:
+        measured = [values(run.outcome) for run in group.runs]
+        every = sorted({r for one in measured for r in one})
+        by_group.append({r: number for r in every if (number := spread([one.get(r) for one in measured]))})
+    rounds = sorted({r for numbers in by_group for r in numbers})
+    for look, group, numbers in zip(SERIES, groups, by_group, strict=False):
+        means = [numbers[r].mean if r in numbers else None for r in rounds]
+        deviations = [numbers[r].std if r in numbers else None for r in rounds] if len(group.runs) > 1 else ()
+        lines.append(ChartLine(group.label, look, means, deviations))
+    unit = unit or drift_unit(number.mean for numbers in by_group for number in numbers.values())
+    return line_chart(title, rounds, lines, unit, levels={curves.ZERO_SHOT: zero_shot})
+
+
+@dataclass(frozen=True)
+class _ComparisonRow:
+    """One run by itself."""
+
+    folder: str
+    group: _RunGroup
+    seed: int
+    numbers: list[str]  # one for each measure
+    unused: int  # replies that were not used
+    rolled_back: int  # rounds in which something was rolled back
+    epsilon: float | None
+
+
+def _rows(groups: Sequence[_RunGroup]) -> list[_ComparisonRow]:
+    """Return every run, experiment by experiment."""
+    members = [(group, run) for group in groups for run in group.runs]
+    rows = []
+    for folder, (group, run) in zip(_short_folders([run.folder for _, run in members]), members, strict=True):
+        outcome = run.outcome
+        numbers = [(measure.of(outcome), measure.write) for measure in MEASURES]
+        rows.append(
+            _ComparisonRow(
+                folder,
+                group,
+                outcome.seed,
+                [words.NOTHING if number is None else write(number) for number, write in numbers],
+                len(outcome.dropped_before) + sum(len(record.dropped) for record in outcome.rounds),
+                sum(any(record.rollbacks()) for record in outcome.rounds),
+                outcome.privacy.epsilon if outcome.privacy else None,
+            )
+        )
+    return rows
+
+
+def _versions(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
+    """Return each program with the versions the runs used."""
+    each = [run.outcome.versions for run in runs]
+    names = dict.fromkeys(name for one in each for name in one)
+    return [(name, list(dict.fromkeys(one[name] for one in each if name in one))) for name in names]
+
+
+def _common(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the settings that are the same in all runs, by section."""
+    apart = {*differing(runs), *APART}
+    kept: dict[str, Any] = {}
+    for name, value in by_full_name(runs[0].outcome.settings).items():
+        section, _, leaf = name.partition(".")
+        if name not in apart:
+            (kept.setdefault(section, {}) if leaf else kept)[leaf or name] = value
+    return by_section(kept)
