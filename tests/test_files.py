@@ -3,9 +3,12 @@
 import os
 
 import pytest
+from PIL import Image
 
+from fedcopl.config import Data, RunConfig
 from fedcopl.data.dataset import clean_all
-from fedcopl.errors import DataError, RunFolderError
+from fedcopl.data.folder import read_folder
+from fedcopl.errors import ConfigError, DataError, RunFolderError
 from fedcopl.files import parse_json, parse_toml, read_limited, write_many
 
 
@@ -93,3 +96,13 @@ def test_classes_with_control_characters_and_too_many_are_refused():
         clean_all(["cat", "dog\x1b[2J"], "classes.txt")
     with pytest.raises(DataError, match="200,000 classes"):
         clean_all([str(number) for number in range(200_000)], "classes.txt")
+
+
+def test_settings_and_clients_have_no_control_characters(tmp_path):
+    with pytest.raises(ConfigError, match=r"data.path.*control character"):
+        RunConfig.from_mapping({"data": {"path": "a\x1b[2J"}}, "test")
+    folder = tmp_path / "clients" / "site\x1b[2J" / "train" / "cat"
+    folder.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(folder / "1.png")
+    with pytest.raises(DataError, match=r"client.*control character"):
+        read_folder(Data(source="folder", path=str(tmp_path)))

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from .config_errors import explained, in_words
-from .errors import ConfigError
+from .errors import ConfigError, has_control_characters
 from .files import MAX_SETTINGS, parse_toml, read_limited
 
 Options = TypeVar("Options", bound="Section")
@@ -24,6 +24,13 @@ class Section(BaseModel):
     """A group of settings that belong together."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _no_control_characters(cls, value: Any) -> Any:
+        if isinstance(value, str) and has_control_characters(value):  # it is printed, and files with it are refused
+            raise ValueError("has a control character")
+        return value
 
 
 class Data(Section):

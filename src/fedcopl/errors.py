@@ -34,12 +34,17 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\
 
 
 def printable(text: str) -> str:
-    """Escape line breaks, control characters and invalid bytes of a text that others wrote, before it is printed.
+    r"""Escape line breaks, control characters and invalid bytes of a text that others wrote, before it is printed.
 
     >>> printable("caf\u00e9 \x1b[2J")
     'caf\u00e9 \\x1b[2J'
     """
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def has_control_characters(text: str) -> bool:
+    """Return whether a text has control characters other than tab and line feed, which files of runs may not hold."""
+    return re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", text) is not None
 
 
 class FedCoPLError(Exception):

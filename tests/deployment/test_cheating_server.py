@@ -287,8 +287,10 @@ def test_people_are_shown_what_leaves_in_this_run():
     assert "in secure aggregation over at least 4 sites, with noise of 1.5" in shown
     assert "privacy.noise_multiplier = 1.5" in shown
     assert "image features by class" in "\n".join(describe_run(RunConfig()))
-    hostile = changed(model={"template": "a {}\n\x1b[2Jyes"})
-    assert "\x1b" not in "".join(describe_run(hostile)) and "\n" not in "".join(describe_run(hostile))
+    hostile = changed(model={"template": "a {}\nyes\u202e"})
+    assert "\u202e" not in "".join(describe_run(hostile)) and "\n" not in "".join(describe_run(hostile))
+    with pytest.raises(ConfigError, match="control character"):
+        changed(model={"template": "a {}\x1b[2J"})
 
 
 def test_class_feature_sums_are_opt_in(loaded, tmp_path, start):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import DataError, printable
+from ..errors import DataError, has_control_characters, printable
 from ..files import read_limited
 from ..plurals import counted
 from .images import ImageFiles, StoredImages
@@ -227,6 +227,8 @@ def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
             f"{origin}: {counted(len(without), 'image has', 'images have')} no client, "
             f"the first: {printable(without[0])}"
         )
+    if strange := next((name for name in clients if has_control_characters(name)), None):
+        raise DataError(f"{origin}: the client {strange!r} has a control character in its name; rename it")
     return tuple(sorted(clients, key=by_name))
 
 

@@ -25,7 +25,7 @@ class Labeler(ABC):
     """
 
     title: ClassVar[str]  # as it is called in tables and reports
-    summary: ClassVar[str]  # completes the sentence "each client ..."
+    summary: ClassVar[str] = "each client trains on the images that its labeler selects"  # a sentence of reports
     refreshes: ClassVar[bool] = True  # False: the first labels are kept for the whole run
     Options: ClassVar[type[Section]] = NoOptions  # the labeler's own settings, from the section [labeler_options]
 

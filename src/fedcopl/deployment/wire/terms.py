@@ -93,7 +93,7 @@ def differences(terms: Terms, classes: str, model: str) -> list[str]:
 def _release_of(version: str) -> str:
     """Return the release of a version; patch versions of one release are compatible.
 
-    >>> _release_of("0.1.0") == release_of("0.1.3"), release_of("0.1.0") == release_of("0.2.0")
+    >>> _release_of("0.1.0") == _release_of("0.1.3"), _release_of("0.1.0") == _release_of("0.2.0")
     (True, False)
     """
     return ".".join(version.split(".")[:2])
