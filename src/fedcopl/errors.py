@@ -36,8 +36,8 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\
 def printable(text: str) -> str:
     r"""Escape line breaks, control characters and invalid bytes of a text that others wrote, before it is printed.
 
-    >>> printable("caf\u00e9 \x1b[2J")
-    'caf\u00e9 \\x1b[2J'
+    >>> printable("tea \x1b[2J")
+    'tea \\x1b[2J'
     """
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
