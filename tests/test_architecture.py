@@ -92,8 +92,8 @@ def test_every_package_is_named_in_the_page():
 MAX_LINES = 33_773
 MAX_FILES = 250
 MAX_PUBLIC_NAMES = 2_030
-MAX_LABEL_DEPTH = 13  # frames of this package from `simulate` to the selection of an image's pseudo label
-MAX_STEP_DEPTH = 17  # and to a step of SGD
+MAX_LABEL_DEPTH = 10  # frames of this package from `simulate` to the selection of an image's pseudo label
+MAX_STEP_DEPTH = 13  # and to a step of SGD
 
 
 def public_names(tree):

@@ -4,9 +4,9 @@
     python tools/same_bits.py compare OLD NEW                                  list the differences; exit code 1 if any
 
 The set has one run per method, several settings of FedCoPL, a run that is killed and resumed, and a deployment of two
-sites as real processes; `--only` chooses runs by name, e.g. `fedcopl,resumed,two-sites`. Prompts and labels are compared
-as bytes, results.json number by number; times, versions and the written-out settings are left out. A refactoring must
-not change any of these bits.
+sites as real processes; `--only` chooses some by name, e.g. `fedcopl,resumed,two-sites`. Prompts and labels are
+compared as bytes, results.json number by number; times, versions and the written-out settings are left out. A
+refactoring must not change any of these bits.
 """
 
 import json

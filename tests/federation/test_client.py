@@ -172,7 +172,7 @@ def test_a_site_without_labels_evaluates_to_nothing():
 
 @pytest.mark.parametrize("message", [Train(0, VISUAL), Select(0, 0, np.array([1, 1, 1]), 1)])
 def test_questions_out_of_order_are_refused(message):
-    with pytest.raises(ValueError, match="before it was asked"):
+    with pytest.raises(ValueError, match="request before a"):
         client_with().handle(message, ClientState())
 
 
@@ -291,7 +291,7 @@ def test_experts_are_kept_at_home_and_never_sent():
 
 def test_what_the_expert_said_is_trained_on_and_not_counted():
     told = Corrections(np.array([3]), np.array([2]))  # image 3 looks like class 0, and is of class 2
-    client = replace(client_with(), said=told)
+    client = replace(client_with(), corrections=told)
     reply, state = estimated(client)
     assert reply.counts.tolist() == [1, 1, 0]
     _, state = client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)

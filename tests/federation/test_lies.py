@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
+from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
-from fedcopl.federation.server import look_first, run, run_round
+from fedcopl.federation.server import evaluate_zero_shot, run_round
 from fedcopl.federation.validation import ReportedCounts, validate_reply
 from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 from fedcopl.privacy.masked_layout import HoldoutSums
@@ -194,7 +194,7 @@ def test_nothing_in_an_evaluation_ends_a_run():
     federation.lost = {("client-0", "Evaluate", 0)}
     federation.spoiled = {(f"client-{i}", "Evaluate", 0): Evaluated(2, 1) for i in (1, 2)}
     reports = []
-    assert look_first(federation).scores == {}
+    assert evaluate_zero_shot(federation).scores == {}
     run(config, federation, start(), lambda _, report: reports.append(report))
     assert [len(report.scores) for report in reports] == [0, 3]
     assert list(reports[0].dropped) == ["client-1", "client-2"]

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CLASSES, FakeLearner, FlakyFederation, clients, start
+from fakes import CLASSES, FakeLearner, FlakyFederation, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.federation.prior_estimation import PriorState
-from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate
 from fedcopl.methods.losses import AdjustedLoss, CrossEntropy
 from fedcopl.priors.posterior import no_priors

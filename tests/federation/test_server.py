@@ -11,19 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fakes import CLASSES, NO_PRIORS, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
+from fakes import (
+    CLASSES,
+    NO_PRIORS,
+    START,
+    EntwinedLearner,
+    FakeLearner,
+    FlakyFederation,
+    NoisyLearner,
+    clients,
+    run,
+    start,
+)
 from fedcopl.algorithm.allocate import allocate
 from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientReplied
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import (
-    has_converged,
-    labelling,
-    look_first,
-    participants,
-    run,
+    _has_converged,
+    _labelling,
+    _participants,
+    _stale_rounds,
+    evaluate_zero_shot,
     run_round,
-    stale_rounds,
 )
 from fedcopl.federation.transport import Labelling
 from fedcopl.federation.validation import validate_reply
@@ -109,14 +119,14 @@ def test_only_what_is_aggregated_crosses(aggregate):
 def test_participation_takes_some_without_repeats_and_all_over_time():
     config = config_of(sharing={"participation": 0.5})
     members = tuple(f"client-{i}" for i in range(5))
-    drawn = [participants(config, members, round) for round in range(40)]
+    drawn = [_participants(config, members, round) for round in range(40)]
     assert {len(set(some)) for some in drawn} == {2}  # floor(0.5 * 5)
     assert all(list(some) == sorted(some) for some in drawn)
     assert set().union(*drawn) == set(members)
-    assert drawn == [participants(config, members, round) for round in range(40)]
-    assert len(participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
+    assert drawn == [_participants(config, members, round) for round in range(40)]
+    assert len(_participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
     hundred = tuple(f"client-{i:02}" for i in range(100))
-    assert len(participants(config_of(sharing={"participation": 0.29}), hundred, 0)) == 29  # not 28.999...
+    assert len(_participants(config_of(sharing={"participation": 0.29}), hundred, 0)) == 29  # not 28.999...
 
 
 def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():
@@ -139,7 +149,7 @@ def test_nobody_has_anything_to_train_on():
 
 
 def test_zero_shot_asks_without_prompts():
-    assert look_first(LocalTransport(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
+    assert evaluate_zero_shot(LocalTransport(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
 
 
 def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
@@ -189,7 +199,7 @@ def test_a_broken_client_is_named():
 
 
 def test_nobody_there():
-    with pytest.raises(NoClientReplied, match="nobody is there to be asked; is anyone connected"):
+    with pytest.raises(NoClientReplied, match="no client is connected"):
         run(config_of(), LocalTransport({}), start(), ignore)
 
 
@@ -231,7 +241,7 @@ def test_fewer_usable_answers_than_needed_end_the_run_with_the_reasons():
     federation.least = 3
     federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in (1, 2)}
     wanted = (
-        "round 1, step Train: 2 usable answers from 4 clients, and at least 3 are needed; "
+        "round 1, step Train: 2 usable replies from 4 clients, and at least 3 are needed; "
         "client-1: prompt visual is not finite: training diverged, try a lower train.lr; client-2: prompt visual is not"
     )
     with pytest.raises(NoClientReplied, match=re.escape(wanted)):
@@ -247,7 +257,7 @@ def test_who_is_missing_counts_as_one_who_gave_rubbish():
     federation.spoiled = {("client-2", "Train", 0): RUBBISH["not finite"]}
     federation.lost = {("client-0", "Train", 0)}
     with pytest.raises(
-        NoClientReplied, match=r"1 usable answer from 3 clients.*; client-2: prompt.*; client-0: gave no"
+        NoClientReplied, match=r"1 usable reply from 3 clients.*; client-2: prompt.*; client-0: did not send"
     ):
         run(config, federation, start(), ignore)
 
@@ -263,7 +273,7 @@ def test_a_long_list_of_reasons_is_cut():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=5))
     federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in range(5)}
-    with pytest.raises(NoClientReplied, match=r"0 usable answers.*client-2: [^;]*; and 2 more$"):
+    with pytest.raises(NoClientReplied, match=r"0 usable replies.*client-2: [^;]*; and 2 more$"):
         run(config, federation, start(), ignore)
 
 
@@ -381,8 +391,8 @@ def test_what_refreshes_did_is_added_up_over_the_clients():
         Selected(2, 5, None),
         Selected(None, None, None),
     ]  # new: the second
-    assert labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
-    assert labelling([Selected(None, None, None)]) is None
+    assert _labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
+    assert _labelling([Selected(None, None, None)]) is None
 
 
 def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
@@ -477,12 +487,12 @@ def test_an_average_that_harms_all_together_is_taken_back():
     ],
 )
 def test_rounds_without_gain_on_held_out_images_are_counted(before, images, had, came, after):
-    assert stale_rounds(before, HoldoutSums(images, had, came)) == after
+    assert _stale_rounds(before, HoldoutSums(images, had, came)) == after
 
 
 def test_training_stops_only_with_priors_and_patience():
     with_priors = RunConfig.from_mapping({"train": {"patience": 2}}, "test")
-    assert [has_converged(with_priors, stale) for stale in (0, 1, 2, 3)] == [False, False, True, True]
-    assert not has_converged(RunConfig.from_mapping({"train": {"patience": 0}}, "test"), 5)
+    assert [_has_converged(with_priors, stale) for stale in (0, 1, 2, 3)] == [False, False, True, True]
+    assert not _has_converged(RunConfig.from_mapping({"train": {"patience": 0}}, "test"), 5)
     without = {"priors": {"logit_bias": False, "label_shift": False, "prototypes": False}}
-    assert not has_converged(RunConfig.from_mapping(without, "test"), 5)
+    assert not _has_converged(RunConfig.from_mapping(without, "test"), 5)

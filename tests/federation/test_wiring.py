@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import NO_PRIORS, START, FakeLearner, clients, start
+from fakes import NO_PRIORS, START, FakeLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.server import run
 from fedcopl.messages import Estimate, Evaluate, Request, Select, Train
 from fedcopl.simulation.local_transport import LocalTransport
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
+from fakes import run
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.partitioning import partition_dataset
 from fedcopl.federation.learner import NO_PRIOR
-from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, settled
