@@ -72,7 +72,7 @@ print(round.seconds_of["train"])
 def workers() -> Iterator[Line]:
     measured = by_turns(partial(_seconds, 2), partial(_seconds, 1), TURNS)
     detail = f"whole command, {measured.in_seconds}"
-    yield Line("workers-demo", "the demo, 2 workers", "1 worker", measured.ratio, 1.7, detail=detail)
+    yield Line("workers-demo", "the demo, 2 workers", "1 worker", measured.ratio, 1.5, detail=detail)
     more = summary([_memory(2) / _memory(1) for _ in range(TURNS)])
     yield Line("workers-memory", "memory of the demo, 2 workers", "1 worker", more, 1.3, True)
     with tempfile.TemporaryDirectory() as name:

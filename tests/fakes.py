@@ -7,7 +7,7 @@ import numpy as np
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.learner import NO_PRIOR
-from fedcopl.federation.server import ServerState
+from fedcopl.federation.server import ServerState, is_finished, run_round
 from fedcopl.messages import Reply, Request
 from fedcopl.rng import stream
 from fedcopl.simulation.local_transport import LocalTransport
@@ -15,6 +15,14 @@ from fedcopl.simulation.local_transport import LocalTransport
 CLASSES, WIDTH = 3, 4
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}  # the protocol of the paper
 START = {"visual": np.zeros((2, 3), np.float32), "text": np.zeros((1, 3), np.float32)}
+
+
+def run(config, transport, state, after_round=lambda state, report: None):
+    """Run the rounds that are left as `run.loop.run_rounds` does, without a folder; return the last state."""
+    while not is_finished(config, state):
+        state, report = run_round(config, transport, state)
+        after_round(state, report)
+    return state
 
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from fedcopl import RunConfig, progress
 from fedcopl.messages import Train
-from fedcopl.progress import BarReporter, LineReporter, watch_site, watching
+from fedcopl.progress import _BarReporter, _LineReporter, watch_site, watching
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.run.record import RoundRecord
 
@@ -26,7 +26,7 @@ def play(watcher):
 
 def test_lines_where_nothing_can_be_written_over():
     stream = io.StringIO()
-    play(LineReporter(Console(file=stream, width=200), 2))
+    play(_LineReporter(Console(file=stream, width=200), 2))
     lines = stream.getvalue().splitlines()
     assert lines[:3] == ["loading the model", "note: a <b> note", "3 clients, 2 rounds"]
     assert lines[3].startswith("round 1/2, accuracy 50.0 %, loss 0.250, about ")
@@ -36,7 +36,7 @@ def test_lines_where_nothing_can_be_written_over():
 
 def test_without_training_there_are_no_rounds_to_speak_of():
     stream = io.StringIO()
-    watcher = LineReporter(Console(file=stream, width=200), 1)
+    watcher = _LineReporter(Console(file=stream, width=200), 1)
     watcher.started(RunConfig(rounds=1, method="zeroshot"), 3, 0)
     watcher.round_done(RoundRecord(round=0, macro=0.5))
     assert stream.getvalue().splitlines() == ["3 clients, no training", "predicted, accuracy 50.0 %"]
@@ -59,7 +59,7 @@ def test_a_bar_on_a_terminal():
     stream = io.StringIO()
     console = Console(file=stream, width=200, force_terminal=True)
     with Progress(console=console, auto_refresh=False) as bar:
-        play(BarReporter(bar, 2))
+        play(_BarReporter(bar, 2))
     assert "note: a <b> note" in stream.getvalue()
     assert "round 1/2, accuracy 50.0 %, loss 0.250" in stream.getvalue()
 
@@ -72,10 +72,10 @@ class FakeConsole:
 @pytest.mark.parametrize(
     ("terminal", "notebook", "widgets", "kind"),
     [
-        (False, False, True, LineReporter),
-        (True, False, False, BarReporter),
-        (True, True, True, BarReporter),
-        (True, True, False, LineReporter),  # a notebook without widgets can replace nothing
+        (False, False, True, _LineReporter),
+        (True, False, False, _BarReporter),
+        (True, True, True, _BarReporter),
+        (True, True, False, _LineReporter),  # a notebook without widgets can replace nothing
     ],
 )
 def test_the_watcher_suits_where_it_is_shown(monkeypatch, terminal, notebook, widgets, kind):

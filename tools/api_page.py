@@ -12,7 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import fedcopl
-from fedcopl.federation.transport import Clients, Labelling, RoundExchange, RoundReport
+from fedcopl.federation.transport import Labelling, RoundExchange, RoundReport, Transport
 from fedcopl.labelers import Labeler
 from fedcopl.methods.base import Method
 from fedcopl.run.folder import read_finished, read_so_far
@@ -71,8 +71,8 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     ),
     (
         "The transport of a federation",
-        "`fedcopl.federation.transport`: whatever carries questions to clients implements `Clients`.",
-        [Clients, RoundExchange, RoundReport, Labelling],
+        "`fedcopl.federation.transport`: a class that sends requests to clients implements `Transport`.",
+        [Transport, RoundExchange, RoundReport, Labelling],
     ),
     (
         "The contract of a method",

@@ -19,7 +19,7 @@ from fedcopl.config import Data, RunConfig, override
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.federation.learner import Learner
-from fedcopl.federation.server import run
+from fedcopl.federation.server import is_finished, run_round
 from fedcopl.published import AS_PUBLISHED
 from fedcopl.rng import stream
 from fedcopl.run import build
@@ -168,7 +168,10 @@ def row(dataset: Dataset, attempt: Attempt, pairs: list[str]) -> str:
         for number, (name, client) in enumerate(simulation.clients.items())
     }
     federation, reports = LocalTransport(clients), []
-    run(simulation.config, federation, simulation.server, lambda _, report: reports.append(report))
+    state = simulation.server
+    while not is_finished(simulation.config, state):
+        state, report = run_round(simulation.config, federation, state)
+        reports.append(report)
     test_sets = [client.test_set for client in clients.values()]
     zero, first = (
         macro(test_set.score(prompts) for test_set in test_sets) for prompts in (None, simulation.audit.start)

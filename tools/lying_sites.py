@@ -173,7 +173,10 @@ def measured(simulation: Simulation, config: RunConfig, lie: Lie, liars: tuple[s
     sites, scores = LyingSites(simulation.clients), {}
     sites.lie, sites.liars = lie, liars
     server.Estimation = _watched  # type: ignore[misc, assignment]
-    server.run(config, sites, simulation.server, lambda _, report: scores.update(report.scores))
+    state = simulation.server
+    while not server.is_finished(config, state):
+        state, report = server.run_round(config, sites, state)
+        scores.update(report.scores)
     return scores
 
 

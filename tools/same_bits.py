@@ -1,11 +1,12 @@
 """Run a fixed set of small experiments and compare their results between two versions of the code, bit by bit.
 
-    python tools/same_bits.py play FOLDER [--as-published]   run them with the installed code
-    python tools/same_bits.py compare OLD NEW                list the differences; exit code 1 if there are any
+    python tools/same_bits.py play FOLDER [--only NAME,...] [--as-published]   run them with the installed code
+    python tools/same_bits.py compare OLD NEW                                  list the differences; exit code 1 if any
 
 The set has one run per method, several settings of FedCoPL, a run that is killed and resumed, and a deployment of two
-sites as real processes. Prompts and labels are compared as bytes, results.json number by number; times, versions and
-the written-out settings are left out. A refactoring must not change any of these bits.
+sites as real processes; `--only` chooses some by name, e.g. `fedcopl,resumed,two-sites`. Prompts and labels are
+compared as bytes, results.json number by number; times, versions and the written-out settings are left out. A
+refactoring must not change any of these bits.
 """
 
 import json
@@ -70,18 +71,23 @@ RENAMED = {  # keys, folders and arrays of the old run that have another name in
 
 
 def runs() -> dict[str, str]:
-    """Those chosen above, and one of every other method of the table."""
+    """Return the settings of each run: the chosen ones above, and one run of every other method."""
     from fedcopl.methods import METHODS  # brings torch
 
     return {name: f"method={name}" for name in METHODS} | CHOSEN
 
 
-def play(folder: Path, start: str) -> None:
-    for name, settings in runs().items():
-        _run(folder / name, [*start.split(), *settings.split()])
+def play(folder: Path, names: list[str], start: list[str]) -> None:
+    """Run the named experiments (all if none is named); `start` is added to every command."""
+    settings = runs()
+    for name in names or [*settings, "resumed", "two-sites"]:
+        if name == "resumed":
+            play_resumed(folder / name, [*start, RESUMED])
+        elif name == "two-sites":
+            play_two_sites(folder / name, [] if "--as-published" in start else WITH_PRIORS)
+        else:
+            _run(folder / name, [*start, *settings[name].split()])
         print(name, flush=True)
-    play_resumed(folder / "resumed", [*start.split(), RESUMED])
-    play_two_sites(folder / "two-sites", [] if "--as-published" in start else WITH_PRIORS)
 
 
 def _command(out: Path, settings: list[str]) -> list[str]:
@@ -101,11 +107,10 @@ def play_resumed(out: Path, settings: list[str]) -> None:
     if running.wait() == 0:
         sys.exit("resumed: the run ended before it could be killed")
     _run(out, [*settings, "--resume"])
-    print("resumed", flush=True)
 
 
 def play_two_sites(out: Path, settings: list[str]) -> None:
-    """A server and two sites as real processes; the server's folder and each site's prompts are kept."""
+    """Run a server and two sites as real processes; the server's folder and each site's prompts are kept."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     from deployment.deployment import Deployment
 
@@ -128,7 +133,6 @@ def play_two_sites(out: Path, settings: list[str]) -> None:
         [file] = deployed.home(name).glob(f"runs/*/prompts/clients/{name}.safetensors")
         shutil.copy(file, out / f"{name}.safetensors")
     shutil.rmtree(root)
-    print("two-sites", flush=True)
 
 
 def played(folder: Path) -> list[str]:
@@ -136,7 +140,7 @@ def played(folder: Path) -> list[str]:
 
 
 def differences(old: Path, new: Path) -> Iterator[str]:
-    """In the runs that the old one has; a run of a method that is gone is a difference too."""
+    """Yield the differences in the runs of the old folder; a run that the new folder lacks is a difference too."""
     for name in played(old):
         if name not in played(new):
             yield f"{name}: was not played"
@@ -158,7 +162,7 @@ def _arrays(file: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]] | None:
 
 
 def _unlike(old: Any, new: Any, where: str) -> Iterator[str]:
-    """What the old one says otherwise; what only the new one says is no difference."""
+    """Yield the values of the old record that differ; keys that only the new record has are no difference."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old.keys() - UNLIKE:
             there = RENAMED.get(key, key)
@@ -172,8 +176,10 @@ def _unlike(old: Any, new: Any, where: str) -> Iterator[str]:
 
 def main() -> None:
     match sys.argv[1:]:
+        case ["play", folder, "--only", names, *start]:
+            play(Path(folder), names.split(","), start)
         case ["play", folder, *start]:
-            play(Path(folder), " ".join(start))
+            play(Path(folder), [], start)
         case ["compare", old, new]:
             found = list(differences(Path(old), Path(new)))
             print("\n".join(found) or f"the same bits in {len({*played(Path(old))} & {*played(Path(new))})} runs")

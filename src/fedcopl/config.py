@@ -15,9 +15,9 @@ from .config_errors import explained, in_words
 from .errors import ConfigError, has_control_characters
 from .files import MAX_SETTINGS, parse_toml, read_limited
 
-Options = TypeVar("Options", bound="Section")
-Level = Annotated[float, Field(ge=0, le=1)]
-Joined = Annotated[str, BeforeValidator(lambda given: " | ".join(map(str, given)) if type(given) is list else given)]
+_Options = TypeVar("_Options", bound="Section")
+_Level = Annotated[float, Field(ge=0, le=1)]
+_Joined = Annotated[str, BeforeValidator(lambda given: " | ".join(map(str, given)) if type(given) is list else given)]
 
 
 class Section(BaseModel):
@@ -71,7 +71,7 @@ class Model(Section):
     """name, folder or file of the CLIP model"""
     activation: Literal["auto", "quick_gelu", "gelu"] = "auto"
     """for a bare weights file, which does not say: auto takes OpenAI's quick_gelu"""
-    template: Joined = ""
+    template: _Joined = ""
     """zero-shot sentence with {} for the class name, or several with | between them; empty takes the data set's own"""
     visual_prompts: int = Field(5, ge=0)
     """prompt vectors at the input of each prompted vision block"""
@@ -118,9 +118,9 @@ class LabelSettings(Section):
     """for `fpl` and `cpl`: K as it is, or growing with the refreshes as in GRIP"""
     fpl_rule: Literal["argmax", "column", "leaderboard"] = "argmax"
     """for `fpl`: K among the images predicted as the class, among all, or the authors' leaderboard"""
-    cpl_alpha: Level | Literal["auto"] = "auto"
+    cpl_alpha: _Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within an image; auto takes its authors' value for the data set"""
-    cpl_beta: Level | Literal["auto"] = "auto"
+    cpl_beta: _Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within a class; auto as above"""
     cpl_keep_likeliest: bool = False
     """for `cpl`: an image's likeliest class is a candidate, however the class ranks the image among the client's"""
@@ -253,7 +253,16 @@ class RunConfig(Section):
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], origin: str, typed: Collection[str] = ()) -> Self:
-        """Check all settings at once; `origin` says in the message where they came from, but for those just typed."""
+        """Validate settings.
+
+        Args:
+            settings: By section.
+            origin: Where they come from, for the error message.
+            typed: Full names of settings that come from the command line.
+
+        Raises:
+            ConfigError: All errors, in one line.
+        """
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
@@ -261,22 +270,22 @@ class RunConfig(Section):
 
     @property
     def adapts(self) -> bool:
-        """Whether labels and answers are made through the priors. Zero-shot stays what it is, and truth needs none."""
+        """Whether priors are estimated and used; never for zero-shot CLIP and for training on true labels."""
         on = self.priors.logit_bias or self.priors.label_shift or self.priors.prototypes
         return on and self.method != "zeroshot" and self.options.get("labels") != "truth"
 
     @property
     def is_private(self) -> bool:
-        """Whether no single site's numbers are told as they are."""
+        """Whether the numbers of a single site are hidden by secure aggregation or noise."""
         return self.privacy.secure_aggregation or self.privacy.noise_multiplier > 0
 
     def to_toml(self) -> str:
-        """The complete settings as a file that `load` reads back."""
+        """Return the complete settings as TOML, which `load` reads back."""
         return tomli_w.dumps(self.model_dump())
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The raw settings of a TOML file."""
+    """Read the settings of a TOML file, without validation."""
     try:
         return parse_toml(read_limited(path, MAX_SETTINGS).decode("utf-8"))
     except FileNotFoundError as error:
@@ -286,7 +295,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
-    """Settings from a file, with `key=value` pairs put on top.
+    """Load settings from a file; `key=value` pairs override them.
 
     >>> from tempfile import TemporaryDirectory
     >>> from fedcopl import load_config
@@ -301,14 +310,14 @@ def load(path: Path, overrides: Iterable[str] = ()) -> RunConfig:
 
 
 def with_typed(settings: Mapping[str, Any], pairs: Iterable[str], origin: str) -> RunConfig:
-    """Settings of a file with `key=value` pairs of a command line on top; a mistake is blamed on where it stands."""
+    """Return settings of a file with overrides of a command line; errors name where each setting came from."""
     given = list(pairs)
     names = (_find(pair.partition("=")[0].strip()) for pair in given)
     return RunConfig.from_mapping(override(settings, given), origin, {".".join(name) for name in names if name})
 
 
 def override(settings: Mapping[str, Any], pairs: Iterable[str]) -> dict[str, Any]:
-    """Put `section.key=value` pairs on top; a bare `key` is enough where only one section has it."""
+    """Return settings with `section.key=value` overrides; `key` is enough if only one section has it."""
     merged = {key: dict(value) if isinstance(value, Mapping) else value for key, value in settings.items()}
     wrong = []
     for pair in pairs:
@@ -332,10 +341,10 @@ class NoOptions(Section):
     """A method or labeler without settings of its own."""
 
 
-OwnerKind = Literal["method", "labeler"]
+_OwnerKind = Literal["method", "labeler"]
 
 
-def read_options(config: RunConfig, options: type[Options], owner: OwnerKind = "method") -> Options:
+def read_options(config: RunConfig, options: type[_Options], owner: _OwnerKind = "method") -> _Options:
     """Validate the own settings of the method or of the labeler."""
     section = "options" if owner == "method" else "labeler_options"
     try:
@@ -354,7 +363,7 @@ def _explain_option(section: str, error: dict[str, Any], options: type[Section],
 
 
 def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their full names: `data.clients` and the like.
+    """Return settings by their full names, as `data.clients`.
 
     >>> by_full_name({"rounds": 3, "data": {"clients": 2}})
     {'rounds': 3, 'data.clients': 2}
@@ -365,32 +374,32 @@ def by_full_name(settings: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-OPTION_SECTIONS = ("options", "labeler_options")  # whose settings the method and the labeler know
+_OPTION_SECTIONS = ("options", "labeler_options")  # validated by the method and the labeler
 
 
 def setting_names() -> Iterator[tuple[str, ...]]:
-    """Every setting, by section and key: ("rounds",), ("data", "clients"), ..."""
+    """Yield every setting by section and key: ("rounds",), ("data", "clients"), ..."""
     for name, field in RunConfig.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from ((name, leaf) for leaf in field.annotation.model_fields)
-        elif name not in OPTION_SECTIONS:
+        elif name not in _OPTION_SECTIONS:
             yield (name,)
 
 
 def _find(key: str) -> tuple[str, ...] | None:
-    """Where a setting stands; the options of a method are the method's to know."""
+    """Return section and key of a setting; names of options are validated by the method or labeler."""
     section, dot, option = key.partition(".")
-    return (section, option) if section in OPTION_SECTIONS and dot and option else _spellings().get(key)
+    return (section, option) if section in _OPTION_SECTIONS and dot and option else _spellings().get(key)
 
 
 def _spellings() -> dict[str, tuple[str, ...]]:
-    """Every spelling that names exactly one setting -> its section and key."""
+    """Return section and key by every spelling that names exactly one setting."""
     names, leaves = list(setting_names()), [name[-1] for name in setting_names()]
     return {name[-1]: name for name in names if leaves.count(name[-1]) == 1} | {".".join(name): name for name in names}
 
 
 def _value(text: str) -> Any:
-    """As TOML reads it, or else the text itself: `lr=0.1` is a number, `source=digits` needs no quotes."""
+    """Parse a value as TOML, or else as text: `lr=0.1` is a number, `source=digits` needs no quotes."""
     try:
         return parse_toml(f"value = {text}")["value"]
     except ValueError:
@@ -398,7 +407,7 @@ def _value(text: str) -> Any:
 
 
 def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str:
-    """All mistakes in one line, those of the command line first."""
+    """Return all errors in one line, those of the command line first."""
     wrong = explained((dict(mistake) for mistake in error.errors()), _unknown)
     sources = {
         "command line": [f"{name}: {why}" for name, why in wrong.items() if name in typed],
@@ -408,7 +417,7 @@ def _explain(error: ValidationError, origin: str, typed: Collection[str]) -> str
 
 
 def _unknown(key: str) -> str:
-    """Say that there is no such setting, and which one may be meant."""
+    """Return the error message of an unknown setting, with the nearest known one."""
     spellings = _spellings()
     tried = (difflib.get_close_matches(word, spellings, n=1) for word in (key, key.split(".")[-1]))
     near = next((found for found in tried if found), [])

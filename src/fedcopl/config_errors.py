@@ -1,9 +1,9 @@
-"""What is wrong with a setting, in words."""
+"""Error messages of invalid settings, made from those of pydantic."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-KINDS = {  # how pydantic calls a mistake, or the beginning of it -> what is meant
+_KINDS = {  # pydantic's type of error, or a prefix of it -> the expected value
     "int": "a whole number",
     "float": "a number",
     "finite_number": "a number",
@@ -16,17 +16,17 @@ KINDS = {  # how pydantic calls a mistake, or the beginning of it -> what is mea
     "list_type": 'a list, as ["a", "b"]',
     "too_short": "not empty",
 }
-BOUNDS = {
+_BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
     "greater_than": ("more than", "gt"),
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
 }
-PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
+_PATTERNS = {r"^[\w.-]+$": "made of letters, digits, dots, dashes and underscores"}
 
 
 def explained(mistakes: Iterable[Mapping[str, Any]], unknown: Callable[[str], str]) -> dict[str, str]:
-    """Setting by its full name -> what is wrong with it; `unknown` speaks of one that there is not."""
+    """Return the error message of each setting by full name; `unknown` makes that of a setting that does not exist."""
     found = list(mistakes)
     foreign = {_name(mistake): unknown(_name(mistake)) for mistake in found if mistake["type"] == "extra_forbidden"}
     missing = {_name(mistake): "is missing" for mistake in found if mistake["type"] == "missing"}
@@ -35,7 +35,7 @@ def explained(mistakes: Iterable[Mapping[str, Any]], unknown: Callable[[str], st
 
 
 def in_words(mistakes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Setting by its full name -> what it should be; a setting of several kinds has a mistake for each."""
+    """Return what each invalid setting should be, by full name; a setting of a union type has one error per type."""
     meant: dict[str, list[str]] = {}
     given: dict[str, str] = {}
     for mistake in mistakes:
@@ -46,18 +46,18 @@ def in_words(mistakes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _name(mistake: Mapping[str, Any]) -> str:
-    """pydantic adds the branch of a union to the path: only our own names are of use to a reader."""
+    """Return the full name of a setting, without the branch of a union that pydantic adds to the path."""
     return ".".join(str(part) for part in mistake["loc"][:2])
 
 
 def _meant(mistake: Mapping[str, Any]) -> str:
     kind, context = str(mistake["type"]), mistake.get("ctx") or {}
-    if kind in BOUNDS:
-        words, limit = BOUNDS[kind]
+    if kind in _BOUNDS:
+        words, limit = _BOUNDS[kind]
         return f"{words} {context[limit]}"
     if kind == "literal_error":
         return str(context["expected"]).replace("'", "")
     if kind == "string_pattern_mismatch":
-        return PATTERNS.get(str(context["pattern"]), f"of the form {context['pattern']}")
-    known = [words for start, words in KINDS.items() if kind == start or kind.startswith(f"{start}_")]
+        return _PATTERNS.get(str(context["pattern"]), f"of the form {context['pattern']}")
+    known = [words for start, words in _KINDS.items() if kind == start or kind.startswith(f"{start}_")]
     return known[0] if known else str(mistake["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""All that crosses between server and client. What is not here never leaves a client.
+"""All messages between server and client. What is not here never leaves a client.
 
 `docs/what-leaves-a-client.md` explains every field of the replies; a test holds this list to it.
 """
@@ -17,37 +17,41 @@ Shared = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Estimate:
-    """Label all your images anew and count, per class, those you are sure of."""
+    """Request to label all images anew and to count the confident ones of each class."""
 
     round: int
     shared: Shared
-    peers: tuple[str, ...] = ()  # with secure aggregation: whose counts are summed, and masked for each other
+    peers: tuple[str, ...] = ()  # with secure aggregation: the clients whose masked counts are summed
 
 
 @dataclass(frozen=True)
 class Estimated:
-    counts: NDArray[np.int64] | None  # u_k, one number per class; None when pseudo labels are not shared out
+    """Reply to `Estimate`."""
+
+    counts: NDArray[np.int64] | None  # u_k, (C,); None if the labeler is not cooperative
     masked: NDArray[np.uint64] | None = None  # with secure aggregation: the counts under masks, and nothing else
 
 
 @dataclass(frozen=True)
 class Adapt:
-    """Compute the sums of one step of the estimation of the priors.
+    """Request for the sums of one step of the estimation of the priors.
 
-    The server only adds up: a request carries totals, and every client computes from them what the step asks for. The
-    request after the last step asks for nothing; it completes the estimation.
+    The server only adds up: a request has the totals of the step before, and every client computes its own sums from
+    them. The request after the last step completes the estimation, and needs no sums.
     """
 
     round: int
     step: int  # counted from 0: then the images are labelled by zero-shot CLIP
     totals: tuple[NDArray[np.float64], ...] = ()  # of the step before; of all steps for a client that missed them
-    class_prior: NDArray[np.float64] | None = None  # over all sites, where the study knows it
-    peers: tuple[str, ...] = ()  # with secure aggregation: whose sums are added up, and masked for each other
+    class_prior: NDArray[np.float64] | None = None  # (C,) over all sites, where the study knows it
+    peers: tuple[str, ...] = ()  # with secure aggregation: the clients whose masked sums are added up
     weight: float = 1.0  # of this client's sums in the totals; below 1 if it has many times as many images as others
 
 
 @dataclass(frozen=True)
 class Adapted:
+    """Reply to `Adapt`."""
+
     sums: NDArray[np.float64] | None  # over all images of the site, see `docs/priors.md`; None after the last step
     masked: NDArray[np.uint64] | None = None  # with secure aggregation: the sums under masks, and nothing else
     refused: bool = False  # after the last step: the priors contradict its confident images; always False with privacy
@@ -55,102 +59,110 @@ class Adapted:
 
 @dataclass(frozen=True)
 class Select:
-    """Choose your training images, from the sums over all clients."""
+    """Request to select training images, given the sums over all clients."""
 
     round: int
-    refresh: int  # how many refreshes came before this one
-    totals: NDArray[np.int64] | None  # T_c, the sum of all clients' counts; None: each by its own counts
-    clients: int  # K, how many clients the totals are summed over
+    refresh: int  # the number of refreshes before this one
+    totals: NDArray[np.int64] | None  # T, (C,), the sum of all clients' counts; None: each client uses its own
+    clients: int  # K, the number of clients in the totals
 
 
 @dataclass(frozen=True)
 class Selected:
-    """For those who watch a run without labels; all None where privacy is switched on."""
+    """Reply to `Select`, for monitoring without labels; all None with privacy."""
 
-    examples: int | None  # how many images were chosen
-    images: int | None  # n_k, of how many
-    unchanged: int | None  # how many are labelled as at its last refresh; None at its first
+    examples: int | None  # images selected
+    images: int | None  # n_k, images of the client
+    unchanged: int | None  # images with the same pseudo label as at the last refresh; None at the first
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train for some epochs, starting from these prompts."""
+    """Request to train for some epochs, starting from these prompts."""
 
     round: int
     shared: Shared
-    experts: tuple[
-        Shared, ...
-    ] = ()  # other clients' last prompts, nearest first; only for methods that learn from them
-    peers: tuple[str, ...] = ()  # with secure aggregation: whose prompts are summed, and masked for each other
+    experts: tuple[Shared, ...] = ()  # other clients' last prompts, nearest first; only for methods that use them
+    peers: tuple[str, ...] = ()  # with secure aggregation: the clients whose masked prompts are summed
 
 
 @dataclass(frozen=True)
 class Trained:
+    """Reply to `Train`."""
+
     shared: Shared
-    examples: int  # how many images were trained on: the weight in the average; 1 for all where there is noise
-    loss: float  # mean over the last epoch; nan when there was nothing to train on, and where there is noise
+    examples: int  # images trained on: the weight in the average; 1 with noise
+    loss: float  # mean over the last epoch; nan if nothing was trained, and with noise
     masked: NDArray[np.uint64] | None = None  # with secure aggregation: all of these under masks, and nothing else
     checks: tuple[float, ...] = ()  # six sums of the hold-out check, see `HoldoutSums`; none with noise
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Count how many of your own labelled test images are right. `shared` None: by plain zero-shot CLIP."""
+    """Request for the accuracy on the client's own test images; `shared` None: of zero-shot CLIP."""
 
     round: int
     shared: Shared | None
-    through: str = ""  # "priors", with `shared` None: plain CLIP, answered through them
+    through: str = ""  # "priors", with `shared` None: zero-shot CLIP with priors
 
 
 @dataclass(frozen=True)
 class Evaluated:
+    """Reply to `Evaluate`."""
+
     correct: int
     examples: int  # 0 at a site that has no labels
 
 
 @dataclass(frozen=True)
 class SetupKeys:
-    """Make keys for one secure aggregation."""
+    """Request to make keys for one secure aggregation."""
 
     round: int
-    session: bytes  # names the sum; a new one for each
+    session: bytes  # random name of the aggregation
 
 
 @dataclass(frozen=True)
 class PublicKeys:
+    """Reply to `SetupKeys`."""
+
     keys: bytes  # three public keys
-    voucher: bytes = b""  # at a real site: the key that it joins with, and its signature that these are its own
+    voucher: bytes = b""  # at a real site: its own key, and its signature of these keys
 
 
 @dataclass(frozen=True)
 class ShareKeys:
-    """Share out the secrets behind your masks among all of these, so that you may get lost."""
+    """Request to share the secrets of the masks among all clients, so that the sum survives the loss of some."""
 
     round: int
     session: bytes
-    keys: Mapping[str, bytes]  # the public keys of all, yours among them
-    vouchers: Mapping[str, bytes] = field(default_factory=dict)  # and who vouches for them
+    keys: Mapping[str, bytes]  # the public keys of all clients
+    vouchers: Mapping[str, bytes] = field(default_factory=dict)  # their signatures
 
 
 @dataclass(frozen=True)
 class KeyShares:
-    sealed: Mapping[str, bytes]  # for each client the shares that only it can read
+    """Reply to `ShareKeys`."""
+
+    sealed: Mapping[str, bytes]  # for each client its shares, encrypted
 
 
 @dataclass(frozen=True)
 class Unmask:
-    """Help to take the masks off the sum."""
+    """Request for the shares that remove the masks from the sum."""
 
     round: int
     session: bytes
-    survivors: tuple[str, ...]  # whose masked answers came
-    dropped: tuple[str, ...]  # whose did not
-    sealed: Mapping[str, bytes]  # what each of them sealed for you
+    survivors: tuple[str, ...]  # clients whose masked reply arrived
+    dropped: tuple[str, ...]  # clients whose masked reply did not
+    sealed: Mapping[str, bytes]  # the shares that each client encrypted for this one
 
 
 @dataclass(frozen=True)
 class Unmasked:
-    shares: Mapping[str, bytes]  # of each survivor's own mask, and of each lost one's masks by pair
+    """Reply to `Unmask`."""
+
+    shares: Mapping[str, bytes]  # of each survivor's own mask, and of each dropped client's pairwise masks
 
 
 Request = Adapt | Estimate | Select | Train | Evaluate | SetupKeys | ShareKeys | Unmask
@@ -166,11 +178,11 @@ REPLY_TO: Mapping[type, type] = {
     Unmask: Unmasked,
 }
 KeyRequest = SetupKeys | ShareKeys | Unmask
-"""What a secure aggregation asks beside the numbers. These take no work."""
+"""Requests of a secure aggregation other than for numbers; they take no time."""
 
 
 def payload_bytes(message: Request | Reply) -> int:
-    """The bytes of what a message says: its arrays, keys and names, and eight for each number."""
+    """Return the payload of a message: the bytes of its arrays, keys and names, and eight for each number."""
     return sum(_bytes_of(getattr(message, part.name)) for part in fields(message))
 
 
@@ -192,7 +204,7 @@ def _bytes_of(value: Any) -> int:
 
 
 def digest(message: Request) -> str:
-    """The same for the same question, whoever is asked, and for no other."""
+    """Return a digest of a request, which is equal for equal requests only."""
     whole = sha256(type(message).__name__.encode())
     for part in fields(message):
         whole.update(_digest_of(getattr(message, part.name)))

@@ -2,7 +2,7 @@
 
 
 def counted(count: float, noun: str, plural: str = "") -> str:
-    """A whole number with its noun, in the plural unless it is one; a plural that is not regular must be given.
+    """Return a whole number with its noun, in the plural unless it is one; an irregular plural must be given.
 
     >>> counted(1, "round"), counted(1198, "test image"), counted(2, "class"), counted(0, "entry", "entries")
     ('1 round', '1,198 test images', '2 classes', '0 entries')

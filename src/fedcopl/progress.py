@@ -21,7 +21,7 @@ from .plurals import counted
 from .run.progress_reporter import ProgressReporter, SilentReporter
 from .run.record import RoundRecord
 
-STEPS = {
+_STEPS = {
     "Adapt": "learning the priors",
     "Estimate": "labelling",
     "Select": "choosing",
@@ -29,7 +29,7 @@ STEPS = {
     "Evaluate": "evaluating",
 }
 
-COLUMNS = (
+_COLUMNS = (
     SpinnerColumn(),
     TextColumn("{task.description}"),
     BarColumn(),
@@ -40,7 +40,7 @@ COLUMNS = (
 
 @contextmanager
 def watching(progress: bool | ProgressReporter, rounds: int) -> Iterator[ProgressReporter]:
-    """A reporter: for this terminal or notebook (True), a silent one (False), or the one that is given."""
+    """Return the given reporter, or one for this terminal or notebook (True), or a silent one (False)."""
     if isinstance(progress, bool):
         with watch(rounds) if progress else nullcontext(SilentReporter()) as watcher:
             yield watcher
@@ -53,10 +53,10 @@ def watch(rounds: int) -> Iterator[ProgressReporter]:
     """Show a progress bar on a terminal and in a notebook with widgets, plain lines anywhere else."""
     console = Console(stderr=True)
     if not (find_spec("ipywidgets") if console.is_jupyter else console.is_terminal):
-        yield LineReporter(console, rounds)
+        yield _LineReporter(console, rounds)
         return
-    with Progress(*COLUMNS, console=console, transient=True) as progress:
-        yield BarReporter(progress, rounds)
+    with Progress(*_COLUMNS, console=console, transient=True) as progress:
+        yield _BarReporter(progress, rounds)
 
 
 @contextmanager
@@ -64,16 +64,16 @@ def watch_site() -> Iterator[ProgressReporter]:
     """Print lines, with a bar on a terminal only while images are prepared: consent may be requested there later."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield LineReporter(console, 0)
+        yield _LineReporter(console, 0)
         return
-    bar = Progress(*COLUMNS, console=console, transient=True)
+    bar = Progress(*_COLUMNS, console=console, transient=True)
     try:
         yield _PreparingReporter(console, bar)
     finally:
         bar.stop()
 
 
-class LineReporter:
+class _LineReporter:
     """Prints one line per step and round."""
 
     def __init__(self, console: Console, rounds: int):
@@ -111,7 +111,7 @@ class LineReporter:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-class _PreparingReporter(LineReporter):
+class _PreparingReporter(_LineReporter):
     """Prints lines, and a bar until the last image is prepared."""
 
     def __init__(self, console: Console, bar: Progress):
@@ -126,8 +126,8 @@ class _PreparingReporter(LineReporter):
         self._bar.start()
 
 
-class BarReporter:
-    """A bar over the rounds, one over the clients of the step under way."""
+class _BarReporter:
+    """Shows a bar over the rounds, and one over the clients of the current step."""
 
     def __init__(self, progress: Progress, rounds: int):
         self._progress, self._rounds = progress, rounds
@@ -151,7 +151,7 @@ class BarReporter:
         self._progress.reset(self._all, description=title, completed=done, total=config.rounds)
 
     def answered(self, client: str, request: Request) -> None:
-        name = STEPS.get(type(request).__name__, "exchanging keys")
+        name = _STEPS.get(type(request).__name__, "exchanging keys")
         if name != self._name:
             self._name = name
             self._progress.reset(self._step, total=self._clients, description=name, visible=True)
@@ -164,7 +164,7 @@ class BarReporter:
 
 
 def in_time(seconds: float) -> str:
-    """A duration in words.
+    """Return a duration in words.
 
     >>> in_time(0.2), in_time(59), in_time(200), in_time(8000)
     ('1 second', '59 seconds', '3 minutes', '2 hours')
@@ -180,7 +180,7 @@ def _size_of_run(clients: int, rounds: int) -> str:
 
 
 def _rounds_to_play(config: RunConfig) -> int:
-    """The number of rounds; 0 where nothing is trained and the images are labelled once."""
+    """Return the number of rounds; 0 if nothing is trained and the images are labelled once."""
     from .methods import choose_method  # brings torch, which is there once a run begins
 
     return config.rounds if choose_method(config).trains else 0
@@ -205,7 +205,7 @@ def _round_line(record: RoundRecord, rounds: int) -> str:
 
 
 def _about_labels(record: RoundRecord) -> Iterator[str]:
-    """Accuracy of the pseudo labels where labels exist, else how many are selected and unchanged."""
+    """Yield the accuracy of the pseudo labels if labels exist, else the shares selected and unchanged."""
     seen = record.labelling
     if record.pseudo_label_accuracy is not None:
         yield f"{percent(record.pseudo_label_accuracy)} right"

@@ -1,4 +1,4 @@
-"""Where the defaults differ from the paper."""
+"""The settings whose defaults differ from the paper."""
 
 import json
 from collections.abc import Mapping

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def stream(seed: int, purpose: str, *where: int) -> np.random.Generator:
-    """A stream that depends only on its name, never on what ran before it.
+    """Return a random stream that depends only on its name, never on what ran before it.
 
     `where` narrows the purpose down, for example to a client and a round, in numbers below 2^32.
 

@@ -8,19 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from fedcopl.algorithm.accuracy_from_sample import drawn_order, estimate_share, images_needed, strata_of, wilson
+from fedcopl.algorithm.accuracy_from_sample import _wilson, drawn_order, estimate_share, images_needed, strata_of
 from fedcopl.rng import stream
 
 
 @pytest.mark.parametrize(("right", "images"), [(0, 1), (1, 1), (7, 10), (46, 50), (50, 50), (0, 30), (930, 1000)])
 def test_wilson_is_scipys(right, images):
     reference = binomtest(right, images).proportion_ci(0.95, method="wilson")
-    assert wilson(right / images, images) == pytest.approx((reference.low, reference.high), abs=1e-12)
+    assert _wilson(right / images, images) == pytest.approx((reference.low, reference.high), abs=1e-12)
 
 
 def test_wilson_at_the_ends():
-    assert wilson(0.7, 0) == (0.0, 1.0)
-    assert wilson(0.7, math.inf) == (0.7, 0.7)
+    assert _wilson(0.7, 0) == (0.0, 1.0)
+    assert _wilson(0.7, math.inf) == (0.7, 0.7)
 
 
 def test_strata_are_the_halves_of_each_class():
@@ -42,7 +42,7 @@ strata_lists = st.lists(st.integers(0, 5), min_size=1, max_size=60)
 
 
 @given(strata_lists, st.integers(0, 2**32 - 1))
-def test_every_image_is_drawn_once_and_every_beginning_is_in_proportion(strata, seed):
+def test_every_prefix_of_the_order_is_in_proportion(strata, seed):
     strata = np.array(strata)
     order = drawn_order(strata, stream(seed, "test"))
     assert sorted(order) == list(range(len(strata)))
@@ -55,7 +55,7 @@ def test_every_image_is_drawn_once_and_every_beginning_is_in_proportion(strata, 
         assert max(ahead) <= min(behind)
 
 
-def test_every_image_has_the_same_chance_to_be_among_the_first():
+def test_every_image_has_the_same_chance():
     strata = np.repeat([0, 1, 2], [6, 3, 1])
     chosen = np.zeros(10)
     rng = stream(3, "test")
@@ -74,7 +74,7 @@ def test_the_weights_worked_by_hand():
     told = estimate_share(strata, looked_at, right)
     assert told.share == pytest.approx(0.8 * 1 + 0.2 * 2 / 5)
     worth = 1 / (0.8**2 * 75 / 79 / 5 + 0.2**2 * 15 / 19 / 5)
-    assert (told.low, told.high) == pytest.approx(wilson(0.88, worth))
+    assert (told.low, told.high) == pytest.approx(_wilson(0.88, worth))
     assert (told.looked_at, told.right) == (10, 7)
 
 
@@ -88,16 +88,16 @@ def test_small_strata_are_joined_with_their_neighbours():
 
 def test_one_stratum_is_wilson_with_the_correction_for_few_images():
     told = estimate_share(np.zeros(101, np.int64), np.arange(20), np.arange(20) < 18)
-    assert told[:3] == pytest.approx((0.9, *wilson(0.9, 20 * 100 / 81)))
+    assert told[:3] == pytest.approx((0.9, *_wilson(0.9, 20 * 100 / 81)))
 
 
-def test_who_looked_at_everything_knows():
+def test_interval_is_empty_if_all_images_are_reviewed():
     strata = np.repeat([0, 1, 2], [7, 1, 9])
     told = estimate_share(strata, np.arange(17), np.arange(17) % 4 > 0)
     assert told[:3] == pytest.approx((12 / 17, 12 / 17, 12 / 17))
 
 
-def test_who_looked_at_nothing_does_not():
+def test_interval_is_everything_if_no_image_is_reviewed():
     told = estimate_share(np.zeros(5, np.int64), np.zeros(0, np.int64), np.zeros(0, bool))
     assert math.isnan(told.share)
     assert told[1:] == (0.0, 1.0, 0, 0)
@@ -130,7 +130,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(looked):
     assert np.mean([estimate.share for estimate in told]) == pytest.approx(right.mean(), abs=0.008)
 
 
-def test_looking_at_the_least_sure_only_would_mislead():
+def test_reviewing_only_low_confidence_is_biased():
     # Why the order matters: the same population, but the first images by confidence.
     rng = stream(8, "coverage")
     confidence = rng.random(600)
@@ -149,7 +149,7 @@ def test_images_needed_is_the_first_number_that_is_enough(share, images, half_wi
 
     def width(looked):
         worth = math.inf if looked == images else looked * (images - 1) / (images - looked)
-        low, high = wilson(share, worth)
+        low, high = _wilson(share, worth)
         return high - low
 
     assert width(needed) <= 2 * half_width

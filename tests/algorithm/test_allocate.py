@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.allocate import allocate, quota
+from fedcopl.algorithm.allocate import quota
 
 counts = hnp.arrays(
     np.int64,
@@ -21,6 +21,11 @@ options = st.fixed_dictionaries(
         "unseen": st.sampled_from(["grow", "none"]),
     }
 )
+
+
+def allocate(table, **options):
+    """The quotas of all clients at once: `quota` works class by class, so it takes the rows of all as those of one."""
+    return quota(table, np.sum(table, axis=0), len(table), **options)
 
 
 def reference(counts, refresh_index, budget, unseen):
@@ -74,21 +79,21 @@ def test_another_whole_number():
         (2, "ceil", 6),
     ],
 )
-def test_a_class_nobody_is_sure_of_grows_with_each_refresh(refresh_index, budget, expected):
+def test_quota_of_unseen_class_grows(refresh_index, budget, expected):
     table = np.array([[10, 4, 0], [6, 0, 0]])
     rows = allocate(table, refresh_index=refresh_index, budget=budget)
     assert rows[:, 2].tolist() == [expected, expected]
     assert (rows[:, :2] == allocate(table, budget=budget)[:, :2]).all()
 
 
-def test_a_class_nobody_is_sure_of_can_be_left_out():
+def test_quota_of_unseen_class_can_be_zero():
     assert allocate(np.array([[10, 4, 0], [6, 0, 0]]), refresh_index=5, unseen="none")[:, 2].tolist() == [
         0,
         0,
     ]
 
 
-def test_nobody_is_sure_of_anything():
+def test_no_confident_images():
     assert allocate(np.zeros((2, 3), np.int64)).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
@@ -124,7 +129,7 @@ def test_every_seen_class_gets_its_budget_and_less_than_one_more_per_client(tabl
 
 
 @given(counts, options)
-def test_each_client_works_out_its_own_row(table, chosen):
+def test_quota_of_a_row_equals_that_of_the_table(table, chosen):
     totals = table.sum(axis=0)
     rows = [quota(row, totals, len(table), **chosen) for row in table]
     assert np.array_equal(rows, allocate(table, **chosen))

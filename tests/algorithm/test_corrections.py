@@ -8,17 +8,17 @@ CHOSEN = Selection(np.array([4, 2, 7]), np.array([0, 0, 1]))
 TOLD = Corrections(np.array([2, 5]), np.array([1, 0]))
 
 
-def test_told_images_come_first_in_their_class_and_have_one_label():
+def test_corrections_come_first_and_have_one_label():
     both = with_corrections(CHOSEN, TOLD)
     assert both.index.tolist() == [5, 4, 2, 7]
     assert both.label.tolist() == [0, 0, 1, 1]
 
 
-def test_a_told_image_has_no_other_candidates():
+def test_correction_has_no_other_candidates():
     sets = CHOSEN._replace(candidates=np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]], bool))
     both = with_corrections(sets, TOLD)
     assert both.candidates.astype(int).tolist() == [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1]]
 
 
-def test_nothing_told_changes_nothing():
+def test_no_corrections_change_nothing():
     assert with_corrections(CHOSEN, NO_CORRECTIONS) is CHOSEN

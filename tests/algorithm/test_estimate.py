@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedcopl.algorithm.estimate import _entropy, estimate, sure
+from fedcopl.algorithm.estimate import _confident, _entropy, estimate
 
 BOTH = {"confidence_quantile": 0.5, "entropy_quantile": 0.5}
 
@@ -35,7 +35,7 @@ def test_by_hand():
     probs = [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.5]]
     # Confidence 0.9, 0.6, 0.8, 0.5: the median is (0.6 + 0.8) / 2 = 0.7 and keeps rows 0 and 2.
     # With two classes entropy falls as confidence grows, so its median keeps the same rows.
-    assert sure(logs(probs), **BOTH).tolist() == [True, False, True, False]
+    assert _confident(logs(probs), **BOTH).tolist() == [True, False, True, False]
     assert estimate(logs(probs), **BOTH).tolist() == [1, 1]
 
 
@@ -50,14 +50,14 @@ MIXED = [[0.98, 0.01, 0.01], [0.64, 0.18, 0.18], [0.62, 0.38, 0.0], [0.4, 0.3, 0
     [(0.5, 0.5, [0]), (0.5, None, [0, 1]), (None, 0.5, [0, 2]), (None, None, [0, 1, 2, 3])],
 )
 def test_each_filter_can_be_switched_off(confidence_quantile, entropy_quantile, kept):
-    mask = sure(logs(MIXED), confidence_quantile=confidence_quantile, entropy_quantile=entropy_quantile)
+    mask = _confident(logs(MIXED), confidence_quantile=confidence_quantile, entropy_quantile=entropy_quantile)
     assert np.flatnonzero(mask).tolist() == kept
 
 
 def test_the_entropy_level_counts_from_the_top():
     # Sorted entropies: 0.112, 0.664, 0.903, 1.089. Level 0.25 asks for the quantile 0.75, at place
     # 0.75 * 3 = 2.25: 0.903 + 0.25 * (1.089 - 0.903) = 0.9495, which keeps rows 0, 1 and 2.
-    mask = sure(logs(MIXED), confidence_quantile=None, entropy_quantile=0.25)
+    mask = _confident(logs(MIXED), confidence_quantile=None, entropy_quantile=0.25)
     assert mask.tolist() == [True, True, True, False]
 
 
@@ -65,11 +65,11 @@ def test_the_entropy_level_counts_from_the_top():
 def test_comparisons_are_strict(q1, q2):
     # Three images: the median is the middle one itself, which is neither above nor below it.
     probs = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]
-    mask = sure(logs(probs), confidence_quantile=q1, entropy_quantile=q2)
+    mask = _confident(logs(probs), confidence_quantile=q1, entropy_quantile=q2)
     assert mask.tolist() == [True, False, False]
 
 
-def test_ties_let_equality_in():
+def test_equality_suffices_for_ties():
     assert estimate(logs([[0.9, 0.1]] * 5), **BOTH).tolist() == [5, 0]
 
 
@@ -87,12 +87,12 @@ def test_when_no_image_passes_both_filters_the_most_confident_stays():
     # Confidence 0.64, 0.62; entropy 0.903, 0.664. Levels of 1 ask for the most confident (row 0)
     # and for the lowest entropy (row 1) at once.
     probs = [[0.64, 0.18, 0.18], [0.62, 0.38, 0.0]]
-    mask = sure(logs(probs), confidence_quantile=1.0, entropy_quantile=1.0)
+    mask = _confident(logs(probs), confidence_quantile=1.0, entropy_quantile=1.0)
     assert mask.tolist() == [True, False]
 
 
 def test_no_images():
-    assert sure(np.zeros((0, 3)), **BOTH).shape == (0,)
+    assert _confident(np.zeros((0, 3)), **BOTH).shape == (0,)
     assert estimate(np.zeros((0, 3)), **BOTH).tolist() == [0, 0, 0]
 
 
@@ -107,7 +107,7 @@ def test_zero_probability_adds_nothing_to_entropy():
 
 @given(log_probabilities(), levels, levels)
 def test_never_empty_and_counts_what_is_kept(log_probs, q1, q2):
-    mask = sure(log_probs, confidence_quantile=q1, entropy_quantile=q2)
+    mask = _confident(log_probs, confidence_quantile=q1, entropy_quantile=q2)
     counts = estimate(log_probs, confidence_quantile=q1, entropy_quantile=q2)
     assert mask.any()
     predicted = log_probs.argmax(axis=1)
@@ -116,6 +116,6 @@ def test_never_empty_and_counts_what_is_kept(log_probs, q1, q2):
 
 @given(log_probabilities(min_images=2), st.floats(0, 1))
 def test_no_image_left_out_is_more_confident_than_one_kept(log_probs, q1):
-    mask = sure(log_probs, confidence_quantile=q1, entropy_quantile=None)
+    mask = _confident(log_probs, confidence_quantile=q1, entropy_quantile=None)
     conf = np.exp(log_probs.max(axis=1))
     assert mask.all() or conf[~mask].max() <= conf[mask].min()

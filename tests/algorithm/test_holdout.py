@@ -1,4 +1,4 @@
-"""The guard's rules, worked by hand."""
+"""The rules of the hold-out check, worked by hand."""
 
 import math
 
@@ -9,13 +9,13 @@ from fedcopl.algorithm.holdout import (
     LARGEST_LOSS,
     Evidence,
     HoldoutVerdict,
+    _prediction_shift,
     compare_models,
     compare_training,
     evidence,
     holdout,
     is_less_confident,
     next_lr_factor,
-    prediction_shift,
 )
 
 KEY = np.array([0, 0, 1, 1])
@@ -29,25 +29,25 @@ def says(*first):
 SURE = says(0.8, 0.8, 0.2, 0.2)
 
 
-def test_the_exam_is_every_fifth_image():
+def test_holdout_is_every_fifth_image():
     assert np.flatnonzero(holdout(12, 0.2)).tolist() == [4, 9]
     assert np.flatnonzero(holdout(10, 0.5)).tolist() == [1, 3, 5, 7, 9]
     assert holdout(1000, 0.3).sum() == 300
 
 
-def test_no_share_is_no_exam():
+def test_holdout_of_share_zero_is_empty():
     assert not holdout(100, 0.0).any()
     assert holdout(0, 0.2).shape == (0,)
     assert not holdout(4, 0.2).any()  # too few to give one away
 
 
-def test_evidence_is_a_sum_over_the_exam():
+def test_evidence_is_a_sum_over_the_holdout():
     # .5 and .25 of the right answers, the second is answered otherwise.
     found = evidence(says(0.5 + 1e-12, 0.25), np.array([0, 0]))
     assert found == (2.0, pytest.approx(math.log(2) + math.log(4)), 1.0)
 
 
-def test_a_surer_model_is_no_harm():
+def test_more_confident_model_is_no_harm():
     verdict = compare_models(SURE, says(0.9, 0.9, 0.1, 0.1), KEY)
     assert verdict.harm == ""
     assert verdict.before.loss == pytest.approx(-4 * math.log(0.8))
@@ -55,7 +55,7 @@ def test_a_surer_model_is_no_harm():
     assert verdict.shift == 0
 
 
-def test_a_model_that_is_less_sure_harms():
+def test_less_confident_model_is_harm():
     assert compare_models(SURE, says(0.7, 0.7, 0.3, 0.3), KEY).harm == "less sure"
 
 
@@ -67,7 +67,7 @@ def test_a_hundredth_of_a_nat_is_no_harm():
     assert not is_less_confident(Evidence(), Evidence())  # nobody tells of anything
 
 
-def test_two_answers_that_change_are_harm_even_if_the_rest_is_surer():
+def test_two_changed_predictions_are_harm():
     # The loss falls from 4 x .69 to 2 x .73 + 2 x .0001, while two answers turn.
     before = says(0.51, 0.51, 0.49, 0.49)
     after = says(0.48, 0.9999, 0.52, 0.0001)
@@ -75,23 +75,23 @@ def test_two_answers_that_change_are_harm_even_if_the_rest_is_surer():
     assert compare_models(before, says(0.48, 0.9999, 0.48, 0.0001), KEY).harm == ""  # one may change
 
 
-def test_a_mix_with_little_in_common_is_harm():
+def test_large_prediction_shift_is_harm():
     # Told by the mix alone: a model that contradicted its key is now sure of all of it.
     before = says(0.4, 0.4, 0.4, 0.4)
     after = says(0.9, 0.9, 0.9, 0.4)
     key = np.zeros(4, np.int64)
-    assert prediction_shift(before, after) == 0.75
+    assert _prediction_shift(before, after) == 0.75
     assert compare_models(before, after, key).harm == "other mix"
 
 
 def test_prediction_shift_is_total_variation():
     # before: half and half; after: three of four in the first class.
-    assert prediction_shift(SURE, says(0.9, 0.9, 0.9, 0.1)) == 0.25
-    assert prediction_shift(SURE, SURE) == 0
+    assert _prediction_shift(SURE, says(0.9, 0.9, 0.9, 0.1)) == 0.25
+    assert _prediction_shift(SURE, SURE) == 0
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_harm_and_stay_numbers(broken):
+def test_nan_is_harm_with_finite_evidence(broken):
     after = SURE.copy()
     after[0, 0] = broken
     verdict = compare_models(SURE, after, KEY)
@@ -99,7 +99,7 @@ def test_numbers_that_are_none_are_harm_and_stay_numbers(broken):
     assert verdict.after == (4.0, 4 * LARGEST_LOSS, 0.0)
 
 
-def test_labels_that_cannot_be_told_of_unseen_images_are_no_knowledge():
+def test_labels_that_do_not_generalise_are_harm():
     # The loss falls, as it does when a model that was wrong becomes unsure; one answer of four is the key's.
     before, after = says(0.1, 0.1, 0.9, 0.1), says(0.4, 0.4, 0.6, 0.1)
     assert compare_models(before, after, KEY).harm == ""
@@ -109,7 +109,7 @@ def test_labels_that_cannot_be_told_of_unseen_images_are_no_knowledge():
     assert compare_training(SURE, says(0.9, 0.9, 0.1, 0.1), KEY).harm == ""
 
 
-def test_caution_halves_and_comes_back_in_four_rounds():
+def test_lr_factor_halves_and_recovers_in_four_rounds():
     once = next_lr_factor(1.0, harmed=True)
     assert once == 0.5
     for _ in range(4):

@@ -98,7 +98,7 @@ def test_keys_have_no_order(keys, order):
 # Building
 
 
-def test_the_surest_of_each_class_are_remembered():
+def test_most_confident_images_of_each_class_are_remembered():
     features = np.arange(14.0).reshape(7, 2)
     selection = Selection(np.array([4, 0, 6, 2, 5]), np.array([0, 0, 0, 2, 2]))
     keys, values, images = build_memory(features, selection, 3, per_class=2)
@@ -117,7 +117,7 @@ def test_classes_may_be_mixed_in_a_selection():
     assert build_memory(np.eye(4), selection, 2, per_class=1).images.tolist() == [1, 3]
 
 
-def test_candidates_share_the_word_of_a_key():
+def test_candidates_share_the_value_of_a_key():
     candidates = np.array([[1, 1, 0], [1, 1, 1], [0, 0, 1]], bool)
     selection = Selection(np.array([1, 0, 2]), np.array([0, 0, 2]), candidates)
     memory = build_memory(np.eye(3), selection, 3, per_class=1)

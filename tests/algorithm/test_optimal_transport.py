@@ -212,7 +212,7 @@ def test_float32_is_solved_in_float64():
 
 
 @pytest.mark.parametrize(("mass", "smoothing"), [(0.0, 0.1), (1.1, 0.1), (0.8, 0.0), (np.nan, 0.1)])
-def test_what_cannot_be_is_refused(mass, smoothing):
+def test_invalid_parameters_are_refused(mass, smoothing):
     with pytest.raises(ValueError, match=r"mass in \(0, 1\] and a positive smoothing"):
         transport(S, mass=mass, smoothing=smoothing)
 
@@ -220,7 +220,7 @@ def test_what_cannot_be_is_refused(mass, smoothing):
 # Many problems at once
 
 
-def test_problems_do_not_touch_each_other():
+def test_problems_are_independent():
     # Some are done at once, some take long: each must come out as if it were alone.
     rng = np.random.default_rng(2)
     spread = np.array([[0.0, 0.01, 0.1], [0.3, 1.0, 0.0]])
@@ -269,7 +269,7 @@ def test_is_optimal(problem):
 
 
 @given(problems(), st.randoms())
-def test_patches_and_prompts_have_no_order(problem, random):
+def test_order_of_patches_and_prompts_does_not_matter(problem, random):
     similarity, mass, smoothing = problem
     rows = random.sample(range(similarity.shape[0]), similarity.shape[0])
     columns = random.sample(range(similarity.shape[1]), similarity.shape[1])

@@ -113,14 +113,14 @@ def test_dirichlet_reaches_the_asked_minimum():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_dirichlet_is_mended_where_drawing_again_does_not_help(seed):
+def test_dirichlet_is_corrected_after_all_draws(seed):
     # Ten classes over 200 clients: most clients would get nothing, in any draw.
     train, test = balanced(4000, 10), balanced(1000, 10)
     split = dirichlet(train, test, 10, 200, stream(seed, "partition"), beta=0.05, min_train=12, min_test=2, draws=3)
     assert min(map(len, split.train)) == 12 and min(map(len, split.test)) == 2
 
 
-def test_drawing_again_comes_before_mending(monkeypatch):
+def test_dirichlet_draws_again_before_correction(monkeypatch):
     labels = balanced(400, 10)
 
     def anything_to_mend(draws):
@@ -155,7 +155,7 @@ def test_the_minimum_is_no_more_than_the_even_share():
     assert [len(part) for part in split.test] == [1] * 5
 
 
-def test_who_holds_the_even_share_gets_no_more():
+def test_client_with_even_share_gets_no_more():
     # Two classes, each of 100; N/K = 50. Whoever has 50 or more of class 0 has none of class 1.
     labels = balanced(200, 2)
     full = 0
@@ -230,7 +230,7 @@ def test_largest_remainder_adds_up_and_is_off_by_less_than_one(weights, size):
     assert (abs(counts - shares * size) < 1 + 1e-6).all()
 
 
-def test_mending_by_hand():
+def test_correction_by_hand():
     # Rows are classes, columns clients holding 6, 4, 1 and 0; each should have 2.
     counts = np.array([[5, 0, 0, 0], [1, 4, 1, 0]])
     # Client 2 lacks 1 and holds class 1. Client 0 has most to spare and has one of class 1: it gives it.
@@ -251,7 +251,7 @@ def tables_to_mend(draw):
 
 
 @given(tables_to_mend())
-def test_mending_moves_what_is_short_and_no_more(case):
+def test_correction_moves_the_fewest_images(case):
     counts, minimum = case
     mended = _mend(counts, minimum, counts > 0)
     short = np.maximum(minimum - counts.sum(axis=0), 0).sum()
@@ -260,7 +260,7 @@ def test_mending_moves_what_is_short_and_no_more(case):
     assert np.maximum(counts - mended, 0).sum() == short  # images that left their client
 
 
-def test_mended_test_images_are_of_classes_held_in_train():
+def test_corrected_test_images_are_of_train_classes():
     counts = np.array([[9, 0], [1, 0]])
     assert _mend(counts, 1, np.array([[True, False], [True, True]])).tolist() == [[9, 0], [0, 1]]
 

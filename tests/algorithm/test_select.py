@@ -69,7 +69,7 @@ def test_a_class_that_loses_its_pick_gets_no_other():
     assert pairs(select(log_probs, np.array([1, 1]), "any")) == [(0, 0), (1, 1)]
 
 
-def test_an_image_nobody_picked_is_left_out():
+def test_image_without_class_is_left_out():
     log_probs = np.log([[0.39, 0.6, 0.01], [0.3, 0.3, 0.4], [0.2, 0.2, 0.6]])
     # Classes 0 and 1 pick image 0, and 1 gets it; class 2 picks image 2.
     # Class 0 has room left, but image 1 was not its pick.
@@ -82,7 +82,7 @@ def test_ties_go_to_the_lower_image():
         assert pairs(select(log_probs, np.array([2, 0]), candidates)) == [(1, 0), (2, 0)]
 
 
-def test_an_image_torn_between_classes_goes_to_the_lower():
+def test_tie_between_classes_goes_to_the_lower_class():
     log_probs = np.log([[0.2, 0.4, 0.4]])
     for candidates in ("argmax", "any"):
         assert pairs(select(log_probs, np.array([0, 1, 1]), candidates)) == [(0, 1)]
@@ -102,7 +102,7 @@ def test_an_impossible_class_takes_no_image():
 
 
 @pytest.mark.parametrize("candidates", ["argmax", "any"])
-def test_a_label_is_the_answer_so_there_are_no_candidate_sets(candidates):
+def test_select_has_no_candidate_sets(candidates):
     assert select(np.log([[0.3, 0.7]]), np.array([1, 1]), candidates).candidates is None
 
 
@@ -132,7 +132,7 @@ def test_never_over_quota_and_never_an_image_twice(case, candidates):
 
 
 @given(cases())
-def test_keeps_the_surest_and_as_many_as_there_are(case):
+def test_selects_most_confident_up_to_quota(case):
     log_probs, quota = case
     index, label, _ = select(log_probs, quota)
     predicted, best = log_probs.argmax(axis=1), log_probs.max(axis=1)

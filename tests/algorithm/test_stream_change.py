@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.algorithm.stream_change import (
-    DEALS,
+    _PERMUTATIONS,
     SeenImages,
     StreamChange,
-    class_prior_shift,
+    _class_prior_shift,
+    _ks_statistic,
+    _low_confidence_share,
     classes_moved,
-    distances_apart,
-    doubtful,
     stream_changes,
 )
 
@@ -21,22 +21,22 @@ def seen(rows, distances=None):
     return SeenImages(np.array(rows, float), None if distances is None else np.array(distances, float))
 
 
-def test_mixes_apart_is_half_the_sum_of_the_differences():
+def test_class_prior_shift_is_total_variation():
     before, recent = seen([[1, 0, 0], [0, 1, 0]]), seen([[0, 0, 1], [0, 1, 0]])
-    assert class_prior_shift(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
+    assert _class_prior_shift(before, recent) == 0.5  # |0.5 - 0| + |0.5 - 0.5| + |0 - 0.5|, halved
     assert classes_moved(before, recent).tolist() == [-0.5, 0, 0.5]
 
 
-def test_distances_apart_is_the_widest_gap_between_the_two_curves():
+def test_ks_statistic_by_hand():
     before, recent = seen([[1]] * 4, [1, 2, 3, 4]), seen([[1]] * 4, [3, 4, 5, 6])
-    assert distances_apart(before, recent) == 0.5  # at 2: half of the first, none of the second
-    assert distances_apart(before, before) == 0
+    assert _ks_statistic(before, recent) == 0.5  # at 2: half of the first, none of the second
+    assert _ks_statistic(before, before) == 0
 
 
-def test_doubtful_counts_what_is_below_the_tail_of_before():
+def test_low_confidence_share_by_hand():
     before = seen([[share, 1 - share] for share in np.linspace(0.5, 1, 101)])
     recent = seen([[0.51, 0.49], [0.52, 0.48], [0.6, 0.4], [0.9, 0.1]])
-    assert doubtful(before, recent) == 0.5  # the tail of a twentieth ends at 0.525
+    assert _low_confidence_share(before, recent) == 0.5  # the tail of a twentieth ends at 0.525
 
 
 def draw(random, class_prior, images, shift=0.0):
@@ -63,30 +63,30 @@ def test_chance_alone_is_no_change():
     [({"class_prior": [0.1, 0.3, 0.6]}, {"mix"}), ({"shift": 2.0}, {"looks"})],
     ids=["another mix", "other images"],
 )
-def test_a_change_is_found_and_called_by_its_name(recent, changed):
+def test_change_is_detected_by_its_test(recent, changed):
     random = np.random.default_rng(1)
     before = draw(random, [0.5, 0.3, 0.2], 100)
     found = stream_changes(before, draw(random, **({"class_prior": [0.5, 0.3, 0.2], "images": 100} | recent)), random)
     assert {one.what for one in found if one.is_change} == changed
-    assert min(one.chance for one in found) == 1 / (1 + DEALS)
+    assert min(one.chance for one in found) == 1 / (1 + _PERMUTATIONS)
 
 
-def test_a_change_must_matter():
+def test_small_change_is_ignored():
     assert not StreamChange("mix", 0.05, 0.001).is_change
     assert not StreamChange("mix", 0.5, 0.02).is_change
     assert StreamChange("mix", 0.5, 0.001).is_change
 
 
-def test_without_prototypes_two_questions_are_left():
+def test_two_tests_without_prototypes():
     random = np.random.default_rng(2)
     sets = [SeenImages(draw(random, [0.5, 0.5], 40).posteriors) for _ in range(2)]
     assert [one.what for one in stream_changes(*sets, random)] == ["mix", "doubt"]
 
 
 @given(st.integers(0, 10**6))
-def test_the_order_of_images_says_nothing(seed):
+def test_order_of_images_does_not_matter(seed):
     random = np.random.default_rng(seed)
     before, recent = draw(random, [0.6, 0.4], 20), draw(random, [0.6, 0.4], 20)
     turned = before.rows(random.permutation(20))
-    for message in (class_prior_shift, doubtful, distances_apart):
+    for message in (_class_prior_shift, _low_confidence_share, _ks_statistic):
         assert message(turned, recent) == pytest.approx(message(before, recent))

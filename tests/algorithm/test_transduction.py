@@ -11,10 +11,10 @@ from hypothesis.extra import numpy as hnp
 from fedcopl.algorithm.transduction import (
     Mixture,
     MixtureWeights,
-    first_centres,
-    log_likelihood,
-    nearest,
-    pulled_both_ways,
+    _first_centres,
+    _log_likelihood,
+    _nearest,
+    _neighbour_terms,
     scores_of,
     transduce,
 )
@@ -27,11 +27,11 @@ SURE = np.log(np.array([[1 - 1e-12, 1e-12], [1e-12, 1 - 1e-12]]))
 def test_likelihood_by_hand():
     # f = (1, 0), mu = (1, 0) and (0, 1), sigma = (1/2, 1/4): -1/2 (0) and -1/2 (1 / .5 + 1 / .25) = -3, so 3 apart.
     mixture = Mixture(np.eye(2), np.array([0.5, 0.25]), FEATURES, np.eye(2))
-    found = log_likelihood(np.array([[1.0, 0.0]]), mixture)
+    found = _log_likelihood(np.array([[1.0, 0.0]]), mixture)
     assert found[0, 0] - found[0, 1] == pytest.approx(3)
 
 
-def test_two_sure_images_are_their_own_centres():
+def test_two_confident_images_are_their_own_centres():
     # Both are sure, so mu are the images themselves and nothing is left to spread: the floor.
     found = transduce(FEATURES, SURE, ALONE, **ONCE)
     np.testing.assert_allclose(found.centres, np.eye(2), atol=1e-9)
@@ -48,30 +48,30 @@ def test_the_first_turn_by_hand():
     np.testing.assert_allclose(found.spread, 0.25)
 
 
-def test_first_centres_are_of_the_eight_surest_images():
+def test_first_centres_are_means_of_eight_most_confident_images():
     # Ten images at 0 .. 9 on a line. Of the first class the last eight are surest, of which the last counts twice:
     # (2 + 3 + ... + 8 + 2 x 9) / 9 = 53 / 9; of the second the first eight, alike: 28 / 8.
     sure = np.array([[1, 4], [1, 4], [2, 4], [2, 4], [2, 4], [2, 4], [2, 4], [2, 4], [2, 1], [4, 1]]) / 8
-    found = first_centres(np.arange(10.0)[:, None], sure)
+    found = _first_centres(np.arange(10.0)[:, None], sure)
     np.testing.assert_allclose(found, [[53 / 9], [28 / 8]])
 
 
 def test_nearest_by_hand():
-    near, weights = nearest(np.array([[1.0, 0], [0.6, 0.8]]), np.array([[0.0, 1], [1, 0], [-1, 0]]), 2)
+    near, weights = _nearest(np.array([[1.0, 0], [0.6, 0.8]]), np.array([[0.0, 1], [1, 0], [-1, 0]]), 2)
     assert near.tolist() == [[1, 0], [0, 1]]
     np.testing.assert_allclose(weights, [[1 / 2, 0], [0.8 / 2, 0.6 / 2]])  # two pull, each by half
-    near, _ = nearest(FEATURES, FEATURES, 3, skip_itself=True)
+    near, _ = _nearest(FEATURES, FEATURES, 3, skip_itself=True)
     assert near.tolist() == [[1], [0]]  # there is but one other
 
 
-def test_who_is_near_pulls_and_is_pulled_by_half():
+def test_neighbour_terms_are_symmetric():
     # v_01 = v_10 = 0.8, v_20 = 0.5: w_01 = 0.8 and w_02 = 0.25, both ways.
     near, pull = np.array([[1], [0], [0]]), np.array([[0.8], [0.8], [0.5]])
-    found = pulled_both_ways(near, pull, np.eye(3))
+    found = _neighbour_terms(near, pull, np.eye(3))
     np.testing.assert_allclose(found, [[0, 0.8, 0.25], [0.8, 0, 0], [0.25, 0, 0]])
 
 
-def test_neighbours_pull_by_hand():
+def test_neighbour_terms_by_hand():
     # Equal centres and texts: only the neighbour speaks, cosine .8 times its assignments (1, 0).
     same = Mixture(np.ones((2, 2)), np.ones(2), np.array([[0.0, 1.0]]), np.array([[1.0, 0.0]]))
     text = np.log(np.full((1, 2), 0.5))

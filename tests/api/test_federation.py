@@ -64,7 +64,7 @@ def test_the_same_bits_as_the_command_line(photos, result, tmp_path):
         assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
 
 
-def test_labels_that_are_handed_over_are_only_measured_by(tmp_path):
+def test_labels_are_only_used_for_accuracy(tmp_path):
     images, labels = array("train", 0, 40)
     tests, truth = array("test", 0, 20)
     wrong = {"labels": (labels * 7 + 3) % 10, "test": (tests, (truth * 7 + 3) % 10)}
@@ -97,14 +97,14 @@ def test_each_classifier_knows_its_own_threshold(result):
     assert result["north"].threshold != result["south"].threshold
 
 
-def test_a_result_of_an_earlier_day(result):
+def test_load_result(result):
     again = Result.load(result.folder)
     assert again.accuracy == result.accuracy
     assert again["north"].fingerprint == result["north"].fingerprint
     assert again["north"].threshold is None  # its images were handed over, and are gone
 
 
-def test_how_it_shows_itself(result, photos):
+def test_repr_and_html(result, photos):
     assert repr(result).startswith("<Result: FedCoPL + priors, 2 sites, 1 round, accuracy ")
     assert "<td>north</td><td>40</td>" in result._repr_html_()
     assert repr(Federation(sites(photos), CLASSES)) == "<Federation of 2 sites, 10 classes, method fedcopl>"
@@ -143,7 +143,7 @@ def test_a_temporary_folder_goes_with_its_result():
     assert not folder.exists()
 
 
-def test_simulate_shares_arrays_out():
+def test_simulate_partitions_arrays():
     (images, labels), test = array("train", 0, 80), array("test", 0, 40)
     outcome = simulate(images, labels, classes=CLASSES, test=test, clients=2, beta=5.0, progress=False, **QUICK)
     assert list(outcome) == ["client-0", "client-1"]

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from fedcopl import RunConfig
-from fedcopl.api.federation import settings_of
+from fedcopl.api.federation import _settings_of
 from fedcopl.errors import ConfigError
 
 
 def test_short_and_long_names_mean_the_same():
-    assert settings_of({"lr": 0.5}) == settings_of({"train__lr": 0.5})
-    assert settings_of({"lr": 0.5}).train.lr == 0.5
+    assert _settings_of({"lr": 0.5}) == _settings_of({"train__lr": 0.5})
+    assert _settings_of({"lr": 0.5}).train.lr == 0.5
 
 
 def test_kinds_of_values():
-    config = settings_of(
+    config = _settings_of(
         {"rounds": np.int64(3), "backbone": Path("a b") / 'c"d', "everywhere": False, "options__mu": 0.5}
     )
     assert config.rounds == 3
@@ -27,12 +27,12 @@ def test_kinds_of_values():
 
 def test_on_top_of_a_whole_set():
     begin = RunConfig.from_mapping({"rounds": 7, "train": {"lr": 0.2}}, "test")
-    config = settings_of({"epochs": 2}, begin)
+    config = _settings_of({"epochs": 2}, begin)
     assert (config.rounds, config.train.lr, config.train.epochs) == (7, 0.2, 2)
 
 
 def test_mistakes():
     with pytest.raises(ConfigError, match="did you mean rounds"):
-        settings_of({"round": 3})
+        _settings_of({"round": 3})
     with pytest.raises(ConfigError, match="rounds: should be a text, a number"):
-        settings_of({"rounds": [3]})
+        _settings_of({"rounds": [3]})

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from deployment.toolbox import FakeSite, LoopGrid, terms
-from fakes import NO_PRIORS, clients, start
+from fakes import NO_PRIORS, clients, run, start
 from fedcopl.cli import app
 from fedcopl.config import RunConfig
 from fedcopl.deployment.audit_log import AUDIT, HEAD, AuditLog, AuditMessage, read_audit
@@ -18,7 +18,6 @@ from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.wire.message_format import content_bytes
 from fedcopl.errors import RunFolderError
-from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate
 
 CONFIG = RunConfig.from_mapping({"rounds": 2, "priors": NO_PRIORS, "privacy": {"secure_aggregation": True}}, "test")

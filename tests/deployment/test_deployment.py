@@ -14,11 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from deployment.deployment import SETTINGS, TIMEOUT, Deployment
-from fakes import FlakyFederation
+from fakes import FlakyFederation, run
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.audit_log import read_audit
 from fedcopl.deployment.processes import request_stop
-from fedcopl.federation.server import run
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import assemble
 from free_ports import free_port

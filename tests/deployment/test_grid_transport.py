@@ -9,7 +9,7 @@ from flwr.app import Message
 from numpy.lib import format as npy
 
 from deployment.toolbox import FakeSite, LoopGrid, NotingWatcher, failed, terms
-from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, start
+from fakes import NO_PRIORS, START, EntwinedLearner, FlakyFederation, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
 from fedcopl.deployment.server.site_registry import KnownSites
@@ -17,7 +17,7 @@ from fedcopl.deployment.site.pipeline import public_reason
 from fedcopl.deployment.wire.message_format import read_reply, reply_records
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import DataError, Interrupted, NoClientReplied
-from fedcopl.federation.server import look_first, run
+from fedcopl.federation.server import evaluate_zero_shot
 from fedcopl.messages import (
     Estimate,
     Estimated,
@@ -377,7 +377,7 @@ def test_an_evaluation_neither_waits_nor_ends_the_run(tmp_path):
     nodes["client-1"] = to(Evaluate(3, None), Evaluated(1, 2))
     nodes["client-2"] = to(Evaluate(0, None), Evaluated(11, 10))
     federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
-    report = look_first(federation)
+    report = evaluate_zero_shot(federation)
     assert report.scores == {}
     assert report.dropped == {"client-2": "Evaluate: more right than there are"}
     assert federation.take_drops().in_words() == {
@@ -400,7 +400,7 @@ def test_invalid_replies_do_not_count_towards_min_sites(tmp_path):
     altered(nodes, ["client-1", "client-2"], Trained({"visual": NAN}, 1, 0.5))
     with pytest.raises(
         NoClientReplied,
-        match=r"round 1, step Train: 1 usable answer from 3 clients, and at least 2 are needed; "
+        match=r"round 1, step Train: 1 usable reply from 3 clients, and at least 2 are needed; "
         r"client-1: prompt visual is not finite.*; client-2: prompt visual is not finite",
     ):
         played(federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2)))
@@ -420,7 +420,7 @@ def test_too_many_invalid_replies_end_the_run_with_the_reasons(tmp_path):
     federation = federation_of(LoopGrid(nodes), timeouts=Timeouts(60, 2))
     with pytest.raises(
         NoClientReplied,
-        match=r"round 1, step Estimate: 1 usable answer from 3 clients.*client-\d: Estimate: the reply is",
+        match=r"round 1, step Estimate: 1 usable reply from 3 clients.*client-\d: Estimate: the reply is",
     ):
         federation.request({name: Estimate(0, SHARED) for name in federation.clients()})
 
@@ -461,7 +461,7 @@ def test_a_request_out_of_order_is_refused_with_its_reason(tmp_path):
     watcher = NotingWatcher()
     federation = federation_of(LoopGrid(sites(tmp_path)), watcher, Timeouts(60, 0))
     assert federation.request({name: Select(0, 0, None, 1) for name in federation.clients()}) == {}
-    assert watcher.notes[0].endswith("is left out: refused: asked to select before it was asked to estimate")
+    assert watcher.notes[0].endswith("is left out: refused: it got a Select request before an Estimate request")
 
 
 def test_a_secure_aggregation_is_repeated_without_the_site_that_sent_invalid_shares(tmp_path):

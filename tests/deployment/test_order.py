@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import NO_PRIORS, START, NoisyLearner, clients, start
+from fakes import NO_PRIORS, START, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.order import MAX_REPEATS, max_aggregations, out_of_order
 from fedcopl.deployment.site.site_state import SiteStep
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_steps
-from fedcopl.federation.server import MAX_ESTIMATIONS, look_first, run
+from fedcopl.federation.server import MAX_ESTIMATIONS, evaluate_zero_shot
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, Train, digest
 from fedcopl.simulation.local_transport import LocalTransport
 
@@ -60,7 +60,7 @@ class Recorded(LocalTransport):
 def played(config):
     held = clients(config, NoisyLearner)
     federation = Recorded({name: replace(one, secret=name.encode() * 4, repeatable=True) for name, one in held.items()})
-    look_first(federation)
+    evaluate_zero_shot(federation)
     run(config, federation, start(), lambda *_: None)
     return federation.requests
 

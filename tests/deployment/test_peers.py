@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fakes import NO_PRIORS, START, FakeLearner, start
+from fakes import NO_PRIORS, START, FakeLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.peers import Identity, Peers, check_peers, vouched_by
 from fedcopl.deployment.site.pipeline import known_peers, refuse, vouched
@@ -15,7 +15,6 @@ from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import ConfigError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.server import run
 from fedcopl.messages import SetupKeys, ShareKeys
 from fedcopl.privacy.masking import public_keys, setup_keys
 from fedcopl.simulation.local_transport import LocalTransport

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from deployment.deployment import NO_PRIORS
 from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites, failed
+from fakes import run
 from fedcopl.classifier import load
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
@@ -32,7 +33,6 @@ from fedcopl.errors import (
     NoClientReplied,
     RunFolderError,
 )
-from fedcopl.federation.server import run
 from fedcopl.flower_app.client_app import home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.report.run_page import write_report

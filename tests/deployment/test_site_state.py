@@ -6,14 +6,13 @@ import resource
 import numpy as np
 import pytest
 
-from fakes import NO_PRIORS, START, FakeLearner, NoisyLearner, clients, start
+from fakes import NO_PRIORS, START, FakeLearner, NoisyLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.deployment.site.site_state import SiteState, SiteStep
 from fedcopl.deployment.wire.terms import Refused
 from fedcopl.errors import RunFolderError
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_from, state_tensors, taken_back
 from fedcopl.messages import Estimate, Evaluate, Select, SetupKeys, Train
 from fedcopl.privacy.mask_session import Session

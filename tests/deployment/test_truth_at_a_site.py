@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fakes import run
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.deployment.server.plan import PreparedServer
@@ -12,7 +13,6 @@ from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.wire.terms import terms_of
-from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluated, digest
 from fedcopl.simulation.local_transport import LocalTransport

@@ -11,7 +11,7 @@ from fedcopl.algorithm.select import Corrections
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.learner import NoTestSet
+from fedcopl.federation.learner import _NoTestSet
 from fedcopl.labelers.cpl import cpl_levels
 from fedcopl.messages import (
     REPLY_TO,
@@ -42,7 +42,7 @@ def estimated(client, round=0):
     return reply, state
 
 
-def test_estimate_counts_the_sure_images():
+def test_estimate_counts_confident_images():
     reply, _ = estimated(client_with())
     assert isinstance(reply, Estimated)
     assert reply.counts.tolist() == [1, 1, 0]
@@ -63,7 +63,7 @@ def test_the_first_labels_are_zero_shot_and_later_ones_are_not():
     assert later["text"] is START["text"]
 
 
-def test_who_goes_on_from_an_earlier_run_labels_first_by_what_it_had_there():
+def test_first_labels_after_a_previous_run_use_its_model():
     client, left = client_with(), {"visual": VISUAL["visual"] + 1, "text": START["text"] + 2}
     _, state = client.handle(Estimate(0, VISUAL), ClientState(begun=left))
     client.handle(Estimate(5, VISUAL), state)
@@ -73,7 +73,7 @@ def test_who_goes_on_from_an_earlier_run_labels_first_by_what_it_had_there():
     assert later["text"] is left["text"]  # and its own, as long as it has not trained
 
 
-def test_select_works_its_quota_out_from_the_sums():
+def test_select_computes_quota_from_totals():
     # T = [1, 1, 2], S = 4, M = 4/3: quota ceil(1 * 4/3) = 2 of classes 0 and 1. Of class 0's images 0, 1, 3: two.
     client = client_with()
     _, state = estimated(client)
@@ -86,7 +86,7 @@ def test_select_works_its_quota_out_from_the_sums():
     assert state.log_probs is None
 
 
-def test_without_allocation_nothing_is_told_and_the_own_counts_are_the_quota():
+def test_without_global_allocation_own_counts_are_the_quota():
     client = client_with(global_allocation=False)
     reply, state = estimated(client)
     assert reply.counts is None
@@ -99,7 +99,7 @@ def selected(client):
     return client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)[1]
 
 
-def test_training_starts_from_what_was_sent_and_keeps_the_text_prompt_home():
+def test_training_starts_from_shared_prompts_and_keeps_text_prompt():
     client = client_with()
     client.learner.number = 7
     reply, state = client.handle(Train(0, VISUAL), selected(client))
@@ -116,14 +116,14 @@ def test_training_starts_from_what_was_sent_and_keeps_the_text_prompt_home():
 @pytest.mark.parametrize(
     ("sent", "stays"), [(["text"], {"visual"}), (["visual", "text"], set()), ([], {"visual", "text"})]
 )
-def test_what_is_sent_decides_what_stays(sent, stays):
+def test_shared_arrays_of_the_request_are_sent_others_kept(sent, stays):
     client = client_with()
     reply, state = client.handle(Train(0, {name: START[name] for name in sent}), selected(client))
     assert set(reply.shared) == set(sent)
     assert set(state.own) == stays
 
 
-def test_nothing_chosen_costs_nothing_and_changes_nothing():
+def test_empty_selection_is_not_trained():
     client = client_with(unseen="none")
     _, state = estimated(client)
     reply, state = client.handle(Select(0, 0, np.array([0, 0, 4]), 2), state)
@@ -142,7 +142,7 @@ def test_a_client_without_images():
     assert reply == Selected(0, 0, None)
 
 
-def test_it_tells_how_many_labels_are_those_of_its_last_refresh():
+def test_selected_reports_unchanged_labels():
     client = client_with()
     state = selected(client)
     assert state.labels.tolist() == [0, 0, 1, 0]
@@ -156,7 +156,7 @@ def test_it_tells_how_many_labels_are_those_of_its_last_refresh():
 
 
 @pytest.mark.parametrize("privacy", [{"secure_aggregation": True}, {"noise_multiplier": 1.0}])
-def test_where_there_is_privacy_it_tells_nothing_of_its_choice(privacy):
+def test_selected_is_empty_with_privacy(privacy):
     client = replace(client_with(), secret=b"s" * 32)
     _, state = estimated(client)
     private = replace(client, config=RunConfig.from_mapping({"privacy": privacy}, "test"))
@@ -164,15 +164,15 @@ def test_where_there_is_privacy_it_tells_nothing_of_its_choice(privacy):
     assert reply == Selected(None, None, None)
 
 
-def test_a_site_without_labels_evaluates_to_nothing():
-    client = Client(FakeLearner(), RunConfig(), NoTestSet())
+def test_evaluation_without_test_set_is_zero():
+    client = Client(FakeLearner(), RunConfig(), _NoTestSet())
     reply, _ = client.handle(Evaluate(0, VISUAL), ClientState())
     assert reply == Evaluated(0, 0)
 
 
 @pytest.mark.parametrize("message", [Train(0, VISUAL), Select(0, 0, np.array([1, 1, 1]), 1)])
-def test_questions_out_of_order_are_refused(message):
-    with pytest.raises(ValueError, match="before it was asked"):
+def test_requests_out_of_order_are_refused(message):
+    with pytest.raises(ValueError, match="request before a"):
         client_with().handle(message, ClientState())
 
 
@@ -204,7 +204,7 @@ def selected_by(labeler, refresh=0, **labels):
     return client.handle(Select(5 * refresh, refresh, None, 2), state)[1]
 
 
-def test_fpl_takes_the_surest_of_each_class():
+def test_fpl_selects_most_confident_of_each_class():
     state = selected_by("fpl", per_class=2)
     assert state.selection.index.tolist() == [0, 1, 2]  # of class 0: images 0, 1, 3 by confidence
     assert state.selection.label.tolist() == [0, 0, 1]
@@ -218,14 +218,14 @@ def test_fpl_can_take_any_image_for_a_class():
 
 
 @pytest.mark.parametrize("labeler", ["fpl", "cpl"])
-def test_only_the_sure_images_may_be_labelled(labeler):
+def test_only_confident_images_are_labelled(labeler):
     # Confidences .9 .6 .8 .5: images 0 and 2 are the upper half.
     state = selected_by(labeler, per_class=2, among="sure", cpl_keep_likeliest=True)
     assert (state.selection.index.tolist(), state.selection.label.tolist()) == ([0, 2], [0, 1])
     assert selected_by(labeler, per_class=2, among="sure", confidence_quantile=0.9).selection.index.tolist() == [0]
 
 
-def test_an_image_chosen_for_several_classes_is_one_image():
+def test_image_selected_for_two_classes_counts_once():
     # Four images, each of them among the four surest of each of the three classes.
     client = client_labelling_by("fpl", per_class=4, fpl_rule="column")
     _, state = estimated(client)
@@ -258,7 +258,7 @@ def test_cpl_levels_come_from_the_data_set_unless_set():
     assert levels(data={"source": "dtd"}, labels={"cpl_beta": 0.5}) == (0.75, 0.5)
 
 
-def test_what_is_remembered_stays_and_is_used():
+def test_remembered_arrays_are_kept_and_used():
     class Remembering(FakeLearner):
         def remember(self, selection):
             return {"memory": np.array([len(selection.index)], np.float32)}
@@ -273,13 +273,13 @@ def test_what_is_remembered_stays_and_is_used():
     assert learner.trained_with[0]["memory"].tolist() == [3]
 
 
-def test_a_model_that_diverged_is_not_asked_for_labels():
+def test_diverged_model_cannot_label():
     client = client_with(probs=np.full((4, 3), np.nan))
     with pytest.raises(ValueError, match=r"training diverged, try a lower train\.lr"):
         estimated(client)
 
 
-def test_experts_are_kept_at_home_and_never_sent():
+def test_experts_are_never_sent():
     client = client_with()
     expert = {"visual": START["visual"] + 7}
     reply, after = client.handle(Train(0, VISUAL, (expert, expert)), selected(client))
@@ -289,9 +289,9 @@ def test_experts_are_kept_at_home_and_never_sent():
     assert (later.own["experts' visual"] == after.own["experts' visual"]).all()  # the last ones sent stay
 
 
-def test_what_the_expert_said_is_trained_on_and_not_counted():
+def test_corrections_are_trained_on_and_not_counted():
     told = Corrections(np.array([3]), np.array([2]))  # image 3 looks like class 0, and is of class 2
-    client = replace(client_with(), said=told)
+    client = replace(client_with(), corrections=told)
     reply, state = estimated(client)
     assert reply.counts.tolist() == [1, 1, 0]
     _, state = client.handle(Select(0, 0, np.array([1, 1, 2]), 2), state)

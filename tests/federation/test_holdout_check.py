@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes import START, FakeLearner
-from fedcopl.algorithm.holdout import expected_loss
+from fedcopl.algorithm.holdout import _expected_loss
 from fedcopl.algorithm.select import Selection
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
@@ -18,7 +18,7 @@ from fedcopl.priors.posterior import no_priors
 from fedcopl.privacy.masked_layout import HoldoutSums
 
 VISUAL = {"visual": np.zeros((2, 3), np.float32)}
-RIGHT = np.arange(10) % 2  # what the site answers about its ten images, two classes of three; 4 and 9 are the exam
+RIGHT = np.arange(10) % 2  # pseudo labels of the ten images, two classes of three; 4 and 9 are the holdout
 
 
 class Driven(FakeLearner):
@@ -55,14 +55,14 @@ def shared(value):
     return {"visual": np.full((2, 3), value, np.float32)}
 
 
-def test_the_exam_is_never_trained_on():
+def test_holdout_is_never_trained_on():
     client = client_of()
     reply, _ = client.handle(Train(0, VISUAL), ready(client))
     assert sorted(client.learner.chosen[0]) == [0, 1, 2, 3, 5, 6, 7, 8]
     assert reply.examples == 8
 
 
-def test_without_a_guard_everything_is_trained_on_and_kept():
+def test_without_holdout_everything_is_trained_on():
     client = client_of(-3.0, holdout=0)
     reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert reply.examples == 10
@@ -71,7 +71,7 @@ def test_without_a_guard_everything_is_trained_on_and_kept():
     assert state.holdout.training is None
 
 
-def test_training_that_helps_is_kept():
+def test_no_rollback_after_helpful_training():
     client = client_of(1.0)
     reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert (reply.shared["visual"] == 1).all()
@@ -81,7 +81,7 @@ def test_training_that_helps_is_kept():
 
 
 @pytest.mark.parametrize(("move", "harm"), [(-0.5, "less sure"), (np.nan, "not finite")])
-def test_training_that_harms_is_undone_and_the_next_is_slower(move, harm):
+def test_rollback_after_harmful_training_lowers_learning_rate(move, harm):
     client = client_of(move)
     reply, state = client.handle(Train(0, VISUAL), ready(client))
     assert reply.shared is VISUAL
@@ -93,11 +93,11 @@ def test_training_that_harms_is_undone_and_the_next_is_slower(move, harm):
     assert client.learner.cautions == [1.0, 0.5]
 
 
-def test_an_average_that_harms_is_not_taken_over():
+def test_rollback_after_harmful_average():
     client = client_of(1.0)
     _, state = client.handle(Train(0, VISUAL), ready(client))
     reply, state = client.handle(Train(1, shared(-4)), state)
-    # The exam: two images at -log p = log(e + 2) - 1 with visual 0, at log(e^-3 + 2) + 3 with -4.
+    # The holdout: two images at -log p = log(e + 2) - 1 with visual 0, at log(e^-3 + 2) + 3 with -4.
     assert reply.checks[0] == 2
     assert reply.checks[1] == pytest.approx(2 * (np.log(np.e + 2) - 1))
     assert reply.checks[2] == pytest.approx(2 * (np.log(np.exp(-3) + 2) + 3))
@@ -108,7 +108,7 @@ def test_an_average_that_harms_is_not_taken_over():
     assert (state.own["text"] == 0).all()  # the whole model it had, not half of it
 
 
-def test_the_next_good_average_is_taken_over_again():
+def test_good_average_is_accepted_after_rollback():
     client = client_of(1.0)
     _, state = client.handle(Train(0, VISUAL), ready(client))
     _, state = client.handle(Train(1, shared(-4)), state)
@@ -117,7 +117,7 @@ def test_the_next_good_average_is_taken_over_again():
     assert "visual" not in state.own
 
 
-def test_the_exam_is_answered_with_what_the_site_keeps():
+def test_evaluation_uses_the_model_the_client_keeps():
     seen = []
 
     class Spy:
@@ -132,12 +132,12 @@ def test_the_exam_is_answered_with_what_the_site_keeps():
     assert [prompts["visual"][0, 0] for prompts in seen] == [0, 4]
 
 
-def test_at_the_end_a_model_that_contradicts_its_first_answers_is_given_up():
+def test_final_model_against_first_labels_is_reset():
     # A refresh with a spoilt model agrees with it; the first answers remember.
     client = client_of()
     state = ready(client)
     spoilt = replace(state, own={"visual": np.full((2, 3), -4, np.float32), "text": np.ones((1, 3), np.float32)})
-    spoilt = replace(spoilt, selection=None)  # nothing to compare with: the guard of the round is blind
+    spoilt = replace(spoilt, selection=None)  # nothing to compare with
     _, after = client.handle(Evaluate(0, {}), spoilt)
     assert not after.holdout.was_reset  # not the last round
     _, after = client.handle(Evaluate(1, {}), spoilt)
@@ -145,7 +145,7 @@ def test_at_the_end_a_model_that_contradicts_its_first_answers_is_given_up():
     assert (after.own["visual"] == START["visual"]).all()
 
 
-def test_a_guard_is_kept_with_the_state():
+def test_holdout_state_is_stored():
     client = client_of(-0.5)
     _, state = client.handle(Train(0, VISUAL), ready(client))
     _, state = client.handle(Evaluate(0, shared(-4)), state)
@@ -158,7 +158,7 @@ def test_a_guard_is_kept_with_the_state():
     assert np.array_equal(again.first.index, state.first.index)
 
 
-def test_the_exam_is_judged_through_the_priors():
+def test_holdout_is_compared_with_priors():
     # A model that says nothing, and a site that knows it holds class 0 only: through the prior the answer is class 0.
     class Undecided(Driven):
         def log_probabilities_of(self, prompts, index):
@@ -171,7 +171,7 @@ def test_the_exam_is_judged_through_the_priors():
 
 
 class Straying(Driven):
-    """Training makes it surer of the exam, and turns its answers about three images that nobody trains on."""
+    """Training raises the confidence on the holdout, and changes the predictions of three images not trained on."""
 
     def log_probabilities_of(self, prompts, index):
         said = super().log_probabilities_of(
@@ -198,18 +198,18 @@ def doubtful_of_three(client, prior):
 
 
 @pytest.mark.parametrize(("prior", "harm"), [(PriorState(), ""), (even_priors(), "against the priors")])
-def test_what_the_priors_hold_for_wrong_is_undone_though_the_exam_is_passed(prior, harm):
+def test_rollback_of_training_against_the_priors(prior, harm):
     client = client_of()
     client = replace(client, learner=Straying())
     reply, state = client.handle(Train(0, VISUAL), doubtful_of_three(client, prior))
     # By priors p = e^3 / (e^3 + 2) for the answers it had, 1 / (e^3 + 2) for new ones: here three of ten.
     assert state.holdout.training.harm == harm
     assert (reply.examples == 0) == bool(harm)
-    fewer = expected_loss(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
+    fewer = _expected_loss(client.learner.log_probs, np.array([2, 2, 2, *RIGHT[3:]]))
     assert fewer == pytest.approx(3 * (np.e**3 - 1) / (np.e**3 + 2))
 
 
-def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
+def test_rollback_of_average_against_the_priors():
     client = replace(client_of(), learner=Straying())
     _, state = client.handle(Train(0, shared(1)), doubtful_of_three(client, even_priors()))
     assert state.holdout.average.harm == "against the priors"
@@ -221,9 +221,9 @@ def test_an_average_that_the_priors_hold_for_wrong_is_not_taken_over():
     [(10, 1, 8), (10, 4, 10), (20, 10, 50), (100, 10, 64), (196, 10, 4)],
     ids=["at least eight", "a quarter of the training", "of all epochs", "at most 64", "there are no more"],
 )
-def test_the_guard_looks_at_no_more_than_training_is_worth(trained, epochs, looked_at):
+def test_number_of_unseen_images_is_limited_by_training(trained, epochs, looked_at):
     # A look costs half of training on an image and there are two a round: with a look for four images trained on in all
-    # epochs together the guard costs a quarter of the training. Of 200 images none is for the exam here.
+    # epochs together the check costs a quarter of the training. Of 200 images none is held out here.
     client = client_of(epochs=epochs, holdout=0)
     selection = Selection(np.arange(trained), np.zeros(trained, np.int64))
     state = ClientState(selection=selection, labels=np.zeros(200, np.int32), prior=even_priors())
@@ -231,12 +231,12 @@ def test_the_guard_looks_at_no_more_than_training_is_worth(trained, epochs, look
     assert len(unseen) == looked_at and unseen.min() >= trained
 
 
-def test_the_losses_of_an_exam_of_too_few_images_are_not_told():
+def test_losses_of_a_small_holdout_are_not_sent():
     open_client = client_of()
     state = ready(open_client)
     told = [
         HoldoutSums(*client.handle(Train(0, shared(-5)), state)[0].checks)
-        for client in (open_client, replace(open_client, min_images=3))  # the exam has two images
+        for client in (open_client, replace(open_client, min_images=3))  # the holdout has two images
     ]
     assert told[0].images == 2 and told[0].loss_after > told[0].loss_before > 0
     assert told[1] == told[0]._replace(images=0.0, loss_before=0.0, loss_after=0.0)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, start
+from fakes import CLASSES, NO_PRIORS, START, FakeLearner, FlakyFederation, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
-from fedcopl.federation.server import look_first, run, run_round
+from fedcopl.federation.server import evaluate_zero_shot, run_round
 from fedcopl.federation.validation import ReportedCounts, validate_reply
 from fedcopl.messages import Adapt, Adapted, Estimate, Estimated, Evaluate, Evaluated, Select, Selected, Train, Trained
 from fedcopl.privacy.masked_layout import HoldoutSums
@@ -50,7 +50,7 @@ def only(kind, change):
 MILLION = np.full(CLASSES, 10**6)
 
 
-def test_more_sure_images_than_it_has_are_found_out_when_it_tells_how_many_it_has():
+def test_more_confident_images_than_images_are_dropped_at_select():
     last, [report] = played(config_of(), only(Estimate, lambda _: Estimated(MILLION)))
     assert report.dropped == {LIAR: "Select: was confident of 3,000,000 images, but has 12 by its own reports"}
     assert LIAR not in last.members and report.missed_refresh == (LIAR,)
@@ -59,7 +59,7 @@ def test_more_sure_images_than_it_has_are_found_out_when_it_tells_how_many_it_ha
     assert "counts clipped from 3,000,000 to" in report.bounds.in_words()[LIAR]
 
 
-def test_and_at_once_when_it_has_told_before():
+def test_more_confident_images_than_reported_before_are_dropped_at_once():
     def lie(message, reply):
         return Estimated(MILLION) if isinstance(message, Estimate) and message.round else reply
 
@@ -68,14 +68,14 @@ def test_and_at_once_when_it_has_told_before():
     assert report.totals.sum() <= 4 * 12
 
 
-def test_a_weight_beyond_what_it_chose():
+def test_weight_above_the_selected_images_is_dropped():
     last, [report] = played(config_of(), only(Train, lambda reply: replace(reply, examples=10**6)))
     assert "Train: trained on 1,000,000 images, but selected " in report.dropped[LIAR]
     assert report.participants == HONEST
     assert (last.shared["visual"] == 1).all()
 
 
-def test_a_size_that_changes():
+def test_changed_number_of_images_is_dropped():
     def lie(message, reply):
         return replace(reply, images=13) if isinstance(message, Select) and message.round else reply
 
@@ -100,7 +100,7 @@ def consistent(message, reply):
     return reply
 
 
-def test_one_story_from_beginning_to_end_goes_as_far_as_the_others_allow():
+def test_consistent_liar_is_clipped_to_the_bounds_of_the_others():
     last, [report] = played(config_of(), consistent)
     assert report.dropped == {}
     cut = report.bounds.in_words()[LIAR]
@@ -111,19 +111,19 @@ def test_one_story_from_beginning_to_end_goes_as_far_as_the_others_allow():
 
 
 @pytest.mark.parametrize("rule", ["trimmed", "median", "krum"])
-def test_a_robust_rule_goes_by_the_honest(rule):
+def test_robust_rule_follows_honest_clients(rule):
     last, _ = played(config_of(sharing={"robust": rule, "bounded": False}), consistent)
     assert (last.shared["visual"] == 1).all()
 
 
-def test_the_story_told_to_the_priors_counts_as_ten_sites_at_most():
+def test_prior_sums_of_one_client_weigh_at_most_ten_others():
     config = config_of(priors={"logit_bias": True})
     _, [report] = played(config, consistent)
     assert report.dropped == {}
     assert "Adapt: weight clipped from 12,000,000 to 120 images" in report.bounds.in_words()[LIAR]
 
 
-def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():
+def test_client_with_invalid_prior_sums_is_left_out_of_the_refresh():
     lies = only(Adapt, lambda reply: reply if reply.sums is None else Adapted(reply.sums - 5))
     last, [report] = played(config_of(priors={"logit_bias": True}), lies)
     assert report.dropped[LIAR].startswith("Adapt: a class has fewer than no images")
@@ -133,7 +133,7 @@ def test_who_tells_the_priors_nonsense_is_in_no_more_of_this_labelling():
     assert np.isfinite(last.prior_model.logit_bias).all() and other.members == (HONEST[0], LIAR, *HONEST[1:])
 
 
-def test_one_guard_cannot_have_the_average_taken_back_nor_keep_it():
+def test_one_holdout_report_cannot_decide_a_rollback():
     config = config_of(rounds=3)
     images = {}
 
@@ -159,12 +159,12 @@ def test_one_guard_cannot_have_the_average_taken_back_nor_keep_it():
         (HoldoutSums(images=2.0, averages_rolled_back=5.0), "counts more than one client"),
     ],
 )
-def test_which_sums_a_holdout_can_have(checks, why):
+def test_valid_and_invalid_holdout_sums(checks, why):
     trained = Trained(START, 3, 0.5, checks=tuple(checks))
     assert why in validate_reply(Train(0, START), trained, CLASSES, RunConfig(), ReportedCounts(12, 9, 9))
 
 
-def test_with_noise_all_weigh_the_same():
+def test_equal_weights_with_noise():
     config = RunConfig.from_mapping({"privacy": {"noise_multiplier": 1.0}}, "test")
     assert "all clients weigh the same" in validate_reply(
         Train(0, START), Trained(START, 2, 0.5), CLASSES, config, ReportedCounts()
@@ -172,7 +172,7 @@ def test_with_noise_all_weigh_the_same():
     assert validate_reply(Train(0, START), Trained(START, 1, 0.5), CLASSES, config, ReportedCounts()) is None
 
 
-def test_every_reason_of_every_drop_is_kept():
+def test_all_reasons_of_drops_are_recorded():
     def lie(message, reply):
         match message:
             case Train():
@@ -187,20 +187,20 @@ def test_every_reason_of_every_drop_is_kept():
     assert evaluate == "Evaluate: more right than there are"
 
 
-def test_nothing_in_an_evaluation_ends_a_run():
+def test_failed_evaluation_does_not_end_the_run():
     config = config_of(rounds=2)
     federation = FlakyFederation(clients(config))
     federation.least = 3
     federation.lost = {("client-0", "Evaluate", 0)}
     federation.spoiled = {(f"client-{i}", "Evaluate", 0): Evaluated(2, 1) for i in (1, 2)}
     reports = []
-    assert look_first(federation).scores == {}
+    assert evaluate_zero_shot(federation).scores == {}
     run(config, federation, start(), lambda _, report: reports.append(report))
     assert [len(report.scores) for report in reports] == [0, 3]
     assert list(reports[0].dropped) == ["client-1", "client-2"]
 
 
-def test_who_missed_a_refresh_is_named_until_it_is_back(tmp_path):
+def test_missed_refresh_is_reported_until_the_next(tmp_path):
     config = config_of(rounds=5, labels={"refresh_every": 3})
     federation = FlakyFederation(clients(config))
     federation.lost = {("client-2", "Estimate", 0)}
@@ -220,7 +220,7 @@ def outcome_of(rounds):
     return Outcome(rounds=tuple(RoundRecord(**record) for record in rounds))
 
 
-def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is():
+def test_impossible_secure_sum_is_detected_without_its_sender():
     config = config_of(priors={"logit_bias": True}, privacy={"secure_aggregation": True})
 
     def lie(message, reply):
@@ -234,7 +234,7 @@ def test_in_a_secure_sum_a_lie_that_no_images_allow_is_seen_but_not_whose_it_is(
         played(config, lie)
 
 
-def test_in_a_secure_sum_there_is_nothing_to_bound():
+def test_no_bounds_under_secure_aggregation():
     config = config_of(sharing={"robust": "median"}, privacy={"secure_aggregation": True})
     with pytest.raises(ConfigError, match=r"sharing.robust: median needs single updates"):
         played(config, lambda message, reply: reply)

@@ -364,7 +364,7 @@ def test_a_client_refuses_priors_that_change_its_most_confident_labels():
     assert not contradicts_zero_shot(log_probs[:9], -log_probs[:9])  # too few to compare
 
 
-def test_a_client_that_refuses_the_priors_goes_on_with_zero_shot_and_says_so():
+def test_client_that_refuses_priors_uses_zero_shot_and_reports_it():
     config = config_of(priors=NO_FEATURES)
     member = client_of([[0.01, 0.98, 0.01]] * 30, priors=NO_FEATURES)
     sent, state = member.handle(Adapt(0, 0), ClientState())

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fakes import CLASSES, FakeLearner, FlakyFederation, clients, start
+from fakes import CLASSES, FakeLearner, FlakyFederation, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.federation.prior_estimation import PriorState
-from fedcopl.federation.server import run
 from fedcopl.messages import Evaluate
 from fedcopl.methods.losses import AdjustedLoss, CrossEntropy
 from fedcopl.priors.posterior import no_priors
@@ -35,7 +34,7 @@ class Recorder(FlakyFederation):
         return super().request(questions)
 
 
-def test_priors_are_learnt_before_the_first_round_and_not_again():
+def test_priors_are_estimated_once():
     federation = Recorder(clients(config_of()))
     state, reports = played(federation, config_of())
     assert {number for _, kind, number in federation.asked if kind == "Adapt"} == {0}
@@ -49,7 +48,7 @@ def test_priors_are_learnt_before_the_first_round_and_not_again():
     assert [bool(report.untrained) for report in reports] == [True, False, False]
 
 
-def test_who_comes_later_is_told_what_was_learnt():
+def test_new_client_gets_the_priors():
     config = config_of()
     federation = FlakyFederation(clients(config))
     late = "client-2"
@@ -61,7 +60,7 @@ def test_who_comes_later_is_told_what_was_learnt():
     assert prior.class_prior is not None and prior.distances is not None
 
 
-def test_a_newcomer_that_does_not_answer_ends_nothing():
+def test_new_client_without_reply_does_not_end_the_run():
     config = config_of()
     federation = FlakyFederation(clients(config))
     federation.lost = {("client-2", kind, number) for kind in ("Adapt", "Estimate", "Evaluate") for number in (0, 1, 2)}
@@ -69,7 +68,7 @@ def test_a_newcomer_that_does_not_answer_ends_nothing():
     assert state.round == 3 and reports[-1].participants == ("client-0", "client-1")
 
 
-def test_training_is_told_what_the_priors_know():
+def test_training_gets_the_logit_adjustment():
     config, seen = config_of(), []
 
     class Listening(FakeLearner):
@@ -99,7 +98,7 @@ def test_training_is_told_what_the_priors_know():
         )  # what is trained is what is answered
 
 
-def test_the_loss_is_that_of_the_answer():
+def test_loss_on_prior_adjusted_logits():
     # Two classes; the model says 1 : 1, the site holds them 3 : 1. The answer is 3/4, its loss log(4/3).
     known = PriorState(model=no_priors(2), class_prior=np.array([0.75, 0.25]), distances=np.zeros((1, 2)))
     beside = known.adjustment(np.array([0]))
@@ -107,5 +106,5 @@ def test_the_loss_is_that_of_the_answer():
     assert float(fit(torch.zeros(1, 2), torch.tensor([0]))) == pytest.approx(np.log(4 / 3))
 
 
-def test_without_priors_training_knows_nothing_of_them():
+def test_no_logit_adjustment_without_priors():
     assert PriorState().adjustment(np.array([0])) is None

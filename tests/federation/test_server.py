@@ -11,19 +11,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fakes import CLASSES, NO_PRIORS, START, EntwinedLearner, FakeLearner, FlakyFederation, NoisyLearner, clients, start
-from fedcopl.algorithm.allocate import allocate
+from fakes import (
+    CLASSES,
+    NO_PRIORS,
+    START,
+    EntwinedLearner,
+    FakeLearner,
+    FlakyFederation,
+    NoisyLearner,
+    clients,
+    run,
+    start,
+)
+from fedcopl.algorithm.allocate import quota
 from fedcopl.config import RunConfig
 from fedcopl.errors import ClientFailed, NoClientReplied
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.server import (
-    has_converged,
-    labelling,
-    look_first,
-    participants,
-    run,
+    _has_converged,
+    _labelling,
+    _participants,
+    _stale_rounds,
+    evaluate_zero_shot,
     run_round,
-    stale_rounds,
 )
 from fedcopl.federation.transport import Labelling
 from fedcopl.federation.validation import validate_reply
@@ -72,17 +82,19 @@ def test_refresh_is_every_q_rounds_from_the_first():
     assert [report.round for report in reports if report.refreshed] == [0, 3, 6]
 
 
-def test_clients_choose_as_the_whole_table_would_have_it():
+def test_quotas_of_clients_are_rows_of_the_table():
     config = config_of(rounds=1)
     federation = LocalTransport(clients(config, NoisyLearner))
     _, [report] = reports_of(config, federation)
     counts = np.stack([state.counts for state in federation.states.values()])
     assert report.totals.tolist() == counts.sum(axis=0).tolist()
     rows = [state.quota.tolist() for state in federation.states.values()]
-    assert rows == allocate(counts, refresh_index=0, budget="exact", unseen="grow").tolist()
+    assert (
+        rows == quota(counts, counts.sum(axis=0), len(counts), refresh_index=0, budget="exact", unseen="grow").tolist()
+    )
 
 
-def test_the_average_is_weighted_by_the_images_chosen():
+def test_average_is_weighted_by_selected_images():
     class Constant(FakeLearner):
         def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             return prompts | {"visual": np.full((2, 3), self.number, np.float32)}, 0.0
@@ -96,7 +108,7 @@ def test_the_average_is_weighted_by_the_images_chosen():
 
 
 @pytest.mark.parametrize("aggregate", ["visual", "text", "both", "none"])
-def test_only_what_is_aggregated_crosses(aggregate):
+def test_only_shared_arrays_are_sent(aggregate):
     config = config_of(rounds=2, sharing={"aggregate": aggregate})
     federation = LocalTransport(clients(config))
     last, reports = reports_of(config, federation, start(aggregate))
@@ -106,20 +118,20 @@ def test_only_what_is_aggregated_crosses(aggregate):
     assert all(set(state.own) == {"visual", "text"} - sent for state in federation.states.values())
 
 
-def test_participation_takes_some_without_repeats_and_all_over_time():
+def test_participants_are_drawn_without_replacement():
     config = config_of(sharing={"participation": 0.5})
     members = tuple(f"client-{i}" for i in range(5))
-    drawn = [participants(config, members, round) for round in range(40)]
+    drawn = [_participants(config, members, round) for round in range(40)]
     assert {len(set(some)) for some in drawn} == {2}  # floor(0.5 * 5)
     assert all(list(some) == sorted(some) for some in drawn)
     assert set().union(*drawn) == set(members)
-    assert drawn == [participants(config, members, round) for round in range(40)]
-    assert len(participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
+    assert drawn == [_participants(config, members, round) for round in range(40)]
+    assert len(_participants(config_of(sharing={"participation": 0.01}), members, 0)) == 1
     hundred = tuple(f"client-{i:02}" for i in range(100))
-    assert len(participants(config_of(sharing={"participation": 0.29}), hundred, 0)) == 29  # not 28.999...
+    assert len(_participants(config_of(sharing={"participation": 0.29}), hundred, 0)) == 29  # not 28.999...
 
 
-def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evaluated():
+def test_non_participants_are_labelled_and_evaluated():
     config = config_of(rounds=1, sharing={"participation": 0.4})
     federation = LocalTransport(clients(config))
     last, [report] = reports_of(config, federation)
@@ -130,7 +142,7 @@ def test_who_does_not_take_part_keeps_its_text_prompt_but_is_labelled_and_evalua
     assert len(last.members) == 3
 
 
-def test_nobody_has_anything_to_train_on():
+def test_no_client_has_training_images():
     config = config_of(rounds=1, labels={"unseen": "none"})
     federation = LocalTransport(clients(config, lambda i: FakeLearner(i, images=0)))
     last, [report] = reports_of(config, federation)
@@ -138,11 +150,11 @@ def test_nobody_has_anything_to_train_on():
     assert last.shared["visual"] is START["visual"]
 
 
-def test_zero_shot_asks_without_prompts():
-    assert look_first(LocalTransport(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
+def test_zero_shot_requests_have_no_prompts():
+    assert evaluate_zero_shot(LocalTransport(clients(config_of()))).scores == {f"client-{i}": (0, 12) for i in range(3)}
 
 
-def test_evaluation_can_be_rarer_but_the_last_round_is_always_evaluated():
+def test_last_round_is_always_evaluated():
     config = config_of(rounds=5, evaluation={"every": 2})
     _, reports = reports_of(config, LocalTransport(clients(config)))
     assert [bool(report.scores) for report in reports] == [False, True, False, True, True]
@@ -159,7 +171,7 @@ def test_bytes_are_those_of_the_messages():
     assert payload_bytes(Evaluated(1, 2)) == 16
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits():
+def test_resumed_run_has_the_same_bits():
     config = config_of(rounds=7, labels={"refresh_every": 3})
     whole, _ = reports_of(config, LocalTransport(clients(config, NoisyLearner)))
     first = LocalTransport(clients(config, NoisyLearner))
@@ -180,7 +192,7 @@ def test_order_of_clients_does_not_change_a_client():
         assert (state.own["text"] == other.states[name].own["text"]).all()
 
 
-def test_a_broken_client_is_named():
+def test_failing_client_is_named():
     config = config_of()
     broken = clients(config)
     broken["client-1"].learner.log_probs = None
@@ -188,12 +200,12 @@ def test_a_broken_client_is_named():
         run(config, LocalTransport(broken), start(), ignore)
 
 
-def test_nobody_there():
-    with pytest.raises(NoClientReplied, match="nobody is there to be asked; is anyone connected"):
+def test_no_client_connected():
+    with pytest.raises(NoClientReplied, match="no client is connected"):
         run(config_of(), LocalTransport({}), start(), ignore)
 
 
-def test_who_missed_the_estimate_waits_for_the_next_one():
+def test_client_without_estimate_waits_for_next_refresh():
     config = config_of(rounds=6)
     federation = FlakyFederation(clients(config))
     federation.lost = {("client-2", "Estimate", 0)}
@@ -210,7 +222,7 @@ def test_a_lost_update_is_left_out_of_the_mean():
     assert reports[1].participants == ("client-1", "client-2")
 
 
-def test_an_answer_that_is_lost_is_in_no_average_but_the_client_has_learnt():
+def test_lost_update_is_not_averaged_but_client_is_trained():
     config = config_of(rounds=3)
     runs = {}
     for kind in ("lost", "late"):
@@ -225,13 +237,13 @@ def test_an_answer_that_is_lost_is_in_no_average_but_the_client_has_learnt():
     ).any()  # from the next one on its text prompt tells whether it has worked
 
 
-def test_fewer_usable_answers_than_needed_end_the_run_with_the_reasons():
+def test_too_few_usable_replies_end_the_run_with_reasons():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=4))
     federation.least = 3
     federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in (1, 2)}
     wanted = (
-        "round 1, step Train: 2 usable answers from 4 clients, and at least 3 are needed; "
+        "round 1, step Train: 2 usable replies from 4 clients, and at least 3 are needed; "
         "client-1: prompt visual is not finite: training diverged, try a lower train.lr; client-2: prompt visual is not"
     )
     with pytest.raises(NoClientReplied, match=re.escape(wanted)):
@@ -240,30 +252,30 @@ def test_fewer_usable_answers_than_needed_end_the_run_with_the_reasons():
     assert reports_of(config, federation)[1][0].participants == ("client-0", "client-2", "client-3")
 
 
-def test_who_is_missing_counts_as_one_who_gave_rubbish():
+def test_missing_reply_counts_as_unusable():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
     federation.least = 2
     federation.spoiled = {("client-2", "Train", 0): RUBBISH["not finite"]}
     federation.lost = {("client-0", "Train", 0)}
     with pytest.raises(
-        NoClientReplied, match=r"1 usable answer from 3 clients.*; client-2: prompt.*; client-0: gave no"
+        NoClientReplied, match=r"1 usable reply from 3 clients.*; client-2: prompt.*; client-0: did not send"
     ):
         run(config, federation, start(), ignore)
 
 
-def test_no_more_answers_are_needed_than_questions_were_asked():
+def test_needed_replies_are_at_most_the_requests():
     config = config_of(rounds=1, sharing={"participation": 0.4})
     federation = LocalTransport(clients(config))
     federation.least = 3
     assert len(reports_of(config, federation)[1][0].participants) == 1
 
 
-def test_a_long_list_of_reasons_is_cut():
+def test_list_of_reasons_is_shortened():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=5))
     federation.spoiled = {(f"client-{i}", "Train", 0): RUBBISH["not finite"] for i in range(5)}
-    with pytest.raises(NoClientReplied, match=r"0 usable answers.*client-2: [^;]*; and 2 more$"):
+    with pytest.raises(NoClientReplied, match=r"0 usable replies.*client-2: [^;]*; and 2 more$"):
         run(config, federation, start(), ignore)
 
 
@@ -284,7 +296,7 @@ RUBBISH = {
 
 
 @pytest.mark.parametrize(("why", "rubbish"), RUBBISH.items())
-def test_rubbish_is_dropped_and_named(why, rubbish):
+def test_invalid_reply_is_dropped_and_named(why, rubbish):
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
     federation.spoiled = {("client-1", "Train", 0): rubbish}
@@ -303,7 +315,7 @@ def test_counts_must_be_one_whole_number_per_class(counts):
     assert "client-0" in report.dropped
 
 
-def test_counts_with_noise_may_be_below_zero_but_not_beyond_all_bounds():
+def test_noisy_counts_may_be_negative_within_bounds():
     message, config = Estimate(0, {"visual": GOOD}), config_of(privacy={"noise_multiplier": 1.0})
     assert validate_reply(message, Estimated(np.array([-5, 1, 1])), CLASSES, config) is None
     assert "more than 2,147,483,648" in validate_reply(message, Estimated(np.array([-(2**63), 1, 1])), CLASSES, config)
@@ -314,7 +326,7 @@ def test_scores_must_be_numbers_of_images(reply):
     assert validate_reply(Evaluate(0, None), reply, CLASSES)
 
 
-def test_somebody_elses_names_make_no_endless_reason():
+def test_long_names_in_replies_are_shortened():
     strange = Trained({"x" * 10**6: GOOD}, 3, 0.1)
     assert len(validate_reply(Train(0, {"visual": GOOD}), strange, CLASSES)) == 300
 
@@ -332,7 +344,7 @@ ANYTHING = {
 
 @pytest.mark.parametrize("kind", ANYTHING)
 @given(st.data())
-def test_one_clients_numbers_end_no_run_and_spoil_no_record(kind, data):
+def test_extreme_numbers_do_not_end_a_run(kind, data):
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config))
     federation.spoiled["client-1", kind, 0] = data.draw(ANYTHING[kind])
@@ -348,7 +360,7 @@ def test_one_clients_numbers_end_no_run_and_spoil_no_record(kind, data):
 
 
 @pytest.mark.parametrize("rule", ["argmax", "column", "leaderboard"])
-def test_honest_clients_may_choose_an_image_for_several_classes(rule):
+def test_image_may_be_selected_for_several_classes(rule):
     config = config_of(rounds=2, labeler="fpl", labels={"fpl_rule": rule})
     _, reports = reports_of(config, LocalTransport(clients(config)))
     assert all(report.dropped == {} and len(report.participants) == 3 for report in reports)
@@ -366,26 +378,26 @@ def test_honest_clients_may_choose_an_image_for_several_classes(rule):
         (Selected(1, 2**31 + 1, None), "more than 2,147,483,648 images"),
     ],
 )
-def test_a_choice_must_be_one_of_its_own_images(reply, why):
+def test_selected_images_are_at_most_all_images(reply, why):
     assert why in (validate_reply(Select(0, 0, None, 2), reply, CLASSES) or "")
 
 
 @pytest.mark.parametrize("reply", [Selected(None, None, None), Selected(0, 0, None), Selected(1, 2, 2)])
-def test_a_choice_may_be_kept_secret(reply):
+def test_selected_may_be_empty(reply):
     assert validate_reply(Select(0, 0, None, 2), reply, CLASSES) is None
 
 
-def test_what_refreshes_did_is_added_up_over_the_clients():
+def test_labelling_counts_are_summed_over_clients():
     told = [
         Selected(3, 10, 8),
         Selected(2, 5, None),
         Selected(None, None, None),
     ]  # new: the second
-    assert labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
-    assert labelling([Selected(None, None, None)]) is None
+    assert _labelling(told) == Labelling(images=15, chosen=5, compared=10, unchanged=8)
+    assert _labelling([Selected(None, None, None)]) is None
 
 
-def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
+def test_only_refreshes_report_labelling():
     config = config_of(rounds=3, labels={"refresh_every": 2})
     _, reports = reports_of(config, LocalTransport(clients(config)))
     first, between, second = (report.labelling for report in reports)
@@ -394,11 +406,11 @@ def test_a_refresh_reports_what_it_did_and_other_rounds_do_not():
     assert 0 < second.chosen <= 36
 
 
-def test_a_good_reply_has_nothing_wrong():
+def test_valid_reply():
     assert validate_reply(Train(0, {"visual": GOOD}), Trained({"visual": GOOD}, 3, 0.1), CLASSES) is None
 
 
-def test_all_rubbish_ends_the_run_with_the_reason():
+def test_only_invalid_replies_end_the_run():
     config = config_of(rounds=1)
     federation = FlakyFederation(clients(config, count=1))
     federation.spoiled = {("client-0", "Train", 0): RUBBISH["not finite"]}
@@ -410,7 +422,7 @@ def test_fresh_states_are_empty():
     assert LocalTransport(clients(config_of())).states["client-0"] == ClientState()
 
 
-def test_everyone_trains_first_where_the_method_says_so():
+def test_all_members_train_first_if_the_method_requires_it():
     config = config_of(sharing={"participation": 0.34})
     federation = LocalTransport(clients(config))
     first, report = run_round(config, federation, replace(start(), everyone_first=True))
@@ -448,8 +460,8 @@ class Pulled(FakeLearner):
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
-def test_an_average_that_harms_all_together_is_taken_back():
-    # The clients' exams find +1 good; an average of -1 that a server made of rubbish they find harmful.
+def test_server_rollback_of_harmful_average():
+    # On the clients' holdouts +1 is good; an average of -1, made of invalid updates, is harmful.
     config = config_of(rounds=4)
     federation = LocalTransport(clients(config, Pulled))
     state, _ = run_round(config, federation, start())
@@ -458,7 +470,7 @@ def test_an_average_that_harms_all_together_is_taken_back():
     spoilt = replace(state, shared={"visual": np.full((2, 3), -1, np.float32)}, good=state.shared)
     after, report = run_round(config, federation, spoilt)
     assert report.server_rolled_back
-    assert report.checks.averages_rolled_back == 2  # the third has chosen none of its exam
+    assert report.checks.averages_rolled_back == 2  # the third selected no held-out image
     assert (after.shared["visual"] == 1).all()
     assert after.good is None
     after, report = run_round(config, federation, after)
@@ -477,12 +489,12 @@ def test_an_average_that_harms_all_together_is_taken_back():
     ],
 )
 def test_rounds_without_gain_on_held_out_images_are_counted(before, images, had, came, after):
-    assert stale_rounds(before, HoldoutSums(images, had, came)) == after
+    assert _stale_rounds(before, HoldoutSums(images, had, came)) == after
 
 
 def test_training_stops_only_with_priors_and_patience():
     with_priors = RunConfig.from_mapping({"train": {"patience": 2}}, "test")
-    assert [has_converged(with_priors, stale) for stale in (0, 1, 2, 3)] == [False, False, True, True]
-    assert not has_converged(RunConfig.from_mapping({"train": {"patience": 0}}, "test"), 5)
+    assert [_has_converged(with_priors, stale) for stale in (0, 1, 2, 3)] == [False, False, True, True]
+    assert not _has_converged(RunConfig.from_mapping({"train": {"patience": 0}}, "test"), 5)
     without = {"priors": {"logit_bias": False, "label_shift": False, "prototypes": False}}
-    assert not has_converged(RunConfig.from_mapping(without, "test"), 5)
+    assert not _has_converged(RunConfig.from_mapping(without, "test"), 5)

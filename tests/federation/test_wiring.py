@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import NO_PRIORS, START, FakeLearner, clients, start
+from fakes import NO_PRIORS, START, FakeLearner, clients, run, start
 from fedcopl.config import RunConfig
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
-from fedcopl.federation.server import run
 from fedcopl.messages import Estimate, Evaluate, Request, Select, Train
 from fedcopl.simulation.local_transport import LocalTransport
 
@@ -51,7 +50,7 @@ def played(config, federation, state=None):
 ONE_AND_TWO = [[0.8, 0.1, 0.1], [0.2, 0.7, 0.1], [0.2, 0.6, 0.2], [0.3, 0.4, 0.3]]  # u_k = (1, 3, 0)
 
 
-def test_a_class_nobody_is_sure_of_grows_with_the_refreshes_and_is_shared_by_all_clients():
+def test_quota_of_unseen_class_grows_with_refreshes():
     # Three such clients: T = (3, 9, 0), S = 12, M = 4. Class 0: ceil(1 * 4 / 3) = 2, class 1: ceil(3 * 4 / 9) = 2.
     # Class 2 at refresh q: ceil(4 (q + 1) / (2 * 3)) = ceil(2 (q + 1) / 3) = 1, 2, 2, 3.
     # With K = 1 it would be 2, 4, 6, 8; with q always 0, 1 each time.
@@ -65,7 +64,7 @@ def test_a_class_nobody_is_sure_of_grows_with_the_refreshes_and_is_shared_by_all
     assert [question.round for question in federation.of(Select)[::3]] == [0, 2, 4, 6]
 
 
-def test_k_is_how_many_are_in_the_sum_and_not_how_many_there_are():
+def test_number_of_clients_is_that_of_the_sum():
     class OneIsAway(Overheard):
         def request(self, questions):
             return {name: reply for name, reply in super().request(questions).items() if name != "client-2"}
@@ -76,7 +75,7 @@ def test_k_is_how_many_are_in_the_sum_and_not_how_many_there_are():
     assert [question.clients for question in federation.of(Select)] == [2, 2]
 
 
-def test_each_question_of_a_round_carries_the_round_and_the_prompts_of_that_round():
+def test_requests_have_round_and_prompts_of_their_round():
     # Every client adds 1 to the visual prompt in a round: what is sent in round r is r, what is examined r + 1.
     config = config_of(rounds=3, labels={"refresh_every": 1})
     federation = Overheard(clients(config))
@@ -99,7 +98,7 @@ def counted(probs, **labels):
     return client.handle(Estimate(0, VISUAL), ClientState())[0].counts.tolist()
 
 
-def test_tau_1_and_tau_2_are_the_levels_of_confidence_and_of_entropy():
+def test_confidence_and_entropy_quantiles_reach_the_labeler():
     # At level 0 all but the worst pass; at 0.75 only image 0: 0.9 > 0.825, and 0.39 < 0.39 + 0.75 * (0.64 - 0.39).
     assert counted(ORDERED, confidence_quantile=0.0, entropy_quantile=0.0) == [2, 1, 0]
     assert counted(ORDERED, confidence_quantile=0.0, entropy_quantile=0.75) == [1, 0, 0]
@@ -107,7 +106,7 @@ def test_tau_1_and_tau_2_are_the_levels_of_confidence_and_of_entropy():
 
 
 @pytest.mark.parametrize(("off", "counts"), [("entropy_filter", [1, 0, 0]), ("confidence_filter", [0, 1, 0])])
-def test_each_filter_can_be_switched_off_alone(off, counts):
+def test_confidence_and_entropy_filters_switch_off_separately(off, counts):
     assert counted(CONTRARY, **{off: False}) == counts
 
 
@@ -119,7 +118,7 @@ def last_quota(**labels):
     return federation.states["client-0"].quota.tolist()
 
 
-def test_the_budget_and_the_rule_of_unseen_classes_are_those_of_the_settings():
+def test_budget_and_unseen_rule_follow_the_settings():
     # S = 4, M = 4/3: class 0 gets ceil(1 * 4/3), class 1 ceil(3 * 4/3 / 3), the class nobody saw ceil(4/3 * 3/2) = 2.
     # With M rounded up to 2 first, that is ceil(2 * 3/2) = 3.
     assert last_quota() == [2, 2, 2]
@@ -128,7 +127,7 @@ def test_the_budget_and_the_rule_of_unseen_classes_are_those_of_the_settings():
 
 
 @pytest.mark.parametrize(("candidates", "chosen"), [("argmax", {0: 0, 1: 0, 2: 1}), ("any", {0: 0, 1: 0, 2: 1, 3: 2})])
-def test_who_may_be_chosen_for_a_class_is_that_of_the_settings(candidates, chosen):
+def test_candidates_rule_follows_the_settings(candidates, chosen):
     # u = T = (3, 1, 0), S = 4, M = 4/3: quotas 2, 2 and, of the class nobody saw, ceil(4/3 / 2) = 1. No image is taken
     # for class 2; among all, image 3 is the likeliest with 0.2, and image 1, wanted by class 1 too, is likelier of 0.
     client = Client(looking_like(ORDERED), config_of(labels={"candidates": candidates, **NO_FILTERS}))
@@ -142,7 +141,7 @@ def test_who_may_be_chosen_for_a_class_is_that_of_the_settings(candidates, chose
 
 
 class Spy:
-    """An exam that only notes what it was asked with."""
+    """A test set that records its calls."""
 
     def __init__(self):
         self.prompts, self.priors = [], []
@@ -162,7 +161,7 @@ def trained_client(**sections):
     return client, state
 
 
-def test_relabelling_evaluating_and_training_are_by_the_clients_own_text_prompt():
+def test_every_request_uses_the_clients_own_text_prompt():
     client, state = trained_client()
     sent = {"visual": VISUAL["visual"] + 1}
     client.handle(Estimate(5, sent), state)
@@ -173,20 +172,20 @@ def test_relabelling_evaluating_and_training_are_by_the_clients_own_text_prompt(
         assert used["visual"] is sent["visual"]
 
 
-def test_zero_shot_is_asked_for_without_any_prompt():
+def test_zero_shot_evaluation_has_no_prompts():
     client, state = trained_client()
     client.handle(Evaluate(0, None), state)
     assert client.test_set.prompts == [None]
 
 
-def test_what_is_averaged_is_not_kept_at_home():
+def test_averaged_arrays_are_not_kept_by_the_client():
     client, state = trained_client()
     assert set(state.own) == {"text"}
     _, state = client.handle(Train(1, {**VISUAL, "text": START["text"]}), replace(state, own={}))
     assert state.own == {}
 
 
-def test_the_learner_is_told_the_round_and_what_was_chosen():
+def test_learner_gets_round_and_selection():
     class Noting(FakeLearner):
         def train(self, prompts, selection, round, lr_factor=1.0, beside=None):
             noted.append((round, selection.index.tolist(), selection.label.tolist(), lr_factor))
@@ -202,7 +201,7 @@ def test_the_learner_is_told_the_round_and_what_was_chosen():
     assert noted == [(3, [0, 2], [0, 1], 1.0)]
 
 
-def test_relabelling_changes_what_is_trained_on():
+def test_refresh_changes_the_training_images():
     client, state = trained_client()
     client.learner.log_probs = np.log(np.array(ORDERED))[:, ::-1]
     _, state = client.handle(Estimate(5, VISUAL), state)

@@ -309,7 +309,7 @@ def test_noise_that_is_lost_on_the_grid_is_refused():
 def test_what_is_refused_on_purpose_is_for_the_server_to_read():
     # Of each layer one: the client's own, the sums', the masks'. What goes wrong by accident is of another kind.
     group = ready()
-    with pytest.raises(CannotReply, match="asked to train before it was asked to select"):
+    with pytest.raises(CannotReply, match="it got a Train request before a Select request"):
         client_with().handle(Train(0, VISUAL), ClientState())
     with pytest.raises(CannotReply, match=r"privacy\.secure_aggregation is not switched on"):
         client_with().handle(SetupKeys(0, b"x"), ClientState())

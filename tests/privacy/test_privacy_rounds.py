@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, NO_PRIORS, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, start
+from fakes import CLASSES, NO_PRIORS, START, FakeExam, FakeLearner, FlakyFederation, NoisyLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, NoClientReplied
 from fedcopl.federation.client import Client
-from fedcopl.federation.server import run, run_round
+from fedcopl.federation.server import run_round
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.messages import Estimated, KeyShares, PublicKeys, Trained, Unmasked
 from fedcopl.privacy.mask_session import KEYS, SEALED, SHARE

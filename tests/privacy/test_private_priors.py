@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, start
+from fakes import CLASSES, WIDTH, FakeExam, SkewedLearner, run, start
 from fedcopl.config import RunConfig
 from fedcopl.errors import CannotReply, NoClientReplied
 from fedcopl.federation.client import Client
 from fedcopl.federation.client_state import ClientState
 from fedcopl.federation.prior_estimation import prior_settings, prior_steps
-from fedcopl.federation.server import choose_aggregator, run, run_round
+from fedcopl.federation.server import _choose_aggregator, run_round
 from fedcopl.federation.state_arrays import state_from, state_tensors
 from fedcopl.federation.transport import RoundExchange, RoundReport
 from fedcopl.messages import Adapt, Adapted
@@ -68,7 +68,7 @@ def summed(config, federation):
     """What the server makes of one question of the priors, and its account of it."""
     server = RoundExchange(federation, RoundReport(0), CLASSES, config)
     server.estimation = Estimation(prior_settings(config, CLASSES, WIDTH))
-    return choose_aggregator(config, start()).adaptation(server, federation.clients(), FIRST)[1], server.report
+    return _choose_aggregator(config, start()).adaptation(server, federation.clients(), FIRST)[1], server.report
 
 
 # Secure aggregation

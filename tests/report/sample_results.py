@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcopl.algorithm.allocate import allocate
+from fedcopl.algorithm.allocate import quota
 from fedcopl.config import RunConfig
 from fedcopl.run.record import Outcome
 from fedcopl.run.record_reader import read_outcome
@@ -116,7 +116,7 @@ def _labelling(r: int) -> dict[str, int]:
 def _refresh(rng: np.random.Generator, r: int, index: int, true: np.ndarray) -> dict[str, Any]:
     favour = np.linspace(0.75, 0.2, true.shape[1])
     estimated = rng.binomial(true, favour)
-    allocated = allocate(estimated, refresh_index=index)
+    allocated = quota(estimated, estimated.sum(axis=0), len(estimated), refresh_index=index)
     selected = np.minimum(allocated, rng.binomial(true, 0.9))
     return {
         "round": r,

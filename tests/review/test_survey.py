@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given as for_all
 from hypothesis import strategies as st
 
-from fedcopl.algorithm.accuracy_from_sample import wilson
+from fedcopl.algorithm.accuracy_from_sample import _wilson
 from fedcopl.review.expert_answers import Answers, Given
 from fedcopl.review.sample_survey import SAMPLE, SampleSurvey, Views
 from review.fake_gallery import FakeGallery
@@ -57,7 +57,7 @@ def test_the_estimate_worked_by_hand(tmp_path):
     for number, label in zip(order, ("cat", "cat", "dog", "cat"), strict=False):
         answer(survey, number, label)
     outcome = survey.outcome(survey.answers.current())
-    assert outcome.estimate[:3] == pytest.approx((0.75, *wilson(0.75, 4 * 9 / 6)))
+    assert outcome.estimate[:3] == pytest.approx((0.75, *_wilson(0.75, 4 * 9 / 6)))
     assert outcome.corrected == 1
     [cats] = outcome.classes
     assert (cats.name, cats.images, cats.estimate.right, cats.estimate.looked_at) == ("cat", 10, 3, 4)

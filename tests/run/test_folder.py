@@ -64,7 +64,7 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert back.outcome == checkpoint_of().outcome
 
 
-def test_what_all_clients_were_told_is_kept_once(tmp_path):
+def test_arrays_shared_by_clients_are_stored_once(tmp_path):
     model = PosteriorModel(np.full(1000, 0.001), np.arange(1000.0))
     state = ClientState(prior=PriorState(totals=(np.arange(5000.0),), model=model))
     clients = {f"{number}": state for number in range(50)}
@@ -82,14 +82,14 @@ def test_a_new_folder_gets_its_settings(tmp_path):
     assert "rounds = 3" in (tmp_path / "deep" / "run" / "settings.toml").read_text()
 
 
-def test_a_taken_folder_is_not_overwritten(tmp_path):
+def test_folder_of_a_run_is_not_overwritten(tmp_path):
     with RunFolder(tmp_path) as folder:
         folder.begin(RunConfig())
         with pytest.raises(RunFolderError, match="already has a run; add --resume"):
             folder.open(RunConfig(), resume=False)
 
 
-def test_somebody_elses_folder_is_not_used(tmp_path):
+def test_folder_with_other_files_is_refused(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"precious")
     with RunFolder(tmp_path) as folder, pytest.raises(RunFolderError, match=r"do not belong to a run \(holiday.jpg\)"):
         folder.open(RunConfig(), resume=True)
@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, keep):
         load_checkpoint(tmp_path)
 
 
-def test_a_checkpoint_that_tells_of_other_rounds_is_damaged(tmp_path):
+def test_checkpoint_with_other_rounds_is_damaged(tmp_path):
     save_checkpoint(tmp_path, checkpoint_of(round=2))
     with pytest.raises(RunFolderError, match="it records 3 rounds after round 2"):
         load_checkpoint(tmp_path)
@@ -153,7 +153,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
 
 
-def test_a_folder_that_came_to_nothing_is_removed(tmp_path):
+def test_folder_of_a_run_that_did_not_start_is_removed(tmp_path):
     with RunFolder(tmp_path / "run") as folder:
         folder.open(RunConfig(), resume=False)
     assert not (tmp_path / "run").exists()
@@ -188,13 +188,13 @@ def test_resume_sees_options_that_came_or_went(tmp_path):
         ("site-a.b c", "site-a.b c"),
     ],
 )
-def test_no_name_leads_out_of_a_folder(tmp_path, name, file):
+def test_file_names_stay_inside_the_folder(tmp_path, name, file):
     assert file_name(name) == file
     assert (tmp_path / "runs" / file).resolve().parent == (tmp_path / "runs").resolve()
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_other_names_make_other_files(one, two):
+def test_file_names_are_unique(one, two):
     names = [file_name(one), file_name(two)]
     assert (names[0] == names[1]) is (one == two)
     for name in names:
@@ -218,7 +218,7 @@ def test_private_files_are_private_from_the_first_moment(tmp_path, monkeypatch):
     assert [*seen, path.stat().st_mode & 0o777] == [0o600] * 3
 
 
-def test_what_is_for_others_is_as_usual(tmp_path):
+def test_public_files_have_default_permissions(tmp_path):
     (tmp_path / "plain").write_text("")
     publish_bytes(tmp_path / "made", b"")
     assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode

@@ -61,12 +61,12 @@ def test_cached_pixels(tmp_path, images):
     assert any((tmp_path / "cache").rglob("*")) and open_to_others(tmp_path / "cache") == []
 
 
-def test_an_experts_answers(tmp_path):
+def test_corrections_file_is_private(tmp_path):
     Answers(tmp_path, "site").add(Given("0.png", "digest", "a", "class", "b"))
     assert list((tmp_path / "review").rglob("*.sqlite")) and open_to_others(tmp_path / "review") == []
 
 
-def test_folders_of_others_stay_as_they_are_and_what_is_published_is_for_others(tmp_path, umask):
+def test_existing_folders_and_published_files_keep_permissions(tmp_path, umask):
     shared = tmp_path / "shared"
     shared.mkdir(0o755)
     rights = stat.S_IMODE(shared.stat().st_mode)

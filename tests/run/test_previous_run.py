@@ -6,8 +6,8 @@ import pytest
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl.run.previous_run import (
-    ClassRows,
     PreviousRun,
+    _ClassRows,
     read_previous_run,
     require_previous_run,
     with_reference,
@@ -28,10 +28,10 @@ START = {"rows": np.zeros((3, 2), np.float32), "columns": np.full((3, 3), 7, np.
 
 
 def fit(now=("ape", "bee", "cat"), before=("cat", "ape")):
-    return ClassRows(RowForEachClass(), None, before, now, START, "runs/may")
+    return _ClassRows(RowForEachClass(), None, before, now, START, "runs/may")
 
 
-def test_each_class_keeps_its_part_by_its_name_and_a_new_one_starts():
+def test_class_rows_follow_class_names():
     # cat was class 0 and is class 2, ape was class 1 and is class 0; bee is new and as everything starts.
     assert fit().fit("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [0, 0], [1, 2]]
     columns = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
@@ -40,17 +40,17 @@ def test_each_class_keeps_its_part_by_its_name_and_a_new_one_starts():
 
 def test_classes_in_another_order_are_the_same_classes():
     start = {"rows": np.zeros((2, 2), np.float32)}
-    turned = ClassRows(RowForEachClass(), None, ("a", "b"), ("b", "a"), start, "run")
+    turned = _ClassRows(RowForEachClass(), None, ("a", "b"), ("b", "a"), start, "run")
     assert turned.fit("rows", np.array([[1, 2], [3, 4]], np.float32)).tolist() == [[3, 4], [1, 2]]
 
 
-def test_a_prompt_that_knows_no_classes_stays_and_what_is_remembered_of_images_goes():
+def test_arrays_without_classes_are_kept_and_memories_dropped():
     arrays = {"text": np.ones((2, 2), np.float32), "memory": np.ones(5, np.float32), "gate": np.ones(1, np.float32)}
     assert list(fit().fit_all(arrays)) == ["text", "gate"]
     assert list(fit(("a",), ("a",)).fit_all(arrays)) == ["text", "memory", "gate"]
 
 
-def test_a_class_that_is_gone_is_refused():
+def test_removed_class_is_refused():
     with pytest.raises(ConfigError, match=r"^runs/may: has the class 'cat', which is missing now; classes can be"):
         fit(now=("ape", "bee"))
 
@@ -65,13 +65,13 @@ def previous(tmp_path, **shared):
     return PreviousRun(tmp_path, Outcome(name="may", classes=("a", "b")), arrays, {"north": arrays})
 
 
-def test_a_run_is_known_by_its_name_and_by_what_it_left_wherever_it_lies(tmp_path):
+def test_reference_does_not_depend_on_the_folder(tmp_path):
     one, moved = previous(tmp_path / "here", text=[1]), previous(tmp_path / "there", text=[1])
     assert one.reference == moved.reference != previous(tmp_path, text=[2]).reference
     assert one.reference.startswith("may ")
 
 
-def test_settings_that_go_on_from_a_run_need_that_very_run(tmp_path):
+def test_settings_require_their_previous_run(tmp_path):
     one, config = previous(tmp_path, text=[1]), RunConfig()
     going_on = with_reference(config, one)
     assert going_on.previous_run == one.reference and with_reference(going_on, one) == going_on
@@ -86,7 +86,7 @@ def test_settings_that_go_on_from_a_run_need_that_very_run(tmp_path):
         with_reference(going_on, previous(tmp_path, text=[2]))
 
 
-def test_what_is_no_finished_run_is_refused(tmp_path):
+def test_unfinished_run_is_refused(tmp_path):
     with pytest.raises(RunFolderError, match=r"has no run to continue: there is no settings\.toml in it"):
         read_previous_run(tmp_path)
     (tmp_path / "settings.toml").write_text("rounds = 2")

@@ -17,7 +17,7 @@ def test_a_run_is_found_by_any_of_its_files(tmp_path):
         assert find_runs(folder) == [folder]
 
 
-def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
+def test_folder_of_runs_means_all_runs(tmp_path):
     for name in ("b/second", "b/first", "a", "deep/er/run", "much/too/deep/run", ".hidden/run"):
         write_run(tmp_path / name, SMALL)
     write_run(tmp_path / "a" / "inner", SMALL)  # a run's folder is not searched
@@ -33,7 +33,7 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path):
         (lambda path: path.mkdir(), "holds no run: there is no results.json or settings.toml in it or below"),
     ],
 )
-def test_what_is_no_run_is_named(tmp_path, prepare, why):
+def test_folder_without_run_is_named(tmp_path, prepare, why):
     folder = tmp_path / "x"
     prepare(folder)
     with pytest.raises(RunFolderError) as caught:
@@ -69,7 +69,7 @@ def test_a_run_without_a_finished_round(tmp_path):
         ("\udcff", "codec can't decode"),
     ],
 )
-def test_a_damaged_file_is_named_with_a_way_out(tmp_path, text, why):
+def test_damaged_file_is_named_with_a_fix(tmp_path, text, why):
     (tmp_path / "results.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(RunFolderError) as caught:
         read_so_far(tmp_path)
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_named_with_a_way_out(tmp_path, text, why):
     assert message.endswith(f"`fedcopl run --out {tmp_path} --resume` writes it again")
 
 
-def test_what_is_no_number_was_not_measured(tmp_path):
+def test_nan_is_read_as_not_measured(tmp_path):
     folder = write_run(tmp_path / "run", so_far(SMALL, 2))
     text = (folder / "results.json").read_text().replace(json.dumps(SMALL["rounds"][0]["loss"]), "NaN")
     (folder / "results.json").write_text(text)

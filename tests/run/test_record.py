@@ -53,7 +53,7 @@ def test_an_outcome_survives_the_file():
     assert outcome_of(parse_json(json.dumps(to_plain(outcome)))) == outcome
 
 
-def test_what_a_server_does_not_know_is_none_or_empty():
+def test_unknown_values_of_a_server_are_none_or_empty():
     whole = outcome_of(of_sites(SMALL))
     assert whole.refreshes == ()
     assert whole.clients == (ClientRecord(name="client-0"), ClientRecord(name="client-1"))
@@ -67,14 +67,14 @@ def test_what_a_server_does_not_know_is_none_or_empty():
 
 
 @pytest.mark.parametrize("key", [key for key in SMALL["rounds"][0] if key != "round"])
-def test_what_an_old_round_lacks_is_unknown(key):
+def test_missing_keys_get_defaults(key):
     reading = read_outcome(put(SMALL, ("rounds", 1, key), ...))
     assert reading.errors == ()
     assert len(reading.outcome.rounds) == 2
 
 
 @given(st.sampled_from(list(paths(SMALL))), st.sampled_from(GARBAGE))
-def test_what_is_broken_is_left_out_and_named(path, value):
+def test_invalid_values_are_dropped_and_named(path, value):
     reading = read_outcome(put(SMALL, path, value))
     left_out = read_outcome(to_plain(reading.outcome)).errors
     assert set(left_out) <= set(reading.errors)  # only lists that are not as long as they should be
@@ -104,18 +104,18 @@ def test_what_is_broken_is_left_out_and_named(path, value):
         (["settings"], None, "settings is None"),
     ],
 )
-def test_the_complaint_says_where(path, value, why):
+def test_error_names_the_path(path, value, why):
     assert read_outcome(put(SMALL, path, value)).errors[0] == why
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], [1]])
-def test_what_is_no_object_at_all(value):
+def test_outcome_that_is_no_object(value):
     reading = read_outcome(value)
     assert reading.outcome == Outcome()
     assert reading.errors == (f"it is {value!r}",)
 
 
-def test_what_is_damaged_does_not_take_its_neighbours_along():
+def test_valid_neighbours_of_invalid_values_are_kept():
     broken = put(put(SMALL, ("rounds", 0, "loss"), "high"), ("rounds", 1, "round"), "last")
     reading = read_outcome(broken)
     assert {"rounds[0].loss is 'high'", "rounds[1].round is 'last'"} <= set(reading.errors)
@@ -123,11 +123,11 @@ def test_what_is_damaged_does_not_take_its_neighbours_along():
     assert (first.loss, first.macro) == (None, SMALL["rounds"][0]["macro"])
 
 
-def test_what_is_no_number_was_not_measured():
+def test_nan_is_read_as_not_measured():
     assert parse_json('{"loss": NaN, "macro": Infinity}') == {"loss": None, "macro": None}
 
 
-def test_what_is_nested_too_deeply_is_no_json():
+def test_deeply_nested_json_is_refused():
     with pytest.raises(ValueError, match="it is nested too deeply"):
         parse_json("[" * 100_000)
 

@@ -26,7 +26,7 @@ def test_the_page_is_that_of_the_types():
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_key_says_what_it_means(kind):
+def test_every_key_is_documented(kind):
     assert all(meaning for _, meaning in documented(kind).values())
 
 
@@ -51,6 +51,6 @@ def test_a_round_fits_its_schema():
 
 
 @pytest.mark.parametrize(("key", "value"), [("rounds", "none"), ("seed", -1), ("classes", [1]), ("final", 3)])
-def test_the_schema_refuses_what_is_none(key, value):
+def test_schema_rejects_invalid_values(key, value):
     broken = json.loads(json.dumps(to_plain(OUTCOMES[0]))) | {key: value}
     assert not Draft202012Validator(schema()).is_valid(broken)

@@ -66,7 +66,7 @@ def test_clients_of_a_natural_partition_keep_their_names_whatever_they_are(tmp_p
     assert set(load_file(tmp_path / "run" / "prompts" / "server.safetensors")) == {"visual"}
 
 
-def test_one_class_is_nothing_to_tell_apart(tmp_path):
+def test_single_class_is_refused(tmp_path):
     photos = plant(tmp_path / "photos", "1.png", "2.png")
     put(photos, "classes.txt", "zero, one, two\n")
     with pytest.raises(DataError, match=r"only one class, 'zero, one, two'; write one class name per line"):
@@ -81,12 +81,12 @@ def test_a_name_that_leaves_no_room_is_refused_before_training(tmp_path, monkeyp
         run_on(photos, tmp_path / "run", partition="iid", clients=1)
 
 
-def test_a_path_without_a_source_is_a_mistake(tmp_path):
+def test_path_without_source_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"the embedded digits read no path; .*data\.source=folder"):
         run_on(tmp_path, tmp_path / "run", source="digits")
 
 
-def test_a_mix_that_is_known_is_balanced_to(tmp_path):
+def test_known_class_prior_is_used(tmp_path):
     shares = {name: 1 + number for number, name in enumerate(load_digits().classes)}
     (tmp_path / "mix.json").write_text(json.dumps(shares))
     settings = {"method": "priors", "model": {"threads": 1}, "priors": {"class_prior": str(tmp_path / "mix.json")}}
@@ -95,7 +95,7 @@ def test_a_mix_that_is_known_is_balanced_to(tmp_path):
     assert stored["class_prior"].tolist() == pytest.approx([(1 + number) / 55 for number in range(10)])
 
 
-def test_a_known_mix_needs_balance_and_its_file(tmp_path):
+def test_known_class_prior_needs_logit_bias_and_file(tmp_path):
     nowhere = {"method": "priors", "priors": {"class_prior": str(tmp_path / "nowhere.csv")}}
     with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file of shares"):
         simulate(RunConfig.from_mapping(nowhere, "test"), tmp_path / "run")

@@ -48,7 +48,7 @@ def june(nine_classes, tmp_path_factory):
     return outcome, folder
 
 
-def test_it_begins_with_the_prompts_that_were_left(nine_classes, june):
+def test_continued_run_starts_with_previous_prompts(nine_classes, june):
     left = {name: load_file(nine_classes / f"prompts/clients/{name}.safetensors") for name in ("client-0", "client-1")}
     states = load_checkpoint(june[1]).clients
     for name, own in left.items():
@@ -59,7 +59,7 @@ def test_it_begins_with_the_prompts_that_were_left(nine_classes, june):
     assert states["client-2"].begun == {}
 
 
-def test_a_class_that_was_added_is_answered(june):
+def test_added_class_is_predicted(june):
     outcome, folder = june
     assert outcome.classes[9] == DIGITS.classes[9]
     assert outcome.final.recall[9] > 0.5
@@ -69,7 +69,7 @@ def test_a_class_that_was_added_is_answered(june):
         assert (np.asarray(said) == DIGITS.classes[9]).mean() > 0.5
 
 
-def test_the_record_says_from_which_run_it_came_and_not_where_that_lies(nine_classes, june):
+def test_record_has_reference_without_path(nine_classes, june):
     outcome, folder = june
     name, digest = outcome.settings["previous_run"].split()
     assert name == "may" and len(digest) == 16
@@ -91,7 +91,7 @@ def prompt_bytes(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "prompts").rglob("*.safetensors"))}
 
 
-def test_one_that_was_stopped_goes_on_to_the_same_bits_without_the_previous_folder(nine_classes, june, tmp_path):
+def test_continued_run_resumes_without_previous_folder(nine_classes, june, tmp_path):
     config, folder = config_of("clients=3"), tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
         simulate(config, folder, dataset=DIGITS, previous_run=nine_classes, progress=StopAfterOne())
@@ -100,12 +100,12 @@ def test_one_that_was_stopped_goes_on_to_the_same_bits_without_the_previous_fold
     assert prompt_bytes(folder) == prompt_bytes(june[1])
 
 
-def test_spread_over_workers_it_has_the_same_bits(nine_classes, june, tmp_path):
+def test_continued_run_with_workers_has_the_same_bits(nine_classes, june, tmp_path):
     simulate(config_of("clients=3"), tmp_path / "spread", dataset=DIGITS, previous_run=nine_classes, workers=2)
     assert prompt_bytes(tmp_path / "spread") == prompt_bytes(june[1])
 
 
-def test_one_that_was_stopped_before_its_first_round_needs_the_previous_folder_again(nine_classes, june, tmp_path):
+def test_continued_run_without_checkpoint_needs_previous_folder(nine_classes, june, tmp_path):
     config, folder = config_of("clients=3"), tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
         simulate(config, folder, dataset=DIGITS, previous_run=nine_classes, progress=StopAtOnce())

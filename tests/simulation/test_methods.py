@@ -65,7 +65,7 @@ def test_zero_shot_stays_zero_shot(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trained_run_says_what_priors_gave_before_it_trained(tmp_path, finished):
+def test_record_has_accuracy_of_priors_before_training(tmp_path, finished):
     alone = run(tmp_path / "priors", "method=priors", "rounds=1")
     assert finished.untrained.clients == alone.final.clients
     assert alone.untrained is None  # there it is the result
@@ -102,13 +102,13 @@ def test_the_truth_is_an_upper_bound_and_uses_every_image(tmp_path):
 
 
 @pytest.mark.slow
-def test_central_is_measured_on_the_clients_own_parts(tmp_path, finished):
+def test_central_training_is_evaluated_on_each_clients_test_set(tmp_path, finished):
     central = run(tmp_path / "central", "method=central", "rounds=1")
     assert central.zero_shot == finished.zero_shot
     assert len(central.rounds[0].clients) == 3
 
 
-def test_drift_is_told_of_what_is_shared_and_what_stays(finished):
+def test_drift_of_shared_and_personal_arrays(finished):
     first, second = (record.drift for record in finished.rounds)
     assert set(first) == set(second) == {"visual", "text"}
     for name in ("visual", "text"):
@@ -152,7 +152,7 @@ def test_a_wrong_option_is_refused_before_any_work(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_memory_that_changes_its_size_is_no_prompt(tmp_path):
+def test_memory_of_changing_size_has_no_drift(tmp_path):
     # At each refresh the memory is another size; drift is told of prompts alone.
     results = run(tmp_path / "run", "method=pfedprompt", "clients=5", "participation=0.2", "rounds=4")
     assert {name for record in results.rounds for name in record.drift} == {"text"}

@@ -53,7 +53,7 @@ def prompt_bytes(folder):
     return {path.name: path.read_bytes() for path in sorted((folder / "prompts").rglob("*.safetensors"))}
 
 
-def test_results_say_what_was_promised(finished):
+def test_results_have_all_keys(finished):
     results, folder = finished
     for measured in (results.zero_shot, results.final, results.best):
         assert all(0 < share <= 1 for share in (measured.macro, measured.weighted, measured.everywhere))
@@ -156,7 +156,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(finished, tmp_path, rounds):
     assert prompt_bytes(tmp_path / "run") == prompt_bytes(folder)
 
 
-def test_resuming_a_finished_run_only_tells_again(finished, monkeypatch):
+def test_resuming_a_finished_run_changes_nothing(finished, monkeypatch):
     results, folder = finished
     monkeypatch.setattr(ClipLearner, "train", None)  # must not be called
     assert without_times(played(folder, resume=True)) == without_times(results)
@@ -262,7 +262,7 @@ def test_a_thousand_clients(tmp_path):
     assert results.rounds[0].participants == 50
 
 
-def test_a_data_set_without_labels_cannot_be_shared_out_by_class():
+def test_data_set_without_labels_cannot_be_partitioned_by_class():
     digits = load_digits()
     unlabelled = type(digits.train)(digits.train.images, None)
     with pytest.raises(DataError, match=r"digits: has no labels.*data\.partition=iid"):

@@ -40,7 +40,7 @@ def test_fpl_selects_a_fixed_number_of_each_class():
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_an_estimate_is_measured_and_names_a_busy_machine(monkeypatch, busy):
-    monkeypatch.setattr(time_estimate, "is_busy", lambda: busy)
+    monkeypatch.setattr(time_estimate, "_is_busy", lambda: busy)
     run = estimate_time(published("rounds=2", "epochs=1"), load_clip("glyph-clip"), load_digits())
     assert 0.01 < run.seconds < 600 and 0.5e9 < run.memory < 10e9
     assert ("(measured now on a busy machine: may be less)" in str(run)) == busy
@@ -64,4 +64,4 @@ def test_load_above_the_cores_is_busy(monkeypatch):
     monkeypatch.setattr(time_estimate, "workers", lambda: 4)
     for load, busy in ((4.5, True), (3.5, False)):
         monkeypatch.setattr(time_estimate.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert time_estimate.is_busy() == busy
+        assert time_estimate._is_busy() == busy

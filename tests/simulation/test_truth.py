@@ -2,8 +2,8 @@
 
 A leak, whatever its name and its way, would make something of the run depend on the truth. So whole runs are played
 three times: with the true labels, with wrong ones, with none. All that clients keep, say and are asked must be the
-same; only what the exams count may differ. Six test images change little in what an exam counts, so runs are also
-played with exams that count whatever they like.
+same; only the scores of test sets may differ. Six test images change scores little, so runs are also
+played with test sets that report arbitrary scores.
 """
 
 import gc
@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
+from fakes import run
 from fedcopl.config import RunConfig, override
 from fedcopl.data.catalog import load_digits
 from fedcopl.data.dataset import Dataset, ImageSet
 from fedcopl.data.partitioning import partition_dataset
 from fedcopl.federation.learner import NO_PRIOR
-from fedcopl.federation.server import run
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluate, Evaluated, digest
 from fedcopl.methods import METHODS, settled
@@ -29,7 +29,7 @@ from fedcopl.methods.learner import ClipTestSet
 from fedcopl.published import AS_PUBLISHED
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation import assemble as assembly
-from fedcopl.simulation.assemble import GroundTruthLearner, PooledTestSet, Simulation, assemble
+from fedcopl.simulation.assemble import Simulation, _GroundTruthLearner, _PooledTestSet, assemble
 from fedcopl.simulation.audit import Audit
 from fedcopl.simulation.local_transport import LocalTransport
 from fedcopl.simulation.simulate import simulate
@@ -63,7 +63,7 @@ def config_of(*pairs):
 
 
 class Overheard(LocalTransport):
-    """Writes down every question and every answer but the exams'."""
+    """Records every request and every reply but those of evaluations."""
 
     def __init__(self, clients):
         super().__init__(clients)
@@ -136,7 +136,7 @@ def kept_in(folder):
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "quantity"])
-def test_labels_that_share_out_the_images_say_nothing_more(partition, monkeypatch):
+def test_partition_labels_have_no_other_effect(partition, monkeypatch):
     # Of wrong labels other parts would be made: so the parts are those of the true ones, whatever the data set says.
     def by_the_truth(_, data, seed):
         return partition_dataset(dataset_with("true"), data, seed)
@@ -149,7 +149,7 @@ def test_labels_that_share_out_the_images_say_nothing_more(partition, monkeypatc
 
 
 class TestSets:
-    """Stands in for what exams find right: so many as it is told to say when one is asked for the nth time."""
+    """Replaces the scores of test sets by given numbers, the nth for the nth call."""
 
     def __init__(self, monkeypatch, says):
         self._says, self.asked = says, Counter()
@@ -170,16 +170,16 @@ SAID_BY_EXAMS = {
 
 
 @pytest.mark.parametrize("method", ["fedcopl", "promptfl", "pfedprompt"])
-def test_whatever_exams_say_the_run_is_the_same(method, monkeypatch):
+def test_scores_do_not_change_the_run(method, monkeypatch):
     pairs, runs = [f"method={method}", "rounds=3", *WITHOUT_ALL_PRIORS], []
     for says in SAID_BY_EXAMS.values():
         TestSets(monkeypatch, says)
         runs.append(played("true", *pairs))
     assert all(made == runs[0][0] for made, _ in runs)
-    assert len({str(scores) for _, scores in runs}) == len(runs)  # or else nobody heard the exams
+    assert len({str(scores) for _, scores in runs}) == len(runs)  # or else the scores had no effect at all
 
 
-def test_whatever_exams_say_the_folder_is_the_same(tmp_path, monkeypatch):
+def test_scores_do_not_change_the_folder(tmp_path, monkeypatch):
     # Whoever plays and writes down the rounds has the scores too, and could keep those of the best.
     for name, says in SAID_BY_EXAMS.items():
         TestSets(monkeypatch, says)
@@ -188,7 +188,7 @@ def test_whatever_exams_say_the_folder_is_the_same(tmp_path, monkeypatch):
     assert all(other == one for other in others)
 
 
-def test_an_exam_is_asked_once_when_accuracy_is_asked_for_and_never_else(monkeypatch):
+def test_test_set_is_used_only_by_evaluate(monkeypatch):
     test_sets = TestSets(monkeypatch, lambda asked: 0)
 
     class Counting(LocalTransport):
@@ -211,7 +211,7 @@ def test_an_exam_is_asked_once_when_accuracy_is_asked_for_and_never_else(monkeyp
 
 # And by types: from what labels, chooses and trains, no object that knows the truth can be reached.
 
-KNOW_THE_TRUTH = (Dataset, ImageSet, ClipTestSet, PooledTestSet, Audit, Simulation, GroundTruthLearner)
+KNOW_THE_TRUTH = (Dataset, ImageSet, ClipTestSet, _PooledTestSet, Audit, Simulation, _GroundTruthLearner)
 NOT_FOLLOWED = (type, ModuleType, FunctionType, MethodType, str, bytes, int, float)
 
 
@@ -233,7 +233,7 @@ def says(array, truth):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_that_knows_the_truth_is_within_reach_of_a_learner(method):
+def test_learner_has_no_reference_to_ground_truth(method):
     simulation = assemble(config_of(f"method={method}"), SilentReporter(), dataset_with("true"))
     labels = dataset_with("true").train.labels
     for client, part in zip(simulation.clients.values(), simulation.parts.train, strict=True):
@@ -244,10 +244,10 @@ def test_nothing_that_knows_the_truth_is_within_reach_of_a_learner(method):
         assert not [one for one in arrays if says(one, labels) or says(one, labels[part])]
 
 
-def test_a_learner_that_is_told_the_truth_is_found_out():
+def test_learner_with_ground_truth_is_detected():
     # What the walk above is worth: of the supervised bound, which no federation contains, it finds both.
     simulation = assemble(config_of("method=central", "options.labels=truth"), SilentReporter(), dataset_with("true"))
     found = reachable(simulation.clients["central"].learner)
-    assert any(isinstance(one, GroundTruthLearner) for one in found)
+    assert any(isinstance(one, _GroundTruthLearner) for one in found)
     labels = dataset_with("true").train.labels
     assert any(says(one, labels) for one in found if isinstance(one, np.ndarray))

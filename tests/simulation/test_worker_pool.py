@@ -15,7 +15,7 @@ import pytest
 
 from fedcopl.errors import ConfigError, FedCoPLError
 from fedcopl.simulation import worker_pool
-from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, balanced, worker_count
+from fedcopl.simulation.worker_pool import WorkerFailed, WorkerPool, _balanced, worker_count
 from waiting import PATIENCE, until
 
 NAMES = dict.fromkeys("abcd", 1)
@@ -76,7 +76,7 @@ def test_an_idle_worker_steals(tmp_path):
     ],
 )
 def test_groups_are_balanced_largest_first(sizes, count, groups):
-    assert balanced(sizes, count) == groups
+    assert _balanced(sizes, count) == groups
 
 
 def die_once(context, name, how):

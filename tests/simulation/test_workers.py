@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_changes_no_bit(tmp_path, plainly, monkeypatch):
     assert bits(whole) == bits(tmp_path / "killed-once")
 
 
-def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
+def test_failing_client_is_named_with_workers(tmp_path, monkeypatch):
     said = []
     for count, deed in ((1, "raise"), (2, "raise"), (2, "die")):
 
@@ -79,7 +79,7 @@ def test_a_client_that_breaks_is_named_as_ever(tmp_path, monkeypatch):
     assert "step Evaluate: its process was killed by signal 9, twice; is there enough memory? --workers 1" in said[2]
 
 
-def test_the_time_of_a_request_is_wall_time_although_clients_answer_at_once(monkeypatch):
+def test_time_of_a_request_is_wall_time(monkeypatch):
     monkeypatch.setattr(Client, "handle", lambda client, message, state: (time.sleep(0.3), (Evaluated(0, 0), state))[1])
     simulation = assemble(settled(config_of()), SilentReporter(), small())
     with open_pool(simulation, 3) as pool:
@@ -95,7 +95,7 @@ def threads_of_numpy():
     return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
 
 
-def test_one_thread_each_also_where_one_works_alone():
+def test_one_thread_also_without_workers():
     simulation, before = assemble(settled(config_of()), SilentReporter(), small()), torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -119,7 +119,7 @@ def test_on_a_gpu_there_is_one_process(monkeypatch):
         pass
 
 
-def test_where_memory_is_short_there_are_fewer(monkeypatch):
+def test_fewer_workers_with_little_memory(monkeypatch):
     monkeypatch.setenv("FEDCOPL_WORKERS", "auto")
     monkeypatch.setattr(worker_pool, "cores", lambda: 8)
     clip = load_clip("glyph-clip")

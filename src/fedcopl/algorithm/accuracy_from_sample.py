@@ -1,7 +1,7 @@
-"""How many labels are right, from the few that somebody looked at.
+"""Accuracy of labels, estimated from a stratified sample that an expert reviewed.
 
-The images to look at are drawn in strata (predicted class, and within it the surer and the less sure half), each in
-proportion to its size; so any beginning of the drawn order stands for all images.
+The strata are the predicted classes, each split into its more and its less confident half. Images are drawn from each
+stratum in proportion to its size, so every prefix of the drawn order represents all images.
 """
 
 import math
@@ -11,12 +11,12 @@ import numpy as np
 
 from . import BoolArray, FloatArray, IntArray
 
-Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
-LEAST = 5  # images looked at in a stratum before it counts by itself; smaller ones are joined
+_Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+_MIN_STRATUM = 5  # reviewed images that a stratum needs to count by itself; smaller ones are joined
 
 
 class AccuracyEstimate(NamedTuple):
-    """The share of all images that is right, and the 95 % interval around it."""
+    """The share of all images that are right, with its 95 % confidence interval."""
 
     share: float
     low: float
@@ -26,7 +26,7 @@ class AccuracyEstimate(NamedTuple):
 
 
 def strata_of(label: IntArray, confidence: FloatArray) -> IntArray:
-    """The stratum of each image, (n,): twice its predicted class, and one more in the surer half of that class."""
+    """Return the stratum of each image, (n,): 2 c, or 2 c + 1 in the more confident half of its predicted class c."""
     order = np.lexsort((confidence, label))
     size = np.bincount(label, minlength=1)
     rank = np.empty(len(label), np.int64)
@@ -35,7 +35,7 @@ def strata_of(label: IntArray, confidence: FloatArray) -> IntArray:
 
 
 def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
-    """All images in the order to look at them, (n,).
+    """Return all images in the order in which to review them, (n,).
 
     Within a stratum of N_h images the order is random, and its j-th image gets the place (j + u_h) / N_h with a
     random u_h below 1: up to any place, every image has had the same chance, and every stratum its share.
@@ -51,10 +51,15 @@ def drawn_order(strata: IntArray, rng: np.random.Generator) -> IntArray:
 
 
 def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> AccuracyEstimate:
-    """The share of right labels among all images, from the images `looked_at` (their places) that are `right` or not.
+    """Estimate the share of right labels among all images from the reviewed ones.
 
     p = sum_h W_h k_h / n_h with W_h = N_h / N, and Wilson's interval for as many images as the weighted ones are
-    worth: n* = 1 / sum_h W_h^2 (N_h - n_h) / (N_h - 1) / n_h. Where all images were looked at, nothing is uncertain.
+    worth: n* = 1 / sum_h W_h^2 (N_h - n_h) / (N_h - 1) / n_h. If all images were reviewed, the interval is empty.
+
+    Args:
+        strata: The stratum of each image, (n,).
+        looked_at: The indices of the reviewed images, (m,).
+        right: Whether the label of each of them is right, (m,).
     """
     if len(looked_at) == 0:
         return AccuracyEstimate(math.nan, 0.0, 1.0, 0, 0)
@@ -63,37 +68,37 @@ def estimate_share(strata: IntArray, looked_at: IntArray, right: BoolArray) -> A
     share = float((weight * found / looked).sum())
     spread = float((weight**2 * (held - looked) / np.maximum(held - 1, 1) / looked).sum())
     return AccuracyEstimate(
-        share, *wilson(share, 1 / spread if spread > 0 else math.inf), len(looked_at), int(right.sum())
+        share, *_wilson(share, 1 / spread if spread > 0 else math.inf), len(looked_at), int(right.sum())
     )
 
 
-def wilson(share: float, images: float) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share that was found in so many independent images, a fraction of one or inf too."""
+def _wilson(share: float, images: float) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a share of `images` independent images, which need not be a whole number."""
     if images == 0:
         return 0.0, 1.0
-    shrink = Z95**2 / images
+    shrink = _Z95**2 / images
     middle = (share + shrink / 2) / (1 + shrink)
     half = math.sqrt(shrink * (share * (1 - share) + shrink / 4)) / (1 + shrink)
     return max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share))
 
 
 def images_needed(share: float, images: int, half_width: float) -> int:
-    """How many of all `images` to look at until the interval is at most so wide to either side, at this share."""
+    """Return how many of all `images` to review until the interval is at most 2 `half_width` wide, at this share."""
     low, high = 1, images
     while low < high:
         middle = (low + high) // 2
-        bottom, top = wilson(share, _worth(middle, images))
+        bottom, top = _wilson(share, _worth(middle, images))
         low, high = (low, middle) if top - bottom <= 2 * half_width else (middle + 1, high)
     return low
 
 
 def _worth(looked_at: int, images: int) -> float:
-    """n*, where all strata are one."""
+    """Return n* of one stratum with all images."""
     return math.inf if looked_at >= images else looked_at * (images - 1) / (images - looked_at)
 
 
 def _joined(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[IntArray, IntArray, IntArray]:
-    """N_h, n_h and k_h. Neighbours are joined until LEAST of their images were looked at; the last take the rest."""
+    """Return N_h, n_h and k_h of strata joined with their neighbours until each has _MIN_STRATUM reviewed images."""
     kinds = int(strata.max()) + 1
     held = np.bincount(strata, minlength=kinds)
     looked = np.bincount(strata[looked_at], minlength=kinds)
@@ -101,7 +106,7 @@ def _joined(strata: IntArray, looked_at: IntArray, right: BoolArray) -> tuple[In
     seen = np.cumsum(looked) - looked
     starts = [0]
     for stratum in range(1, kinds):
-        if seen[stratum] - seen[starts[-1]] >= LEAST and seen[-1] + looked[-1] - seen[stratum] >= LEAST:
+        if seen[stratum] - seen[starts[-1]] >= _MIN_STRATUM and seen[-1] + looked[-1] - seen[stratum] >= _MIN_STRATUM:
             starts.append(stratum)
     held, looked, found = (np.add.reduceat(counts, starts) for counts in (held, looked, found))
     return held, looked, found

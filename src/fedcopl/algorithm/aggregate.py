@@ -1,4 +1,4 @@
-"""Step 5, on the server: average what the clients trained. And for pFedMoAP, whose prompts are most like one's own."""
+"""Step 5, on the server: average what the clients trained; for pFedMoAP, find the clients with similar prompts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,11 +12,16 @@ NamedArrays = Mapping[str, NDArray[Any]]
 
 
 def weighted_mean(parts: Sequence[NamedArrays], weights: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """The mean of the clients' named arrays (Eq. 4): P = sum_k (m_k / sum m) P_k, in the arrays' own dtype.
+    """Return the mean of the clients' named arrays (Eq. 4): P = sum_k (m_k / sum m) P_k, in the arrays' own dtype.
 
-    weights are the m_k, the number of images each client trained on; a client with m_k = 0 is left out.
-    Float sums depend on the order of their terms, so the result depends on the order given, and on nothing
-    else. When every m_k is 0 there is no mean: ValueError.
+    Float sums depend on the order of their terms, so the result depends on the order of the clients.
+
+    Args:
+        parts: The arrays of each client.
+        weights: m_k, the number of images each client trained on; a client with m_k = 0 is left out.
+
+    Raises:
+        ValueError: Every m_k is 0, or one is negative, or the arrays differ in names, shapes or dtypes.
     """
     counted = [(part, weight) for part, weight in zip(parts, weights, strict=True) if weight != 0]
     if not counted or min(weights) < 0:
@@ -33,7 +38,7 @@ def _mean(arrays: list[tuple[NDArray[Any], float]]) -> NDArray[Any]:
 
 
 def _require_same_layout(parts: Sequence[NamedArrays]) -> None:
-    """NumPy would stretch a small array to fit a large one, and the mean would be quietly wrong."""
+    """Raise ValueError for arrays that NumPy would broadcast: their mean would be wrong without an error."""
     if any(_layout(part) != _layout(parts[0]) for part in parts):
         raise ValueError("arrays to average must have the same names, shapes and dtypes")
 
@@ -42,13 +47,10 @@ def _layout(part: NamedArrays) -> dict[str, tuple[tuple[int, ...], str]]:
     return {name: (array.shape, array.dtype.str) for name, array in part.items()}
 
 
-NamedPrompts = Mapping[str, NDArray[np.float32]]
+def nearest(client: str, uploads: Mapping[str, NamedArrays], count: int) -> list[str]:
+    """Return the `count` other clients whose last prompts are nearest (L2) to this client's, nearest first.
 
-
-def nearest(client: str, uploads: Mapping[str, NamedPrompts], count: int) -> list[str]:
-    """The `count` other clients whose last prompts are nearest (L2) to this client's last one, nearest first.
-
-    Nobody for a client that has not sent any prompt yet. On a tie, who comes first in `uploads`.
+    None for a client that has not sent prompts yet. Ties go to the client that comes first in `uploads`.
     """
     if client not in uploads:
         return []
@@ -59,5 +61,5 @@ def nearest(client: str, uploads: Mapping[str, NamedPrompts], count: int) -> lis
 
 
 def flattened(prompts: NamedArrays) -> FloatArray:
-    """All values in one row, the arrays in the order of their names."""
+    """Return all values in one row, the arrays sorted by name."""
     return np.concatenate([np.ravel(prompts[name]).astype(np.float64) for name in sorted(prompts)])

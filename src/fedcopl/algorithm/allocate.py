@@ -1,7 +1,7 @@
-"""Step 2, on the server or on each client: how many pseudo-labels may a client keep of each class?
+"""Step 2, on each client: the quota of pseudo labels of each class, from the counts of all clients.
 
 Everything here is integer arithmetic, because a float may round a whole number up: in float32, 27 of 91
-with 91 per class gives 28 instead of 27. It is exact for up to 3 * 10^9 sure images (S * S fits int64).
+with 91 per class gives 28 instead of 27. It is exact for up to 3 * 10^9 confident images (S * S fits int64).
 """
 
 from typing import Literal
@@ -10,8 +10,8 @@ import numpy as np
 
 from . import IntArray
 
-Budget = Literal["exact", "ceil"]
-Unseen = Literal["grow", "none"]
+_Budget = Literal["exact", "ceil"]
+_Unseen = Literal["grow", "none"]
 
 
 def quota(
@@ -20,15 +20,19 @@ def quota(
     clients: int,
     *,
     refresh_index: int = 0,
-    budget: Budget = "exact",
-    unseen: Unseen = "grow",
+    budget: _Budget = "exact",
+    unseen: _Unseen = "grow",
 ) -> IntArray:
-    """One client's row of Eq. 3, shape (C,): ceil(u_k[c] * M / T_c).
+    """Return one client's quota of each class (Eq. 3), (C,): ceil(u_k[c] * M / T_c).
 
-    counts is this client's u_k and totals is T = sum_k u_k, both (C,); clients is K.
-    budget: every class gets M = S / C pseudo-labels, S = sum_c T_c ("exact"), or that rounded up ("ceil").
-    unseen: of a class nobody is sure of (T_c = 0, where Eq. 3 is 0 / 0) each client may take
-    ceil(M * (refresh_index + 1) / (2 K)), more at each refresh ("grow"), or nothing ("none").
+    Args:
+        counts: u_k, this client's confident images of each class, (C,).
+        totals: T = sum_k u_k, (C,).
+        clients: K.
+        refresh_index: The number of refreshes before this one.
+        budget: Every class gets M = S / C pseudo labels, S = sum_c T_c ("exact"), or that rounded up ("ceil").
+        unseen: Of a class without confident images (T_c = 0, where Eq. 3 is 0 / 0) each client may take
+            ceil(M * (refresh_index + 1) / (2 K)), more at each refresh ("grow"), or none ("none").
     """
     counts, totals = np.asarray(counts, np.int64), np.asarray(totals, np.int64)
     total, classes = int(totals.sum()), len(totals)
@@ -37,15 +41,6 @@ def quota(
     share = -(-counts * per_class // np.maximum(totals * parts, 1))
     fallback = {"grow": _ceil_div(per_class * (refresh_index + 1), 2 * clients * parts), "none": 0}[unseen]
     return np.where(totals > 0, share, fallback)
-
-
-def allocate(
-    counts: IntArray, *, refresh_index: int = 0, budget: Budget = "exact", unseen: Unseen = "grow"
-) -> IntArray:
-    """All rows of Eq. 3 at once, (K, C) from the (K, C) counts u; row k is client k's `quota`."""
-    totals = np.asarray(counts, np.int64).sum(axis=0)
-    # `quota` works class by class, so it takes the rows of all clients as well as that of one.
-    return quota(counts, totals, len(counts), refresh_index=refresh_index, budget=budget, unseen=unseen)
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

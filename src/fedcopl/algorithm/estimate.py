@@ -1,4 +1,4 @@
-"""Step 1, on the client: how many images of each class am I sure of?"""
+"""Step 1, on the client: count the confident images of each class."""
 
 import numpy as np
 
@@ -6,22 +6,25 @@ from . import BoolArray, FloatArray, IntArray
 
 
 def estimate(log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None) -> IntArray:
-    """Count the sure images by predicted class: u_k[c], shape (C,). The arguments are those of `sure`."""
-    kept = sure(log_probs, confidence_quantile=confidence_quantile, entropy_quantile=entropy_quantile)
+    """Count the confident images by predicted class: u_k[c], (C,) (Eq. 2).
+
+    Args:
+        log_probs: The float64 log-softmax of every image, (n, C), without NaN.
+        confidence_quantile: An image counts if its confidence is above this quantile of the client's; None: any.
+        entropy_quantile: And if its entropy is below the quantile 1 - this of the client's; None: any.
+    """
+    kept = _confident(log_probs, confidence_quantile=confidence_quantile, entropy_quantile=entropy_quantile)
     predicted = log_probs[kept].argmax(axis=1)
     return np.bincount(predicted, minlength=log_probs.shape[1]).astype(np.int64)
 
 
-def sure(log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None) -> BoolArray:
-    """Which images are both confident and of low entropy (Eq. 2, the set D_k^est), as a mask of shape (n,).
+def _confident(
+    log_probs: FloatArray, *, confidence_quantile: float | None, entropy_quantile: float | None
+) -> BoolArray:
+    """Return which images are both confident and of low entropy (the set D_k^est of Eq. 2), (n,).
 
-    log_probs is (n, C), the float64 log-softmax of every image, without NaN.
-    An image is kept when its confidence is above the quantile q1 of this client's confidences
-    and its entropy is below the quantile 1 - q2 of its entropies. A level of None switches that filter off.
-
-    A client that holds an image is always sure of one: when the strict comparisons keep nothing (ties),
-    equality is let in; when no image passes both filters even so, the most confident image is kept alone
-    (the lower index on a tie).
+    At least one image is kept: if the strict comparisons keep none (ties), equality suffices; if no image passes both
+    filters even so, the most confident image is kept (ties: the lower index).
     """
     if len(log_probs) == 0:
         return np.zeros(0, dtype=np.bool_)  # no image, no quantile
@@ -37,13 +40,13 @@ def sure(log_probs: FloatArray, *, confidence_quantile: float | None, entropy_qu
 
 
 def _confidence(log_probs: FloatArray) -> FloatArray:
-    """The probability of the likeliest class: max_c p_c, shape (n,)."""
+    """Return the probability of the most likely class: max_c p_c, (n,)."""
     conf: FloatArray = np.exp(log_probs.max(axis=1))
     return conf
 
 
 def _entropy(log_probs: FloatArray) -> FloatArray:
-    """Shannon entropy in nats: -sum_c p_c log p_c, shape (n,)."""
+    """Return the Shannon entropy in nats: -sum_c p_c log p_c, (n,)."""
     probs = np.exp(log_probs)
     finite_logs = np.where(probs > 0, log_probs, 0.0)  # 0 log 0 = 0
     ent: FloatArray = -(probs * finite_logs).sum(axis=1)

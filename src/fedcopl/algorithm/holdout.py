@@ -18,13 +18,13 @@ from . import BoolArray, FloatArray, IntArray
 Harm = Literal["", "not finite", "less sure", "other answers", "cannot be learnt", "other mix", "against the priors"]
 """Why a model is harmful; "" if it is not."""
 
-SLACK = 0.01  # nats per image: a smaller rise of the loss is no harm
+_SLACK = 0.01  # nats per image: a smaller rise of the loss is no harm
 MIN_AGREEMENT = 0.5  # of the holdout after training: labels that do not generalise are not worth training on
-MAX_CHANGED = 0.1  # of the predictions on the holdout may change, and one in any case
-MAX_EXPECTED_LOSS = 0.02  # of the images not trained on may become wrong by the priors, and one in any case
-MAX_SHIFT = 0.5  # total variation between the predicted class shares before and after
+_MAX_CHANGED = 0.1  # of the predictions on the holdout may change, and one in any case
+_MAX_EXPECTED_LOSS = 0.02  # of the images not trained on may become wrong by the priors, and one in any case
+_MAX_SHIFT = 0.5  # total variation between the predicted class shares before and after
 LARGEST_LOSS = 1000.0  # nats per image: losses are clipped to this, so that sums stay finite
-LR_DECAY, LR_RECOVERY = 0.5, 2**0.25  # of a client's learning rate, after a round that harmed and one that did not
+_LR_DECAY, _LR_RECOVERY = 0.5, 2**0.25  # of a client's learning rate, after a round that harmed and one that did not
 
 
 class Evidence(NamedTuple):
@@ -84,7 +84,7 @@ def compare_models(before: FloatArray, after: FloatArray, labels: IntArray) -> H
     old = evidence(before, labels)
     if not np.isfinite(after).all():
         return HoldoutVerdict("not finite", old, Evidence(old.images, LARGEST_LOSS * old.images, 0.0), 1.0)
-    new, shift = evidence(after, labels), prediction_shift(before, after)
+    new, shift = evidence(after, labels), _prediction_shift(before, after)
     return HoldoutVerdict(_harm(old, new, shift), old, new, shift)
 
 
@@ -96,10 +96,10 @@ def compare_training(before: FloatArray, after: FloatArray, labels: IntArray) ->
     return verdict
 
 
-def expected_loss(posteriors: FloatArray, predictions: IntArray) -> float:
+def _expected_loss(posteriors: FloatArray, predictions: IntArray) -> float:
     """Return how many images fewer are expected right with these predictions, by log-posteriors, (n, C).
 
-    >>> round(expected_loss(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
+    >>> round(_expected_loss(np.log([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7], [0.2, 0.8]]), np.array([0, 1, 0, 1])), 9)
     0.4
     """
     probabilities = np.exp(posteriors)
@@ -109,28 +109,28 @@ def expected_loss(posteriors: FloatArray, predictions: IntArray) -> float:
 
 def is_against_priors(posteriors: FloatArray, predictions: IntArray) -> bool:
     """Return whether predictions contradict the priors on more images than training may cost."""
-    return expected_loss(posteriors, predictions) > max(1.0, MAX_EXPECTED_LOSS * len(predictions))
+    return _expected_loss(posteriors, predictions) > max(1.0, _MAX_EXPECTED_LOSS * len(predictions))
 
 
 def _harm(old: Evidence, new: Evidence, shift: float) -> Harm:
     if is_less_confident(old, new):
         return "less sure"
-    if new.agreed < old.agreed - max(1.0, MAX_CHANGED * old.images):
+    if new.agreed < old.agreed - max(1.0, _MAX_CHANGED * old.images):
         return "other answers"
-    return "other mix" if shift > MAX_SHIFT else ""
+    return "other mix" if shift > _MAX_SHIFT else ""
 
 
 def is_less_confident(old: Evidence, new: Evidence) -> bool:
     """Return whether the loss on the holdout rose, of one client or of all together."""
-    return not new.loss <= old.loss + SLACK * old.images
+    return not new.loss <= old.loss + _SLACK * old.images
 
 
 def rise(old: Evidence, new: Evidence) -> float:
     """Return how far the loss rose beyond the slack; negative if it did not."""
-    return new.loss - old.loss - SLACK * old.images
+    return new.loss - old.loss - _SLACK * old.images
 
 
-def prediction_shift(before: FloatArray, after: FloatArray) -> float:
+def _prediction_shift(before: FloatArray, after: FloatArray) -> float:
     """Return the total variation between the shares of predicted classes: 0 for equal shares, at most 1."""
     classes = before.shape[1]
     shares = [
@@ -141,4 +141,4 @@ def prediction_shift(before: FloatArray, after: FloatArray) -> float:
 
 def next_lr_factor(lr_factor: float, harmed: bool) -> float:
     """Return the factor on a client's learning rate: halved by a harmful round, recovered in four that are not."""
-    return lr_factor * LR_DECAY if harmed else min(lr_factor * LR_RECOVERY, 1.0)
+    return lr_factor * _LR_DECAY if harmed else min(lr_factor * _LR_RECOVERY, 1.0)

@@ -1,4 +1,4 @@
-"""pFedPrompt, on the client: what its own images, remembered by their embeddings, say about a new one.
+"""pFedPrompt, on the client: logits of a new image from the client's own images and their features.
 
 Guo et al. (WWW 2023) publish neither code nor constants: the kernel is Tip-Adapter's, the spatial variant CALIP's.
 Nothing here is trained, and nothing of it is sent. All features are of length 1 (L2-normalised).
@@ -12,19 +12,19 @@ import numpy as np
 from . import FloatArray, IntArray
 from .select import Selection, rank_in_group
 
-Kernel = Literal["exp", "softmax"]
+_Kernel = Literal["exp", "softmax"]
 
 
 class Memory(NamedTuple):
     """The remembered images: m keys."""
 
     keys: FloatArray  # (m, d) image features
-    values: FloatArray  # (m, C) what each says: 1 for its pseudo-label, or 1/k for each of its k candidates
+    values: FloatArray  # (m, C) 1 for the pseudo label of each, or 1/k for each of its k candidates
     images: IntArray  # (m,) which of the client's images each key is
 
 
 def build_memory(features: FloatArray, selection: Selection, classes: int, per_class: int = 16) -> Memory:
-    """Remember the surest per_class images of each class: a selection lists the surest of a class first.
+    """Build a memory of the `per_class` most confident images of each class, which a selection lists first.
 
     features is (n, d), of all the client's images.
     """
@@ -40,10 +40,10 @@ def memory_logits(
     memory: Memory,
     *,
     sharpness: float = 5.5,
-    kernel: Kernel = "exp",
+    kernel: _Kernel = "exp",
     images: IntArray | None = None,
 ) -> FloatArray:
-    """What the memory adds to the logits of each image before it is weighed by alpha: phi(A) L, (n, C).
+    """Return what the memory adds to the logits of each image, before the weight alpha: phi(A) L, (n, C).
 
     features is (n, d), A (n, m) the cosines of image and key, L the values.
     kernel "exp" is phi(A) = exp(-sharpness (1 - A)), "softmax" is softmax(sharpness A) over the keys, so sharpness is
@@ -68,7 +68,7 @@ def spatial_logits(
     text_weight: float,
     image_weight: float,
 ) -> FloatArray:
-    """What attention between patches and classes, without parameters, adds to the logits s f W^T, (n, C).
+    """Return what parameter-free attention between patches and classes adds to the logits s f W^T, (n, C).
 
     features is f (n, d), patches F (n, M, d), text W (C, d), scale s. With A = 2 F W^T, each class becomes the patches
     that resemble it, W' = softmax over patches (A)^T F, and each image the classes of its patches,
@@ -85,7 +85,7 @@ def spatial_logits(
 
 
 def _softmax(scores: FloatArray) -> FloatArray:
-    """Along the last axis; zeros where every score is -inf."""
+    """Return the softmax along the last axis; zeros where every score is -inf."""
     highest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(np.isfinite(highest), highest, 0.0))
     shares: FloatArray = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1.0)  # the highest weighs 1

@@ -1,4 +1,4 @@
-"""What a run is judged by: accuracy, drift between the clients, quality of the pseudo-labels."""
+"""Metrics of a run: accuracy, client drift, quality of the pseudo labels."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ Score = tuple[int, int]  # images classified correctly, images tried
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Three ways to average the clients' accuracy, as fractions in [0, 1]; never to be mixed."""
+    """Three averages of the clients' accuracy, as shares from 0 to 1."""
 
     macro: float  # unweighted mean over the clients, each on its own test part: the paper's number
-    weighted: float  # the same, by the number of test images
+    weighted: float  # mean over the clients weighted by their test images
     global_: float | None  # every client's model on the whole test set, averaged; None if not measured
 
 
@@ -43,7 +43,7 @@ def _mean_score(scores: Sequence[Score]) -> float:
 
 
 def drift_diversity(updates: Sequence[NDArray[Any]]) -> float:
-    """How much the clients pull apart: xi = sum_k |m_k|^2 / |sum_k m_k|^2, with m_k = P_k^r - P^{r-1}.
+    """Return the diversity of the updates m_k = P_k^r - P^{r-1}: xi = sum_k |m_k|^2 / |sum_k m_k|^2.
 
     1/K when all updates are equal (also when none moved), 1 when they are orthogonal and equally long,
     infinite when they cancel out.
@@ -57,7 +57,7 @@ def drift_diversity(updates: Sequence[NDArray[Any]]) -> float:
 
 
 def cosine_distance(updates: Sequence[NDArray[Any]]) -> float:
-    """The mean over all pairs of clients of 1 - cos(m_i, m_j).
+    """Return the mean of 1 - cos(m_i, m_j) over all pairs of clients.
 
     A client that did not move has no direction and is left out. With fewer than two left it is 0.
     """
@@ -74,7 +74,7 @@ def cosine_distance(updates: Sequence[NDArray[Any]]) -> float:
 
 
 def _squares(vectors: Iterable[NDArray[Any]]) -> tuple[float, float]:
-    """sum |v|^2 and |sum v|^2, reading one vector at a time: a thousand prompts side by side are large."""
+    """Return sum |v|^2 and |sum v|^2, with one vector in memory at a time."""
     squares, total = 0.0, np.zeros(())
     for vector in vectors:
         vector = np.asarray(vector, np.float64)
@@ -84,25 +84,25 @@ def _squares(vectors: Iterable[NDArray[Any]]) -> tuple[float, float]:
 
 
 def label_accuracy(labels: IntArray, truth: IntArray) -> float | None:
-    """The fraction of pseudo-labels that are true, both (m,); None when nothing was selected."""
+    """Return the share of pseudo labels that are true, both (m,); None if nothing was selected."""
     return float(np.mean(labels == truth)) if len(labels) else None
 
 
 def coverage(candidates: BoolArray, truth: IntArray) -> float | None:
-    """The fraction of candidate sets (m, C) that hold the true label (m,); None when nothing was selected.
+    """Return the share of candidate sets (m, C) that contain the true label (m,); None if nothing was selected.
 
-    Larger sets cover more, so it says little without `mean_set_size`, and it is no `label_accuracy`.
+    Larger sets cover more: compare it together with `mean_set_size`, never with `label_accuracy`.
     """
     return float(np.mean(candidates[np.arange(len(truth)), truth])) if len(truth) else None
 
 
 def mean_set_size(candidates: BoolArray) -> float | None:
-    """How many classes a candidate set (m, C) holds on average; None when nothing was selected."""
+    """Return the mean number of classes in a candidate set (m, C); None if nothing was selected."""
     return float(candidates.sum(axis=1).mean()) if len(candidates) else None
 
 
 def distribution_similarity(counts_a: IntArray, counts_b: IntArray) -> float:
-    """The cosine of the angle between two label histograms, both (C,): <a, b> / (|a| |b|).
+    """Return the cosine of two label histograms, both (C,): <a, b> / (|a| |b|).
 
     1 when they are proportional, however many labels each counts; 0 when they share no class, or one is empty.
     """
@@ -112,7 +112,7 @@ def distribution_similarity(counts_a: IntArray, counts_b: IntArray) -> float:
 
 
 def recall_per_class(predicted: IntArray, truth: IntArray, classes: int) -> FloatArray:
-    """Of the images of each class, the fraction predicted as that class, (C,); nan for an absent class."""
+    """Return the recall of each class, (C,); nan for a class without images."""
     present = np.bincount(truth, minlength=classes)
     found = np.bincount(truth[predicted == truth], minlength=classes)
     recall: FloatArray = np.divide(found, present, out=np.full(classes, np.nan), where=present > 0)

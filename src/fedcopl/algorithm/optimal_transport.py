@@ -1,4 +1,4 @@
-"""FedOTP's optimal transport: which patches of an image speak for which of a class's prompts?
+"""FedOTP's optimal transport between the patches of an image and the prompts of a class.
 
 Li et al. (CVPR 2024). For each image and class, the plan T (M patches, N prompts) maximises
 
@@ -26,7 +26,7 @@ _DEEPEST = 500.0
 def transport(
     similarity: FloatArray, *, mass: float, smoothing: float, tolerance: float = 1e-6, iterations: int = 1000
 ) -> FloatArray:
-    """The plans T, float64 and shaped (..., M, N) like similarity (S); one problem for each leading index.
+    """Return the plans T, float64 and shaped (..., M, N) like similarity (S); one problem for each leading index.
 
     mass is gamma in (0, 1], smoothing is lambda > 0. With mass = 1 every row is full: the balanced problem, and the
     iteration is Sinkhorn's.
@@ -55,7 +55,7 @@ def transport(
 
 
 def _kernel(similarity: FloatArray, smoothing: float) -> FloatArray:
-    """K as (N, problems, M), each column divided by its highest entry: v makes up for that.
+    """Return K as (N, problems, M), each column divided by its highest entry, which v compensates.
 
     Prompts come first because there are one or two of them: sums along such a short last axis would be slow.
     """
@@ -67,13 +67,13 @@ def _kernel(similarity: FloatArray, smoothing: float) -> FloatArray:
 
 
 def _column_scales(kernel: FloatArray, u: FloatArray, column_sum: float) -> FloatArray:
-    """The v, (N, problems), that makes all columns of the plan sum to column_sum."""
+    """Return the v, (N, problems), for which all columns of the plan sum to column_sum."""
     scales: FloatArray = column_sum / np.einsum("jbi,bi->jb", kernel, u)
     return scales
 
 
 def _fill(rows: FloatArray, mass: float) -> FloatArray:
-    """The row sums closest to the wanted ones x (problems, M): min(t x_i, 1/M), with t such that they sum to mass.
+    """Return the row sums min(t x_i, 1/M) nearest to x (problems, M), with t such that they sum to mass.
 
     sum_i min(t x_i, 1/M) is the least of k/M + t (sum of the M - k smallest x) over the number k of full rows,
     so t is the greatest of the values that make one of these equal to mass.

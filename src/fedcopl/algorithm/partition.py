@@ -1,7 +1,7 @@
-"""Simulation only: deal one labelled dataset out to many clients. Every image goes to exactly one of them.
+"""Simulation only: partition a labelled data set over clients. Every image goes to exactly one of them.
 
 The skewed splits first decide *how many* images of each class a client gets (a table of shape (C, K)),
-then draw at random *which*. Train and test images are dealt in the same proportions.
+then draw at random *which*. Train and test images are split in the same proportions.
 With more clients than images some clients stay empty.
 """
 
@@ -16,7 +16,7 @@ from . import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Partition:
-    """Who holds what: for each client the sorted positions of its images."""
+    """The sorted indices of each client's images."""
 
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
@@ -25,7 +25,7 @@ class Partition:
 def iid(
     train_labels: IntArray, test_labels: IntArray, classes: int, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Deal all images out at random, in parts whose sizes differ by at most one."""
+    """Split all images at random, in parts whose sizes differ by at most one."""
     _require_clients(clients)
     _require_labels(train_labels, classes)
     _require_labels(test_labels, classes)
@@ -48,7 +48,7 @@ def dirichlet(
 
     Class after class, a client that already holds its even share N/K of the train images gets no more.
     The whole is drawn again until every client has min_train train and min_test test images (or the even
-    share, where that is less). If `draws` attempts do not reach it, the last one is mended: the
+    share, where that is less). If `draws` attempts do not reach it, the last one is corrected: the
     fewest possible images move from the largest holders to the clients that are short.
     """
     _require_clients(clients)
@@ -103,7 +103,7 @@ def quantity(
 
 
 def counts_by_client(labels: IntArray, parts: Sequence[IntArray], classes: int) -> IntArray:
-    """How many images of each class each client holds, (K, C)."""
+    """Return the number of images of each class at each client, (K, C)."""
     counts = [np.bincount(labels[part], minlength=classes) for part in parts]
     return np.array(counts, np.int64).reshape(len(parts), classes)
 
@@ -111,7 +111,7 @@ def counts_by_client(labels: IntArray, parts: Sequence[IntArray], classes: int) 
 def _draw_dirichlet(
     sizes: IntArray, clients: int, beta: float, rng: np.random.Generator
 ) -> tuple[IntArray, FloatArray]:
-    """One attempt: how many images of each class each client gets, and the shares that led to it, (C, K)."""
+    """Draw once: the number of images of each class for each client, and the shares behind it, both (C, K)."""
     logs = _log_gamma_draws(beta, (len(sizes), clients), rng)
     shares, counts = np.zeros(logs.shape), np.zeros(logs.shape, np.int64)
     held, images = np.zeros(clients, np.int64), sizes.sum()
@@ -127,7 +127,7 @@ def _draw_dirichlet(
 
 
 def _log_gamma_draws(beta: float, shape: tuple[int, int], rng: np.random.Generator) -> FloatArray:
-    """Logarithms of Gamma(beta) draws: for a small beta most draws themselves would round to 0.
+    """Draw logarithms of Gamma(beta) variates: for a small beta most variates themselves would round to 0.
 
     If G is Gamma(beta + 1) and U uniform, then G * U^(1/beta) is Gamma(beta); -log U is exponential.
     """
@@ -142,13 +142,13 @@ def _softmax(logs: FloatArray) -> FloatArray:
 
 
 def _normalise(weights: FloatArray) -> FloatArray:
-    """Rows that sum to 1; a row of zeros stays so."""
+    """Scale rows to sum to 1; a row of zeros stays unchanged."""
     totals = weights.sum(axis=1, keepdims=True)
     return weights / np.where(totals > 0, totals, 1.0)
 
 
 def _apportion(shares: FloatArray, sizes: IntArray | np.int64) -> IntArray:
-    """Whole numbers in proportion to the shares (..., K) that sum to sizes (...), by largest remainder."""
+    """Return whole numbers in proportion to the shares (..., K) that sum to sizes (...), by largest remainder."""
     sizes = np.expand_dims(sizes, -1)
     exact = shares * sizes
     counts = np.floor(exact).astype(np.int64)
@@ -181,9 +181,9 @@ def _mend(counts: IntArray, minimum: int, preferred: BoolArray) -> IntArray:
 
 
 def _largest_source(counts: IntArray, spare: IntArray, preferred: BoolArray) -> tuple[int, int]:
-    """The class and the client to take images from: the client with most to spare, its commonest class.
+    """Return the class and the client to take images from: the client with most to spare, its commonest class.
 
-    Only the preferred classes count, unless nobody can spare any of them.
+    Only the preferred classes count, unless no client can spare any of them.
     """
     can_give = np.where(preferred[:, None] & (spare > 0), counts, 0).max(axis=0) > 0
     if not can_give.any():
@@ -195,7 +195,7 @@ def _largest_source(counts: IntArray, spare: IntArray, preferred: BoolArray) -> 
 def _deal_classes(
     present: IntArray, classes: int, clients: int, per_client: int, rng: np.random.Generator
 ) -> BoolArray:
-    """Which clients hold which class, (C, K): dealt like cards, from one shuffled deck after another.
+    """Return which clients hold which class, (C, K): dealt like cards, from one shuffled deck after another.
 
     When the deck ends within a client's hand, the classes in that hand go to the bottom of the next deck,
     so that no hand holds a class twice.
@@ -213,7 +213,7 @@ def _deal_classes(
 
 
 def _hand_sizes(present: int, clients: int, per_client: int) -> IntArray:
-    """How many classes each client gets: per_client, or as many as it takes to give every class a holder."""
+    """Return the number of classes of each client: per_client, or as many as give every class a holder."""
     per_client = min(per_client, present)
     evenly = (np.arange(clients) + 1) * present // clients - np.arange(clients) * present // clients
     return np.full(clients, per_client) if per_client * clients >= present else evenly
@@ -241,7 +241,7 @@ def _deal(images: int, clients: int, rng: np.random.Generator) -> tuple[IntArray
 
 
 def _parts(owner: IntArray, clients: int) -> tuple[IntArray, ...]:
-    """The sorted positions of each client's images, from the owner of each image."""
+    """Return the sorted indices of each client's images, from the owner of each image."""
     ends = np.bincount(owner, minlength=clients).cumsum()
     return tuple(np.split(np.argsort(owner, kind="stable"), ends[:-1]))
 

@@ -1,6 +1,6 @@
-"""Step 3, on the client: keep the surest images of each class, as many as the quota allows.
+"""Step 3, on the client: select the most confident images of each class, as many as the quota allows.
 
-What a site's own expert said comes first: those images are always trained on, with the label that was given.
+Images that the site's own expert labelled come first: they are always trained on, with the expert's label.
 """
 
 from typing import Literal, NamedTuple
@@ -9,26 +9,28 @@ import numpy as np
 
 from . import BoolArray, FloatArray, IntArray
 
-Candidates = Literal["argmax", "any"]
+_Candidates = Literal["argmax", "any"]
 
 
 class Selection(NamedTuple):
-    """The images to train on, by class and then surest first; a rule that gives an image two labels lists it twice."""
+    """The images to train on, by class and then by confidence; an image with two labels is listed twice."""
 
-    index: IntArray  # type: ignore[assignment]  # (m,) positions among this client's images; hides tuple.index
-    label: IntArray  # (m,) the pseudo-label of each; with candidate sets, the class in whose pool it ended
+    index: IntArray  # type: ignore[assignment]  # (m,) indices of this client's images; hides tuple.index
+    label: IntArray  # (m,) the pseudo label of each; with candidate sets, the class for which it was selected
     candidates: BoolArray | FloatArray | None = None
-    """(m, C) the classes each may have, or how likely each of them is; None where the label is the answer."""
+    """(m, C) the candidate classes of each, or their probabilities; None without candidate sets."""
 
 
-def select(log_probs: FloatArray, quota: IntArray, candidates: Candidates = "argmax") -> Selection:
-    """At most quota[c] images of each class c, by class and then surest first (ties: lower index).
+def select(log_probs: FloatArray, quota: IntArray, candidates: _Candidates = "argmax") -> Selection:
+    """Select at most quota[c] images of each class c, by class and then by confidence (ties: the lower index).
 
-    log_probs is (n, C), the float64 log-softmax: where probabilities round to 1, their logarithms still rank.
-    candidates says which images a class may take: those predicted as that class ("argmax"), or all ("any",
-    the paper to the letter: each class picks its quota[c] best of all images, and an image picked by
-    several goes to the one with the highest probability, the lower class on a tie; the others
-    get no replacement). A class of probability 0 (log -inf) takes no image.
+    Args:
+        log_probs: The float64 log-softmax, (n, C): where probabilities round to 1, their logarithms still rank.
+        quota: The number of images of each class, (C,).
+        candidates: Which images a class may take: those predicted as that class ("argmax"), or all ("any", the
+            paper to the letter: each class picks its quota[c] best of all images, and an image picked by several goes
+            to the one with the highest probability, the lower class on a tie; the others get no replacement). A class
+            of probability 0 (log -inf) takes no image.
     """
     scores = {"argmax": _everything, "any": _picked}[candidates](log_probs, quota)
     label, score = scores.argmax(axis=1), scores.max(axis=1)
@@ -39,12 +41,12 @@ def select(log_probs: FloatArray, quota: IntArray, candidates: Candidates = "arg
 
 
 def _everything(log_probs: FloatArray, quota: IntArray) -> FloatArray:
-    """Every image is a candidate, with the scores it has."""
+    """Return the scores unchanged: every image is a candidate."""
     return log_probs
 
 
 def _picked(log_probs: FloatArray, quota: IntArray) -> FloatArray:
-    """The scores, and -inf where image x is not among the quota[c] best of class c."""
+    """Return the scores, with -inf where image x is not among the quota[c] best of class c."""
     scores = np.full_like(log_probs, -np.inf)
     for c in np.flatnonzero(quota):
         best = _best(log_probs[:, c], int(quota[c]))
@@ -53,7 +55,7 @@ def _picked(log_probs: FloatArray, quota: IntArray) -> FloatArray:
 
 
 def _best(scores: FloatArray, wanted: int) -> IntArray:
-    """The positions of the `wanted` highest scores, the lower index on a tie."""
+    """Return the indices of the `wanted` highest scores (ties: the lower index)."""
     if wanted >= len(scores):
         return np.arange(len(scores))
     lowest = np.partition(scores, -wanted)[-wanted]
@@ -62,14 +64,14 @@ def _best(scores: FloatArray, wanted: int) -> IntArray:
 
 
 def rank_in_group(groups: IntArray) -> IntArray:
-    """The place of each element within its group, from 0; equal groups lie next to each other, in order."""
+    """Return the rank of each element within its group, from 0; elements of a group are adjacent."""
     return np.arange(len(groups)) - np.searchsorted(groups, groups)
 
 
 class Corrections(NamedTuple):
     """Images of one client whose label an expert gave."""
 
-    index: IntArray  # type: ignore[assignment]  # (t,) positions among this client's images, each once
+    index: IntArray  # type: ignore[assignment]  # (t,) indices of this client's images, each once
     label: IntArray  # (t,)
 
 
@@ -77,9 +79,9 @@ NO_CORRECTIONS = Corrections(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def with_corrections(selection: Selection, corrections: Corrections) -> Selection:
-    """The selection with the told images in it, first in their class, and with no other label.
+    """Return the selection with the corrected images, first in their class, and with no other label.
 
-    Quotas do not count them, and neither do the estimates: only what is trained on changes.
+    They count neither for quotas nor for estimates: only the images to train on change.
     """
     if not len(corrections.index):
         return selection

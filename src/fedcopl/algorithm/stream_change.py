@@ -1,13 +1,12 @@
-"""Whether recent images are still like those of before, found without a label.
+"""Drift detection: whether recent images are distributed as earlier ones, without labels.
 
-One model sees both sets, of n and m images. Three questions, each with a number between 0 and 1:
+One model sees both sets, of n and m images. Three statistics between 0 and 1:
 
-    mix      1/2 sum_c |mean p~(c) - mean p~'(c)|: how far apart the mixes of classes are
-    doubt    the share of recent images of which the model is less sure than of all but a twentieth of those before
-    looks    sup_t |F(t) - F'(t)|: how far apart the distances to the nearest prototype are distributed
+    mix      1/2 sum_c |mean p~(c) - mean p~'(c)|: total variation between the class shares
+    doubt    share of recent images with a confidence in the lowest twentieth of the earlier ones
+    looks    sup_t |F(t) - F'(t)|: Kolmogorov-Smirnov statistic of the distances to the nearest prototype
 
-Chance moves all three. How far, a permutation test says: the images of both sets are dealt out anew many times, and a
-number that is reached in fewer than one deal of three hundred is not chance. It must be large enough to matter, too.
+A permutation test gives the p-value of each: a change has a p-value below 1/300, and is large enough to matter.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,15 +16,15 @@ import numpy as np
 
 from . import FloatArray, IntArray
 
-TAIL = 0.05  # of the images before: those the model is least sure of
-DEALS, RARE = 999, 0.01 / 3  # three questions, one false alarm in a hundred looks
-MATTERS: Mapping[str, float] = {"mix": 0.1, "doubt": 3 * TAIL, "looks": 0.15}
-MOST = 4000  # images of a set: more make the answer no clearer
+_TAIL = 0.05  # of the earlier images: the least confident ones
+_PERMUTATIONS, _MAX_P_VALUE = 999, 0.01 / 3  # three tests, one false alarm in a hundred checks
+_MIN_SIZE: Mapping[str, float] = {"mix": 0.1, "doubt": 3 * _TAIL, "looks": 0.15}
+_MAX_IMAGES = 4000  # images of a set: more do not change the result
 
 
 @dataclass(frozen=True)
 class SeenImages:
-    """What the model says of a set of images."""
+    """Predictions of a set of images."""
 
     posteriors: FloatArray  # p~, (n, C)
     distances: FloatArray | None = None  # D^2 to the nearest prototype, (n,); None where there are none
@@ -39,43 +38,46 @@ class SeenImages:
 
 @dataclass(frozen=True)
 class StreamChange:
-    """The answer to one of the questions."""
+    """The result of one of the tests."""
 
     what: str
     size: float
-    chance: float  # how often chance alone makes it so large
+    chance: float  # p-value of the permutation test
 
     @property
     def is_change(self) -> bool:
-        return self.chance <= RARE and self.size >= MATTERS[self.what]
+        return self.chance <= _MAX_P_VALUE and self.size >= _MIN_SIZE[self.what]
 
 
 def stream_changes(before: SeenImages, recent: SeenImages, random: np.random.Generator) -> list[StreamChange]:
-    """The three answers; two, where there are no prototypes."""
+    """Return the results of the three tests; of two without prototypes."""
     before, recent = (_at_most(seen, random) for seen in (before, recent))
     pooled = _together(before, recent)
-    deals = [random.permutation(len(pooled)) for _ in range(DEALS)]
-    asked: dict[str, Callable[[SeenImages, SeenImages], float]] = {"mix": class_prior_shift, "doubt": doubtful}
+    deals = [random.permutation(len(pooled)) for _ in range(_PERMUTATIONS)]
+    asked: dict[str, Callable[[SeenImages, SeenImages], float]] = {
+        "mix": _class_prior_shift,
+        "doubt": _low_confidence_share,
+    }
     if pooled.distances is not None:
-        asked["looks"] = distances_apart
+        asked["looks"] = _ks_statistic
     return [
         StreamChange(what, size := request(before, recent), _chance(request, pooled, len(before), size, deals))
         for what, request in asked.items()
     ]
 
 
-def class_prior_shift(before: SeenImages, recent: SeenImages) -> float:
+def _class_prior_shift(before: SeenImages, recent: SeenImages) -> float:
     return float(np.abs(before.posteriors.mean(axis=0) - recent.posteriors.mean(axis=0)).sum() / 2)
 
 
-def doubtful(before: SeenImages, recent: SeenImages) -> float:
-    """The share of recent images below the confidence that all but a tail of those before have."""
-    least = np.quantile(before.posteriors.max(axis=1), TAIL)
+def _low_confidence_share(before: SeenImages, recent: SeenImages) -> float:
+    """Return the share of recent images whose confidence is in the lowest tail of the earlier ones."""
+    least = np.quantile(before.posteriors.max(axis=1), _TAIL)
     return float((recent.posteriors.max(axis=1) < least).mean())
 
 
-def distances_apart(before: SeenImages, recent: SeenImages) -> float:
-    """The statistic of Kolmogorov and Smirnov."""
+def _ks_statistic(before: SeenImages, recent: SeenImages) -> float:
+    """Return the Kolmogorov-Smirnov statistic of the distances."""
     assert before.distances is not None and recent.distances is not None
     here, there = np.sort(before.distances), np.sort(recent.distances)
     steps = np.concatenate([here, there])
@@ -84,7 +86,7 @@ def distances_apart(before: SeenImages, recent: SeenImages) -> float:
 
 
 def classes_moved(before: SeenImages, recent: SeenImages) -> FloatArray:
-    """How much more of each class there is, as a share of all images, (C,)."""
+    """Return the change of each class's share of the images, (C,)."""
     moved: FloatArray = recent.posteriors.mean(axis=0) - before.posteriors.mean(axis=0)
     return moved
 
@@ -108,4 +110,6 @@ def _together(before: SeenImages, recent: SeenImages) -> SeenImages:
 
 
 def _at_most(seen: SeenImages, random: np.random.Generator) -> SeenImages:
-    return seen if len(seen) <= MOST else seen.rows(np.sort(random.choice(len(seen), MOST, replace=False)))
+    return (
+        seen if len(seen) <= _MAX_IMAGES else seen.rows(np.sort(random.choice(len(seen), _MAX_IMAGES, replace=False)))
+    )

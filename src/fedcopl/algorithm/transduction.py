@@ -1,4 +1,4 @@
-"""TransCLIP's kind of answer (Zanella et al., NeurIPS 2024): all images of a site answered together, without training.
+"""Transduction as in TransCLIP (Zanella et al., NeurIPS 2024): all images of a site are labelled jointly, untrained.
 
 A Gaussian mixture over the site's image features f_i, of length one, whose assignments z_i (C,) are held near the
 text's probabilities y_i and near those of the neighbours. It lowers
@@ -6,9 +6,9 @@ text's probabilities y_i and near those of the neighbours. It lowers
     sum_i z_i . (log z_i - lambda log y_i - kappa log p_i)  -  1/2 sum_ij w_ij z_i . z_j,
 
 log p_ic = -1/2 sum_d ((f_id - mu_cd)^2 / sigma_d + log sigma_d), with one diagonal covariance sigma for all classes, by
-turns: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j), all at once, then mu and sigma as the means
-z says. w = (v + v^T) / 2, where v_ij is the cosine of i and j, not below 0, over n where j is one of the n nearest
-images of i, else 0.
+turns: z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j), all at once, then mu and sigma as means
+weighted by z. w = (v + v^T) / 2, where v_ij is the cosine of i and j, not below 0, over n where j is one of the n
+nearest images of i, else 0.
 
 Each mu and sigma is the best for its z. A pass over z, which moves each z_i by d_i, lowers the objective by
 sum_i KL(z_i old || new) + 1/2 sum_ij w_ij d_i . d_j; the first is at least sum_i |d_i|^2 (Pinsker), and no eigenvalue
@@ -21,21 +21,21 @@ import numpy as np
 
 from . import FloatArray, IntArray
 
-LEAST_MASS = 1e-9  # a class that no image leans to keeps its centre
-LEAST_SPREAD = 1e-8  # of a dimension in which all images agree
-SUREST = 8  # images of each class that its first centre is made of, as in its authors' code
+_MIN_MASS = 1e-9  # a class with less than this in all images keeps its centre
+_MIN_SPREAD = 1e-8  # variance of a dimension in which all images are equal
+_TOP_IMAGES = 8  # images of each class that its first centre is made of, as in its authors' code
 
 
 class MixtureWeights(NamedTuple):
-    """How much each of the three counts."""
+    """The weights of the three terms."""
 
     text: float  # lambda
     mixture: float  # kappa
-    neighbours: int  # how many pull
+    neighbours: int  # n, the number of nearest images
 
 
 class Mixture(NamedTuple):
-    """What a site found out about its own images; it stays there."""
+    """A Gaussian mixture over a site's own images; it is never sent."""
 
     centres: FloatArray  # mu (C, d)
     spread: FloatArray  # sigma (d,)
@@ -46,33 +46,33 @@ class Mixture(NamedTuple):
 def transduce(
     features: FloatArray, text_log_probs: FloatArray, weights: MixtureWeights, *, turns: int, passes: int
 ) -> Mixture:
-    """The mixture over these images, (n, d) and (n, C): `turns` of all three, each with `passes` over the z.
+    """Fit the mixture to images, (n, d) and (n, C): `turns` of all three, each with `passes` over the z.
 
-    It begins with z = y, mu as the surest images of each class say, and sigma = 1 / d.
+    It starts with z = y, mu as the mean of the most confident images of each class, and sigma = 1 / d.
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
-    mixture = Mixture(first_centres(features, assignments), spread, features, assignments)
-    near, pull = nearest(features, features, weights.neighbours, skip_itself=True)
+    mixture = Mixture(_first_centres(features, assignments), spread, features, assignments)
+    near, pull = _nearest(features, features, weights.neighbours, skip_itself=True)
     for _ in range(turns):
-        scores = weights.text * text_log_probs + weights.mixture * log_likelihood(features, mixture)
+        scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
         for _ in range(passes):
-            pulled = pulled_both_ways(near, pull, mixture.assignments)
+            pulled = _neighbour_terms(near, pull, mixture.assignments)
             mixture = mixture._replace(assignments=_softmax(scores + pulled))
         mixture = _refit(mixture)
     return mixture
 
 
-def first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
-    """The mean of the images surest of each class, weighed by how sure they are, (C, d); ties: the lower index."""
-    surest = np.argsort(-assignments, axis=0, kind="stable")[:SUREST]
+def _first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
+    """Return the mean of the most confident images of each class, weighted by confidence, (C, d)."""
+    surest = np.argsort(-assignments, axis=0, kind="stable")[:_TOP_IMAGES]
     weights = np.take_along_axis(assignments, surest, axis=0)
     sums = np.einsum("kc,kcd->cd", weights, features[surest])
-    centres: FloatArray = sums / np.maximum(weights.sum(axis=0), LEAST_MASS)[:, None]
+    centres: FloatArray = sums / np.maximum(weights.sum(axis=0), _MIN_MASS)[:, None]
     return centres
 
 
-def pulled_both_ways(near: IntArray, pull: FloatArray, assignments: FloatArray) -> FloatArray:
-    """sum_j w_ij z_j, (n, C): half by those that are nearest to i, half by those that i is nearest to."""
+def _neighbour_terms(near: IntArray, pull: FloatArray, assignments: FloatArray) -> FloatArray:
+    """Return sum_j w_ij z_j, (n, C): half over the nearest of i, half over the images that have i among theirs."""
     pulled: FloatArray = np.einsum("ik,ikc->ic", pull, assignments[near])
     np.add.at(pulled, near, pull[:, :, None] * assignments[:, None, :])
     pulled /= 2
@@ -82,25 +82,25 @@ def pulled_both_ways(near: IntArray, pull: FloatArray, assignments: FloatArray) 
 def scores_of(
     features: FloatArray, text_log_probs: FloatArray, mixture: Mixture, weights: MixtureWeights
 ) -> FloatArray:
-    """The unnormalised log z of other images, (m, C): the same formula, with neighbours among the site's own images."""
-    near, pull = nearest(features, mixture.features, weights.neighbours)
+    """Return the unnormalised log z of other images, (m, C), with neighbours among the site's own images."""
+    near, pull = _nearest(features, mixture.features, weights.neighbours)
     pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
-    said = weights.text * text_log_probs + weights.mixture * log_likelihood(features, mixture)
+    said = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
     scores: FloatArray = said + pulled
     return scores
 
 
-def log_likelihood(features: FloatArray, mixture: Mixture) -> FloatArray:
-    """log p_ic but for what all classes have in common, (m, C)."""
+def _log_likelihood(features: FloatArray, mixture: Mixture) -> FloatArray:
+    """Return log p_ic up to a term that all classes share, (m, C)."""
     scaled, centres = features / mixture.spread, mixture.centres
     found: FloatArray = scaled @ centres.T - 0.5 * (centres**2 / mixture.spread).sum(axis=1)
     return found
 
 
-def nearest(
+def _nearest(
     features: FloatArray, among: FloatArray, neighbours: int, *, skip_itself: bool = False
 ) -> tuple[IntArray, FloatArray]:
-    """The nearest of `among` for each row, (m, k), and w: how much each counts (ties: lower index)."""
+    """Return the nearest of `among` for each row, (m, k), and their weights w (ties: the lower index)."""
     cosines = features @ among.T
     if skip_itself:
         np.fill_diagonal(cosines, -np.inf)
@@ -110,16 +110,16 @@ def nearest(
 
 
 def _refit(mixture: Mixture) -> Mixture:
-    """mu and sigma as the assignments say."""
+    """Update mu and sigma from the assignments."""
     z, features = mixture.assignments, mixture.features
     mass = z.sum(axis=0)
-    means = z.T @ features / np.maximum(mass, LEAST_MASS)[:, None]
-    centres = np.where(mass[:, None] > LEAST_MASS, means, mixture.centres)
+    means = z.T @ features / np.maximum(mass, _MIN_MASS)[:, None]
+    centres = np.where(mass[:, None] > _MIN_MASS, means, mixture.centres)
     # sum_ic z_ic (f_i - mu_c)^2 / n, with sum_c z_ic = 1
     spread = (features**2).mean(axis=0) + (-2 * (z.T @ features) * centres + mass[:, None] * centres**2).sum(
         axis=0
     ) / len(z)
-    return mixture._replace(centres=centres, spread=np.maximum(spread, LEAST_SPREAD))
+    return mixture._replace(centres=centres, spread=np.maximum(spread, _MIN_SPREAD))
 
 
 def _softmax(scores: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""The Python library: sites, a federation of them, what comes out."""
+"""The Python API: sites, a federation of them, and its result."""
 
 from .federation import Federation, Site, simulate
 from .result import Result

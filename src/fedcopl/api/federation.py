@@ -1,4 +1,4 @@
-"""Sites, and a federation of them, in a few lines of Python; all in this process."""
+"""Simulated federations in Python: sites with images, a federation of sites, and data sets split over clients."""
 
 import json
 from collections import Counter
@@ -36,10 +36,16 @@ from .result import Result
 SettingValue = str | int | float | bool | Path
 
 
-def settings_of(
+def _settings_of(
     given: Mapping[str, SettingValue], config: RunConfig | None = None, fixed: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """The settings of a run: a whole set to begin with, single ones on top, and those that follow from the call."""
+    """Return the settings of a run.
+
+    Args:
+        given: Settings by name, `section__key` or `key` where only one section has it.
+        config: Complete settings to start from.
+        fixed: Settings of `data` that follow from the call.
+    """
     begin = {} if config is None else config.model_dump()
     taken = override(begin, [f"{name.replace('__', '.')}={_written(name, value)}" for name, value in given.items()])
     for key, value in (fixed or {}).items():
@@ -48,7 +54,7 @@ def settings_of(
 
 
 def _written(name: str, value: Any) -> str:
-    """As a settings file would have it; JSON's scalars are TOML's."""
+    """Return a value as a settings file has it; scalars of JSON are scalars of TOML."""
     plain = value.item() if hasattr(value, "item") else str(value) if isinstance(value, Path) else value
     if not isinstance(plain, str | int | float | bool):
         raise ConfigError(f"{name}: should be a text, a number or true or false, not {value!r}")
@@ -57,10 +63,12 @@ def _written(name: str, value: Any) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Site:
-    """A name, unlabelled images, and test images with labels where there are any.
+    """A site of a federation, with its unlabelled images and, optionally, labelled test images.
 
-    Images are a folder, a list of paths, Pillow images or arrays, or a uint8 array (n, height, width, 3). `test` is
-    `(images, labels)`, or a folder with a sub-folder for each class: to measure accuracy, and for nothing else.
+    Args:
+        name: Unique name of the site.
+        images: A folder, a list of paths, Pillow images or arrays, or a uint8 array (n, height, width, 3).
+        test: `(images, labels)`, or a folder with a sub-folder for each class. Only used to report accuracy.
 
     >>> Site("north", np.zeros((4, 8, 8, 3), np.uint8))
     <Site north: 4 images in memory>
@@ -73,7 +81,7 @@ class Site:
     test: Images | tuple[Images, LabelsOfImages] | None = None
 
     def holding(self, classes: Sequence[str]) -> SiteHolding:
-        """All of it, listed and checked."""
+        """Return the site's images, listed and validated."""
         what = f"site {self.name}"
         train = gather(self.images, what)
         if not len(train):
@@ -95,13 +103,22 @@ def _short(images: Images) -> str:
     return str(images) if isinstance(images, str) or not isinstance(images, Sequence) else counted(len(images), "image")
 
 
-DECIDED = ("source", "path", "clients", "partition")  # settings that the sites themselves answer
+_FIXED_SETTINGS = ("source", "path", "clients", "partition")  # of `data`: they follow from the sites
 
 
 class Federation:
-    """Sites that learn one list of classes together.
+    """A federation of sites that train one classifier each, together and without labels.
 
-    Every setting of `fedcopl run` can be given by name, as in `Federation(sites, classes, rounds=10, lr=0.05)`.
+    Args:
+        sites: The sites, each with a unique name.
+        classes: The class names, as a list or as a file with one name per line.
+        method: What is trained, shared and kept, see `fedcopl methods`.
+        config: Complete settings to start from.
+        settings: Any setting of `fedcopl run` by name, as in `Federation(sites, classes, rounds=10, lr=0.05)`.
+
+    Raises:
+        ConfigError: A setting is unknown or invalid.
+        DataError: There is no site or no class, or two sites have the same name.
 
     >>> from sklearn.datasets import load_digits
     >>> digits = load_digits(n_class=2)
@@ -125,13 +142,13 @@ class Federation:
         config: RunConfig | None = None,
         **settings: SettingValue,
     ):
-        self.sites, self.classes = tuple(sites), read_names(classes)
+        self.sites, self.classes = tuple(sites), _read_names(classes)
         _refuse_names(self.sites)
-        wrong = [name for name in settings if name.removeprefix("data__") in DECIDED]
+        wrong = [name for name in settings if name.removeprefix("data__") in _FIXED_SETTINGS]
         if wrong:
-            raise ConfigError(f"{wrong[0]}: the sites of a federation say themselves who holds what")
+            raise ConfigError(f"{wrong[0]}: cannot be set here; it follows from the sites of the federation")
         fixed = {"source": SITES, "path": "", "clients": len(self.sites), "partition": "natural"}
-        self.config = settings_of({"method": method, **settings}, config, fixed)
+        self.config = _settings_of({"method": method, **settings}, config, fixed)
 
     @naming_arguments()
     def fit(
@@ -143,10 +160,17 @@ class Federation:
         previous_run: str | Path | None = None,
         workers: WorkerCount = "auto",
     ) -> Result:
-        """Train all rounds. `folder` keeps the outcome, and a stopped run goes on there with `resume=True`.
+        """Train all rounds and return the classifiers of all sites.
 
-        `previous_run` is the folder of a finished run to begin from, as with `fedcopl run --from`; `workers` are the
-        processes that share the sites' work, one for each core, or so many: they change no bit.
+        Args:
+            folder: Where to store the run; None: in a temporary folder that is deleted with the result.
+            progress: Whether to show progress, or an object that receives it.
+            resume: Whether to resume an interrupted run in `folder`.
+            previous_run: The folder of a finished run to continue, as with `fedcopl run --from`.
+            workers: The number of processes, or "auto" for one per core; results do not depend on it.
+
+        Raises:
+            FedCoPLError: Settings, images, model or folder cannot be used.
         """
         dataset = dataset_of_sites([site.holding(self.classes) for site in self.sites], self.classes)
         return _run(self.config, dataset, folder, progress, resume, workers, previous_run)
@@ -170,21 +194,34 @@ def simulate(
     config: RunConfig | None = None,
     **settings: SettingValue,
 ) -> Result:
-    """Share one data set out among simulated clients and train them: for research, and for trying things out.
+    """Split one data set over simulated clients, train them, and return the result.
 
-    Without `images` it is a data set known by name, as for `fedcopl run`: `simulate(source="cifar10", path="/data")`.
-    `labels` are used to share the images out unevenly and to measure; nothing that learns can see them.
+    Args:
+        images: The training images, as for `Site`; None: the data set of the settings, as for `fedcopl run`:
+            `simulate(source="cifar10", path="/data")`.
+        labels: Their classes, only used to partition the images and to report accuracy.
+        classes: The class names, as a list or as a file with one name per line.
+        test: Labelled test images, as for `Site`.
+        folder: Where to store the run; None: in a temporary folder that is deleted with the result.
+        progress: Whether to show progress, or an object that receives it.
+        resume: Whether to resume an interrupted run in `folder`.
+        workers: The number of processes, or "auto" for one per core; results do not depend on it.
+        config: Complete settings to start from.
+        settings: Any setting of `fedcopl run` by name.
+
+    Raises:
+        FedCoPLError: Settings, images, model or folder cannot be used.
 
     >>> result = simulate(rounds=1, clients=2, epochs=1, threads=1, progress=False)
     >>> len(result), 0 < result.zero_shot < 1, result.outcome.final.number
     (2, True, 1)
     """
     if images is None:
-        return _run(settings_of(settings, config), None, folder, progress, resume, workers)
+        return _run(_settings_of(settings, config), None, folder, progress, resume, workers)
     if classes is None:
-        raise ConfigError("classes: images that are handed over need the names of their classes")
-    chosen = settings_of(settings, config, {"source": SITES, "path": ""})
-    return _run(chosen, _dataset(images, labels, test, read_names(classes)), folder, progress, resume, workers)
+        raise ConfigError("classes: is missing; images need the names of their classes")
+    chosen = _settings_of(settings, config, {"source": SITES, "path": ""})
+    return _run(chosen, _dataset(images, labels, test, _read_names(classes)), folder, progress, resume, workers)
 
 
 def _dataset(
@@ -224,8 +261,8 @@ def _run(
     return Result(directory, dataset)
 
 
-def read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
-    """The names of the classes, given as a list or as a file with one a line."""
+def _read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
+    """Return the class names, given as a list or as a file with one name per line."""
     if isinstance(classes, str | Path):
         file = Path(classes).expanduser()
         if others := read_other_names(file):
@@ -234,7 +271,7 @@ def read_names(classes: Sequence[str] | str | Path) -> tuple[str, ...]:
             )
         return clean_all(read_classes(file), classes)
     if not len(classes):
-        raise DataError("classes: is empty; name what should be told apart")
+        raise DataError("classes: is empty; give at least two class names")
     return clean_all([str(name) for name in classes], "classes")
 
 

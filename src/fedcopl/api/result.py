@@ -1,4 +1,4 @@
-"""What a federation comes to: a classifier for each site, and the numbers of every round."""
+"""The result of a run: a classifier for each site, and the numbers of every round."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -37,7 +37,11 @@ class Result(Mapping[str, Classifier]):
     @classmethod
     @naming_arguments()
     def load(cls, folder: str | Path) -> "Result":
-        """A run of an earlier day, of this library or of `fedcopl run`."""
+        """Load the finished run in a folder, written by this library or by `fedcopl run`.
+
+        Raises:
+            RunFolderError: The folder has no finished run, or it is damaged.
+        """
         result = cls(Path(folder))
         result._run.choose(result._run.clients[0])
         return result
@@ -50,7 +54,7 @@ class Result(Mapping[str, Classifier]):
     def _own_images(self) -> OwnImages | None:
         try:
             return OwnImages(self._run, self._dataset)
-        except FedCoPLError:  # they are not there any more: classifiers then have no threshold
+        except FedCoPLError:  # the images are gone: classifiers then have no threshold
             return None
 
     @naming_arguments()
@@ -75,7 +79,7 @@ class Result(Mapping[str, Classifier]):
 
     @property
     def method(self) -> str:
-        """What ran, as tables call it: `PromptFL + FPL + priors`, `FedCoPL (as published)`."""
+        """The title of the run, as in tables: `PromptFL + FPL + priors`, `FedCoPL (as published)`."""
         return self.outcome.method
 
     @property
@@ -85,17 +89,17 @@ class Result(Mapping[str, Classifier]):
 
     @property
     def zero_shot(self) -> float | None:
-        """The same of plain CLIP, before anything was learnt."""
+        """The mean over the sites of the accuracy of zero-shot CLIP on their own test images."""
         return self.outcome.zero_shot.macro
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
-        """One row for each round: fit for `pandas.DataFrame(result.rounds)`."""
+        """One row per round, for `pandas.DataFrame(result.rounds)`."""
         return [round_to_plain(record) for record in self.outcome.rounds]
 
     @property
     def report(self) -> Path:
-        """A page with all of it, for people."""
+        """The path of the HTML report."""
         return self.folder / "report.html"
 
     def __repr__(self) -> str:

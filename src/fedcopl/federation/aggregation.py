@@ -232,7 +232,7 @@ class SecureAggregator:
 
     def _leave_out(self, server: RoundExchange, clients: tuple[str, ...], spoilt: Spoilt) -> None:
         server.leave_out(spoilt.reasons)
-        enough = max(self.config.privacy.min_sites, min(server.federation.least, len(clients)))
+        enough = max(self.config.privacy.min_sites, min(server.transport.least, len(clients)))
         if len(server.still_in(clients)) < enough:
             raise NoClientReplied(f"round {server.report.round + 1}, step Unmask: {spoilt}") from spoilt
 

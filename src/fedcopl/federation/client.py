@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.holdout import HoldoutState
-from ..algorithm.select import NO_CORRECTIONS, Corrections, Selection, with_corrections
+from ..algorithm.select import NO_CORRECTIONS, Corrections, with_corrections
 from ..config import RunConfig
 from ..errors import CannotReply
 from ..labelers import Labeler, choose_labeler
@@ -31,7 +31,7 @@ from ..messages import (
 )
 from ..privacy.masked_layout import HoldoutSums, Training
 from ..privacy.private_replies import PrivateReplies
-from .client_state import ClientState, Labels, whole_model
+from .client_state import ClientState, whole_model
 from .holdout_check import HoldoutCheck
 from .learner import NO_TEST_SET, Learner, Prompts, TestSet
 from .prior_estimation import NO_PRIOR, is_worth_training, reply_to
@@ -46,8 +46,8 @@ class Client:
     learner: Learner
     config: RunConfig
     test_set: TestSet = NO_TEST_SET
-    secret: bytes = b""  # its own, known to nobody else: needed where it adds noise
-    said: Corrections = NO_CORRECTIONS  # what the site's own expert said of some images, if that is to be used
+    secret: bytes = b""  # for the noise of differential privacy; never sent
+    corrections: Corrections = NO_CORRECTIONS  # labels that the site's own expert gave to some images
     repeatable: bool = False  # only in a simulation: see `PrivateReplies`
     min_images: int = 0  # minimum number of images behind an update, a sum, or a class feature sum
 
@@ -64,7 +64,11 @@ class Client:
         return HoldoutCheck(self.learner, self.config)
 
     def handle(self, request: Request, state: ClientState) -> ReplyAndState:
-        """Return the reply to a request, and the state to keep for the next one."""
+        """Return the reply to a request, and the state to keep for the next one.
+
+        Raises:
+            CannotReply: The request comes too early, or the model has diverged.
+        """
         state = replace(state, secrets=self._replies.remember(request, state.secrets))
         match request:
             case Adapt():
@@ -81,21 +85,14 @@ class Client:
                 reply, secrets = self._replies.keys(request, state.secrets)
                 return reply, replace(state, secrets=secrets)
 
-    def _evaluate(self, request: Evaluate, state: ClientState) -> ReplyAndState:
-        if request.shared is not None:
-            state = self._check.receive_average(request.shared, state)
-            if request.round + 1 == self.config.rounds:
-                state = self._check.check_final(request.shared, state)
-        prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
-        return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
-
     def _adapt(self, request: Adapt, state: ClientState) -> ReplyAndState:
+        """Compute the sums of one step of the priors; after the last step, keep the priors."""
         learner = self.learner
         sums, prior = reply_to(
             request,
             state.prior,
             self.config,
-            lambda: self._look(None, state),
+            lambda: self._log_probs(None),
             learner.features,
             learner.class_features(),
             self.min_images,
@@ -107,33 +104,20 @@ class Client:
         reply, secrets = self._replies.adaptation(sums, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
-    def _first_look(self, state: ClientState) -> NDArray[np.float64]:
-        """What the first labels are made from: the classifier that an earlier run left here, else zero-shot CLIP.
-
-        For the first prompts know nothing yet.
-        """
-        if state.begun:
-            return self._by(state.begun)
-        if state.prior.scores is not None:  # the images have just been labelled, for the priors
-            return state.prior.scores.log_probs
-        return self._look(None, state)
-
-    def _look(self, shared: Shared | None, state: ClientState) -> NDArray[np.float64]:
-        """log p_c(x) of all images by a model; None: by plain zero-shot CLIP."""
-        return self._by(self._prompts(shared, state))
-
-    def _by(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        log_probs = self.learner.log_probabilities(prompts)
-        if np.isnan(log_probs).any():
-            raise CannotReply("its model gives no probabilities any more: training diverged, try a lower train.lr")
-        return log_probs
-
     def _estimate(self, request: Estimate, state: ClientState) -> ReplyAndState:
+        """Label all images anew, and count the confident ones of each class: u_k, (C,) (Eq. 2)."""
         state = self._check.receive_average(request.shared, state)
-        seen = self._first_look(state) if request.round == 0 else self._look(request.shared, state)
-        log_probs, state = state.prior.own_log_posteriors(seen), replace(state, prior=replace(state.prior, scores=None))
+        if request.round > 0:
+            log_probs = self._log_probs(self._prompts(request.shared, state))
+        elif state.begun:  # the classifier that the previous run left here
+            log_probs = self._log_probs(state.begun)
+        elif state.prior.scores is not None:  # zero-shot CLIP has just labelled the images, for the priors
+            log_probs = state.prior.scores.log_probs
+        else:  # zero-shot CLIP: the initial prompts are untrained
+            log_probs = self._log_probs(None)
+        log_probs = state.prior.own_log_posteriors(log_probs)
         counts = self._labeler.count(log_probs)
-        state = replace(state, log_probs=log_probs, counts=counts)
+        state = replace(state, log_probs=log_probs, counts=counts, prior=replace(state.prior, scores=None))
         if not self._labeler.cooperative:
             return Estimated(None), state
         enough = len(log_probs) >= self.min_images
@@ -141,15 +125,17 @@ class Client:
         return reply, replace(state, secrets=secrets)
 
     def _select(self, request: Select, state: ClientState) -> ReplyAndState:
+        """Select the images to train on, by this client's quota of each class (Eq. 3)."""
         if state.log_probs is None or state.counts is None:
-            raise CannotReply("asked to select before it was asked to estimate")
+            raise CannotReply("it got a Select request before an Estimate request")
         quota = self._labeler.quota(state.counts, len(state.log_probs), request)
         if self._labeler.refreshes or state.selection is None:
-            selection = with_corrections(self._labeler.select(state.log_probs, quota), self.said)
+            selection = with_corrections(self._labeler.select(state.log_probs, quota), self.corrections)
         else:
             selection = state.selection
         labels = state.log_probs.argmax(axis=1).astype(np.int32)
-        chosen = replace(
+        unchanged = None if state.labels is None else int((labels == state.labels).sum())
+        state = replace(
             state,
             own={**state.own, **self.learner.remember(selection)},
             log_probs=None,
@@ -159,43 +145,56 @@ class Client:
             labels=labels,
             holdout=replace(state.holdout, log_probs=None),
         )
-        chosen = replace(chosen, first=chosen.first or self._check.holdout(chosen))
-        return self._tell_of(selection, labels, state.labels), chosen
-
-    def _tell_of(self, selection: Selection, labels: Labels, before: Labels | None) -> Selected:
+        state = replace(state, first=state.first or self._check.holdout(state))
         if self.config.is_private:
-            return Selected(None, None, None)
-        unchanged = None if before is None else int((labels == before).sum())
-        chosen = len(np.unique(selection.index))  # some rules choose an image for more than one class
-        return Selected(chosen, len(labels), unchanged)
+            return Selected(None, None, None), state
+        # Some rules select an image for more than one class.
+        return Selected(len(np.unique(selection.index)), len(labels), unchanged), state
 
     def _train(self, request: Train, state: ClientState) -> ReplyAndState:
+        """Train on the selected images and check the model on the holdout.
+
+        Nothing is trained on too few images, after a rollback of the average, or with labels of low confidence. Then,
+        and if the check finds the trained model harmful, the reply has the prompts of the request, of 0 images.
+        """
         if state.selection is None:
-            raise CannotReply("asked to train before it was asked to select")
+            raise CannotReply("it got a Train request before a Select request")
         selection, state = state.selection, self._check.receive_average(request.shared, state)
-        training, state = self._fit(request, selection, state)
+        state = replace(state, holdout=replace(state.holdout, training=None))
+        selection = self._check.trainable(selection, state)
+        shared, examples, last_loss, low_confidence = request.shared, 0, float("nan"), 0.0
+        is_enough = len(np.unique(selection.index)) >= max(1, self.min_images)
+        is_rolled_back = bool(set(request.shared) & set(state.own))
+        if is_enough and not is_rolled_back and not self._is_worth_training(state):
+            low_confidence = 1.0
+        elif is_enough and not is_rolled_back:
+            prompts = {**(self._prompts(request.shared, state) or {}), **_stacked_experts(request.experts)}
+            adjustment = state.prior.adjustment(selection.index)
+            trained, loss = self.learner.train(prompts, selection, request.round, state.holdout.lr_factor, adjustment)
+            state = self._check.check_training(trained, state)
+            if state.holdout.training is None or not state.holdout.training.harm:
+                shared, examples, last_loss = {name: trained[name] for name in shared}, len(selection.index), loss
+                state = replace(state, own={name: trained[name] for name in trained if name not in shared})
+        checks = self._holdout_sums(state.holdout)._replace(low_confidence=low_confidence)
+        training = Training(shared, examples, last_loss, checks)
         reply, secrets = self._replies.training(training, request, state.secrets)
         return reply, replace(state, secrets=secrets)
 
-    def _fit(self, request: Train, selection: Selection, state: ClientState) -> tuple[Training, ClientState]:
-        """Train on the selection, unless there is a reason not to; return what is sent of it and the new state."""
-        state = replace(state, holdout=replace(state.holdout, training=None))
-        selection = self._check.trainable(selection, state)
-        nothing = Training(request.shared, 0, float("nan"), self._holdout_sums(state.holdout))
-        images = len(np.unique(selection.index))
-        if images < max(1, self.min_images) or set(request.shared) & set(state.own):  # too few, or average rolled back
-            return nothing, state
-        if not self._is_worth_training(state):
-            return replace(nothing, checks=nothing.checks._replace(low_confidence=1.0)), state
-        prompts = {**(self._prompts(request.shared, state) or {}), **stacked_experts(request.experts)}
-        adjustment = state.prior.adjustment(selection.index)
-        trained, loss = self.learner.train(prompts, selection, request.round, state.holdout.lr_factor, adjustment)
-        state = self._check.check_training(trained, state)
-        if state.holdout.training is not None and state.holdout.training.harm:
-            return replace(nothing, checks=self._holdout_sums(state.holdout)), state
-        shared = {name: trained[name] for name in request.shared}
-        own = {name: value for name, value in trained.items() if name not in request.shared}
-        return Training(shared, len(selection.index), loss, self._holdout_sums(state.holdout)), replace(state, own=own)
+    def _evaluate(self, request: Evaluate, state: ClientState) -> ReplyAndState:
+        """Count the correct predictions on the client's own test set; check the final model after the last round."""
+        if request.shared is not None:
+            state = self._check.receive_average(request.shared, state)
+            if request.round + 1 == self.config.rounds:
+                state = self._check.check_final(request.shared, state)
+        prior = NO_PRIOR if request.shared is None and request.through != "priors" else state.prior
+        return Evaluated(*self.test_set.score(self._prompts(request.shared, state), prior)), state
+
+    def _log_probs(self, prompts: Prompts | None) -> NDArray[np.float64]:
+        """Return log p_c(x) of all images, (n_k, C), by a model; None: by zero-shot CLIP."""
+        log_probs = self.learner.log_probabilities(prompts)
+        if np.isnan(log_probs).any():
+            raise CannotReply("its model gives no probabilities any more: training diverged, try a lower train.lr")
+        return log_probs
 
     def _is_worth_training(self, state: ClientState) -> bool:
         """Return whether enough labels are expected right by the calibrated posteriors; always without priors."""
@@ -210,10 +209,11 @@ class Client:
         return HoldoutSums(average.before.images, average.before.loss, average.after.loss, *harms)
 
     def _prompts(self, shared: Shared | None, state: ClientState) -> Prompts | None:
+        """Return the client's model with the given average; None: zero-shot CLIP."""
         return None if shared is None else whole_model(self.learner.initial(), shared, state)
 
 
-def stacked_experts(experts: Sequence[Shared]) -> Prompts:
-    """Other clients' prompts as arrays of one more dimension, under names of their own; they are kept, never sent."""
+def _stacked_experts(experts: Sequence[Shared]) -> Prompts:
+    """Return other clients' prompts, each kind stacked in one array; they are trained with, and never sent."""
     names = experts[0] if experts else ()
     return {f"experts' {name}": np.stack([expert[name] for expert in experts]) for name in names}

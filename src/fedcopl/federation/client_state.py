@@ -1,4 +1,4 @@
-"""What a client keeps to itself between two requests."""
+"""The state that a client keeps between two requests. It is never sent."""
 
 from dataclasses import dataclass, field
 

@@ -28,11 +28,11 @@ from ..messages import Shared
 from .client_state import ClientState, whole_model
 from .learner import Learner, Prompts
 
-MIN_UNSEEN, MAX_UNSEEN = 8, 64  # unseen images compared with the priors, twice a round: more would cost too much
-TRAINED_PER_UNSEEN = 4  # images times epochs trained on for each of these, so the check costs a quarter of training
+_MIN_UNSEEN, _MAX_UNSEEN = 8, 64  # unseen images compared with the priors, twice a round: more would cost too much
+_TRAINED_PER_UNSEEN = 4  # images times epochs trained on for each of these, so the check costs a quarter of training
 
-LogProbs = NDArray[np.float64]
-Compare = Callable[[LogProbs, LogProbs, NDArray[np.int64]], HoldoutVerdict]
+_LogProbs = NDArray[np.float64]
+_Compare = Callable[[_LogProbs, _LogProbs, NDArray[np.int64]], HoldoutVerdict]
 """Compares a model's log-probabilities of the holdout with those before, given the reference labels."""
 
 
@@ -100,8 +100,8 @@ class HoldoutCheck:
         return replace(state, own=begin, holdout=replace(state.holdout, was_reset=True))
 
     def _compare(
-        self, compare: Compare, before: LogProbs, model: Prompts, holdout: Selection, state: ClientState
-    ) -> tuple[HoldoutVerdict, LogProbs]:
+        self, compare: _Compare, before: _LogProbs, model: Prompts, holdout: Selection, state: ClientState
+    ) -> tuple[HoldoutVerdict, _LogProbs]:
         """Return the verdict on a model, and its log-probabilities of the holdout.
 
         A model also harms if it contradicts the calibrated priors on images that were not trained on, confident or
@@ -119,16 +119,16 @@ class HoldoutCheck:
         return verdict, of_holdout
 
     def _unseen(self, state: ClientState) -> NDArray[np.int64]:
-        """Some images that are not trained on, at even distances; none without priors to compare with."""
+        """Return some images that are not trained on, at even distances; none without priors to compare with."""
         if state.prior.model is None or state.labels is None or state.selection is None:
             return np.zeros(0, np.int64)
         trained_on = np.unique(self.trainable(state.selection, state).index)
         unseen = np.setdiff1d(np.arange(len(state.labels)), trained_on)
-        affordable = len(trained_on) * self.config.train.epochs // TRAINED_PER_UNSEEN
-        return unseen[evenly_spaced(len(unseen), min(max(affordable, MIN_UNSEEN), MAX_UNSEEN))]
+        affordable = len(trained_on) * self.config.train.epochs // _TRAINED_PER_UNSEEN
+        return unseen[evenly_spaced(len(unseen), min(max(affordable, _MIN_UNSEEN), _MAX_UNSEEN))]
 
-    def _log_probs(self, model: Prompts, index: NDArray[np.int64], state: ClientState) -> LogProbs:
-        """Prior-adjusted log-probabilities of some images: the reference labels were made the same way."""
+    def _log_probs(self, model: Prompts, index: NDArray[np.int64], state: ClientState) -> _LogProbs:
+        """Return prior-adjusted log-probabilities, (m, C), from which the reference labels were made too."""
         log_probs = self.learner.log_probabilities_of(model, index)
         return state.prior.own_log_posteriors(log_probs, index) if np.isfinite(log_probs).all() else log_probs
 

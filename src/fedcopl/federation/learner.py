@@ -1,4 +1,4 @@
-"""What a client asks of its model: CLIP with prompts over its own images, and a test set where it has labels."""
+"""Protocols of a client's model (CLIP with prompts over its own images) and of its labelled test set."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -15,18 +15,18 @@ Prompts = Mapping[str, NDArray[np.float32]]
 
 
 class Learner(Protocol):
-    """CLIP with prompts over one client's unlabelled images. Torch lives behind this; no label ever comes in."""
+    """CLIP with prompts over one client's unlabelled images. Implementations use torch; no label ever comes in."""
 
     def initial(self) -> Prompts:
-        """The prompts to start from, the same at every client."""
+        """Return the initial prompts, the same at every client."""
         ...
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
-        """log p_c(x) of every image, (n_k, C). None: plain zero-shot CLIP."""
+        """Return log p_c(x) of every image, (n_k, C), by a model; None: by zero-shot CLIP."""
         ...
 
     def features(self) -> NDArray[np.float64]:
-        """f(x) of every image by plain CLIP, (n_k, d), of length one: no training changes them."""
+        """Return the image features f(x) of zero-shot CLIP, (n_k, d), of length one; no training changes them."""
         ...
 
     def class_features(self) -> NDArray[np.float64]:
@@ -34,11 +34,11 @@ class Learner(Protocol):
         ...
 
     def remember(self, selection: Selection) -> Prompts:
-        """What to keep of newly chosen images beside the prompts, for methods that do; it stays at home."""
+        """Return arrays to keep of newly selected images, for methods that need them; they are never sent."""
         ...
 
     def log_probabilities_of(self, prompts: Prompts, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """log p_c(x) of some images, (m, C), as the model is trained: without what a client remembers of its images."""
+        """Return log p_c(x) of some images, (m, C), by the trained model without the arrays of `remember`."""
         ...
 
     def train(
@@ -49,27 +49,34 @@ class Learner(Protocol):
         lr_factor: float = 1.0,
         adjustment: LogitAdjustment | None = None,
     ) -> tuple[Prompts, float]:
-        """The prompts after this round's local epochs, with all that was given, and the mean loss of the last epoch.
+        """Train for the local epochs of a round.
 
-        `lr_factor` is a factor on the learning rate; `adjustment` is what the priors add to the logits, a row for each
-        selected image.
+        Args:
+            prompts: The client's model before training.
+            selection: The images to train on, with their pseudo labels.
+            round: Counted from 0, for the learning-rate schedule and the order of the images.
+            lr_factor: Factor on the learning rate.
+            adjustment: What the priors add to the logits, one row for each selected image.
+
+        Returns:
+            The model after training, with all arrays of `prompts`, and the mean loss of the last epoch.
         """
         ...
 
 
 class TestSet(Protocol):
-    """The client's own labelled test images, where it has any: the only place that knows the truth."""
+    """A client's own labelled test images: the only place that has ground truth."""
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
-        """How many are right, of how many, answered through what the site knows beforehand. None: plain zero-shot."""
+        """Return correct predictions and test images, by a model with priors; None: by zero-shot CLIP."""
         ...
 
 
-class NoTestSet:
-    """A site without labels: it cannot say how many are right."""
+class _NoTestSet:
+    """The test set of a client without labels."""
 
     def score(self, prompts: Prompts | None, prior: PriorState = NO_PRIOR) -> tuple[int, int]:
         return 0, 0
 
 
-NO_TEST_SET = NoTestSet()
+NO_TEST_SET = _NoTestSet()

@@ -1,7 +1,7 @@
-"""The FedCoPL run as the server sees it: the paper's algorithm, and nothing of how messages travel."""
+"""The server's side of a round: label, train, aggregate, evaluate. It does not know how messages travel."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -22,69 +22,70 @@ from ..privacy.masked_layout import HoldoutSums, TrainingSum, Values
 from ..rng import stream
 from .aggregation import PlainAggregator, SecureAggregator, Totals
 from .prior_estimation import prior_settings
-from .transport import Clients as Clients
-from .transport import Labelling, RoundExchange
-from .transport import RoundReport as RoundReport
+from .transport import Labelling, RoundExchange, RoundReport, Transport
 from .validation import ReportedCounts
+
+_MIN_GAIN = 0.001  # nats per held-out image: an average that gains less does not count as progress
+MAX_ESTIMATIONS = 3  # of the priors in one round, each without the clients that were lost in the one before
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the server needs to go on after a stop."""
+    """Everything that the server needs to resume after a round."""
 
-    round: int
-    shared: Shared
+    round: int  # the next one, counted from 0
+    shared: Shared  # the prompts that the server averages
     classes: int  # C
-    members: tuple[str, ...] = ()  # who chose training images at the last refresh
-    everyone_first: bool = False  # the method wants all members to train in the first round, whatever the participation
-    neighbours: int = 0  # how many other clients' prompts the method sends to each
-    uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, where neighbours are sent
-    left_out: Mapping[str, str] = field(
-        default_factory=dict
-    )  # who spoilt a secure aggregation, and how: in no later one
+    members: tuple[str, ...] = ()  # clients that selected training images at the last refresh
+    everyone_first: bool = False  # the method has all members train in the first round, whatever the participation
+    neighbours: int = 0  # number of other clients' prompts that the method sends to each client
+    uploads: Mapping[str, Shared] = field(default_factory=dict)  # each client's last prompts, if neighbours are sent
+    left_out: Mapping[str, str] = field(default_factory=dict)  # clients that spoilt a secure aggregation, and how
     width: int = 0  # d, numbers of an image feature: for the priors
     prior_model: PosteriorModel | None = None  # the outcome of the estimation of the priors
     prior_totals: tuple[FloatArray, ...] = ()  # of each step of it, for clients that join later
     good: Shared | None = None  # the last average that the clients' hold-out checks did not find harmful
-    reported: Mapping[str, ReportedCounts] = field(default_factory=dict)  # what each client reported of itself
-    seen: tuple[str, ...] = ()  # everybody who could ever be asked
-    class_prior: FloatArray | None = None  # over all clients, where the study knows it
+    reported: Mapping[str, ReportedCounts] = field(default_factory=dict)  # by client, to compare replies with
+    seen: tuple[str, ...] = ()  # all clients that were ever connected
+    class_prior: FloatArray | None = None  # (C,) over all clients, where the study knows it
     stale: int = 0  # rounds in a row whose average did not gain on the clients' held-out images
 
 
-MIN_GAIN = 0.001  # nats per held-out image: an average that gains less does not count as progress
-MAX_ESTIMATIONS = 3  # of the priors in one round, each without the clients that were lost in the one before
-AfterRound = Callable[[ServerState, RoundReport], None]
-
-
-class Sums(Protocol):
-    """All that the server makes of the clients' numbers."""
+class _Aggregator(Protocol):
+    """Sums and averages of the clients' replies, each with the clients that are in it."""
 
     def counts(
         self, server: RoundExchange, clients: Iterable[str], request: Estimate
     ) -> tuple[tuple[str, ...], Totals | None]:
-        """Who is in the sum of the class counts, and that sum, T."""
+        """Return T, (C,), the sum of the class counts; None if counts are not sent."""
         ...
 
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Who is in the sum of a step of the priors, and that sum."""
+        """Return the sum of one step of the priors."""
         ...
 
     def training(self, server: RoundExchange, clients: Iterable[str], request: Callable[[str], Train]) -> TrainingSum:
-        """Who is in the average of the prompts, and that average."""
+        """Return the average of the prompts (Eq. 4)."""
         ...
 
 
-def choose_aggregator(config: RunConfig, state: ServerState) -> Sums:
-    """By the settings of `privacy`."""
+def _choose_aggregator(config: RunConfig, state: ServerState) -> _Aggregator:
     refuse_privacy(config, state.neighbours)
     return SecureAggregator(config) if config.privacy.secure_aggregation else PlainAggregator(config)
 
 
 def refuse_privacy(config: RunConfig, neighbours: int) -> None:
-    """ConfigError where the settings of `privacy` cannot be done: say so before a run begins."""
+    """Check before a run that the settings of `privacy` are possible.
+
+    Args:
+        config: The settings.
+        neighbours: The number of other clients' prompts that the method sends to each client.
+
+    Raises:
+        ConfigError: They contradict other settings or the method, or `cryptography` is not installed.
+    """
     if config.is_private:
         require_cryptography()
     if config.privacy.secure_aggregation and config.sharing.robust != "mean":
@@ -99,48 +100,66 @@ def refuse_privacy(config: RunConfig, neighbours: int) -> None:
         )
 
 
-def run(config: RunConfig, federation: Clients, state: ServerState, after_round: AfterRound) -> ServerState:
-    """Run the rounds that are left, and return the last state."""
-    while state.round < config.rounds and not has_converged(config, state.stale):
-        state, report = run_round(config, federation, state)
-        after_round(state, report)
-    return state
+def is_finished(config: RunConfig, state: ServerState) -> bool:
+    """Return whether all rounds are done, or training stopped because it no longer gains."""
+    return state.round >= config.rounds or _has_converged(config, state.stale)
 
 
-def run_round(config: RunConfig, federation: Clients, state: ServerState) -> tuple[ServerState, RoundReport]:
-    """One round of the paper's algorithm: refresh when due, train, aggregate, evaluate."""
+def run_round(config: RunConfig, transport: Transport, state: ServerState) -> tuple[ServerState, RoundReport]:
+    """Run one round of the paper's algorithm: refresh if it is due, train, aggregate, evaluate.
+
+    Args:
+        config: The settings.
+        transport: Sends requests to the clients.
+        state: The server's state before the round; it is not changed.
+
+    Returns:
+        The state after the round, and the report of what happened in it.
+
+    Raises:
+        NoClientReplied: Too few clients sent a usable reply.
+    """
     report, left_out, reported = RoundReport(state.round), dict(state.left_out), dict(state.reported)
-    server = RoundExchange(federation, report, state.classes, config, left_out, reported, state.seen)
-    sums = choose_aggregator(config, state)
+    exchange = RoundExchange(transport, report, state.classes, config, left_out, reported, state.seen)
+    aggregator = _choose_aggregator(config, state)
     model, totals, members = state.prior_model, state.prior_totals, state.members
     if state.round % config.labels.refresh_every == 0:
         if config.adapts:
-            model, totals = estimate_priors(config, server, sums, state)
-        members = refresh(config, server, sums, state)
-    shared, good = train(config, server, sums, state, members)
-    stale = stale_rounds(state.stale, report.checks)
-    report.converged = has_converged(config, stale)
+            model, totals = _estimate_priors(config, exchange, aggregator, state)
+        members = _refresh(config, exchange, aggregator, state)
+    shared, good = _train(config, exchange, aggregator, state, members)
+    stale = _stale_rounds(state.stale, report.checks)
+    report.converged = _has_converged(config, stale)
     if report.converged or is_evaluated(config, state.round):
-        number = (
-            config.rounds - 1 if report.converged else state.round
-        )  # clients check their model after the last round
-        report.scores = evaluate(server, number, shared)
-    report.missed_refresh = tuple(client for client in server.seen if client not in members)
-    uploads = {**state.uploads, **report.updates} if state.neighbours else {}
-    after = replace(state, round=state.round + 1, shared=shared, members=server.still_in(members), uploads=uploads)
-    after = replace(after, reported=reported, seen=server.seen, stale=stale)
-    return replace(after, left_out=left_out, good=good, prior_model=model, prior_totals=totals), report
+        # Clients check their final model when they evaluate the last round, which this may be before its time.
+        number = config.rounds - 1 if report.converged else state.round
+        report.scores = _evaluate(exchange, number, shared)
+    report.missed_refresh = tuple(client for client in exchange.seen if client not in members)
+    return replace(
+        state,
+        round=state.round + 1,
+        shared=shared,
+        members=exchange.still_in(members),
+        uploads={**state.uploads, **report.updates} if state.neighbours else {},
+        left_out=left_out,
+        prior_model=model,
+        prior_totals=totals,
+        good=good,
+        reported=reported,
+        seen=exchange.seen,
+        stale=stale,
+    ), report
 
 
-def look_first(federation: Clients) -> RoundReport:
+def evaluate_zero_shot(transport: Transport) -> RoundReport:
     """Measure zero-shot CLIP at each client, the baseline of the run."""
     report = RoundReport(0)
-    report.scores = evaluate(RoundExchange(federation, report, classes=0), 0, None)
+    report.scores = _evaluate(RoundExchange(transport, report, classes=0), 0, None)
     return report
 
 
-def estimate_priors(
-    config: RunConfig, server: RoundExchange, sums: Sums, state: ServerState
+def _estimate_priors(
+    config: RunConfig, exchange: RoundExchange, aggregator: _Aggregator, state: ServerState
 ) -> tuple[PosteriorModel, tuple[FloatArray, ...]]:
     """Return the posterior model, and the totals of all steps from which every party computes it.
 
@@ -149,19 +168,21 @@ def estimate_priors(
     two steps the estimation starts again without it, because totals must be over the same images.
     """
     settings = prior_settings(config, state.classes, state.width, state.class_prior)
-    everyone = server.everyone()
+    everyone = exchange.everyone()
     if state.prior_model is not None:
-        new = [client for client in server.labelling_with(everyone) if client not in state.members]
-        _tell_newcomers(server, new, Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior))
+        new = [client for client in exchange.labelling_with(everyone) if client not in state.members]
+        whole = Adapt(state.round, settings.max_steps, state.prior_totals, state.class_prior)
+        with suppress(NoClientReplied):  # the round goes on without a client that does not reply
+            exchange.request(new, lambda _: whole, Adapted, required=False)
         return state.prior_model, state.prior_totals
-    members = server.labelling_with(everyone)
+    members = exchange.labelling_with(everyone)
     for _ in range(MAX_ESTIMATIONS):
-        estimation, server.prior_weights = Estimation(settings), {}
-        server.estimation = estimation
+        estimation, exchange.prior_weights = Estimation(settings), {}
+        exchange.estimation = estimation
         while estimation.outcome is None:
             step = len(estimation.totals)
             request = Adapt(state.round, step, tuple(estimation.totals[-1:]), state.class_prior)
-            replied, total = sums.adaptation(server, members, request)
+            replied, total = aggregator.adaptation(exchange, members, request)
             if step and set(replied) != set(members):
                 members = replied
                 break
@@ -176,40 +197,38 @@ def estimate_priors(
     totals = tuple(estimation.totals)
     last = Adapt(state.round, len(totals), totals[-1:], state.class_prior)
     whole = replace(last, totals=totals)  # for clients that missed a step
-    replies = server.request(
-        server.labelling_with(everyone),
-        lambda client: server.weighted(last, client) if client in members else whole,
+    replies = exchange.request(
+        exchange.labelling_with(everyone),
+        lambda client: exchange.weighted(last, client) if client in members else whole,
         Adapted,
     )
     for client in (client for client, reply in replies.items() if reply.refused):
-        server.report.bounds.add(client, "Adapt", "refused the priors, which contradict its most confident images")
+        exchange.report.bounds.add(client, "Adapt", "refused the priors, which contradict its most confident images")
     if config.method != "priors":  # there it is the result
-        server.report.untrained = evaluate(server, state.round, None, through="priors")
+        exchange.report.untrained = _evaluate(exchange, state.round, None, through="priors")
     return estimation.outcome, totals
 
 
-def _tell_newcomers(server: RoundExchange, clients: Sequence[str], request: Adapt) -> None:
-    """Send the totals of all steps; the round goes on without a client that does not reply."""
-    if clients:
-        server.estimation = None
-        with suppress(NoClientReplied):
-            server.request(clients, lambda _: request, Adapted)
+def _refresh(
+    config: RunConfig, exchange: RoundExchange, aggregator: _Aggregator, state: ServerState
+) -> tuple[str, ...]:
+    """Refresh the pseudo labels cooperatively (Eq. 2 and 3), and return the clients that selected images.
 
-
-def refresh(config: RunConfig, server: RoundExchange, sums: Sums, state: ServerState) -> tuple[str, ...]:
-    """Cooperative pseudo labelling (Eq. 2 and 3): all clients estimate, the sums go back, all select."""
-    server.report.refreshed = True
-    everyone = server.labelling_with(server.everyone())
-    estimated, totals = sums.counts(server, everyone, Estimate(state.round, state.shared))
-    server.report.totals = totals
+    All clients count their confident images of each class, the sums T go back, and all select by them.
+    """
+    report = exchange.report
+    report.refreshed = True
+    clients = exchange.labelling_with(exchange.everyone())
+    estimated, report.totals = aggregator.counts(exchange, clients, Estimate(state.round, state.shared))
     index = state.round // config.labels.refresh_every
-    selected = server.request(estimated, lambda _: Select(state.round, index, totals, len(estimated)), Selected)
-    server.report.labelling = labelling(selected.values())
+    request = Select(state.round, index, report.totals, len(estimated))
+    selected = exchange.request(estimated, lambda _: request, Selected)
+    report.labelling = _labelling(selected.values())
     return tuple(selected)
 
 
-def labelling(replies: Iterable[Selected]) -> Labelling | None:
-    """Add up what the clients report of their labels; None if none does."""
+def _labelling(replies: Iterable[Selected]) -> Labelling | None:
+    """Sum what the clients report of their labels; None if no client reports anything."""
     counted = [reply for reply in replies if reply.images is not None]
     compared = [reply for reply in counted if reply.unchanged is not None]
     if not counted:
@@ -222,28 +241,33 @@ def labelling(replies: Iterable[Selected]) -> Labelling | None:
     )
 
 
-def train(
-    config: RunConfig, server: RoundExchange, sums: Sums, state: ServerState, members: tuple[str, ...]
+def _train(
+    config: RunConfig, exchange: RoundExchange, aggregator: _Aggregator, state: ServerState, members: tuple[str, ...]
 ) -> tuple[Shared, Shared | None]:
-    """Local training at the participants, and the average of what they share (Eq. 4); and the last good average.
+    """Train at the participants; return the average of what they share (Eq. 4), and the last good average.
 
-    The clients report how the average they were sent fits their holdouts, compared with what they had. If it harms all
-    of them together, it is rolled back with everything that was trained from it.
+    The clients report how the average they were sent fits their holdouts, compared with their last model. If it harms
+    all of them together, it is rolled back with everything that was trained from it.
     """
     everyone = state.everyone_first and state.round == 0
-    chosen = members if everyone else participants(config, members, state.round)
-    trained = sums.training(server, chosen, lambda client: Train(state.round, state.shared, experts(state, client)))
-    report = server.report
+    chosen = members if everyone else _participants(config, members, state.round)
+
+    def request(client: str) -> Train:
+        experts = nearest(client, state.uploads, state.neighbours)  # none before the client has sent its own
+        return Train(state.round, state.shared, tuple(state.uploads[other] for other in experts))
+
+    trained = aggregator.training(exchange, chosen, request)
+    report = exchange.report
     report.participants, report.examples, report.batches = trained.clients, trained.examples, trained.batches
     report.loss, report.updates = trained.loss, dict(trained.updates)
     report.kept_old_prompt = trained.mean is None
-    report.checks, report.server_rolled_back = trained.checks, has_harmed(trained) and state.good is not None
+    report.checks, report.server_rolled_back = trained.checks, _has_harmed(trained) and state.good is not None
     if report.server_rolled_back and state.good is not None:
         return state.good, None  # there is no way further back: sites that had more than this keep it
     return (state.shared if trained.mean is None else trained.mean), state.shared
 
 
-def has_harmed(trained: TrainingSum) -> bool:
+def _has_harmed(trained: TrainingSum) -> bool:
     """Return whether the average fits the holdouts of all clients worse; from three on no single one decides."""
     if trained.holdouts:
         rises = [rise(Evidence(h.images, h.loss_before), Evidence(h.images, h.loss_after)) for h in trained.holdouts]
@@ -252,28 +276,23 @@ def has_harmed(trained: TrainingSum) -> bool:
     return is_less_confident(Evidence(checks.images, checks.loss_before), Evidence(checks.images, checks.loss_after))
 
 
-def stale_rounds(before: int, checks: HoldoutSums) -> int:
+def _stale_rounds(before: int, checks: HoldoutSums) -> int:
     """Return how many rounds in a row, up to this one, had an average that hardly gained on the held-out images.
 
     A round without held-out images to compare, as the first, changes nothing.
     """
     if not checks.images:
         return before
-    return before + 1 if checks.loss_before - checks.loss_after < MIN_GAIN * checks.images else 0
+    return before + 1 if checks.loss_before - checks.loss_after < _MIN_GAIN * checks.images else 0
 
 
-def has_converged(config: RunConfig, stale: int) -> bool:
+def _has_converged(config: RunConfig, stale: int) -> bool:
     """Return whether training stops: only with priors, whose calibrated holdout tells further training from none."""
     return config.adapts and 0 < config.train.patience <= stale
 
 
-def experts(state: ServerState, client: str) -> tuple[Shared, ...]:
-    """The prompts of those most like this client, for methods that learn from them; none before it has sent its own."""
-    return tuple(state.uploads[other] for other in nearest(client, state.uploads, state.neighbours))
-
-
-def participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:
-    """m = max(floor(R K), 1) of the members without replacement, in their usual order."""
+def _participants(config: RunConfig, members: tuple[str, ...], round: int) -> tuple[str, ...]:
+    """Draw m = max(floor(R K), 1) of the members without replacement, in their usual order."""
     share = Fraction(str(config.sharing.participation))  # 0.29 of 100 is 29, not the 28.999... of binary fractions
     count = max(math.floor(share * len(members)), 1)
     drawn = stream(config.seed, "participation", round).choice(len(members), count, replace=False)
@@ -281,15 +300,15 @@ def participants(config: RunConfig, members: tuple[str, ...], round: int) -> tup
 
 
 def is_evaluated(config: RunConfig, round: int) -> bool:
-    """Whether accuracy is measured after this round."""
+    """Return whether accuracy is measured after this round."""
     return (round + 1) % config.evaluation.every == 0 or round + 1 == config.rounds
 
 
-def evaluate(server: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
-    """What each client gets right, by a model or by plain CLIP.
+def _evaluate(exchange: RoundExchange, round: int, shared: Shared | None, through: str = "") -> dict[str, Score]:
+    """Return correct predictions and test images of each client, by a model or (None) by zero-shot CLIP.
 
-    Measuring changes no model: whoever cannot be measured is named, and the run goes on.
+    Evaluation changes no model, so the run goes on without a client that does not reply.
     """
     request = Evaluate(round, shared, through)
-    scores = server.request_each(server.everyone(), lambda _: request, Evaluated)
+    scores = exchange.request(exchange.everyone(), lambda _: request, Evaluated, required=False)
     return {client: (score.correct, score.examples) for client, score in scores.items()}

@@ -16,17 +16,18 @@ from .client_state import ClientState
 from .prior_estimation import PriorState
 
 Tensors = dict[str, NDArray[Any]]
-ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
-SPENT = 32  # bytes by which a spent key is remembered
-NOISY = "noisy_replies/"
-ACCEPTED = "holdout/accepted/"
-HARMS: tuple[Harm, ...] = get_args(Harm)
+_ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
+_SPENT_BYTES = 32  # bytes by which a spent key is remembered
+_NOISY = "noisy_replies/"
+_ACCEPTED = "holdout/accepted/"
+_HARMS: tuple[Harm, ...] = get_args(Harm)
 
 
 def state_tensors(state: ClientState) -> Tensors:
+    """Return a client's state as named arrays; `state_from` reads them back."""
     tensors: Tensors = {f"own/{name}": value for name, value in state.own.items()}
     tensors |= {f"begun/{name}": value for name, value in state.begun.items()}
-    named = {name: getattr(state, name) for name in ARRAYS}
+    named = {name: getattr(state, name) for name in _ARRAYS}
     tensors |= {name: value for name, value in named.items() if value is not None}
     if state.selection is not None:
         tensors |= {"index": state.selection.index, "label": state.selection.label}
@@ -34,10 +35,11 @@ def state_tensors(state: ClientState) -> Tensors:
             tensors["candidates"] = state.selection.candidates
     if state.first is not None:
         tensors |= {"first/index": state.first.index, "first/label": state.first.label}
-    return tensors | prior_tensors(state.prior) | holdout_tensors(state.holdout) | secret_tensors(state.secrets)
+    return tensors | _prior_tensors(state.prior) | _holdout_tensors(state.holdout) | secret_tensors(state.secrets)
 
 
-def prior_tensors(prior: PriorState) -> Tensors:
+def _prior_tensors(prior: PriorState) -> Tensors:
+    """Return what a client keeps of the priors as named arrays."""
     named: dict[str, NDArray[Any] | None] = {
         "sent": prior.sent,
         "class_prior": prior.class_prior,
@@ -55,8 +57,8 @@ def prior_tensors(prior: PriorState) -> Tensors:
     return {f"prior/{name}": np.asarray(value) for name, value in named.items() if value is not None}
 
 
-def prior_from(stored: Tensors) -> PriorState:
-    """What `prior_tensors` was given."""
+def _prior_from(stored: Tensors) -> PriorState:
+    """Return the state that `_prior_tensors` was given."""
     model, totals = below(stored, "model/"), below(stored, "totals/")
     entered, distances = (
         {int(number): value for number, value in below(stored, part).items()} for part in ("entered/", "distances/")
@@ -73,9 +75,9 @@ def prior_from(stored: Tensors) -> PriorState:
     )
 
 
-def holdout_tensors(holdout: HoldoutState) -> Tensors:
-    """Nothing before the first check."""
-    tensors: Tensors = {f"{ACCEPTED}{name}": value for name, value in holdout.accepted.items()}
+def _holdout_tensors(holdout: HoldoutState) -> Tensors:
+    """Return the state of the hold-out check as named arrays; empty before the first check."""
+    tensors: Tensors = {f"{_ACCEPTED}{name}": value for name, value in holdout.accepted.items()}
     verdicts = {"average": holdout.average, "training": holdout.training}
     tensors |= {f"holdout/{name}": _verdict_row(verdict) for name, verdict in verdicts.items() if verdict is not None}
     if holdout.log_probs is not None:
@@ -84,72 +86,72 @@ def holdout_tensors(holdout: HoldoutState) -> Tensors:
     return tensors | ({} if numbers.tolist() == [1.0, 0.0] else {"holdout/numbers": numbers})
 
 
-def holdout_from(tensors: Tensors) -> HoldoutState:
-    """What `holdout_tensors` was given."""
+def _holdout_from(tensors: Tensors) -> HoldoutState:
+    """Return the state that `_holdout_tensors` was given."""
     stored = below(tensors, "holdout/")
     lr_factor, was_reset = stored.get("numbers", np.array([1.0, 0.0])).tolist()
     verdicts = {name: _verdict_from(stored[name]) for name in ("average", "training") if name in stored}
     return HoldoutState(
-        below(tensors, ACCEPTED), stored.get("log_probs"), lr_factor, was_reset=bool(was_reset), **verdicts
+        below(tensors, _ACCEPTED), stored.get("log_probs"), lr_factor, was_reset=bool(was_reset), **verdicts
     )
 
 
 def _verdict_row(verdict: HoldoutVerdict) -> NDArray[np.float64]:
-    return np.array([HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
+    return np.array([_HARMS.index(verdict.harm), *verdict.before, *verdict.after, verdict.shift])
 
 
 def _verdict_from(row: NDArray[np.float64]) -> HoldoutVerdict:
     harm, *numbers, shift = row.tolist()
-    return HoldoutVerdict(HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
+    return HoldoutVerdict(_HARMS[int(harm)], Evidence(*numbers[:3]), Evidence(*numbers[3:]), shift)
 
 
 def secret_tensors(secrets: Secrets) -> Tensors:
-    """Keys and digests as bytes; what there is not has no name."""
+    """Return keys and digests as named arrays of bytes, without empty ones."""
     session = secrets.session.to_bytes() if secrets.session else b""
     named = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
-    named |= {f"{NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
+    named |= {f"{_NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
     return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in named.items() if value}
 
 
 def state_from(tensors: Tensors) -> ClientState:
-    """What `state_tensors` was given."""
+    """Return the state that `state_tensors` was given."""
     has_chosen = "index" in tensors
     selection = Selection(tensors["index"], tensors["label"], tensors.get("candidates")) if has_chosen else None
-    arrays: dict[str, Any] = {name: tensors.get(name) for name in ARRAYS}
+    arrays: dict[str, Any] = {name: tensors.get(name) for name in _ARRAYS}
     first = Selection(tensors["first/index"], tensors["first/label"]) if "first/index" in tensors else None
     return ClientState(
         own=below(tensors, "own/"),
         begun=below(tensors, "begun/"),
         selection=selection,
         first=first,
-        holdout=holdout_from(tensors),
-        prior=prior_from(below(tensors, "prior/")),
+        holdout=_holdout_from(tensors),
+        prior=_prior_from(below(tensors, "prior/")),
         secrets=secrets_from(tensors),
         **arrays,
     )
 
 
 def secrets_from(tensors: Tensors) -> Secrets:
-    """What `secret_tensors` was given."""
+    """Return the secrets that `secret_tensors` was given."""
     stored = {name: value.tobytes() for name, value in below(tensors, "secrets/").items()}
     session, spent = stored.get("session"), stored.get("spent", b"")
     return Secrets(
         Session.from_bytes(session) if session else None,
-        tuple(spent[start : start + SPENT] for start in range(0, len(spent), SPENT)),
+        tuple(spent[start : start + _SPENT_BYTES] for start in range(0, len(spent), _SPENT_BYTES)),
         stored.get("history", b"").decode(),
-        {key.removeprefix(NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(NOISY)},
+        {key.removeprefix(_NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(_NOISY)},
     )
 
 
 def taken_back(state: ClientState, latest: ClientState) -> ClientState:
-    """An earlier state to begin from again; but what keys were used for, and what was let out, stays as at the latest.
+    """Return an earlier state to resume from, with the keys and noise of the latest one.
 
-    Otherwise a client could be made to unmask one sum in two ways, which would reveal what the masks hid;
-    or to answer again and again with new noise each time, which an average takes off.
+    Otherwise a client could be made to unmask one sum in two ways, which would reveal what the masks hid, or to send
+    the same reply again with new noise, which averages out.
     """
     return replace(state, secrets=replace(latest.secrets, history=state.secrets.history))
 
 
 def below(tensors: Tensors, prefix: str) -> Tensors:
-    """The arrays whose names begin with the prefix, without it."""
+    """Return the arrays whose names start with the prefix, by the rest of their names."""
     return {key.removeprefix(prefix): np.asarray(value) for key, value in tensors.items() if key.startswith(prefix)}

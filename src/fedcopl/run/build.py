@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm import FloatArray
-from ..algorithm.select import NO_CORRECTIONS, Corrections
 from ..clip.device import choose_arithmetic, keep_freed_memory, threads_for, use_threads
 from ..clip.encoder import ClientImages, Encoder, TokenStore
 from ..clip.frozen_clip import Clip, fingerprint, load_clip
@@ -24,8 +23,6 @@ from ..data.dataset import Dataset
 from ..data.label_files import class_prior_of, read_class_prior, read_corrections
 from ..data.partitioning import client_names, partition_dataset
 from ..errors import ConfigError, DataError
-from ..federation.client import Client
-from ..federation.learner import NO_TEST_SET, TestSet
 from ..federation.server import ServerState
 from ..methods import choose_method
 from ..methods.learner import ClipLearner, ClipTestSet
@@ -73,16 +70,6 @@ class BuiltModel:
 
     def test_set(self, images: ClientImages, truth: NDArray[np.int64]) -> ClipTestSet:
         return ClipTestSet(self.model, images, truth)
-
-    def client(
-        self,
-        learner: ClipLearner,
-        test_set: TestSet = NO_TEST_SET,
-        secret: bytes = b"",
-        corrections: Corrections = NO_CORRECTIONS,
-        min_images: int = 0,
-    ) -> Client:
-        return Client(learner, self.config, test_set, secret, corrections, min_images=min_images)
 
 
 def build_model(config: RunConfig, clip: Clip, classes: Sequence[str], template: str) -> BuiltModel:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from ..config import RunConfig
 from ..federation.client_state import ClientState
-from ..federation.server import ServerState, look_first, run
-from ..federation.transport import Clients, RoundReport
+from ..federation.server import ServerState, evaluate_zero_shot, is_finished, run_round
+from ..federation.transport import RoundReport, Transport
 from ..methods import choose_method, run_title
 from ..privacy.accountant import statement
 from .checkpoint import Checkpoint
@@ -42,7 +42,7 @@ class _RunRecorder(Protocol):
 def run_rounds(
     config: RunConfig,
     folder: RunFolder,
-    clients: Clients,
+    transport: Transport,
     recorder: _RunRecorder,
     progress: ProgressReporter,
     began: float,
@@ -54,7 +54,7 @@ def run_rounds(
     Args:
         config: The settings of the run.
         folder: The run's folder, already opened.
-        clients: The transport to the clients.
+        transport: Sends requests to the clients.
         recorder: Records the rounds.
         progress: Notified of every round.
         began: When this process started the run, on the clock of `time.monotonic`.
@@ -64,13 +64,12 @@ def run_rounds(
     Returns:
         The state after the last round, with the whole outcome.
     """
-    first = checkpoint or Checkpoint(server, recorder.states(), recorder.begin(look_first(clients)))
-    spent, outcome = first.outcome.seconds, first.outcome
-
-    def after_round(server: ServerState, report: RoundReport) -> None:
-        nonlocal outcome
+    first = checkpoint or Checkpoint(server, recorder.states(), recorder.begin(evaluate_zero_shot(transport)))
+    server, outcome = first.server, first.outcome
+    while not is_finished(config, server):
+        server, report = run_round(config, transport, server)
         record, refresh = recorder.round(server, report)
-        seconds = spent + time.monotonic() - began
+        seconds = first.outcome.seconds + time.monotonic() - began
         rounds = (*outcome.rounds, replace(record, seconds=seconds))
         refreshes = outcome.refreshes if refresh is None else (*outcome.refreshes, refresh)
         privacy = statement(config, (release for one in rounds for release in one.releases))
@@ -79,9 +78,7 @@ def run_rounds(
         )
         folder.keep(Checkpoint(server, recorder.states(), outcome))
         progress.round_done(outcome.rounds[-1])
-
-    last = run(config, clients, first.server, after_round)
-    finished = Checkpoint(last, recorder.states(), recorder.complete(outcome))
+    finished = Checkpoint(server, recorder.states(), recorder.complete(outcome))
     folder.finish(finished)
     return finished
 

@@ -108,7 +108,7 @@ def adapt_previous_run(
     """
     method = choose_method(config)
     _refuse_another_kind(previous, config, method, clip)
-    rows = ClassRows(method, clip, previous.outcome.classes, tuple(classes), start, str(previous.folder))
+    rows = _ClassRows(method, clip, previous.outcome.classes, tuple(classes), start, str(previous.folder))
     shared = {name: rows.fit(name, previous.shared[name]) for name in method.shared()}
     own = {client: rows.fit_all(arrays) for client, arrays in previous.own.items()}
     return replace(previous, shared=shared, own=own)
@@ -132,7 +132,7 @@ def _refuse_another_kind(previous: PreviousRun, config: RunConfig, method: Metho
 
 
 @dataclass(frozen=True)
-class ClassRows:
+class _ClassRows:
     """Moves arrays that have a row for each class to another list of classes; new classes get initial values."""
 
     method: Method

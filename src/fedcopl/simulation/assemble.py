@@ -8,11 +8,10 @@ from numpy.typing import NDArray
 
 from ..algorithm.holdout import evenly_spaced
 from ..algorithm.partition import Partition, counts_by_client
-from ..algorithm.select import Corrections
 from ..config import RunConfig
 from ..data.cache import Prepared
 from ..data.catalog import load_dataset
-from ..data.dataset import Dataset, ImageSet
+from ..data.dataset import Dataset
 from ..data.label_files import corrections_of
 from ..data.partitioning import check_partition, client_names, partition_dataset
 from ..errors import ConfigError, DataError
@@ -40,13 +39,12 @@ from ..run.loop import complete_outcome
 from ..run.previous_run import PreviousRun, adapt_previous_run, initial_states
 from ..run.progress_reporter import ProgressReporter
 from ..run.record import ClientRecord, Outcome
-from .audit import Audit
-from .evaluator import Evaluator
+from .audit import Audit, Evaluator
 from .worker_pool import WorkerContext, WorkerPool
 
 
 @dataclass(frozen=True)
-class PooledTestSet:
+class _PooledTestSet:
     """The test sets of all clients as one."""
 
     test_sets: Mapping[str, TestSet]
@@ -56,7 +54,7 @@ class PooledTestSet:
         return sum(correct for correct, _ in scores), sum(examples for _, examples in scores)
 
 
-class GroundTruthLearner(ClipLearner):
+class _GroundTruthLearner(ClipLearner):
     """A learner that trains on the true labels: the supervised upper bound, never part of a federation."""
 
     def __init__(self, learner: ClipLearner, truth: NDArray[np.int64]):
@@ -173,25 +171,20 @@ def assemble(
     if method.pools:
         parts = Partition((np.arange(len(prepared.dataset.train)),), parts.test)
     clients, test_sets, learners = _clients(built, prepared, parts)
-    truth = _truth(prepared.dataset.train, parts, list(clients))
-    everywhere, classes = config.evaluation.everywhere, len(dataset.classes)
-    audit = Audit(truth, Evaluator(test_sets), built.start, everywhere, classes, method.pools)
-    notes = (*prepared.notes, *_notes(config, parts))
-    first = first_state(config, built.start, classes, built.clip.feature_size)
-    server = replace(first, class_prior=known_class_prior(config, dataset.classes))
+    labels, classes = prepared.dataset.train.labels, len(dataset.classes)
+    truth = None if labels is None else {n: labels[part] for n, part in zip(clients, parts.train, strict=True)}
+    audit = Audit(truth, Evaluator(test_sets), built.start, config.evaluation.everywhere, classes, method.pools)
+    notes = [*prepared.notes, *_notes(config, parts)]
+    server = first_state(config, built.start, classes, built.clip.feature_size)
+    server = replace(server, class_prior=known_class_prior(config, dataset.classes))
+    states: dict[str, ClientState] = {}
+    if previous is not None:
+        server = replace(server, shared=previous.shared)
+        states = {n: state for n, state in initial_states(previous, built.start).items() if n in clients}
+        own = f"{counted(len(states), 'client')} with their own prompts, {len(clients) - len(states)} new"
+        notes.append(f"continues {config.previous_run}: {own}")
     backbone = backbone_name(config.model.backbone, built.clip)
-    simulation = Simulation(config, prepared.dataset, notes, parts, clients, audit, server, learners, backbone)
-    return simulation if previous is None else _continued(simulation, previous)
-
-
-def _continued(simulation: Simulation, previous: PreviousRun) -> Simulation:
-    """Return the simulation with the prompts of the previous run."""
-    states = initial_states(previous, simulation.audit.start)
-    known = {name: states[name] for name in simulation.clients if name in states}
-    new = len(simulation.clients) - len(known)
-    own = f"{counted(len(known), 'client')} with their own prompts, {new} new"
-    notes = (*simulation.notes, f"continues {simulation.config.previous_run}: {own}")
-    return replace(simulation, server=replace(simulation.server, shared=previous.shared), states=known, notes=notes)
+    return Simulation(config, prepared.dataset, tuple(notes), parts, clients, audit, server, learners, backbone, states)
 
 
 def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
@@ -207,6 +200,7 @@ def _notes(config: RunConfig, parts: Partition) -> Iterator[str]:
 def _clients(
     built: BuiltModel, prepared: Prepared, parts: Partition
 ) -> tuple[dict[str, Client], dict[str, ClipTestSet], list[ClipLearner]]:
+    """Return the clients and the test sets by name, and all learners; a method that pools has one client."""
     config, dataset = built.config, prepared.dataset
     train, test = built.images(prepared.train), built.images(prepared.test)
     names, truth = client_names(dataset, config.data), dataset.test.labels
@@ -217,33 +211,22 @@ def _clients(
     }
     learners = [built.learner(train.part(part), number) for number, part in enumerate(parts.train)]
     if built.model.method.pools:
-        return {config.method: _central(built, learners[0], PooledTestSet(test_sets), dataset)}, test_sets, learners
-    labels = expert_labels(config.data.corrections, dataset)
-    clients = {
-        name: _client(built, learner, test_sets.get(name), corrections_of(part, labels))
-        for name, learner, part in zip(names, learners, parts.train, strict=True)
-    }
+        return {config.method: _central(built, learners[0], _PooledTestSet(test_sets), dataset)}, test_sets, learners
+    labels, clients = expert_labels(config.data.corrections, dataset), {}
+    for name, learner, part in zip(names, learners, parts.train, strict=True):
+        # The noise follows from the seed, so that a simulation can be repeated; a deployed site draws a secret.
+        secret, test_set = stream(config.seed, "secret", learner.number).bytes(32), test_sets.get(name)
+        corrections = corrections_of(part, labels)
+        clients[name] = Client(learner, config, test_set or NO_TEST_SET, secret, corrections, repeatable=True)
     return clients, test_sets, learners
 
 
-def _client(built: BuiltModel, learner: ClipLearner, test_set: ClipTestSet | None, corrections: Corrections) -> Client:
-    # The noise follows from the seed, so that a simulation can be repeated; a deployed site draws a secret.
-    secret = stream(built.config.seed, "secret", learner.number).bytes(32)
-    return replace(built.client(learner, test_set or NO_TEST_SET, secret, corrections), repeatable=True)
-
-
-def _central(built: BuiltModel, learner: ClipLearner, test_set: PooledTestSet, dataset: Dataset) -> Client:
+def _central(built: BuiltModel, learner: ClipLearner, test_set: _PooledTestSet, dataset: Dataset) -> Client:
+    """Return the client that trains on all images: by pseudo labels, or by the true ones as the upper bound."""
     if learner.model.method.options.labels == "pseudo":
-        return built.client(learner, test_set)
+        return Client(learner, built.config, test_set)
     if dataset.train.labels is None:
         raise DataError(f"{dataset.name}: has no labels, which options.labels=truth needs")
     every_image = built.config.labels.model_copy(update={"global_allocation": False})
     config = built.config.model_copy(update={"labels": every_image})
-    return Client(GroundTruthLearner(learner, dataset.train.labels), config, test_set)
-
-
-def _truth(train: ImageSet, parts: Partition, names: Sequence[str]) -> dict[str, NDArray[np.int64]] | None:
-    labels = train.labels
-    if labels is None:
-        return None
-    return {name: labels[part] for name, part in zip(names, parts.train, strict=True)}
+    return Client(_GroundTruthLearner(learner, dataset.train.labels), config, test_set)

@@ -1,7 +1,8 @@
 """Measurements against the ground truth, which only a simulation has; they never feed back into training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +18,51 @@ from ..algorithm.metrics import (
     recall_per_class,
 )
 from ..algorithm.select import Selection
+from ..errors import FedCoPLError
 from ..federation.client_state import ClientState, whole_model
 from ..federation.learner import Prompts
 from ..federation.prior_estimation import NO_PRIOR, PriorState
 from ..federation.server import ServerState
 from ..federation.transport import RoundReport
 from ..messages import Shared
+from ..methods.learner import ClipTestSet, score_everywhere
 from ..priors.posterior import PosteriorModel
 from ..run.loop import round_record
 from ..run.record import Drift, Measured, RefreshRecord, RoundRecord, finite, measured
-from .evaluator import Evaluator, Predictions, score
+from .worker_pool import Job, WorkerContext, WorkerFailed, WorkerPool
 
 _States = Mapping[str, ClientState]
+_Predictions = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""The predicted and the true class of each image."""
+_ModelWithPriors = tuple[Prompts | None, PriorState]
+"""A model and the priors it predicts with; None: zero-shot CLIP."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates models on the clients' test sets, in this process or in the workers that have them."""
+
+    test_sets: Mapping[str, ClipTestSet]
+    pool: WorkerPool | None = None
+
+    def predict(self, models: Mapping[str, _ModelWithPriors]) -> dict[str, _Predictions]:
+        """Return what each client's model predicts on that client's test set."""
+        return self._run({client: (_predict, *model) for client, model in models.items()})
+
+    def score_everywhere(self, models: Sequence[Prompts], prior: PriorState) -> list[Score]:
+        """Return for each model how many of all clients' test images it gets right, and how many there are."""
+        groups = [[name for name in group if name in self.test_sets] for group in self.pool.groups] if self.pool else []
+        groups = [group for group in groups if group] or [[*self.test_sets]]
+        parts = self._run({group[0]: (_score, group, models, prior) for group in groups}).values()
+        return [(sum(right for right, _ in one), sum(total for _, total in one)) for one in zip(*parts, strict=True)]
+
+    def _run(self, jobs: Mapping[str, Job]) -> dict[str, Any]:
+        if self.pool is None:
+            return {name: function(self, name, *arguments) for name, (function, *arguments) in jobs.items()}
+        try:
+            return self.pool.run(jobs)
+        except WorkerFailed as failed:
+            raise FedCoPLError(f"evaluating the model of {failed}") from failed
 
 
 @dataclass(frozen=True)
@@ -45,7 +79,7 @@ class Audit:
     def zero_shot(self, scores: Mapping[str, Score]) -> Measured:
         """Return the accuracies of zero-shot CLIP, given the clients' own scores."""
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, NO_PRIOR)))
-        own = list(map(score, predictions.values())) if self.pools else list(scores.values())
+        own = list(map(_right, predictions.values())) if self.pools else list(scores.values())
         whole = [(sum(correct for correct, _ in own), sum(examples for _, examples in own))]
         return replace(measured(own, whole), recall=self._recall(predictions))
 
@@ -54,7 +88,7 @@ class Audit:
     ) -> RoundRecord:
         """Return the record of a round; `before` are the shared prompts and the clients' states before it."""
         record = round_record(report, self._measured(server, report.scores, states))
-        record = replace(record, drift=drift(self.start, before, report, states))
+        record = replace(record, drift=_drift(self.start, before, report, states))
         return replace(record, untrained=self._everywhere(record.untrained, server.prior_model))
 
     def _everywhere(self, untrained: Measured | None, model: PosteriorModel | None) -> Measured | None:
@@ -63,7 +97,7 @@ class Audit:
             return untrained
         prior = PriorState(model=model, class_prior=model.class_prior)
         predictions = self.evaluator.predict(dict.fromkeys(self.evaluator.test_sets, (None, prior)))
-        scores = list(map(score, predictions.values()))
+        scores = list(map(_right, predictions.values()))
         whole = sum(correct for correct, _ in scores) / sum(examples for _, examples in scores)
         return replace(untrained, everywhere=whole)
 
@@ -81,10 +115,10 @@ class Audit:
             evaluated = dict.fromkeys(self.evaluator.test_sets, next(iter(evaluated.values())))
         predictions = self.evaluator.predict(evaluated)
         # A client that did not reply keeps its row in the list, so that the others keep theirs.
-        own = [score(predictions[name]) if self.pools else scores.get(name, (0, 0)) for name in evaluated]
+        own = [_right(predictions[name]) if self.pools else scores.get(name, (0, 0)) for name in evaluated]
         return replace(measured(own, whole), recall=self._recall(predictions))
 
-    def _recall(self, predictions: Mapping[str, Predictions]) -> tuple[float | None, ...] | None:
+    def _recall(self, predictions: Mapping[str, _Predictions]) -> tuple[float | None, ...] | None:
         """Return the recall of each class over all clients; None for a class without test images."""
         if not predictions:
             return None
@@ -130,7 +164,7 @@ class Audit:
         return replace(record, coverage=coverage(together, truth), mean_set_size=mean_set_size(together))
 
 
-def drift(start: Prompts, before: tuple[Shared, _States], report: RoundReport, states: _States) -> dict[str, Drift]:
+def _drift(start: Prompts, before: tuple[Shared, _States], report: RoundReport, states: _States) -> dict[str, Drift]:
     """Return the client drift of a round, of shared and of personal arrays (supplement of the paper)."""
     shared, old = before
     moves = {name: [update[name] - value for update in report.updates.values()] for name, value in shared.items()}
@@ -150,3 +184,21 @@ def _row(counts: NDArray[np.int64] | None) -> tuple[int, ...]:
 
 def _selected_row(selection: Selection | None, classes: int) -> tuple[int, ...]:
     return () if selection is None else tuple(np.bincount(selection.label, minlength=classes).tolist())
+
+
+def _predict(
+    context: Evaluator | WorkerContext, client: str, prompts: Prompts | None, prior: PriorState
+) -> _Predictions:
+    return context.test_sets[client].predictions(prompts, prior)
+
+
+def _score(
+    context: Evaluator | WorkerContext, _: str, clients: Sequence[str], models: Sequence[Prompts], prior: PriorState
+) -> list[Score]:
+    return score_everywhere([context.test_sets[client] for client in clients], models, prior)
+
+
+def _right(predictions: _Predictions) -> Score:
+    """Return how many predictions are right, and how many there are."""
+    predicted, truth = predictions
+    return int((predicted == truth).sum()), len(truth)

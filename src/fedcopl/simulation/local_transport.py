@@ -45,17 +45,34 @@ class LocalTransport:
         return tuple(self._clients)
 
     def request(self, requests: Mapping[str, Request]) -> dict[str, Reply]:
-        """Send a request of one kind to each of some clients, and return their replies in the same order."""
+        """Send a request of one kind to each of some clients, and return their replies in the same order.
+
+        Raises:
+            ClientFailed: A client raised an error, or its worker died twice.
+        """
         began = time.perf_counter()
         served: dict[str, ReplyAndState] = {}
-        if self._pool is not None:
-            served = self._serve_by_pool(requests, self._pool)
-        for client, request in requests.items() if self._pool is None else ():
+
+        def done(client: str) -> None:
+            if not isinstance(requests[client], KeyRequest):
+                self._progress.answered(client, requests[client])
+
+        if self._pool is None:
+            for client, request in requests.items():
+                try:
+                    served[client] = self._clients[client].handle(request, self.states[client])
+                except Exception as error:
+                    raise ClientFailed(client, type(request).__name__, request.round, error) from error
+                done(client)
+        else:
+            jobs = {client: (_handle, request, self.states[client]) for client, request in requests.items()}
+            # Only training is worth moving: another worker would have to encode the client's images again.
+            steal = all(isinstance(request, Train) for request in requests.values())
             try:
-                served[client] = self._clients[client].handle(request, self.states[client])
-            except Exception as error:
-                raise ClientFailed(client, type(request).__name__, request.round, error) from error
-            self._notify(client, request)
+                served = self._pool.run(jobs, done, steal=steal)
+            except WorkerFailed as failed:
+                request = requests[failed.name]
+                raise ClientFailed(failed.name, type(request).__name__, request.round, failed.cause) from failed.cause
         self._served(requests, {client: state for client, (_, state) in served.items()}, began)
         return {client: reply for client, (reply, _) in served.items()}
 
@@ -77,22 +94,8 @@ class LocalTransport:
         taken, self._seconds = self._seconds, {}
         return taken
 
-    def _serve_by_pool(self, requests: Mapping[str, Request], pool: WorkerPool) -> dict[str, ReplyAndState]:
-        jobs = {client: (_serve, request, self.states[client]) for client, request in requests.items()}
-        # Only training is worth moving: another worker would have to encode the client's images again.
-        steal = all(isinstance(request, Train) for request in requests.values())
-        try:
-            return pool.run(jobs, lambda client: self._notify(client, requests[client]), steal=steal)
-        except WorkerFailed as failed:
-            request = requests[failed.name]
-            raise ClientFailed(failed.name, type(request).__name__, request.round, failed.cause) from failed.cause
 
-    def _notify(self, client: str, request: Request) -> None:
-        if not isinstance(request, KeyRequest):
-            self._progress.answered(client, request)
-
-
-def _serve(context: WorkerContext, client: str, request: Request, state: ClientState) -> ReplyAndState:
+def _handle(context: WorkerContext, client: str, request: Request, state: ClientState) -> ReplyAndState:
     return context.clients[client].handle(request, state)
 
 

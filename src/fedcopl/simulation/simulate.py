@@ -77,7 +77,7 @@ def simulate(
                 clients = engine(folder, simulation.clients, states, progress)
             else:
                 clients = LocalTransport(simulation.clients, states, progress, folder, pool)
-            recorder = SimulationRecorder(simulation, clients, first, progress, pool)
+            recorder = _SimulationRecorder(simulation, clients, first, progress, pool)
             finished = run_rounds(config, run_folder, clients, recorder, progress, began, simulation.server, checkpoint)
         for line in _final_rollbacks(finished.clients):
             progress.noticed(line)
@@ -99,7 +99,7 @@ def _write_about_images(simulation: Simulation, run_folder: RunFolder, progress:
     write_images(run_folder.path, simulation.dataset.classes, simulation.dataset.train, held)
 
 
-class SimulationRecorder:
+class _SimulationRecorder:
     """Records a simulation: the server's reports, and measurements against the ground truth."""
 
     def __init__(

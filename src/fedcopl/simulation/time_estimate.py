@@ -67,7 +67,7 @@ def estimate_time(config: RunConfig, clip: Clip, dataset: Dataset) -> TimeEstima
     seconds = (work.encoded * encoding + work.steps * step) / count
     weights = sum(weight.nbytes for weight in clip.state_dict().values())
     memory = _PROGRAM + weights + count * working_memory(config, clip, dataset.classes)
-    return TimeEstimate(config, work, seconds, memory, count, is_busy())
+    return TimeEstimate(config, work, seconds, memory, count, _is_busy())
 
 
 def workload(config: RunConfig, train: int, test: int, clients: int, classes: int) -> Workload:
@@ -90,7 +90,7 @@ def workload(config: RunConfig, train: int, test: int, clients: int, classes: in
 
 
 def measure_seconds(config: RunConfig, clip: Clip, dataset: Dataset) -> tuple[float, float]:
-    """Wall time of encoding one image and of one training step, with the run's model, method and class names."""
+    """Return the seconds of encoding one image and of one training step, with the run's model, method and classes."""
     config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
     built = build_model(config, clip, dataset.classes, dataset.wording(config.model.template))
     pixels = np.zeros((_ENCODED, 3, side := clip.image_size, side), np.uint8)
@@ -112,6 +112,6 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def is_busy() -> bool:
-    """Whether more processes want to run than there are cores."""
+def _is_busy() -> bool:
+    """Return whether more processes are ready to run than there are cores."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > workers()

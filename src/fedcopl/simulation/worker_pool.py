@@ -100,7 +100,7 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         for _ in range(count):
             self._workers.append(self._fork())
-        self.groups = balanced(sizes, count)
+        self.groups = _balanced(sizes, count)
         self._home = {name: number for number, group in enumerate(self.groups) for name in group}
 
     def __enter__(self) -> "WorkerPool":
@@ -197,10 +197,10 @@ class WorkerPool:
         return _Worker(process, ours)
 
 
-def balanced(sizes: Mapping[str, int], count: int) -> list[list[str]]:
+def _balanced(sizes: Mapping[str, int], count: int) -> list[list[str]]:
     """Distribute names over groups of about equal total size: the largest first, each to the smallest group.
 
-    >>> balanced({"a": 5, "b": 4, "c": 3, "d": 3}, 2)
+    >>> _balanced({"a": 5, "b": 4, "c": 3, "d": 3}, 2)
     [['a', 'd'], ['b', 'c']]
     """
     groups: list[list[str]] = [[] for _ in range(count)]

@@ -59,7 +59,7 @@ def workers_for(
 
 
 def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> float:
-    """Bytes of a process's own activations in a training step, or in encoding a batch, whichever is more.
+    """Return the bytes of a process's own activations in encoding and in a training step.
 
     The workers share the program, the weights and the images.
     """
@@ -78,5 +78,5 @@ def working_memory(config: RunConfig, clip: Clip, classes: Sequence[str]) -> flo
 
 
 def _activations(shape: TowerShape, tokens: int) -> float:
-    """Bytes that autograd keeps of tokens in all blocks: norms, queries, keys, values, prompts and hidden layer."""
+    """Return the bytes that autograd keeps of some tokens in all blocks: norms, q, k, v, prompts, hidden layer."""
     return _FLOAT * shape.depth * tokens * (8 * shape.width + shape.hidden)

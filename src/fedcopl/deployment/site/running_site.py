@@ -176,7 +176,8 @@ class RunningSite:
         # Bound to the run: another run with the same requests must not get the same noise.
         secret = sha256(self._secret + run.encode()).digest()
         learner = built.learner(built.images(self.prepared.train), number)
-        return built.client(learner, test_set, secret, self.corrections, self.home.consent.min_images)
+        min_images = self.home.consent.min_images
+        return Client(learner, built.config, test_set, secret, self.corrections, min_images=min_images)
 
 
 def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepared, Clip, str]:
