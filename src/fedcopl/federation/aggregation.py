@@ -179,6 +179,14 @@ class Bare:
     share: float  # of all who put a part of the noise into it
 
 
+class LostMembers(Exception):
+    """Members of a sum for the priors are lost; over fewer members it would reveal their numbers."""
+
+    def __init__(self, remaining: tuple[str, ...]):
+        super().__init__()
+        self.remaining = remaining
+
+
 class Spoilt(Exception):
     """The masks of some clients do not come off the sum, so nothing was learnt from it."""
 
@@ -217,15 +225,32 @@ class SecureAggregator:
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Who is in the sum of a step of the priors, and that sum."""
-        members = tuple(clients)
-        bare = self._counts(server, members, lambda peers: replace(request, peers=peers))
+        """Who is in the sum of a step of the priors, and that sum.
+
+        All steps are over the same members, because a difference would reveal one client. A client that is lost before
+        the first sum is left out.
+        """
+        members, words = tuple(clients), f"round {request.round + 1}, step Adapt"
+        while True:
+            try:
+                bare = _Session(server, self.config).sum(members, lambda peers: replace(request, peers=peers))
+                break
+            except Spoilt as spoilt:
+                server.leave_out(spoilt.reasons)
+                raise NoClientReplied(f"{words}: {spoilt}; begin a new run without that client") from spoilt
+            except LostMembers as lost:
+                if request.step:
+                    missing = ", ".join(client for client in members if client not in lost.remaining)
+                    raise NoClientReplied(
+                        f"{words}: {missing} did not reply, and secure sums for the priors must all have the same "
+                        "members; continue with --resume when it is back"
+                    ) from lost
+                members = lost.remaining
         server.account("sums", bare.clients, bare.share)
         total, estimation = adapted_sums(bare.total), server.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
-            images = estimation.images if set(bare.clients) == set(members) else None  # else it starts again
-            reason = invalid_sums(step, total, settings.classes, settings.width, images)
+            reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
             if reason:
                 raise _hidden(request.round, "Adapt", reason)
         return bare.clients, total
@@ -270,13 +295,17 @@ class _Session:
         self.round, self.name = server.report.round, os.urandom(NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: Iterable[str], question: Question) -> Bare:
+    def sum(self, clients: Collection[str], question: Question) -> Bare:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask."""
         keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._share_keys(keys, enough)
         request = question(tuple(sealed))
+        if isinstance(request, Adapt) and request.step and len(sealed) < len(clients):
+            raise LostMembers(tuple(sealed))
         masked = self._collect_masked_vectors(request, enough)
+        if isinstance(request, Adapt) and len(masked) < len(sealed):
+            raise LostMembers(tuple(masked))
         total = self._unmask(keys, sealed, masked, digest(request))
         return Bare(total, tuple(masked), len(masked) / len(sealed))
 

@@ -17,7 +17,7 @@ from .prior_estimation import PriorState
 
 Tensors = dict[str, NDArray[Any]]
 ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
-SPENT = 32  # bytes by which a spent key is remembered
+SPENT = 32  # bytes by which a spent key, or the totals of a step, are remembered
 NOISY = "noisy_replies/"
 ACCEPTED = "holdout/accepted/"
 HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -107,6 +107,7 @@ def secret_tensors(secrets: Secrets) -> Tensors:
     """Keys and digests as bytes; what there is not has no name."""
     session = secrets.session.to_bytes() if secrets.session else b""
     named = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
+    named |= {"members": "\n".join(secrets.prior_members).encode(), "totals": b"".join(secrets.prior_totals)}
     named |= {f"{NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
     return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in named.items() if value}
 
@@ -132,12 +133,18 @@ def state_from(tensors: Tensors) -> ClientState:
 def secrets_from(tensors: Tensors) -> Secrets:
     """What `secret_tensors` was given."""
     stored = {name: value.tobytes() for name, value in below(tensors, "secrets/").items()}
-    session, spent = stored.get("session"), stored.get("spent", b"")
+    session, members = stored.get("session"), stored.get("members", b"").decode()
+    spent, totals = (
+        tuple(whole[start : start + SPENT] for start in range(0, len(whole), SPENT))
+        for whole in (stored.get("spent", b""), stored.get("totals", b""))
+    )
     return Secrets(
         Session.from_bytes(session) if session else None,
-        tuple(spent[start : start + SPENT] for start in range(0, len(spent), SPENT)),
+        spent,
         stored.get("history", b"").decode(),
         {key.removeprefix(NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(NOISY)},
+        tuple(members.split("\n")) if members else (),
+        totals,
     )
 
 
