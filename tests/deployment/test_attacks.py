@@ -27,6 +27,7 @@ from fedcopl.federation.state_arrays import state_from, state_tensors, taken_bac
 from fedcopl.messages import Adapt, Estimate, Evaluate, Select, SetupKeys, ShareKeys, Train, Unmask, digest
 from fedcopl.privacy.masked_layout import adapted_sums, totals_of
 from fedcopl.privacy.unmasking import MaskedSum
+from lying_sites import PRIORS, lies_in_priors
 
 NO_PRIORS = {"logit_bias": False, "label_shift": False, "prototypes": False}
 
@@ -224,3 +225,20 @@ def test_no_class_histogram_of_the_test_set_by_evaluate(digits):
         assert later.correct > 20  # its own model, not the server's
         exact["after a round"] += later.correct == truth[number]
     assert exact == {"unchecked": 3, "first request": 0, "after a round": 0}
+
+
+# Sites that lie about their sums for the priors.
+
+
+@pytest.mark.parametrize(("clients", "liars"), [(5, ("client-3",)), (10, ("client-3", "client-7"))])
+def test_liars_in_the_priors_cost_at_most_five_points_and_are_named(clients, liars):
+    """Seed 21, which set no threshold. Before: 1 of 5 cost 4.4, 16.8 and 10.6 points, 2 of 10 cost 3.2, 8.4 and 12.4.
+
+    A dropped client costs what its absence costs: the others' images have another class prior then.
+    """
+    costs = lies_in_priors(21, clients, liars, list(PRIORS)[:3])
+    absent, _ = costs.pop("absent")
+    for lie, (points, named) in costs.items():
+        assert points >= -5, lie
+        assert points >= absent - 1, lie
+        assert set(liars) <= named, lie
