@@ -276,4 +276,4 @@ def test_evidence_is_clipped_to_the_range_of_the_others():
     # Of ten one more is left out on each side, so that two cannot support each other: from 1 - 2 * 6 to 7 + 2 * 6.
     two = np.array([[float(number)] for number in range(8)] + [[90.0], [91.0]])
     assert bounded_evidence(two)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 19, 19]
-    assert bounded_evidence(np.array([[0.0], [99.0]])).tolist() == [[0.0], [99.0]]  # of two nobody knows who lies
+    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [99.0]]))[:, 0].tolist() == [0, 1, 2, 99]  # too few

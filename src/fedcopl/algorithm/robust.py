@@ -23,7 +23,7 @@ RobustRule = Literal["mean", "trimmed", "median", "krum"]
 FEWEST = 3  # among fewer nobody can be outvoted
 TRIMMED = 0.2  # share of the sites on each side
 FURTHEST = 10.0  # times the median of the others, of a move or a weight
-MIN_COMPARED = 5  # clients, to compare their class means
+MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
 MIN_CLASSES, MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
 MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
 RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
@@ -175,11 +175,11 @@ def bounded_evidence(values: FloatArray) -> FloatArray:
     """Clip each client's evidence per image, (K, ...), to RANGES times the range of the others beyond it.
 
     The range is without the highest and lowest values of as many clients as `trimmed_away` leaves out, less one: so
-    many Byzantine clients cannot support each other. With fewer than three clients nothing is clipped.
+    many Byzantine clients cannot support each other. With fewer than MIN_COMPARED clients nothing is clipped.
     """
-    aside = trimmed_away(len(values))
-    if not aside:
+    if len(values) < MIN_COMPARED:
         return values
+    aside = trimmed_away(len(values))
     ordered = np.sort(values, axis=0)  # that of the others lacks one value, on one side of the bound
     low = np.where(values <= ordered[aside - 1], ordered[aside], ordered[aside - 1])
     high = np.where(values >= ordered[-aside], ordered[-aside - 1], ordered[-aside])
