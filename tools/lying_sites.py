@@ -1,6 +1,7 @@
 """What lying sites cost the honest ones: the demo with ten sites, none, one and two of them lying, by rule and by lie.
 
 .venv/bin/python tools/lying_sites.py            # all of it, into docs/robust.md; what was measured before is kept
+.venv/bin/python tools/lying_sites.py --priors 21 22 23     # what lies in the sums for the priors cost: prints a table
 """
 
 import argparse
@@ -8,7 +9,7 @@ import json
 import math
 import statistics
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
@@ -41,6 +42,8 @@ RULES = {
 }
 LIARS = ("client-3", "client-7")
 Lie = Callable[[Request, Reply], Reply]
+Costs = dict[str, tuple[float, set[str]]]
+"""Lie -> points lost, and the sites that were dropped or clipped."""
 
 
 def moved(request: Request, reply: Reply, move: Callable[[Shared, Shared], Shared]) -> Reply:
@@ -81,24 +84,50 @@ def as_of_many(request: Request, reply: Reply) -> Reply:
 
 
 def of_other_classes(request: Request, reply: Reply) -> Reply:
-    """Send the sums of each class as those of the next: sums that images could have."""
-    return _changed_parts(request, reply, {"predicted": 1, "class_sums": 1, "view_sums": 2}, np.roll)
+    """Send the sums of each class as those of the next, in all steps."""
+
+    def next_class(kind: str, part: FloatArray, classes: int) -> FloatArray:
+        if kind == "moments":
+            return np.concatenate([part[:1], np.roll(part[1 : 1 + classes], 1), part[1 + classes :]])
+        return np.roll(part, 1, AXES[kind]) if kind in AXES else part
+
+    return _changed_parts(request, reply, next_class)
 
 
 def of_one_class(request: Request, reply: Reply) -> Reply:
-    """Assign all images to the first class, whatever the logit bias is."""
+    """Assign all images to the first class, in all steps and whatever the logit bias is."""
 
-    def first(part: FloatArray, _: int, axis: int) -> FloatArray:
-        moved = np.zeros_like(part)
-        moved[:, 0] = part.sum(axis=axis)
-        return moved
+    def first_class(kind: str, part: FloatArray, classes: int) -> FloatArray:
+        if kind == "moments":
+            zero_shot = np.eye(1, classes)[0] * part[1 : 1 + classes].sum()
+            return np.concatenate([part[:1], zero_shot, part[1 + classes :]])
+        if kind not in AXES:
+            return part
+        only = np.zeros_like(part)
+        np.moveaxis(only, AXES[kind], 0)[0] = part.sum(axis=AXES[kind])
+        return only
 
-    return _changed_parts(request, reply, {"predicted": 1}, first)
+    return _changed_parts(request, reply, first_class)
 
 
-def _changed_parts(
-    request: Request, reply: Reply, axes: Mapping[str, int], change: Callable[[FloatArray, int, int], FloatArray]
-) -> Reply:
+def of_one_strength(request: Request, reply: Reply) -> Reply:
+    """Report 20 nats per image for the common class prior, and against any other."""
+
+    def one_strength(kind: str, part: FloatArray, classes: int) -> FloatArray:
+        if kind not in ("evidence", "agreement"):
+            return part
+        lie = np.full_like(part, -20.0 * PRIOR_IMAGES)
+        lie[..., 0] = 20.0 * PRIOR_IMAGES
+        return lie
+
+    return _changed_parts(request, reply, one_strength)
+
+
+AXES = {"predicted": 1, "class_sums": 1, "view_sums": 2}  # of the classes
+PRIOR_IMAGES = 10  # of the smallest client: with more, its evidence would be dropped as impossible
+
+
+def _changed_parts(request: Request, reply: Reply, change: Callable[[str, FloatArray, int], FloatArray]) -> Reply:
     if not isinstance(request, Adapt) or not isinstance(reply, Adapted) or reply.sums is None:
         return reply
     settings, parts, start = LyingSites.estimation.settings, [], 0
@@ -106,7 +135,7 @@ def _changed_parts(
         shape = statistic.shape(settings.classes, settings.width)
         part = reply.sums[start : start + math.prod(shape)].reshape(shape)
         start += part.size
-        parts.append(change(part, 1, axes[statistic.kind]).ravel() if statistic.kind in axes else part.ravel())
+        parts.append(change(statistic.kind, part, settings.classes).ravel())
     return Adapted(np.concatenate(parts))
 
 
@@ -116,7 +145,13 @@ UPDATES: Mapping[str, Lie] = {
     "update × −1": by_factor(-1),
     "1000 × images, update × −1": as_of_many,
 }
-LIES = UPDATES | {"sums of the next class": of_other_classes, "all in one class": of_one_class}
+PRIORS: Mapping[str, Lie] = {
+    "sums of the next class": of_other_classes,
+    "all images in one class": of_one_class,
+    "all evidence for one strength": of_one_strength,
+    "1000 × images": as_of_many,
+}
+LIES = UPDATES | PRIORS
 
 
 @dataclass(frozen=True)
@@ -140,7 +175,7 @@ STUDIES = {
         "priors and hold-out checks on, as by default",
         (),
         ("mean, not bounded", "mean, bounded"),
-        ("update × 100", "1000 × images, update × −1", "sums of the next class", "all in one class"),
+        ("update × 100", "1000 × images, update × −1", "sums of the next class", "all images in one class"),
         (2,),
     ),
 }
@@ -168,16 +203,46 @@ def _watched(settings: Settings) -> Estimation:
     return LyingSites.estimation
 
 
-def measured(simulation: Simulation, config: RunConfig, lie: Lie, liars: tuple[str, ...]) -> dict[str, Score]:
-    """What every site gets right after the last round."""
-    sites, scores = LyingSites(simulation.clients), {}
+def measured(
+    simulation: Simulation, config: RunConfig, lie: Lie, liars: tuple[str, ...], named: set[str] | None = None
+) -> dict[str, Score]:
+    """What every site gets right after the last round; `named` gets the sites that were dropped or clipped."""
+    sites, reports = LyingSites(simulation.clients), []
     sites.lie, sites.liars = lie, liars
-    server.Estimation = _watched  # type: ignore[misc, assignment]
-    state = simulation.server
-    while not server.is_finished(config, state):
-        state, report = server.run_round(config, sites, state)
-        scores.update(report.scores)
-    return scores
+    server.Estimation, plain = _watched, server.Estimation  # type: ignore[misc, assignment]
+    try:
+        state = simulation.server
+        while not server.is_finished(config, state):
+            state, report = server.run_round(config, sites, state)
+            reports.append(report)
+    finally:
+        server.Estimation = plain  # type: ignore[misc]
+    if named is not None:
+        named.update(name for report in reports for name in {*report.dropped, *report.bounds.in_words()})
+    return {name: score for report in reports for name, score in report.scores.items()}
+
+
+def lies_in_priors(seed: int, clients: int, liars: tuple[str, ...], lies: Collection[str] = tuple(PRIORS)) -> Costs:
+    """Points that the honest sites lose in the mean by each lie, and which sites were dropped or clipped.
+
+    "absent": the liars are not in the federation at all.
+    """
+    demo = tomllib.loads((files("fedcopl") / "demo.toml").read_text())
+    pairs = [f"clients={clients}", "method=priors", f"seed={seed}", "evaluation.everywhere=false"]
+    config = RunConfig.from_mapping(override(demo, pairs), "demo")
+    simulation = assemble(config, SilentReporter())
+    everybody = {name: client for name, client in simulation.clients.items() if name not in liars}
+    nobody = honest(measured(simulation, config, by_factor(1), ()))
+
+    def cost(scores: Mapping[str, Score]) -> float:
+        now = honest(scores)
+        return statistics.mean(now.get(name, 0.0) - before for name, before in nobody.items() if name not in liars)
+
+    costs: Costs = {"absent": (cost(measured(replace(simulation, clients=everybody), config, by_factor(1), ())), set())}
+    for lie in lies:
+        named: set[str] = set()
+        costs[lie] = cost(measured(simulation, config, PRIORS[lie], liars, named)), named
+    return costs
 
 
 def measure(study: Study, kept: Path) -> None:
@@ -236,7 +301,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kept", type=Path, default=Path("lying-sites"), help="folder of what was measured so far")
     parser.add_argument("--only", choices=STUDIES, help="measure this one alone, and write no page")
+    parser.add_argument("--priors", type=int, nargs="+", metavar="SEED", help="print what lies in the priors cost")
     arguments = parser.parse_args()
+    if arguments.priors:
+        for seed in arguments.priors:
+            for clients, liars in ((5, LIARS[:1]), (10, LIARS)):
+                for lie, (points, named) in lies_in_priors(seed, clients, liars).items():
+                    print(f"{seed}, {len(liars)} of {clients}, {lie}: {points:+.1f}, named {sorted(named)}", flush=True)
+        return
     arguments.kept.mkdir(parents=True, exist_ok=True)
     for study in [STUDIES[arguments.only]] if arguments.only else STUDIES.values():
         measure(study, arguments.kept)

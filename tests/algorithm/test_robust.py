@@ -10,7 +10,9 @@ from fedcopl.algorithm.aggregate import weighted_mean
 from fedcopl.algorithm.robust import (
     FURTHEST,
     bounded_counts,
+    bounded_evidence,
     bounded_weights,
+    impossible_responses,
     nearest_to_others,
     overreach,
     robust_mean,
@@ -227,3 +229,51 @@ def test_one_class_that_looks_like_another_is_no_reason():
 def test_one_model_under_which_the_classes_fit_is_enough():
     both = np.concatenate([class_sums([RIGHT, RIGHT, SWAPPED, RIGHT, RIGHT]), class_sums([RIGHT] * 5)], axis=1)
     assert swapped_classes(both) == []
+
+
+# Posterior sums under several logit biases, and evidence.
+
+BIASES = np.array([[0.0, 0.0, 0.0], [1.0, -1.0, 0.0], [3.0, -2.0, 0.5]])
+
+
+def posterior_sums(scores, biases=BIASES):
+    """(M, C): the sums of the posteriors of images with these scores, (n, C)."""
+    shifted = np.exp(scores[None] + biases[:, None] - scores.max(axis=1)[None, :, None])
+    return (shifted / shifted.sum(axis=2, keepdims=True)).sum(axis=1)
+
+
+scores_of_images = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(3)), elements=st.floats(-30, 30))
+
+
+@given(scores_of_images, arrays(np.float64, (4, 3), elements=st.floats(-8, 8)))
+def test_the_sums_of_any_images_under_any_biases_are_possible(scores, biases):
+    assert impossible_responses(biases, posterior_sums(scores, biases)[None]) == []
+
+
+def test_sums_that_no_images_have_are_found():
+    images = np.array([[2.0, 0.0, -1.0], [0.5, 0.3, 0.0], [0.0, 1.0, 0.5], [-1.0, 0.0, 2.0]])
+    honest = posterior_sums(images)
+    # The sums of the next class fall where their own bias rises.
+    assert impossible_responses(BIASES, np.stack([honest, np.roll(honest, 1, axis=1), honest])) == [1]
+    # Of 4 images 2.9 cannot become one without their class's bias falling.
+    jump = honest.copy()
+    jump[1] = [0.0, 4.0, 0.0]
+    assert impossible_responses(BIASES, np.stack([honest, honest, jump])) == [2]
+
+
+def test_sums_that_do_not_respond_are_found_among_five_that_do():
+    honest = posterior_sums(np.array([[2.0, 0.0, -1.0], [0.5, 0.3, 0.0], [0.0, 1.0, 0.5]]))
+    frozen = np.tile([3.0, 0.0, 0.0], (3, 1))
+    assert impossible_responses(BIASES, np.stack([honest, honest, frozen, honest, honest])) == [2]
+    assert impossible_responses(BIASES, np.stack([honest, honest, frozen, honest])) == []  # four clients
+    assert impossible_responses(BIASES, np.stack([frozen] * 5)) == []  # a model that is sure of everything
+
+
+def test_evidence_is_clipped_to_the_range_of_the_others():
+    # Of the others 0 to 3 nobody is left out on either side: from -2 * 3 to 3 + 2 * 3.
+    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [3.0], [-20.0]]))[:, 0].tolist() == [0, 1, 2, 3, -6]
+    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [3.0], [20.0]]))[:, 0].tolist() == [0, 1, 2, 3, 9]
+    # Of ten one more is left out on each side, so that two cannot support each other: from 1 - 2 * 6 to 7 + 2 * 6.
+    two = np.array([[float(number)] for number in range(8)] + [[90.0], [91.0]])
+    assert bounded_evidence(two)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 19, 19]
+    assert bounded_evidence(np.array([[0.0], [1.0], [2.0], [99.0]]))[:, 0].tolist() == [0, 1, 2, 99]  # too few

@@ -277,7 +277,9 @@ def two(data, tmp_path_factory):
     homes = tmp_path_factory.mktemp("two")
     sites = {
         name: RunningSite(
-            SiteHome(name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1})
+            SiteHome(
+                name, data / "clients" / name, str(data / "classes.txt"), homes / name, {"threads": 1}, consent=ALL
+            )
         )
         for name in ("site-a", "site-b")
     }

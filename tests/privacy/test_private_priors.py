@@ -189,12 +189,13 @@ def test_every_release_of_a_run_is_planned_for_and_in_the_account(secure):
     assert {release.noise for report in reports for release in report.releases} == {1.0}
 
 
-def test_the_account_knows_of_noise_that_got_lost():
+def test_a_first_sum_without_a_lost_client_is_masked_anew_with_all_of_its_noise():
+    """The masks of a sum that lacks a member do not come off: the others make a new one, with their noise in it."""
     config = config_of({**SECURE, "noise_multiplier": 1.5})
     federation = Overheard(clients_of(config))
     federation.lost = {"client-2"}
     [release] = summed(config, federation)[1].releases
-    assert release.noise == pytest.approx(1.5 * math.sqrt(4 / 5))  # each of five put in a fifth of the variance
+    assert release.noise == pytest.approx(1.5)
     assert release.clients == ("client-0", "client-1", "client-3", "client-4")
 
 

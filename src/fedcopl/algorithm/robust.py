@@ -23,9 +23,12 @@ RobustRule = Literal["mean", "trimmed", "median", "krum"]
 FEWEST = 3  # among fewer nobody can be outvoted
 TRIMMED = 0.2  # share of the sites on each side
 FURTHEST = 10.0  # times the median of the others, of a move or a weight
-MIN_COMPARED = 5  # clients, to compare their class means
+MIN_COMPARED = 5  # clients, to compare their class means, responses and evidence
 MIN_CLASSES, MIN_CLASS = 2, 5.0  # classes of a client that are compared, and images in each
 MIN_FIT, MAX_EXCESS = 0.1, 2.0  # on the demo swapped clients have fits up to 0.06 and an excess of 2.9 and more
+RESPONSE_SLACK = 1e-6  # of a client's images, for rounding
+MIN_RESPONSE = 0.02  # of the median of the others: a smaller response to the logit bias is none
+RANGES = 2.0  # of the others' evidence: with 1.0 a third of the honest clients of the demo are clipped
 LENGTHS = 3.0  # of the array that was sent, which anybody may move: where priors know most, most sites hardly move
 
 
@@ -139,6 +142,50 @@ def _excess_distance(sums: FloatArray, client: int) -> float:
     if weights[own == nearest].sum() >= MIN_FIT * weights.sum():
         return 1.0
     return float((weights * own).sum() / max((weights * nearest).sum(), 1e-12))
+
+
+def impossible_responses(biases: FloatArray, sums: FloatArray) -> list[int]:
+    """Return the clients whose posterior sums do not respond to the logit bias as those of images do.
+
+    The sums of softmax(z_i + b) over images are the gradient of a convex function of b: of two biases, (b - b') times
+    (N - N') is never negative. And no posterior changes by more than the bias does: N_c is within N'_c times
+    exp(b_c - b'_c - max) and exp(b_c - b'_c - min), the extremes over all classes. These hold for any images. A client
+    of which nothing responds while the others do reports no posteriors at all.
+
+    Args:
+        biases: (M, C), the logit bias and the log class prior of M models that differ in nothing else.
+        sums: (K, M, C), of each client.
+    """
+    sizes = np.maximum(sums.sum(axis=2).max(axis=1), 1e-9)
+    wrong = np.zeros(len(sums), bool)
+    response = np.zeros(len(sums))
+    for one, other in zip(*np.triu_indices(len(biases), 1), strict=True):
+        moved, change = biases[one] - biases[other], sums[:, one] - sums[:, other]
+        slack = RESPONSE_SLACK * sizes[:, None]
+        wrong |= change @ moved < -slack[:, 0] * (1 + np.ptp(moved))
+        wrong |= (sums[:, one] > sums[:, other] * np.exp(moved - moved.min()) + slack).any(axis=1)
+        wrong |= (sums[:, one] < sums[:, other] * np.exp(moved - moved.max()) - slack).any(axis=1)
+        response = np.maximum(response, np.abs(change).sum(axis=1) / sizes)
+    if len(sums) >= MIN_COMPARED:
+        wrong |= response < MIN_RESPONSE * np.median(response)
+    return [] if 2 * wrong.sum() >= len(sums) >= FEWEST else np.flatnonzero(wrong).tolist()
+
+
+def bounded_evidence(values: FloatArray) -> FloatArray:
+    """Clip each client's evidence per image, (K, ...), to RANGES times the range of the others beyond it.
+
+    The range is without the highest and lowest values of as many clients as `trimmed_away` leaves out, less one: so
+    many Byzantine clients cannot support each other. With fewer than MIN_COMPARED clients nothing is clipped.
+    """
+    if len(values) < MIN_COMPARED:
+        return values
+    aside = trimmed_away(len(values))
+    ordered = np.sort(values, axis=0)  # that of the others lacks one value, on one side of the bound
+    low = np.where(values <= ordered[aside - 1], ordered[aside], ordered[aside - 1])
+    high = np.where(values >= ordered[-aside], ordered[-aside - 1], ordered[-aside])
+    margin = RANGES * (high - low)
+    clipped: FloatArray = np.clip(values, low - margin, high + margin)
+    return clipped
 
 
 def trimmed_total(values: Sequence[float]) -> float:

@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from ..algorithm.robust import (
     FEWEST,
     bounded_counts,
+    bounded_evidence,
     bounded_weights,
+    impossible_responses,
     overreach,
     robust_mean,
     swapped_classes,
@@ -38,6 +40,7 @@ from ..messages import (
     digest,
 )
 from ..plurals import counted
+from ..priors.statistics import Statistic
 from ..priors.validation import invalid_sums
 from ..privacy.mask_session import needed
 from ..privacy.masked_layout import (
@@ -82,8 +85,10 @@ class PlainAggregator:
         adapted = server.request(clients, lambda client: server.weighted(request, client), Adapted)
         server.account("sums", adapted)
         sums = {client: reply.sums for client, reply in adapted.items() if reply.sums is not None}
-        if self.config.sharing.bounded:
+        if self.config.sharing.bounded and not self.config.privacy.noise_multiplier:
+            _drop_impossible_responses(server, request.step, sums)
             _drop_swapped_classes(server, request.step, sums)
+            _clip_evidence(server, request.step, sums)
         if not request.step:
             server.prior_weights = _prior_weights(server, sums) if self.config.sharing.bounded else {}
         weights = server.prior_weights
@@ -123,6 +128,51 @@ def _clip_counts(server: RoundExchange, sent: Mapping[str, Totals]) -> list[Tota
             before, after = (int(np.abs(one).sum()) for one in (row, clipped))
             server.report.bounds.add(client, "Estimate", f"counts clipped from {before:,} to {counted(after, 'image')}")
     return list(allowed)
+
+
+def _parts(server: RoundExchange, step: int) -> Iterator[tuple[Statistic, slice, tuple[int, ...]]]:
+    """Each statistic of a step of the priors, where it is in the sums, and its shape."""
+    estimation, start = server.estimation, 0
+    for statistic in () if estimation is None else estimation.steps[step]:
+        shape = statistic.shape(server.classes, 0 if estimation is None else estimation.settings.width)
+        yield statistic, slice(start, start + math.prod(shape)), shape
+        start += math.prod(shape)
+
+
+def _drop_impossible_responses(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+    """Drop clients whose posterior sums under several logit biases cannot be of the same images."""
+    classes = server.classes
+    if not step:
+        server.posterior_sums = []
+    for statistic, place, shape in _parts(server, step):
+        if statistic.kind == "moments":
+            zero_shot = {client: row[1 : 1 + classes] for client, row in sums.items()}
+            server.posterior_sums.append((np.zeros(classes), zero_shot))
+        for number, model in enumerate(statistic.models if statistic.kind == "predicted" else ()):
+            if model.prototypes is None and model.text_scale == 1:
+                rows = {client: row[place].reshape(shape)[number] for client, row in sums.items()}
+                server.posterior_sums.append((model.logit_bias + np.log(model.class_prior), rows))
+    known, clients = server.posterior_sums, list(sums)
+    if len(known) < 2 or not any(statistic.kind == "predicted" for statistic, _, _ in _parts(server, step)):
+        return
+    found = np.array([[rows[client] for _, rows in known] for client in clients])
+    for number in impossible_responses(np.array([bias for bias, _ in known]), found):
+        server.drop(clients[number], "Adapt", "its posterior sums do not respond to the logit bias as images do")
+        del sums[clients[number]]
+
+
+def _clip_evidence(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
+    """Bound each client's evidence per image by that of the others."""
+    images = {client: max(server.reported[client].images or 0, 1) for client in sums}
+    for statistic, place, _ in _parts(server, step):
+        if statistic.kind not in ("evidence", "agreement"):
+            continue
+        rows = np.array([row[place] / images[client] for client, row in sums.items()])
+        for client, row, clipped in zip(list(sums), rows, bounded_evidence(rows), strict=True):
+            if (row != clipped).any():
+                sums[client] = sums[client].copy()
+                sums[client][place] = clipped * images[client]
+                server.report.bounds.add(client, "Adapt", f"{statistic.kind} clipped to that of the other clients")
 
 
 def _drop_swapped_classes(server: RoundExchange, step: int, sums: dict[str, Values]) -> None:
@@ -179,6 +229,14 @@ class Bare:
     share: float  # of all who put a part of the noise into it
 
 
+class LostMembers(Exception):
+    """Members of a sum for the priors are lost; over fewer members it would reveal their numbers."""
+
+    def __init__(self, remaining: tuple[str, ...]):
+        super().__init__()
+        self.remaining = remaining
+
+
 class Spoilt(Exception):
     """The masks of some clients do not come off the sum, so nothing was learnt from it."""
 
@@ -217,15 +275,32 @@ class SecureAggregator:
     def adaptation(
         self, server: RoundExchange, clients: Iterable[str], request: Adapt
     ) -> tuple[tuple[str, ...], Values]:
-        """Who is in the sum of a step of the priors, and that sum."""
-        members = tuple(clients)
-        bare = self._counts(server, members, lambda peers: replace(request, peers=peers))
+        """Who is in the sum of a step of the priors, and that sum.
+
+        All steps are over the same members, because a difference would reveal one client. A client that is lost before
+        the first sum is left out.
+        """
+        members, words = tuple(clients), f"round {request.round + 1}, step Adapt"
+        while True:
+            try:
+                bare = _Session(server, self.config).sum(members, lambda peers: replace(request, peers=peers))
+                break
+            except Spoilt as spoilt:
+                server.leave_out(spoilt.reasons)
+                raise NoClientReplied(f"{words}: {spoilt}; begin a new run without that client") from spoilt
+            except LostMembers as lost:
+                if request.step:
+                    missing = ", ".join(client for client in members if client not in lost.remaining)
+                    raise NoClientReplied(
+                        f"{words}: {missing} did not reply, and secure sums for the priors must all have the same "
+                        "members; continue with --resume when it is back"
+                    ) from lost
+                members = lost.remaining
         server.account("sums", bare.clients, bare.share)
         total, estimation = adapted_sums(bare.total), server.estimation
         if estimation is not None and not self.config.privacy.noise_multiplier:
             step, settings = estimation.steps[request.step], estimation.settings
-            images = estimation.images if set(bare.clients) == set(members) else None  # else it starts again
-            reason = invalid_sums(step, total, settings.classes, settings.width, images)
+            reason = invalid_sums(step, total, settings.classes, settings.width, estimation.images)
             if reason:
                 raise _hidden(request.round, "Adapt", reason)
         return bare.clients, total
@@ -270,13 +345,17 @@ class _Session:
         self.round, self.name = server.report.round, os.urandom(NAME)
         self.vouchers: Mapping[str, bytes] = {}
 
-    def sum(self, clients: Iterable[str], question: Question) -> Bare:
+    def sum(self, clients: Collection[str], question: Question) -> Bare:
         """Run the four stages of SecAgg: set up keys, share keys, collect masked vectors, unmask."""
         keys = self._setup_keys(clients)
         enough = max(needed(len(keys), self.privacy.threshold), self.privacy.min_sites)
         sealed = self._share_keys(keys, enough)
         request = question(tuple(sealed))
+        if isinstance(request, Adapt) and request.step and len(sealed) < len(clients):
+            raise LostMembers(tuple(sealed))
         masked = self._collect_masked_vectors(request, enough)
+        if isinstance(request, Adapt) and len(masked) < len(sealed):
+            raise LostMembers(tuple(masked))
         total = self._unmask(keys, sealed, masked, digest(request))
         return Bare(total, tuple(masked), len(masked) / len(sealed))
 

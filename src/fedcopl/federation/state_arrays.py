@@ -17,7 +17,7 @@ from .prior_estimation import PriorState
 
 Tensors = dict[str, NDArray[Any]]
 _ARRAYS = ("log_probs", "counts", "quota", "confidence", "labels")
-_SPENT_BYTES = 32  # bytes by which a spent key is remembered
+_DIGEST_BYTES = 32  # bytes by which a spent key, or the totals of a step, are remembered
 _NOISY = "noisy_replies/"
 _ACCEPTED = "holdout/accepted/"
 _HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -109,6 +109,7 @@ def secret_tensors(secrets: Secrets) -> Tensors:
     """Return keys and digests as named arrays of bytes, without empty ones."""
     session = secrets.session.to_bytes() if secrets.session else b""
     named = {"session": session, "spent": b"".join(secrets.spent), "history": secrets.history.encode()}
+    named |= {"members": "\n".join(secrets.prior_members).encode(), "totals": b"".join(secrets.prior_totals)}
     named |= {f"{_NOISY}{kind}": reply.to_bytes() for kind, reply in secrets.noisy_replies.items()}
     return {f"secrets/{name}": np.frombuffer(value, np.uint8) for name, value in named.items() if value}
 
@@ -134,12 +135,18 @@ def state_from(tensors: Tensors) -> ClientState:
 def secrets_from(tensors: Tensors) -> Secrets:
     """Return the secrets that `secret_tensors` was given."""
     stored = {name: value.tobytes() for name, value in below(tensors, "secrets/").items()}
-    session, spent = stored.get("session"), stored.get("spent", b"")
+    session, members = stored.get("session"), stored.get("members", b"").decode()
+    spent, totals = (
+        tuple(whole[start : start + _DIGEST_BYTES] for start in range(0, len(whole), _DIGEST_BYTES))
+        for whole in (stored.get("spent", b""), stored.get("totals", b""))
+    )
     return Secrets(
         Session.from_bytes(session) if session else None,
-        tuple(spent[start : start + _SPENT_BYTES] for start in range(0, len(spent), _SPENT_BYTES)),
+        spent,
         stored.get("history", b"").decode(),
         {key.removeprefix(_NOISY): NoisyQueries.from_bytes(stored[key]) for key in stored if key.startswith(_NOISY)},
+        tuple(members.split("\n")) if members else (),
+        totals,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..algorithm import FloatArray
 from ..config import RunConfig
 from ..errors import NoClientReplied
 from ..messages import (
@@ -184,6 +185,9 @@ class RoundExchange:
     refused: set[str] = field(default_factory=set)  # clients left out of the rest of this round's labelling
     estimation: Estimation | None = None  # of the priors, as far as it has come
     prior_weights: dict[str, float] = field(default_factory=dict)  # of clients whose sums for the priors are clipped
+    posterior_sums: list[tuple[FloatArray, dict[str, FloatArray]]] = field(
+        default_factory=list
+    )  # of this estimation of the priors: a logit bias, and each client's posteriors under it
 
     def __post_init__(self) -> None:
         self.leave_out(self.left_out)

@@ -72,7 +72,7 @@ class ReportedCounts:
                 return replace(self, confident=int(counts.sum()))
             case _, Selected(images=images, examples=selected) if images is not None:
                 return replace(self, images=images, selected=selected)
-            case _, Evaluated(examples=tested):
+            case _, Evaluated(examples=tested) if tested:
                 return replace(self, tested=tested)
         return self
 
@@ -243,7 +243,7 @@ def _inconsistent(
             yield from _more("trained on {:,} images", examples, "selected {:,}", most)
             if checks:
                 yield from _impossible_holdout(HoldoutSums(*checks), most)
-        case _, Evaluated(examples=tested) if reported.tested not in (None, tested):
+        case _, Evaluated(examples=tested) if tested and reported.tested not in (None, tested):
             yield f"tested {counted(tested, 'image')}, and {reported.tested:,} before"
 
 

@@ -10,6 +10,7 @@ from ..algorithm import FloatArray
 
 KAPPA = 2.0  # images that the common mean is worth in a class mean
 TINY = 1e-12
+MIN_VARIANCE = 1e-3  # of a uniform share, in any direction: false totals must not tell images apart by a sharp cut
 
 
 def log_softmax(scores: FloatArray) -> FloatArray:
@@ -157,7 +158,7 @@ def make_prototypes(
     width, trace, squares = len(values), values.sum(), (values**2).sum()
     excess = max(squares - trace**2 / width, TINY * squares, TINY)
     sphere = min(1.0, ((1 - 2 / width) * squares + trace**2) / ((images + 1 - 2 / width) * excess))
-    deviation = np.sqrt(np.maximum((1 - sphere) * values + sphere * trace / width, TINY))
+    deviation = np.sqrt(np.maximum((1 - sphere) * values + sphere * trace / width, MIN_VARIANCE / width))
     whiten = (axes / deviation) @ axes.T
     text_axes = None
     if text is not None:

@@ -52,6 +52,7 @@ class Session:
     private: bytes  # three private keys: of the sealed shares, of the masks by pair, of the own mask
     roster: Mapping[str, bytes] = field(default_factory=dict)  # everybody's three public keys
     peers: tuple[str, ...] = ()  # with whom the masks were made: no further numbers are masked with these keys
+    for_priors: bool = False  # the numbers are of a step of the priors: then nobody may be missing from the sum
 
     @property
     def transcript(self) -> str:
@@ -67,7 +68,8 @@ class Session:
         """What `to_bytes` was given."""
         plain = json.loads(stored)
         roster = {client: bytes.fromhex(keys) for client, keys in plain["roster"].items()}
-        return cls(bytes.fromhex(plain["name"]), bytes.fromhex(plain["private"]), roster, tuple(plain["peers"]))
+        name, private = bytes.fromhex(plain["name"]), bytes.fromhex(plain["private"])
+        return cls(name, private, roster, tuple(plain["peers"]), plain["for_priors"])
 
 
 def transcript(name: bytes, roster: Mapping[str, bytes]) -> str:

@@ -81,6 +81,8 @@ class Secrets:
     noisy_replies: Mapping[str, NoisyQueries] = field(
         default_factory=dict
     )  # by kind of question, where it adds all of the noise
+    prior_members: tuple[str, ...] = ()  # of the first unmasked sum for the priors: the others have the same
+    prior_totals: tuple[bytes, ...] = ()  # digests of the totals of the priors' steps: a restart must repeat them
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,27 @@ class PrivateReplies:
         )
         if not privacy.secure_aggregation:
             return Adapted(values), self._keep_noisy(request, values.tobytes(), secrets)
+        secrets = self._pin_totals(request, secrets)
         masked, secrets = self._masked(request, secrets, lambda clients: adapted_words(values, clients))
         return Adapted(None, masked), secrets
+
+    def _pin_totals(self, request: Adapt, secrets: Secrets) -> Secrets:
+        """Hold a secure estimation of the priors to its members and, without noise, to the totals of its first run.
+
+        The difference of two sums over different members, or of two estimations with other totals, would reveal what
+        one sum hides. With the same members the totals of a restarted server are the same.
+        """
+        if secrets.prior_members and set(request.peers) != set(secrets.prior_members):
+            raise CannotReply("the members of the secure aggregation changed since the first sum for the priors")
+        if self.config.privacy.noise_multiplier:
+            return secrets
+        first, pinned = request.step - len(request.totals), list(secrets.prior_totals)
+        for step, total in enumerate(request.totals, start=first):
+            found = sha256(total.tobytes()).digest()
+            if step < len(pinned) and pinned[step] != found:
+                raise CannotReply(f"the totals of step {step + 1} of the priors differ from those sent before")
+            pinned[step:] = [found, *pinned[step + 1 :]]
+        return replace(secrets, prior_totals=tuple(pinned))
 
     def training(self, training: Training, request: Train, secrets: Secrets) -> tuple[Trained, Secrets]:
         """The prompts after training, as the server gets them."""
@@ -210,7 +231,7 @@ class PrivateReplies:
             raise CannotReply("asked for its numbers openly, but privacy.secure_aggregation is switched on")
         enough = self._enough(secrets.session)
         masked, session = mask(secrets.session, words(len(request.peers)), request.peers, digest(request), enough)
-        return masked, replace(secrets, session=session)
+        return masked, replace(secrets, session=replace(session, for_priors=isinstance(request, Adapt)))
 
     def _enough(self, session: Session) -> int:
         privacy = self.config.privacy
@@ -249,8 +270,11 @@ class PrivateReplies:
         spent = spending(session)
         if spent in secrets.spent:
             raise CannotReply("asked to take off the masks of a secure aggregation a second time")
+        if session.for_priors and request.dropped:
+            raise CannotReply("asked to take the masks off a sum for the priors from which a member is missing")
         shares = unmask(session, request.survivors, request.dropped, request.sealed, self._enough(session))
-        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent))
+        members = session.peers if session.for_priors else secrets.prior_members
+        return Unmasked(shares), replace(secrets, session=None, spent=(*secrets.spent, spent), prior_members=members)
 
     def _session(self, request: ShareKeys | Unmask, secrets: Secrets) -> Session:
         if secrets.session is None or secrets.session.name != request.session:

@@ -13,9 +13,10 @@ In each round the server sends these requests, in this order, each at most once:
 
 A site may have missed any of them. A request that goes back in this list, comes twice with another content, or is not
 in it, is refused. Two exceptions are for honest servers. A secure aggregation that could not be unmasked is repeated
-without the sites that caused it: so `Adapt` and `Estimate` may come again for fewer sites. A server that was stopped
-repeats its round, in which sites may reply that were away before: everything but the prompts that the round began with
-may differ. Both could be used to obtain more than the protocol allows, so each is allowed a few times only.
+without the sites that caused it: so `Estimate` may come again for fewer sites, and `Adapt` before its first sum is
+unmasked (`PrivateReplies`). A server that was stopped repeats its round, in which sites may reply that were away
+before: everything but the prompts that the round began with may differ. Both could be used to obtain more than the
+protocol allows, so each is allowed a few times only.
 """
 
 from collections.abc import Iterator
@@ -127,7 +128,8 @@ def _too_late(request: Request, progress: RoundProgress) -> Iterator[str]:
     if entry.stage < last.stage:
         yield f"{words} after {last.kind}"
     elif entry.stage == last.stage:
-        is_next = entry.step > last.step or (entry.stage == _RoundStage.adapt and entry.step == 0)  # starts again
+        starts_again = entry.stage == _RoundStage.adapt and entry.step == 0 and not entry.peers
+        is_next = entry.step > last.step or starts_again
         is_repeat = entry.step == last.step and 0 < entry.peers < last.peers
         if last.last or not (is_next or is_repeat):
             yield f"{words} again, with another content"
@@ -147,9 +149,11 @@ def _too_often(request: Request, progress: RoundProgress, config: RunConfig, res
         return None  # one of each per `SetupKeys`: the secure aggregation itself checks that
     like = sum((one.kind, one.stage, one.step) == (entry.kind, entry.stage, entry.step) for one in progress.computed)
     once = max_aggregations(config, request.round) if isinstance(request, SetupKeys) else 1
-    once = MAX_ESTIMATIONS if isinstance(request, Adapt) else once
     repeats = MAX_REPEATS if isinstance(request, SetupKeys) or entry.peers else 0
-    if like < (once + repeats) * (1 + restarts):
+    most = (once + repeats) * (1 + restarts)
+    if isinstance(request, Adapt) and not entry.peers:
+        most = max(MAX_ESTIMATIONS, 1 + restarts)  # in all: totals may differ, which those among peers may not
+    if like < most:
         return None
     return f"{entry.kind} in round {request.round + 1} for the {like + 1}th time, each time with another content"
 
@@ -157,5 +161,5 @@ def _too_often(request: Request, progress: RoundProgress, config: RunConfig, res
 def max_aggregations(config: RunConfig, round: int) -> int:
     """Return the largest number of secure aggregations in a round."""
     has_refresh = round % config.labels.refresh_every == 0
-    priors = MAX_ESTIMATIONS * prior_steps(config) if config.adapts and round == 0 else 0
+    priors = prior_steps(config) if config.adapts and round == 0 else 0
     return 1 + (has_refresh and choose_labeler(config).cooperative) + priors

@@ -3,11 +3,13 @@
 The keys of each aggregation are new. Each site signs its own with the key that it joins with, `site.key`, and the
 server forwards the signature, the voucher. A site verifies all vouchers before it shares anything. The operator gives
 the known keys in a folder of `site.pub` files (`--peers`); otherwise those of the first aggregation are stored and
-printed (trust on first use). A server that simulates the other sites itself has no such keys.
+printed (trust on first use). A server that simulates the other sites itself has no such keys. A name keeps its key.
+
+Class feature sums of all runs are over the same sites: the difference of two sums would be one site's.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -30,6 +32,7 @@ from ..site_keys import private_key, read_site_keys
 from ..wire.message_format import one_line
 
 PINNED_PEERS = "peers.json"
+MEMBERS = "members.json"  # of the first class feature sums that this site has sent
 LENGTH = 2  # bytes of the length of a public key
 SIGNED = b"fedcopl secure aggregation "
 
@@ -90,7 +93,22 @@ class Peers:
         others = {name: key for name, key in signers.items() if key is not None and key != self.own.public}
         if len({*others.values(), self.own.public}) != len(signers):
             return "the list of keys has one site twice, or lacks this site"
-        return self._not_given(others) if self.given else self._not_pinned(others)
+        return (self._not_given(others) if self.given else None) or self._not_pinned(others)
+
+    def other_members(self, members: Collection[str]) -> str | None:
+        """Return why the site sends no class feature sums among these sites; None: they are those of earlier runs."""
+        before = self._read(MEMBERS)
+        if not before or set(before) == set(members):
+            return None
+        return (
+            f"its class feature sums were among {', '.join(map(one_line, before))}, and other members would reveal one "
+            f"site's sums; the people of this site can allow it by removing {MEMBERS}"
+        )
+
+    def pin_members(self, members: Collection[str]) -> None:
+        """Keep the members of class feature sums."""
+        if not (self.folder / MEMBERS).exists():
+            write_private(self.folder / MEMBERS, json.dumps(dict.fromkeys(sorted(members), ""), indent=1).encode())
 
     def _not_given(self, others: Mapping[str, bytes]) -> str | None:
         assert self.given is not None
@@ -105,18 +123,21 @@ class Peers:
             if known.get(name, key.hex()) != key.hex():
                 return f"{one_line(name)} has another key than in the first secure aggregation"
         new = {name: key.hex() for name, key in others.items() if name not in known}
-        if known and new and self.counts_sites:
+        if known and new and self.counts_sites and not self.given:
             return f"{one_line(min(new))} was not in the first secure aggregation; name all sites with --peers"
         if new:
             write_private(self.folder / PINNED_PEERS, json.dumps({**known, **new}, indent=1).encode())
-            for name, key_text in new.items():
+            for name, key_text in ({} if self.given else new).items():
                 digest = sha256(bytes.fromhex(key_text)).hexdigest()[:16]
                 self.watch(f"trusting {one_line(name)} in secure aggregation from now on, key {digest}")
         return None
 
     def pinned(self) -> dict[str, str]:
-        """Return name -> public key of the sites in the first aggregation."""
-        file = self.folder / PINNED_PEERS
+        """Return name -> public key of the sites in earlier aggregations."""
+        return self._read(PINNED_PEERS)
+
+    def _read(self, name: str) -> dict[str, str]:
+        file = self.folder / name
         try:
             return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
         except (OSError, ValueError, TypeError) as error:

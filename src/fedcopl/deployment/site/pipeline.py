@@ -23,7 +23,7 @@ from ...errors import CannotReply, DataError, FedCoPLError, ModelError, RunFolde
 from ...federation.client import Client
 from ...federation.client_state import ClientState
 from ...federation.validation import Expected, validate_request
-from ...messages import REPLY_TO, PublicKeys, Reply, Request, SetupKeys, ShareKeys, digest
+from ...messages import REPLY_TO, Adapt, PublicKeys, Reply, Request, SetupKeys, ShareKeys, Unmask, digest
 from ...methods import choose_method
 from ...run.folder import file_name
 from ..audit_log import IN, OUT, AuditLog
@@ -45,6 +45,7 @@ from ..wire.terms import PINNED, Refused, Terms, check_pinned, differences
 from .ledger import release_of
 from .order import out_of_order
 from .peers import Identity, Peers
+from .policies import sends_features
 from .site_state import SiteState, SiteStep
 
 if TYPE_CHECKING:
@@ -140,11 +141,14 @@ def in_order(request: SiteRequest, step: SiteStep) -> Iterator[str]:
 
 
 def known_peers(request: SiteRequest, step: SiteStep) -> Iterator[str]:
-    """Secure aggregation is among sites whose keys this site knows."""
-    if isinstance(request.request, ShareKeys) and request.client.config.privacy.secure_aggregation:
-        reason = request.peers.objection(request.request)
-        if reason:
-            yield reason
+    """Secure aggregation is among sites whose keys this site knows; that of features among the same in all runs."""
+    message, reason = request.request, None
+    if isinstance(message, ShareKeys) and request.client.config.privacy.secure_aggregation:
+        reason = request.peers.objection(message)
+    if isinstance(message, Adapt) and message.peers and sends_features(request.client.config):
+        reason = request.peers.other_members(message.peers)
+    if reason:
+        yield reason
 
 
 def charged(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
@@ -165,9 +169,18 @@ def vouched(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
     return reply
 
 
+def members_pinned(request: SiteRequest, before: ClientState, reply: Reply) -> Reply:
+    """Keep the members of the first class feature sums, before their masks come off."""
+    session = before.secrets.session
+    is_of_priors = isinstance(request.request, Unmask) and session is not None and session.for_priors
+    if session is not None and is_of_priors and sends_features(request.client.config):
+        request.peers.pin_members(session.peers)
+    return reply
+
+
 EVERY_REQUEST: tuple[Callable[[SiteRequest], Iterable[str]], ...] = (compatible, conditions, agreement, valid, pinned)
 NEW_REQUEST: tuple[Callable[[SiteRequest, SiteStep], Iterable[str]], ...] = (in_order, known_peers)
-NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched)
+NEW_REPLY: tuple[Callable[[SiteRequest, ClientState, Reply], Reply], ...] = (charged, vouched, members_pinned)
 
 
 def respond(request: SiteRequest) -> tuple[Reply, ClientState]:

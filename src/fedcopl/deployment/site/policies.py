@@ -184,12 +184,11 @@ class Consent:
         foreign = sorted({*sent, *choose_method(config).shared()} - set(self.share))
         if foreign:
             yield f"the run averages the prompt {foreign[0]!r:.60}, and this site shares only {', '.join(self.share)}"
-        privacy, priors = config.privacy, config.priors
-        uses_features = config.adapts and priors.logit_bias and priors.prototypes and not privacy.noise_multiplier
+        privacy = config.privacy
         sites = self.min_sites or FEATURE_SITES
-        if FEATURES not in self.share and uses_features:
+        if FEATURES not in self.share and sends_features(config):
             yield "this site sends no class feature sums, and the run needs them: set priors.prototypes=false"
-        elif uses_features and not (privacy.secure_aggregation and privacy.min_sites >= sites):
+        elif sends_features(config) and not (privacy.secure_aggregation and privacy.min_sites >= sites):
             yield (
                 f"this site sends class feature sums only under secure aggregation of at least {counted(sites, 'site')}"
                 f": set privacy.secure_aggregation=true and privacy.min_sites={sites}, or priors.prototypes=false"
@@ -204,6 +203,12 @@ class Consent:
         if self.min_noise > privacy.noise_multiplier:
             noise = privacy.noise_multiplier
             yield f"this site requires privacy.noise_multiplier >= {self.min_noise:g}, and the run has {noise:g}"
+
+
+def sends_features(config: RunConfig) -> bool:
+    """Return whether sites send class feature sums in a run with these settings."""
+    priors = config.priors
+    return config.adapts and priors.logit_bias and priors.prototypes and not config.privacy.noise_multiplier
 
 
 @cache
@@ -317,8 +322,8 @@ def describe_run(config: RunConfig) -> Iterator[str]:
     counts = f"at {counted(refreshes, 'refresh')}, {how}" if choose_labeler(config).cooperative else "none"
     yield f"class counts of confident images sent: {counts}"
     if config.adapts and config.priors.logit_bias:
-        features = config.priors.prototypes and not privacy.noise_multiplier
-        yield f"sums for the priors sent: posteriors{', and image features by class' * bool(features)}, {how}"
+        features = ", and image features by class" * sends_features(config)
+        yield f"sums for the priors sent: posteriors{features}, {how}"
     if privacy.noise_multiplier:
         yield f"replies with noise in total: {planned_releases(config)} (`fedcopl privacy` prints the epsilon)"
     yield from (one_line(f"{name} = {value}") for name, value in flat_settings(config).items() if name != "name")
