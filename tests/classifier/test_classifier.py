@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from classifier.small import SITES, digits, holdings, small_dataset, small_run
 from fedcopl.classifier import Classifier
 from fedcopl.classifier.loading import FinishedRun, OwnImages
-from fedcopl.clip.formats.hub import BUILT_IN
+from fedcopl.clip.known_models import BUILT_IN
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS

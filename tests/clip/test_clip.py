@@ -20,8 +20,8 @@ from clip.tiny_clip import (
     save_torchscript,
     tiny_model,
 )
-from fedcopl.clip.formats.hub import BUILT_IN
 from fedcopl.clip.frozen_clip import Clip, load_clip
+from fedcopl.clip.known_models import BUILT_IN
 from fedcopl.errors import ModelError
 
 torch.set_num_threads(1)

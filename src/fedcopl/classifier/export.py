@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from ..clip.formats.hub import RELEASES, locate
 from ..clip.formats.hugging_face import WEIGHT_FILES
 from ..clip.formats.open_clip import OPEN_CLIP_WEIGHTS
+from ..clip.known_models import RELEASES, locate
 from ..errors import RunFolderError
 from ..files import check_output_folder, publish_bytes, publish_text
 from ..plurals import counted
@@ -94,7 +94,7 @@ def _head(recipe: Recipe) -> str:
         "library_name: fedcopl",
         "pipeline_tag: image-classification",
         f"tags: {json.dumps([*TAGS, recipe.config.method])}",
-        *([f"base_model: {json.dumps(release.repository)}"] if release else []),
+        *([f"base_model: {json.dumps(release.name)}"] if release else []),
         "---",
     ]
     return "\n".join(lines)

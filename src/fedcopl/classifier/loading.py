@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import Clip, fingerprint
+from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..config import load as load_config
 from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
-from ..clip.formats.hub import BUILT_IN
+from ..clip.known_models import BUILT_IN
 from ..clip.preprocess import ImageTransform
 from ..data.dataset import Skipped
 from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below, gather

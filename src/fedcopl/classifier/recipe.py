@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clip.formats.hub import BUILT_IN, RELEASES
+from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..data.dataset import clean_all
 from ..data.decoding import DecodeOptions

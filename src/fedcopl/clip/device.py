@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 
 from ..config import Model
 from ..errors import ConfigError
-from .formats.hub import BUILT_IN
+from .known_models import BUILT_IN
 
 TORCHS_OWN = torch.get_num_threads()  # torch's default number of threads
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # numbers of the two options in glibc's malloc.h

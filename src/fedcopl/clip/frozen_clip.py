@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from ..errors import ModelError
 from .blocks import Activation
 from .formats.files import read_json, read_weights
-from .formats.hub import locate
 from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
 from .formats.layouts import Parts
 from .formats.open_clip import OPEN_CLIP_WEIGHTS, load_open_clip_folder
 from .formats.openai import OPEN_CLIP_CONFIG, load_openai_file
+from .known_models import locate
 from .resnet import ResNetTower
 from .text_towers import Sentences
 

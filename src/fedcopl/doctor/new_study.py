@@ -3,7 +3,7 @@
 from pathlib import Path
 from string import ascii_lowercase
 
-from ..clip.formats.hub import refuse_unknown
+from ..clip.known_models import refuse_unknown
 from ..errors import ConfigError, ModelError
 from ..files import check_output_folder, publish_text
 
