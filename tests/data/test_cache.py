@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_read(images, cache, monkeypatch):
 
 def settle(monkeypatch):
     """As if all files were old enough for their times to be relied on."""
-    monkeypatch.setattr(images_module, "SETTLED", -1)
+    monkeypatch.setattr(images_module, "_SETTLED", -1)
 
 
 def test_unchanged_files_are_not_even_read(images, cache, monkeypatch):

@@ -6,11 +6,12 @@ import re
 import tarfile
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
 
 import pytest
 
 from fedcopl.data.catalog import SOURCES
-from fedcopl.data.download import DOWNLOADS, Download, fetch, get
+from fedcopl.data.download import DOWNLOADS, Download, get
 from fedcopl.errors import DataError
 
 
@@ -74,17 +75,22 @@ def server():
         thread.join()
 
 
+def fetch(download, folder, *progress):
+    with mock.patch.dict(DOWNLOADS, {"things": download}):
+        return get("things", folder, *progress)
+
+
 def check(folder):
     assert (folder / "things" / "a.bin").read_bytes() == bytes(range(256)) * 500
     assert sorted(path.name for path in folder.iterdir()) == ["things"]  # nothing else is left
 
 
 def test_fetched_and_unpacked(server, tmp_path):
-    told = []
-    made = fetch(server.download(), tmp_path / "new", lambda *seen: told.append(seen))
+    progress = []
+    made = fetch(server.download(), tmp_path / "new", lambda *bytes_read: progress.append(bytes_read))
     assert made == tmp_path / "new" / "things"
     check(tmp_path / "new")
-    assert told[-1] == (len(WHOLE), len(WHOLE))
+    assert progress[-1] == (len(WHOLE), len(WHOLE))
 
 
 def test_what_is_there_is_not_fetched_again(server, tmp_path):
@@ -96,7 +102,7 @@ def test_what_is_there_is_not_fetched_again(server, tmp_path):
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_broken_connection_is_resumed(server, tmp_path, ranges):
     server.breaks_after, server.ranges = 50_000, ranges
-    with pytest.raises(DataError, match=r"the connection broke: .*; try again to go on"):
+    with pytest.raises(DataError, match=r"the connection broke: .*; run the same command again to resume"):
         fetch(server.download(), tmp_path)
     server.breaks_after = None
     fetch(server.download(), tmp_path)

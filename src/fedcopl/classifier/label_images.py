@@ -13,7 +13,7 @@ from .predict import Classifier, named_below
 from .prediction_file import PredictionFile, PredictionRows
 from .predictions import NamedImages, Prediction, every_page
 
-TallyProgress = Callable[["Tally"], None]
+_TallyProgress = Callable[["Tally"], None]
 
 
 @dataclass
@@ -78,7 +78,7 @@ def label_to_stream(
     rows: PredictionRows,
     threshold: float | None,
     out: TextIO,
-    progress: TallyProgress,
+    progress: _TallyProgress,
 ) -> Tally:
     """Write predictions to a stream, batch by batch."""
     tally = Tally()
@@ -99,7 +99,7 @@ def label_to_file(
     rows: PredictionRows,
     threshold: float | None,
     out: Path,
-    progress: TallyProgress,
+    progress: _TallyProgress,
     *,
     overwrite: bool = False,
 ) -> Tally:

@@ -41,7 +41,7 @@ from .recipe import (
     read_recipe,
 )
 
-PromptArrays = Mapping[str, NDArray[np.float32]]
+_PromptArrays = Mapping[str, NDArray[np.float32]]
 _CLIPS: WeakValueDictionary[str, Clip] = WeakValueDictionary()  # of unpickled classifiers, by their fingerprint
 
 
@@ -84,7 +84,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
     where = backbone or _where(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
     _refuse_another(model.encoder.clip, recipe.backbone, where, str(folder))
-    arrays, numbers = read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
+    arrays, numbers = _read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
         prior = None
@@ -97,7 +97,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
-def restored(written: str, prompts: PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
+def restored(written: str, prompts: _PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
     """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
     recipe = parse_recipe(written, "the pickled classifier")
     wanted = recipe.backbone.fingerprint
@@ -135,7 +135,7 @@ def _where(folder: Path, backbone: TrainedOn) -> str | Path:
     raise ModelError(f"{folder}: was trained on the private model {backbone.name}; give its path with --backbone")
 
 
-def read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
+def _read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
     """Read the arrays of a safetensors file, of this type except those of priors.
 
     Raises:
@@ -205,8 +205,8 @@ class FinishedRun:
         """Return one client's model as it was last evaluated: initial, shared and own arrays."""
         prompts = {
             **self._built.start,
-            **read_arrays(self.folder / SHARED_PROMPTS),
-            **read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
+            **_read_arrays(self.folder / SHARED_PROMPTS),
+            **_read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
         }
         backbone = TrainedOn(_public_name(self.config.model.backbone), self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
@@ -217,7 +217,7 @@ class FinishedRun:
         file, common = class_prior_path(self.folder, client), self.folder / PRIORS
         if not file.exists():
             return None
-        own, shared = read_arrays(file, np.float64), read_arrays(common, np.float64) if common.exists() else {}
+        own, shared = _read_arrays(file, np.float64), _read_arrays(common, np.float64) if common.exists() else {}
         arrays = own if len(own) > 1 else shared | own  # more arrays: the client missed the last common model
         try:
             return prior_from(arrays, len(self.classes), self.model.encoder.clip.feature_size)

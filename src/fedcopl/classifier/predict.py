@@ -24,7 +24,7 @@ from .predictions import ImageBatch, NamedImages, Prediction, batches, every_pag
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-BATCH = ENCODE_BATCH  # as in evaluation: the same images in the same order have the same bits
+_BATCH = ENCODE_BATCH  # as in evaluation: the same images in the same order have the same bits
 
 
 class Predictor:
@@ -60,8 +60,8 @@ class Predictor:
         """
         chosen = np.arange(len(pixels)) if rows is None else rows
         parts = [np.zeros((0, self.model.encoder.classes))]
-        for start in range(0, len(chosen), BATCH):
-            batch = pixels[chosen[start : start + BATCH]]
+        for start in range(0, len(chosen), _BATCH):
+            batch = pixels[chosen[start : start + _BATCH]]
             if self.prior is None:
                 parts.append(self.logits(batch).double().log_softmax(-1).numpy())
             else:

@@ -23,10 +23,10 @@ from ..errors import ConfigError, RunFolderError
 from ..files import check_output_file, write_text
 from .predictions import NamedImages, Prediction
 
-DIGITS = 6  # decimals of a probability; the last bits may differ between machines
+_DIGITS = 6  # decimals of a probability; the last bits may differ between machines
 FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
-CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
-TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # change the reading direction
+_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
+_TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # change the reading direction
 
 
 class PredictionRows(ABC):
@@ -61,9 +61,9 @@ class CsvRows(PredictionRows):
 
     def line(self, prediction: Prediction) -> str:
         abstain = {None: "", True: "yes", False: "no"}[prediction.abstains]
-        name, label = self.written_name(prediction.image), safe_cell(prediction.label or "")
-        cells = [name, label, _digits(prediction.probability), abstain, safe_cell(prediction.problem or "")]
-        cells += [cell for label, share in prediction.top[: self.top] for cell in (safe_cell(label), _digits(share))]
+        name, label = self.written_name(prediction.image), _safe_cell(prediction.label or "")
+        cells = [name, label, _digits(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
+        cells += [cell for label, share in prediction.top[: self.top] for cell in (_safe_cell(label), _digits(share))]
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def name(self, line: str) -> str:
@@ -74,7 +74,7 @@ class CsvRows(PredictionRows):
 
     def written_name(self, name: str) -> str:
         """Return the name on one line, with ./ before a path that looks like a formula."""
-        plain = one_line(name)
+        plain = _one_line(name)
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
@@ -82,8 +82,8 @@ class JsonRows(PredictionRows):
     """One JSON object per line; names are written unchanged."""
 
     def line(self, prediction: Prediction) -> str:
-        best = [{"label": label, "probability": round(share, DIGITS)} for label, share in prediction.top[: self.top]]
-        probability = None if prediction.probability is None else round(prediction.probability, DIGITS)
+        best = [{"label": label, "probability": round(share, _DIGITS)} for label, share in prediction.top[: self.top]]
+        probability = None if prediction.probability is None else round(prediction.probability, _DIGITS)
         plain = {
             "image": prediction.image,
             "label": prediction.label,
@@ -104,7 +104,7 @@ class JsonRows(PredictionRows):
         return name
 
 
-FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": CsvRows, "jsonl": JsonRows}
+_FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": CsvRows, "jsonl": JsonRows}
 
 
 def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
@@ -115,22 +115,22 @@ def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
     """
     by_extension = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
     chosen = form or ("csv" if out == "-" else by_extension.get(Path(out).suffix.lower()))
-    if chosen is None or chosen not in FORMS:
+    if chosen is None or chosen not in _FORMS:
         raise ConfigError(f"{out}: should end in .csv or .jsonl, or add --format csv or --format jsonl")
-    return FORMS[chosen](top)
+    return _FORMS[chosen](top)
 
 
-def safe_cell(text: str) -> str:
+def _safe_cell(text: str) -> str:
     """Return the text on one line, quoted if a spreadsheet would take it for a formula."""
-    plain = one_line(text)
+    plain = _one_line(text)
     return f"'{plain}" if plain[:1] in FORMULA else plain
 
 
-def one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return the text with control characters escaped: a line break is \\n."""
     return "".join(
         sign.encode("unicode_escape").decode()
-        if unicodedata.category(sign) in CONTROL or unicodedata.bidirectional(sign) in TURNING
+        if unicodedata.category(sign) in _CONTROL or unicodedata.bidirectional(sign) in _TURNING
         else sign
         for sign in text
     )
@@ -143,7 +143,7 @@ def _csv_line(cells: list[str]) -> str:
 
 
 def _digits(share: float | None) -> str:
-    return "" if share is None else f"{share:.{DIGITS}f}"
+    return "" if share is None else f"{share:.{_DIGITS}f}"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..run.folder import SITE_PRIOR
 
 PRIOR = "prior/"  # prefix of its arrays among those of a classifier
 NUMBERS = ("text_scale", "feature_scale")  # of `PosteriorModel`, in the order of their array
-STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
+_STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
 CHOICES = ("site", "none")  # values of --prior; anything else is a file
 IMAGES = "images"  # value of --prior where there are images to estimate it from
 
@@ -52,7 +52,7 @@ class Prior:
         model = self.model
         distances = 0.0 if model.prototypes is None else model.prototypes.distances(features)
         posteriors = np.exp(log_softmax(model.scores(log_probs, distances) + np.log(model.class_prior)))
-        strength = STRENGTH if math.isinf(model.strength) else model.strength
+        strength = _STRENGTH if math.isinf(model.strength) else model.strength
         return self.with_class_prior(label_shift(posteriors / model.class_prior, model.class_prior, strength))
 
     def named_class_prior(self, classes: Sequence[str]) -> dict[str, float]:

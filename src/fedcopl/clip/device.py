@@ -13,8 +13,8 @@ from ..config import Model
 from ..errors import ConfigError
 from .known_models import BUILT_IN
 
-TORCHS_OWN = torch.get_num_threads()  # torch's default number of threads
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # numbers of the two options in glibc's malloc.h
+_TORCHS_OWN = torch.get_num_threads()  # torch's default number of threads
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of the two options in glibc's malloc.h
 
 
 def choose_device(name: str) -> torch.device:
@@ -74,8 +74,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, 2**30)
-        mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_MMAP_THRESHOLD, 2**30)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def threads_for(model: Model) -> int:
@@ -85,7 +85,7 @@ def threads_for(model: Model) -> int:
 
 def use_threads(count: int) -> None:
     """Set the CPU threads of torch; 0 restores its default."""
-    torch.set_num_threads(count or TORCHS_OWN)
+    torch.set_num_threads(count or _TORCHS_OWN)
 
 
 @contextmanager

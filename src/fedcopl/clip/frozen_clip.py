@@ -126,9 +126,9 @@ def fingerprint(clip: Clip) -> str:
     return whole.hexdigest()[:16]
 
 
-HUGGING_FACE_KINDS = {"clip": "a CLIP", "siglip": "a SigLIP, or a SigLIP 2 of a fixed resolution"}
+_HUGGING_FACE_KINDS = {"clip": "a CLIP", "siglip": "a SigLIP, or a SigLIP 2 of a fixed resolution"}
 # Prefixes of weights that only one kind of model has, for bare files.
-PREFIXES = (
+_PREFIXES = (
     ("text_model.", "part of a Hugging Face folder"),
     ("visual.trunk.", "a CLIP of open_clip's around a trunk of timm's, without its folder"),
     ("visual.blocks.", "an EVA-CLIP"),
@@ -142,13 +142,13 @@ def kind_of(path: Path) -> str:
     """Describe the kind of a checkpoint by its files; raises ModelError if it is none."""
     if path.is_file():
         names = read_weights(path).tensors
-        for prefix, kind in PREFIXES:
+        for prefix, kind in _PREFIXES:
             if any(name.startswith(prefix) for name in names):
                 return f"a bare file: {kind}"
         return f"a bare file of {len(names)} weights of an unknown kind"
     if (path / "config.json").is_file():
         kind = str(read_json(path / "config.json").get("model_type"))
-        return f"a Hugging Face folder of {HUGGING_FACE_KINDS.get(kind, f'a {kind!r}')}"
+        return f"a Hugging Face folder of {_HUGGING_FACE_KINDS.get(kind, f'a {kind!r}')}"
     if (path / OPEN_CLIP_CONFIG).is_file():
         model = read_json(path / OPEN_CLIP_CONFIG).get("model_cfg") or {}
         vision, text = (model.get(name) or {} for name in ("vision_cfg", "text_cfg"))

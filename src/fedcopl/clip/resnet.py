@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from .blocks import concat_shared, in_double
 
-EXPANSION = 4  # a bottleneck ends with this many times its inner width
+_EXPANSION = 4  # a bottleneck ends with this many times its inner width
 SHRINK = 32  # pixels of the input per cell of the last grid, in each direction
-HEAD_WIDTH = 64
+_HEAD_WIDTH = 64
 
 
 class _FrozenNorm(nn.Module):
@@ -40,14 +40,14 @@ class _Bottleneck(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(width_in, width, 1, bias=False), _FrozenNorm(width)
         self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), _FrozenNorm(width)
         self.conv3, self.bn3 = (
-            nn.Conv2d(width, width * EXPANSION, 1, bias=False),
-            _FrozenNorm(width * EXPANSION),
+            nn.Conv2d(width, width * _EXPANSION, 1, bias=False),
+            _FrozenNorm(width * _EXPANSION),
         )
         self.pool = nn.AvgPool2d(stride) if stride > 1 else nn.Identity()
         self.downsample = None
-        if stride > 1 or width_in != width * EXPANSION:
-            shortcut = nn.Conv2d(width_in, width * EXPANSION, 1, bias=False)
-            self.downsample = nn.Sequential(shortcut, _FrozenNorm(width * EXPANSION))
+        if stride > 1 or width_in != width * _EXPANSION:
+            shortcut = nn.Conv2d(width_in, width * _EXPANSION, 1, bias=False)
+            self.downsample = nn.Sequential(shortcut, _FrozenNorm(width * _EXPANSION))
 
     def forward(self, x: Tensor) -> Tensor:
         inner = F.relu(self.bn1(self.conv1(x)))
@@ -61,7 +61,7 @@ class _AttentionPool(nn.Module):
 
     def __init__(self, width: int, cells: int, output: int):
         super().__init__()
-        self.heads = width // HEAD_WIDTH
+        self.heads = width // _HEAD_WIDTH
         self.positional_embedding = nn.Parameter(torch.empty(cells + 1, width))
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
         self.c_proj = nn.Linear(width, output)
@@ -142,4 +142,4 @@ class ResNetTower(nn.Module):
 
 def _stage(width_in: int, width: int, depth: int, *, stride: int) -> nn.Sequential:
     first = _Bottleneck(width_in, width, stride)
-    return nn.Sequential(first, *(_Bottleneck(width * EXPANSION, width, 1) for _ in range(depth - 1)))
+    return nn.Sequential(first, *(_Bottleneck(width * _EXPANSION, width, 1) for _ in range(depth - 1)))

@@ -15,11 +15,11 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from ..errors import ModelError
 from .formats.files import first_sentence, read_json
 
-START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
-MARKERS = re.compile(f"({re.escape(START)}|{re.escape(END)})")
-PUNCTUATION = str.maketrans("", "", string.punctuation)
-COMPOSED_LOWER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-WORDS = MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_START, _END, _WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+_MARKERS = re.compile(f"({re.escape(_START)}|{re.escape(_END)})")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_COMPOSED_LOWER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+_WORDS = _MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tokenizer:
         return self.rows([text])[0][0 if self.start_id is None else 1 : -1]
 
 
-Cleaning = Callable[[str], str]
+_Cleaning = Callable[[str], str]
 
 
 def lower_case(text: str) -> str:
@@ -47,10 +47,10 @@ def lower_case(text: str) -> str:
 
 def canonical(text: str) -> str:
     """Clean a text as in SigLIP's training: lower case, no punctuation, single blanks."""
-    return " ".join(text.lower().translate(PUNCTUATION).split())
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
-def read_tokenizer(folder: Path, clean: Cleaning | None = None) -> Tokenizer | None:
+def read_tokenizer(folder: Path, clean: _Cleaning | None = None) -> Tokenizer | None:
     """Read the tokenizer of a Hugging Face folder, applied after `clean`; None if it has none."""
     for name, read in (("tokenizer.json", _from_json), ("vocab.json", _from_vocabulary)):
         file = folder / name
@@ -74,7 +74,7 @@ def _read(file: Path, read: Callable[[Path], tokenizers.Tokenizer]) -> tokenizer
         raise ModelError(f"{file}: cannot be read as a tokenizer: {first_sentence(error)}") from error
 
 
-def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path, clean: Cleaning | None) -> Tokenizer:
+def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path, clean: _Cleaning | None) -> Tokenizer:
     inner.no_padding()
     inner.no_truncation()
     around_nothing = inner.encode("").ids
@@ -87,7 +87,7 @@ def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path, clean: Clean
     return Tokenizer(lambda sentences: _rows(inner, sentences, clean), start, end, pad_id, inner.get_vocab_size())
 
 
-def _rows(inner: tokenizers.Tokenizer, sentences: Sequence[str], clean: Cleaning | None) -> list[list[int]]:
+def _rows(inner: tokenizers.Tokenizer, sentences: Sequence[str], clean: _Cleaning | None) -> list[list[int]]:
     cleaned = list(sentences) if clean is None else [clean(sentence) for sentence in sentences]
     return [encoding.ids for encoding in inner.encode_batch(cleaned)]
 
@@ -107,7 +107,7 @@ def _from_vocabulary(file: Path) -> tokenizers.Tokenizer:
         if line.strip() and not line.startswith("#version"):
             first, second = line.split()
             pairs.append((first, second))
-    start, end = _special(file.parent, "bos_token") or START, _special(file.parent, "eos_token") or END
+    start, end = _special(file.parent, "bos_token") or _START, _special(file.parent, "eos_token") or _END
     return _byte_pairs(json.loads(file.read_text(encoding="utf-8")), pairs, start, end)
 
 
@@ -115,12 +115,12 @@ def _byte_pairs(
     vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], start: str, end: str
 ) -> tokenizers.Tokenizer:
     """Build CLIP's byte-pair encoding of lower-cased words, as `transformers` does."""
-    model = models.BPE(dict(vocabulary), list(merges), unk_token=end, end_of_word_suffix=WORD_END)
+    model = models.BPE(dict(vocabulary), list(merges), unk_token=end, end_of_word_suffix=_WORD_END)
     inner = tokenizers.Tokenizer(model)
     inner.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
-    words = pre_tokenizers.Split(tokenizers.Regex(WORDS), behavior="removed", invert=True)
+    words = pre_tokenizers.Split(tokenizers.Regex(_WORDS), behavior="removed", invert=True)
     inner.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     inner.add_special_tokens([start, end])
     ids = inner.get_vocab()
@@ -157,15 +157,15 @@ def _clip_words() -> instant_clip_tokenizer.Tokenizer:
 
 def _clip_ids(sentence: str) -> list[int]:
     inner = _clip_words()
-    markers = {START: inner.start_of_text(), END: inner.end_of_text()}
+    markers = {_START: inner.start_of_text(), _END: inner.end_of_text()}
     ids: list[int] = []
-    for piece in MARKERS.split(sentence):
+    for piece in _MARKERS.split(sentence):
         ids += [markers[piece]] if piece in markers else inner.encode(_plain(piece))
     return ids
 
 
 def _plain(text: str) -> str:
     """Normalise and lower-case a text by the tables of `transformers`, which differ from Python's."""
-    lowered = COMPOSED_LOWER.normalize_str(text)
+    lowered = _COMPOSED_LOWER.normalize_str(text)
     # The library has markers of its own; a space inside one disables it and changes nothing else.
     return lowered.replace("<start_of_text>", "<start _of_text>").replace("<end_of_text>", "<end _of_text>")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .blocks import ACTIVATIONS, Block, TowerShape, concat_shared, in_double, keys_values, queries
 
-Pooling = Literal["class token", "attention"]
+_Pooling = Literal["class token", "attention"]
 
 
 class PoolingHead(nn.Module):
@@ -69,7 +69,7 @@ class VisionTower(nn.Module):
         output: int,
         patch_bias: bool,
         norm_first: bool,
-        pooling: Pooling = "class token",
+        pooling: _Pooling = "class token",
     ):
         super().__init__()
         self.shape, self.patch, self.image, self.output = shape, patch, image, output

@@ -34,10 +34,10 @@ from .formats import is_readable_now
 from .images import UNREADABLE, ImageFiles, StoredImages, common_folder, digest, digests, read_index, silence_decoders
 from .parallel import in_order
 
-FORMAT = 2  # of the entries: entries of another format are ignored
-RESERVE = 32_000_000  # bytes of the disk that stay free
-PIXELS, ENTRY, PART, LOCK = "pixels.bin", "entry.json", ".part", ".lock"
-HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
+_FORMAT = 2  # of the entries: entries of another format are ignored
+_RESERVE = 32_000_000  # bytes of the disk that stay free
+PIXELS, ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
+_HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
 
 Cut = Callable[[Image.Image], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
@@ -138,12 +138,12 @@ class PixelCache:
         contents, new = digests(stored, read_index(file))
         with suppress(OSError):  # the index is optional: the cache may be read-only
             if new:
-                with FileLock(self.folder / f"{name}.index{LOCK}"):
+                with FileLock(self.folder / f"{name}.index{_LOCK}"):
                     _write(file, json.dumps(read_index(file) | new))
         return contents
 
     def _home(self, contents: list[str], key: str) -> Path:
-        made_of = json.dumps([FORMAT, PIL.__version__, key, contents])
+        made_of = json.dumps([_FORMAT, PIL.__version__, key, contents])
         return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
 
     def _find(self, contents: list[str], key: str) -> _CacheEntry | None:
@@ -161,10 +161,10 @@ class PixelCache:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
-        with FileLock(_beside(home, LOCK)):
+        with FileLock(_beside(home, _LOCK)):
             if entry := self._find(contents, key):
                 return entry
-            for dead in (home, _beside(home, PART)):  # damaged or incomplete: this process holds the lock
+            for dead in (home, _beside(home, _PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
             shape = (len(images), *_shape(cut))
@@ -183,10 +183,10 @@ class PixelCache:
 
     def _sweep(self) -> None:
         """Remove incomplete entries of killed processes."""
-        for part in self.folder.glob(f"*{PART}"):
+        for part in self.folder.glob(f"*{_PART}"):
             with (
                 suppress(OSError),
-                FileLock(part.with_suffix(LOCK), timeout=0),
+                FileLock(part.with_suffix(_LOCK), timeout=0),
             ):  # locked: another process is building it
                 shutil.rmtree(part, ignore_errors=True)
 
@@ -200,8 +200,8 @@ class PixelCache:
 
     def _require_space(self, need: int) -> None:
         free = shutil.disk_usage(self.folder).free
-        if need + RESERVE > free:
-            raise DataError(f"{self.folder}: needs {_size(need + RESERVE)}, but only {_size(free)} are free; {HINT}")
+        if need + _RESERVE > free:
+            raise DataError(f"{self.folder}: needs {_size(need + _RESERVE)}, but only {_size(free)} are free; {_HINT}")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -210,14 +210,14 @@ class PixelCache:
             yield
         except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
             reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{self.folder}: cannot be written: {reason}; {HINT}") from error
+            raise DataError(f"{self.folder}: cannot be written: {reason}; {_HINT}") from error
 
 
 def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
         plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-        if plain["format"] != FORMAT:
+        if plain["format"] != _FORMAT:
             return None
         entry = _CacheEntry(
             folder,
@@ -268,13 +268,13 @@ def _build(
     progress: Progress,
 ) -> None:
     """Write the entry under a temporary name, then rename it."""
-    part = _beside(home, PART)
+    part = _beside(home, _PART)
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
         bad = _write_rows(part / PIXELS, work, shape[0], progress)
         dropped = dict(bad)
         entry = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "pillow": PIL.__version__,
             "transform": key,
             "shape": [shape[0] - len(bad), *shape[1:]],

@@ -79,7 +79,7 @@ class Dataset:
 
 
 CLASSES_FILE = "classes.txt"
-MAX_CLASSES, MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet-21k's; bytes
+_MAX_CLASSES, _MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet-21k's; bytes
 
 
 def clean(name: str) -> str:
@@ -89,8 +89,8 @@ def clean(name: str) -> str:
 
 def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
     """Clean all names; raises DataError for duplicate or empty names."""
-    if len(names) > MAX_CLASSES:
-        raise DataError(f"{origin}: has {len(names):,} classes, more than {MAX_CLASSES:,}")
+    if len(names) > _MAX_CLASSES:
+        raise DataError(f"{origin}: has {len(names):,} classes, more than {_MAX_CLASSES:,}")
     cleaned = [clean(name) for name in names]
     if strange := next((name for name in cleaned if printable(name) != name), None):
         raise DataError(f"{origin}: the class {strange!r} has a control character in its name; remove it")
@@ -116,7 +116,7 @@ def read_other_names(file: Path) -> str:
 
 def _names_by_line(file: Path) -> list[list[str]]:
     try:
-        lines = read_limited(file, MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
+        lines = read_limited(file, _MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
         raise DataError(f"{file}: there is no such list of classes") from error
     except (OSError, ValueError) as error:

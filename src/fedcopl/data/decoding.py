@@ -14,7 +14,7 @@ from ..errors import ConfigError
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
 MOST_BYTES = 2**31  # of one decoded image, or of an unpacked file
 MOST_PAGES = 10_000  # of a file
-THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
+_THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
 
 
 class BadImage(Exception):
@@ -114,8 +114,8 @@ def refuse_giants(size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MOST_PIXELS:
         raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
-    if max(size) > THINNEST * min(size):
-        raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
+    if max(size) > _THINNEST * min(size):
+        raise BadImage(f"{width} x {height} is more than {_THINNEST} times longer than wide")
 
 
 def page_remark(pages: int, options: DecodeOptions) -> tuple[str, ...]:
@@ -127,9 +127,9 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-ROWS = 256  # scaled together: bounds the memory
-PixelValues = NDArray[Any]
-SCALED_BY = {
+_ROWS = 256  # scaled together: bounds the memory
+_PixelValues = NDArray[Any]
+_SCALED_BY = {
     "file": "each scaled by its own range",
     "type": "scaled by the full range of their type",
     "numbers": "scaled by the window {}",
@@ -138,7 +138,7 @@ SCALED_BY = {
 
 
 def eight_bits(
-    numbers: PixelValues, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
+    numbers: _PixelValues, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.uint8], Span | None]:
     """Scale pixel values of any type to 8 bits; values outside the window are clipped.
 
@@ -168,10 +168,10 @@ def eight_bits(
 
 def remark(bits: str, window: Window) -> str:
     """Describe how an image was scaled to 8 bits."""
-    return f"{bits}, {SCALED_BY[window.by].format(window)}"
+    return f"{bits}, {_SCALED_BY[window.by].format(window)}"
 
 
-def _window_span(known: PixelValues, window: Window, whole: Span | None) -> Span:
+def _window_span(known: _PixelValues, window: Window, whole: Span | None) -> Span:
     """Values that become black and white; floating-point images range from 0 to 1 by convention."""
     match window.by:
         case "file":
@@ -187,7 +187,7 @@ def _window_span(known: PixelValues, window: Window, whole: Span | None) -> Span
             )
 
 
-def _scaled(numbers: PixelValues, span: Span) -> NDArray[np.uint8]:
+def _scaled(numbers: _PixelValues, span: Span) -> NDArray[np.uint8]:
     """Scale by a lookup table where values have at most 16 bits, otherwise some rows at a time."""
     native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
     if native.dtype.kind in "ui" and native.dtype.itemsize <= 2:
@@ -196,12 +196,12 @@ def _scaled(numbers: PixelValues, span: Span) -> NDArray[np.uint8]:
         looked_up: NDArray[np.uint8] = table[native.view(unsigned)]
         return looked_up
     scaled = np.empty(native.shape, np.uint8)
-    for start in range(0, len(native), ROWS):
-        scaled[start : start + ROWS] = _scale(native[start : start + ROWS], span)
+    for start in range(0, len(native), _ROWS):
+        scaled[start : start + _ROWS] = _scale(native[start : start + _ROWS], span)
     return scaled
 
 
-def _scale(values: PixelValues, span: Span) -> NDArray[np.uint8]:
+def _scale(values: _PixelValues, span: Span) -> NDArray[np.uint8]:
     """Scale values to 0 to 255; an image of a single value becomes black."""
     if not span.high > span.low:
         return np.zeros(values.shape, np.uint8)

@@ -19,8 +19,8 @@ from .dataset import Dataset, FileRecord, ListedClasses, Skipped, Split, build, 
 from .formats import dicom
 from .images import SUFFIXES
 
-IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
-IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
+_IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
+_IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 
 
 def require_folder(path: str, source: str) -> Path:
@@ -65,7 +65,7 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
         for entry in entries:
             path = Path(entry.path)
             name, suffix = path.name.lower(), path.suffix.lower()
-            if name.startswith(".") or name in IGNORED_NAMES or suffix in IGNORED_SUFFIXES:
+            if name.startswith(".") or name in _IGNORED_NAMES or suffix in _IGNORED_SUFFIXES:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 unvisited += [path] if deep else []
@@ -153,7 +153,7 @@ def _homes(root: Path) -> list[tuple[str | None, Path]]:
     return [(folder.name, folder) for folder in folders_in(clients)] if is_folder(clients) else [(None, root)]
 
 
-SLIPS = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
+_SLIPS = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
 
 
 def looks_like_split(name: str) -> Split | None:
@@ -163,7 +163,7 @@ def looks_like_split(name: str) -> Split | None:
     ('test', None, None)
     """
     for split in SPLITS:
-        if name != split and name.lower() in (split, *SLIPS[split]):
+        if name != split and name.lower() in (split, *_SLIPS[split]):
             return split
     return None
 

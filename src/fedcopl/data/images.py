@@ -124,12 +124,12 @@ def silence_decoders() -> Iterator[None]:
         yield
 
 
-FileStat = list[int]
-Index = dict[str, tuple[FileStat, str]]
+_FileStat = list[int]
+_Index = dict[str, tuple[_FileStat, str]]
 """Path -> the file's stat when it was read, and the digest of its content."""
 
 UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
-SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
+_SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
 
 
 def digest(kind: str, content: bytes) -> str:
@@ -137,7 +137,7 @@ def digest(kind: str, content: bytes) -> str:
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
-def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
+def digests(images: StoredImages, known: _Index) -> tuple[list[str], _Index]:
     """Digest all images; files that are unchanged since `known` are not read.
 
     Returns:
@@ -147,7 +147,7 @@ def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
         return [_digest_or_reason(images, index) for index in range(len(images))], {}
     found = [_unchanged(images, index, known) for index in range(len(images))]
     unread = [index for index, result in enumerate(found) if result is None]
-    new: Index = {}
+    new: _Index = {}
     read = in_order(lambda number: _read(images, unread[number]), len(unread))
     for index, (stat, result) in zip(unread, read, strict=True):
         found[index] = result
@@ -162,7 +162,7 @@ def _index_key(images: ImageFiles, index: int) -> str:
     return str(images.paths[index]) + ("" if kind == "file" else f" {kind}")
 
 
-def _unchanged(images: ImageFiles, index: int, known: Index) -> str | None:
+def _unchanged(images: ImageFiles, index: int, known: _Index) -> str | None:
     try:
         stat, result = known[_index_key(images, index)]
         return result if _file_stat(images.paths[index]) == stat else None
@@ -170,13 +170,13 @@ def _unchanged(images: ImageFiles, index: int, known: Index) -> str | None:
         return None
 
 
-def _read(images: ImageFiles, index: int) -> tuple[FileStat | None, str]:
+def _read(images: ImageFiles, index: int) -> tuple[_FileStat | None, str]:
     """Return the file's stat, or None if it may still change, and its digest."""
     path = images.paths[index]
     try:
         stat = _file_stat(path)
         result = _digest_or_reason(images, index)
-        is_settled = time.time_ns() - max(stat[1], stat[2]) > SETTLED and _file_stat(path) == stat
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(path) == stat
         return stat if is_settled and not result.startswith(UNREADABLE) else None, result
     except OSError as error:
         return None, f"{UNREADABLE}{error.strerror or error}"
@@ -189,13 +189,13 @@ def _digest_or_reason(images: StoredImages, index: int) -> str:
         return f"{UNREADABLE}{error.strerror or error}"
 
 
-def _file_stat(path: Path) -> FileStat:
+def _file_stat(path: Path) -> _FileStat:
     """Size, mtime, ctime and inode; a write always moves ctime, which programs cannot set."""
     stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
-def read_index(file: Path) -> Index:
+def read_index(file: Path) -> _Index:
     """Read the index of digests; a missing or damaged one counts as empty."""
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))

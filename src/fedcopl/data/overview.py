@@ -129,23 +129,23 @@ def _small_clients(dataset: Dataset) -> list[str]:
     ]
 
 
-PER_ROW = 10
-SIDE, GAP = 72, 4  # pixels of one image on the sheet, and between two
-CELL = 28  # pixels of a client and class
-LONGEST = 30  # letters of a name
-LIGHT_BLUE, DARK_BLUE = np.array([158, 202, 225]), np.array([8, 48, 107])
-FONT = ImageFont.load_default(12)
-UNLABELLED = 200  # images shown without labels
+_PER_ROW = 10
+_SIDE, _GAP = 72, 4  # pixels of one image on the sheet, and between two
+_CELL = 28  # pixels of a client and class
+_LONGEST = 30  # letters of a name
+_LIGHT_BLUE, _DARK_BLUE = np.array([158, 202, 225]), np.array([8, 48, 107])
+_FONT = ImageFont.load_default(12)
+_UNLABELLED = 200  # images shown without labels
 
 
 def contact_sheet(dataset: Dataset, file: Path) -> None:
     """Draw a row of training images for each class; without labels, the first images."""
-    rows, step = _rows(dataset), SIDE + GAP
-    margin = _widest([name for name, _ in rows]) + 2 * GAP
-    sheet = Image.new("RGB", (margin + PER_ROW * step, max(len(rows) * step, 1)), "white")
+    rows, step = _rows(dataset), _SIDE + _GAP
+    margin = _widest([name for name, _ in rows]) + 2 * _GAP
+    sheet = Image.new("RGB", (margin + _PER_ROW * step, max(len(rows) * step, 1)), "white")
     draw = ImageDraw.Draw(sheet)
     for row, (name, indices) in enumerate(rows):
-        draw.text((margin - GAP, row * step + SIDE / 2), _line(name), "black", FONT, anchor="rm")
+        draw.text((margin - _GAP, row * step + _SIDE / 2), _line(name), "black", _FONT, anchor="rm")
         with silence_decoders():
             for column, number in enumerate(indices):
                 sheet.paste(_thumbnail(dataset.train, number), (margin + column * step, row * step))
@@ -154,43 +154,43 @@ def contact_sheet(dataset: Dataset, file: Path) -> None:
 
 def heat_map(counts: NDArray[np.int64], classes: Sequence[str], clients: Sequence[str], file: Path) -> None:
     """Draw counts (K, C) as circles whose area is the number of images, as in the paper."""
-    left, top = _widest(classes) + 2 * GAP, _widest(clients) + 2 * GAP
-    picture = Image.new("RGB", (left + len(clients) * CELL + GAP, top + len(classes) * CELL + GAP), "white")
+    left, top = _widest(classes) + 2 * _GAP, _widest(clients) + 2 * _GAP
+    picture = Image.new("RGB", (left + len(clients) * _CELL + _GAP, top + len(classes) * _CELL + _GAP), "white")
     draw = ImageDraw.Draw(picture)
     for row, name in enumerate(classes):
-        draw.text((left - GAP, top + (row + 0.5) * CELL), _line(name), "black", FONT, anchor="rm")
+        draw.text((left - _GAP, top + (row + 0.5) * _CELL), _line(name), "black", _FONT, anchor="rm")
     for column, name in enumerate(clients):
-        picture.paste(_upright(name, top - GAP), (left + column * CELL, 0))
+        picture.paste(_upright(name, top - _GAP), (left + column * _CELL, 0))
     for client, label in np.argwhere(counts):
-        middle = left + (client + 0.5) * CELL, top + (label + 0.5) * CELL
+        middle = left + (client + 0.5) * _CELL, top + (label + 0.5) * _CELL
         share = counts[client, label] / counts.max()
-        red, green, blue = (LIGHT_BLUE + share * (DARK_BLUE - LIGHT_BLUE)).astype(int).tolist()
-        draw.circle(middle, max(0.5 * CELL * share**0.5, 1), (red, green, blue))
+        red, green, blue = (_LIGHT_BLUE + share * (_DARK_BLUE - _LIGHT_BLUE)).astype(int).tolist()
+        draw.circle(middle, max(0.5 * _CELL * share**0.5, 1), (red, green, blue))
     _save(picture, file)
 
 
 def _line(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+    return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 3]}..."
 
 
 def _widest(names: Sequence[str]) -> int:
-    return math.ceil(max((FONT.getlength(_line(name)) for name in names), default=0))
+    return math.ceil(max((_FONT.getlength(_line(name)) for name in names), default=0))
 
 
 def _upright(name: str, height: int) -> Image.Image:
     """Draw a name vertically, as wide as a cell."""
-    strip = Image.new("RGB", (height, CELL), "white")
-    ImageDraw.Draw(strip).text((0, CELL / 2), _line(name), "black", FONT, anchor="lm")
+    strip = Image.new("RGB", (height, _CELL), "white")
+    ImageDraw.Draw(strip).text((0, _CELL / 2), _line(name), "black", _FONT, anchor="lm")
     return strip.rotate(90, expand=True)
 
 
 def _rows(dataset: Dataset) -> list[tuple[str, list[int]]]:
     labels = dataset.train.labels
     if labels is None:
-        shown = range(min(len(dataset.train), UNLABELLED))
-        return [("", list(shown[start : start + PER_ROW])) for start in range(0, len(shown), PER_ROW)]
+        shown = range(min(len(dataset.train), _UNLABELLED))
+        return [("", list(shown[start : start + _PER_ROW])) for start in range(0, len(shown), _PER_ROW)]
     return [
-        (name, [int(index) for index in np.flatnonzero(labels == number)[:PER_ROW]])
+        (name, [int(index) for index in np.flatnonzero(labels == number)[:_PER_ROW]])
         for number, name in enumerate(dataset.classes)
     ]
 
@@ -200,8 +200,8 @@ def _thumbnail(images: ImageSet, number: int) -> Image.Image:
     try:
         picture = images.images[number].convert("RGB")
     except (BadImage, OSError):
-        picture = Image.new("RGB", (SIDE, SIDE), "grey")
-    return ImageOps.fit(picture, (SIDE, SIDE))
+        picture = Image.new("RGB", (_SIDE, _SIDE), "grey")
+    return ImageOps.fit(picture, (_SIDE, _SIDE))
 
 
 def _save(picture: Image.Image, file: Path) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ...errors import ModelError
 from ...files import parse_json, read_limited
 
-WholeOrFloat = TypeVar("WholeOrFloat", int, float)
+_WholeOrFloat = TypeVar("_WholeOrFloat", int, float)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def positive(kind: type[WholeOrFloat], value: Any, name: str, file: Path) -> WholeOrFloat:
+def positive(kind: type[_WholeOrFloat], value: Any, name: str, file: Path) -> _WholeOrFloat:
     """Validate a setting that must be a number above zero."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
         raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")
@@ -125,7 +125,7 @@ def _load_pickle(file: Path) -> Any:
         ) from error
 
 
-STORAGES = {
+_STORAGES = {
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16,
@@ -183,8 +183,8 @@ class _Reader(pickle.Unpickler):
         }
         if (module, name) in known:
             return known[module, name]
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
         if module.split(".")[0] == "__torch__":
             return _Box
         if module == "torch.jit._pickle" and name.startswith("build_"):

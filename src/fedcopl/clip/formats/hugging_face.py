@@ -29,14 +29,14 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
+_LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
 
 
-ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Its published configs omit the values of the base model.
-SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
+_SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
 # The nearest supported model of unsupported kinds.
-NEAREST = {
+_NEAREST = {
     "siglip2": "google/siglip2-base-patch16-224, of one resolution",
     "metaclip_2": "facebook/metaclip-b16-fullcc2.5b, or google/siglip2-base-patch16-224 for many languages",
     "chinese_clip": "google/siglip2-base-patch16-224, which reads many languages",
@@ -50,14 +50,14 @@ def load_hugging_face(folder: Path) -> Parts:
     config = read_json(file)
     kind = config.get("model_type")
     if kind not in ("clip", "siglip"):
-        nearest = NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
+        nearest = _NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
         raise ModelError(
             f"{file}: describes a {kind!r}, not a 'clip' or a 'siglip'; the nearest that loads is {nearest}"
         )
     is_siglip = kind == "siglip"
     vision_config, text_config = (_section(config, tower, file) for tower in ("vision", "text"))
     if is_siglip:
-        vision_config, text_config = SIGLIP_DEFAULTS | vision_config, SIGLIP_DEFAULTS | text_config
+        vision_config, text_config = _SIGLIP_DEFAULTS | vision_config, _SIGLIP_DEFAULTS | text_config
     weights = read_weights(next(folder / name for name in WEIGHT_FILES if (folder / name).is_file()))
     vision_names, text_names = (SIGLIP_VISION, SIGLIP_TEXT) if is_siglip else (HUGGING_FACE_VISION, HUGGING_FACE_TEXT)
     image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
@@ -77,7 +77,7 @@ def load_hugging_face(folder: Path) -> Parts:
         reading = ReadPadded(tokenizer.pad_id, text.reads)
     else:
         tokenizer, mean, std = _clip_tokenizer(folder, text, text_config), CLIP_MEAN, CLIP_STD
-        reading = ReadUpToEnd(None if text_config.get("eos_token_id") == LEGACY_END else tokenizer.end_id)
+        reading = ReadUpToEnd(None if text_config.get("eos_token_id") == _LEGACY_END else tokenizer.end_id)
     return Parts(vision, text, read_scale(weights), tokenizer, _transform(folder, vision.image, mean, std), reading)
 
 
@@ -91,12 +91,12 @@ def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any
 
 def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     activation = section.get("hidden_act", "quick_gelu")
-    if activation not in ACTIVATIONS:
-        *others, last = ACTIVATIONS
+    if activation not in _ACTIVATIONS:
+        *others, last = _ACTIVATIONS
         raise ModelError(f"{file}: hidden_act is {activation!r}; only {', '.join(others)} and {last} are known")
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
-    return BlockTraits(heads, ACTIVATIONS[activation], epsilon)
+    return BlockTraits(heads, _ACTIVATIONS[activation], epsilon)
 
 
 def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _clip_tokenizer(folder: Path, text: TextTower, text_config: Mapping[str, Any
     tokenizer = read_tokenizer(folder) or clip_tokenizer()
     _refuse_unknown_tokens(folder, tokenizer, text)
     end = text_config.get("eos_token_id", tokenizer.end_id)
-    if end not in (LEGACY_END, tokenizer.end_id):
+    if end not in (_LEGACY_END, tokenizer.end_id):
         file = folder / "config.json"
         raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer ends a sentence with {tokenizer.end_id}")
     return tokenizer

@@ -22,7 +22,7 @@ from ..vision_tower import VisionTower
 from .files import Weights
 from .names import BERT_TEXT, BIAS, HARMLESS, SCALE, TowerNames
 
-Tower = TypeVar("Tower", bound=nn.Module)
+_Tower = TypeVar("_Tower", bound=nn.Module)
 
 
 HEAD_WIDTH = 64  # of all of OpenAI's models
@@ -84,10 +84,10 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
     return fill(tower, weights, names)
 
 
-Plain = TypeVar("Plain", CausalText, PaddedText)
+_Plain = TypeVar("_Plain", CausalText, PaddedText)
 
 
-def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[Plain]) -> Plain:
+def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Plain]) -> _Plain:
     """Build a text transformer from its weights."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
@@ -133,7 +133,7 @@ def _output(weights: Weights, names: TowerNames) -> int:
     return shape[1] if "project.weight" in names.turned else shape[0]
 
 
-def fill(tower: Tower, weights: Weights, names: TowerNames) -> Tower:
+def fill(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
     """Load weights into an unfilled tower, as fp32."""
     ours = {}
     for name, empty in tower.state_dict().items():

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WeightsByName = Mapping[str, tuple[str, ...]]
+_WeightsByName = Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -14,9 +14,9 @@ class TowerNames:
     A weight with several names is stored in parts, concatenated along the first axis.
     """
 
-    outside: WeightsByName
+    outside: _WeightsByName
     block: str
-    inside: WeightsByName
+    inside: _WeightsByName
     turned: frozenset[str] = frozenset()  # our names of weights that are stored transposed
 
     def of(self, ours: str) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def _both(pairs: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in pairs.items() for kind in ("weight", "bias")}
 
 
-HUGGING_FACE_BLOCK = _both(
+_HUGGING_FACE_BLOCK = _both(
     {
         "norm_attention": "layer_norm1",
         "out": "self_attn.out_proj",
@@ -58,7 +58,7 @@ HUGGING_FACE_VISION = TowerNames(
         "positions": ("vision_model.embeddings.position_embedding.weight",),
     },
     "vision_model.encoder.layers",
-    HUGGING_FACE_BLOCK,
+    _HUGGING_FACE_BLOCK,
 )
 HUGGING_FACE_TEXT = TowerNames(
     _both({"norm_last": "text_model.final_layer_norm", "project": "text_projection"})
@@ -67,9 +67,9 @@ HUGGING_FACE_TEXT = TowerNames(
         "positions": ("text_model.embeddings.position_embedding.weight",),
     },
     "text_model.encoder.layers",
-    HUGGING_FACE_BLOCK,
+    _HUGGING_FACE_BLOCK,
 )
-OPENAI_BLOCK = _both(
+_OPENAI_BLOCK = _both(
     {
         "norm_attention": "ln_1",
         "out": "attn.out_proj",
@@ -86,7 +86,7 @@ OPENAI_VISION = TowerNames(
         "project.weight": ("visual.proj",),
     },
     "visual.transformer.resblocks",
-    OPENAI_BLOCK,
+    _OPENAI_BLOCK,
     turned=frozenset({"project.weight"}),
 )
 OPENAI_TEXT = TowerNames(
@@ -97,7 +97,7 @@ OPENAI_TEXT = TowerNames(
         "project.weight": ("text_projection",),
     },
     "transformer.resblocks",
-    OPENAI_BLOCK,
+    _OPENAI_BLOCK,
     turned=frozenset({"project.weight"}),
 )
 SIGLIP_VISION = TowerNames(
@@ -118,7 +118,7 @@ SIGLIP_VISION = TowerNames(
         "pool.query_key_value.bias": ("vision_model.head.attention.in_proj_bias",),
     },
     "vision_model.encoder.layers",
-    HUGGING_FACE_BLOCK,
+    _HUGGING_FACE_BLOCK,
 )
 SIGLIP_TEXT = TowerNames(
     _both({"norm_last": "text_model.final_layer_norm", "project": "text_model.head"})
@@ -127,9 +127,9 @@ SIGLIP_TEXT = TowerNames(
         "positions": ("text_model.embeddings.position_embedding.weight",),
     },
     "text_model.encoder.layers",
-    HUGGING_FACE_BLOCK,
+    _HUGGING_FACE_BLOCK,
 )
-TIMM_BLOCK = _both(
+_TIMM_BLOCK = _both(
     {
         "norm_attention": "norm1",
         "query_key_value": "attn.qkv",
@@ -147,7 +147,7 @@ TIMM_CLASS_VISION = TowerNames(
         "project.weight": ("visual.head.proj.weight",),
     },
     "visual.trunk.blocks",
-    TIMM_BLOCK,
+    _TIMM_BLOCK,
 )
 TIMM_POOLED_VISION = TowerNames(
     _both(
@@ -169,13 +169,13 @@ TIMM_POOLED_VISION = TowerNames(
         },
     },
     "visual.trunk.blocks",
-    TIMM_BLOCK,
+    _TIMM_BLOCK,
 )
 OPEN_CLIP_TEXT = TowerNames(
     _both({"norm_last": "text.ln_final", "project": "text.text_projection"})
     | {"embedding.weight": ("text.token_embedding.weight",), "positions": ("text.positional_embedding",)},
     "text.transformer.resblocks",
-    OPENAI_BLOCK,
+    _OPENAI_BLOCK,
 )
 BERT_TEXT = TowerNames(
     _both({"norm_first": "text.transformer.embeddings.LayerNorm"})

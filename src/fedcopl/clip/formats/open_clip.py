@@ -28,30 +28,32 @@ from .names import BERT_TEXT, OPEN_CLIP_TEXT, TIMM_CLASS_VISION, TIMM_POOLED_VIS
 from .openai import OPEN_CLIP_CONFIG, assemble, read_preprocess
 
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-OpenClipSettings = Mapping[str, Any]
+_OpenClipSettings = Mapping[str, Any]
 
 # Supported settings of each kind of tower; any other setting is refused by name.
-PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
-PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
-TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
-TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
-SIGLIP_TEXT_SETTINGS = PLAIN_TEXT | set(
+_PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
+_PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+_TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
+_TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
+_SIGLIP_TEXT_SETTINGS = _PLAIN_TEXT | set(
     "no_causal_mask proj_bias pool_type norm_kwargs act_kwargs tokenizer_kwargs".split()
 )
-BERT_SETTINGS = PLAIN_TEXT | set("hf_model_name hf_proj_type hf_pooler_type proj pooler_type tokenizer_kwargs".split())
+_BERT_SETTINGS = _PLAIN_TEXT | set(
+    "hf_model_name hf_proj_type hf_pooler_type proj pooler_type tokenizer_kwargs".split()
+)
 # timm's plain vision transformers: the number of heads follows from the name only.
-TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
-TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
+_TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
+_TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
 # timm gives these the activation that SigLIP was trained with, and the others exact GELU.
-TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
+_TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
 # The nearest supported model of unsupported trunks.
-NEAREST_TRUNKS = (
+_NEAREST_TRUNKS = (
     (r"eva", "facebook/metaclip-b16-fullcc2.5b"),
     (r"fastvit|vit_.*_mci", "wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M"),
     (r"resnet|convnext", "timm/resnet50_clip.openai"),
 )
-TIMM_EPSILON, BERT_EPSILON = 1e-6, 1e-12
-CLS_POOLER = "cls_last_hidden_state_pooler"
+_TIMM_EPSILON, _BERT_EPSILON = 1e-6, 1e-12
+_CLS_POOLER = "cls_last_hidden_state_pooler"
 
 
 def load_open_clip_folder(folder: Path) -> Parts:
@@ -81,7 +83,7 @@ def _find_open_clip_weights(folder: Path) -> Path:
     raise ModelError(f"{folder}: has neither {' nor '.join(OPEN_CLIP_WEIGHTS)}")
 
 
-def _sections(config: OpenClipSettings, file: Path) -> tuple[OpenClipSettings, OpenClipSettings, OpenClipSettings]:
+def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings, _OpenClipSettings, _OpenClipSettings]:
     """Return the three sections; raises ModelError for unsupported settings."""
     model = config.get("model_cfg")
     if not isinstance(model, dict):
@@ -91,15 +93,15 @@ def _sections(config: OpenClipSettings, file: Path) -> tuple[OpenClipSettings, O
             raise ModelError(f"{file}: lacks the section model_cfg.{name}")
     vision, text = model["vision_cfg"], model["text_cfg"]
     is_timm = bool(vision.get("timm_model_name"))
-    with_timm = BERT_SETTINGS if text.get("hf_model_name") else SIGLIP_TEXT_SETTINGS
-    _refuse_others("vision_cfg", vision, TIMM_VISION if is_timm else PLAIN_VISION, file)
-    _refuse_others("text_cfg", text, with_timm if is_timm else PLAIN_TEXT, file)
+    with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_TEXT_SETTINGS
+    _refuse_others("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
+    _refuse_others("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
     return model, vision, text
 
 
-def _refuse_others(section: str, settings: OpenClipSettings, known: set[str], file: Path) -> None:
+def _refuse_others(section: str, settings: _OpenClipSettings, known: set[str], file: Path) -> None:
     for setting, value in settings.items():
-        if value and setting not in known | TRAINING_ONLY:
+        if value and setting not in known | _TRAINING_ONLY:
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
 
 
@@ -121,7 +123,7 @@ def _sizes(parts: Parts) -> dict[str, int]:
 
 
 def _load_with_timm(
-    folder: Path, vision: OpenClipSettings, text: OpenClipSettings, preprocess: OpenClipSettings, file: Path
+    folder: Path, vision: _OpenClipSettings, text: _OpenClipSettings, preprocess: _OpenClipSettings, file: Path
 ) -> Parts:
     """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
     traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
@@ -146,7 +148,7 @@ def _load_with_timm(
     )
 
 
-def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
+def _refuse_other_heads(vision: _OpenClipSettings, file: Path) -> bool:
     """Return whether the trunk is pooled by attention; otherwise its class token is projected."""
     pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
@@ -158,18 +160,20 @@ def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
 
 
 def _timm_traits(name: Any, file: Path) -> BlockTraits:
-    match = TIMM_NAME.fullmatch(str(name))
+    match = _TIMM_NAME.fullmatch(str(name))
     if match is None:
-        nearest = next((model for start, model in NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP")
+        nearest = next(
+            (model for start, model in _NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP"
+        )
         raise ModelError(
             f"{file}: vision_cfg.timm_model_name is {name!r}: only timm's plain vision transformers are supported, "
             f"such as vit_base_patch16_224; the nearest that loads is {nearest}"
         )
-    activation: Activation = "gelu_tanh" if TIMM_TANH.fullmatch(match[0]) else "gelu"
-    return BlockTraits(TIMM_HEADS[match[1]], activation, TIMM_EPSILON)
+    activation: Activation = "gelu_tanh" if _TIMM_TANH.fullmatch(match[0]) else "gelu"
+    return BlockTraits(_TIMM_HEADS[match[1]], activation, _TIMM_EPSILON)
 
 
-def _padded(weights: Weights, text: OpenClipSettings, file: Path) -> PaddedText:
+def _padded(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText:
     """Build SigLIP's text tower; the config must name it, as a causal tower has the same weights."""
     for setting, needed in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
         if text.get(setting) != needed:
@@ -180,17 +184,17 @@ def _padded(weights: Weights, text: OpenClipSettings, file: Path) -> PaddedText:
     return build_text(weights, OPEN_CLIP_TEXT, BlockTraits(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
 
 
-def _bert(weights: Weights, text: OpenClipSettings, file: Path) -> BertText:
-    pooler = text.get("hf_pooler_type") or text.get("pooler_type") or CLS_POOLER
-    if pooler != CLS_POOLER:
-        raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {CLS_POOLER!r} is supported")
+def _bert(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
+    pooler = text.get("hf_pooler_type") or text.get("pooler_type") or _CLS_POOLER
+    if pooler != _CLS_POOLER:
+        raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {_CLS_POOLER!r} is supported")
     if not any(name.startswith("text.transformer.encoder.layer.0.attention.self.") for name in weights.tensors):
         raise ModelError(f"{file}: text_cfg.hf_model_name is {text['hf_model_name']!r}, whose weights are no BERT's")
     length = positive(int, text.get("context_length", 77), "context_length", file)
-    return build_bert(weights, BlockTraits(None, "gelu", BERT_EPSILON), length)
+    return build_bert(weights, BlockTraits(None, "gelu", _BERT_EPSILON), length)
 
 
-def _tokenizer(weights: Weights, tower: TextTower, text: OpenClipSettings) -> Tokenizer:
+def _tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> Tokenizer:
     """Read the tokenizer in the folder of the weights, applied after open_clip's cleaning."""
     clean = (text.get("tokenizer_kwargs") or {}).get("clean")
     is_canonical = clean == "canonicalize" or isinstance(tower, PaddedText)

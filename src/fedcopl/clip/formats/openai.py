@@ -38,7 +38,7 @@ class _ResNetNames(TowerNames):
         return (f"visual.{ours}",)
 
 
-OPENAI_RESNET = _ResNetNames({}, "", {})
+_OPENAI_RESNET = _ResNetNames({}, "", {})
 
 
 def load_openai_file(file: Path, activation: Activation | None) -> Parts:
@@ -55,7 +55,7 @@ def assemble(
 ) -> Parts:
     """Build a CLIP from weights in OpenAI's layout."""
     is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
-    vision_names = OPENAI_RESNET if is_resnet else OPENAI_VISION
+    vision_names = _OPENAI_RESNET if is_resnet else OPENAI_VISION
     vision = _build_resnet(weights) if is_resnet else build_vision(weights, OPENAI_VISION, vision_traits)
     text = build_text(weights, OPENAI_TEXT, text_traits, CausalText)
     compare_outputs(weights, vision, text)
@@ -73,7 +73,7 @@ def _build_resnet(weights: Weights) -> ResNetTower:
     grid = check_square(tokens, "visual.attnpool.positional_embedding", weights)
     with unfilled():
         tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
-    return fill(tower, weights, OPENAI_RESNET)
+    return fill(tower, weights, _OPENAI_RESNET)
 
 
 def _blocks(weights: Weights, stage: int) -> int:

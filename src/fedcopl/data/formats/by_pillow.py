@@ -26,12 +26,12 @@ from ..decoding import (
 from .tiff import REDUCED_OR_MASK, TIFF, WHITE_IS_ZERO
 
 # Listed, because Pillow would run Ghostscript for an EPS file of any name.
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
-OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
-SUBFILE, PHOTOMETRIC, BITS, PLANES, SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
-NO_DATA = 42113  # a tag of GDAL's
-SEPARATE, UNSIGNED = 2, 1  # values of these tags
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_COLOURS = frozenset("1 L LA P PA RGB RGBA RGBX CMYK YCbCr HSV".split())  # modes that can become RGB
+_OTHER_HALF = {"B": "L", "L": "B", "N": "B" if sys.byteorder == "little" else "L"}
+_SUBFILE, _PHOTOMETRIC, _BITS, _PLANES, _SAMPLE_FORMAT = 254, 262, 258, 284, 339  # tags of TIFF
+_NO_DATA = 42113  # a tag of GDAL's
+_SEPARATE, _UNSIGNED = 2, 1  # values of these tags
 
 
 class BeyondPillow(Exception):
@@ -41,7 +41,7 @@ class BeyondPillow(Exception):
 def pages(content: bytes) -> int:
     """Count the pages of a file; an animation has one."""
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return len(_pages(image))
     except UnidentifiedImageError:
         raise BeyondPillow from None
@@ -53,14 +53,14 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
     if options.bands and is_tiff:
         raise BeyondPillow
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             return _read(image, content, options, page)
     except (BadImage, BeyondPillow):
         raise
     except UnidentifiedImageError:
         if is_tiff:
             raise BeyondPillow from None
-        raise BadImage(f"not an image of a known format ({', '.join(FORMATS)}, DICOM, HEIC)") from None
+        raise BadImage(f"not an image of a known format ({', '.join(_FORMATS)}, DICOM, HEIC)") from None
     except Image.DecompressionBombError:
         raise BadImage(f"more than {MOST_PIXELS:,} pixels") from None
     except Exception as error:  # decoders raise many types on a damaged file
@@ -74,7 +74,7 @@ def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, pa
     if image.format == "TIFF":
         image.seek(chosen)
         refuse_giants(image.size)
-    if _tag(image, PLANES, 1) == SEPARATE and int(_tag(image, BITS, 8)) > 8:
+    if _tag(image, _PLANES, 1) == _SEPARATE and int(_tag(image, _BITS, 8)) > 8:
         raise BeyondPillow  # Pillow would mix up the channels
     taken = page_remark(len(found), options) if page is None else ()
     if _is_of_two_halves(image):
@@ -94,7 +94,7 @@ def _pages(image: ImageFile.ImageFile) -> list[int]:
             image.seek(number)
         except Exception:  # the end, or a damaged chain after the pages found
             break
-        if not int(_tag(image, SUBFILE, 0)) & REDUCED_OR_MASK:
+        if not int(_tag(image, _SUBFILE, 0)) & REDUCED_OR_MASK:
             found.append(number)
     image.seek(0)
     return found or [0]
@@ -118,7 +118,7 @@ def _raw_mode(image: ImageFile.ImageFile) -> str:
 
 def _both_halves(image: ImageFile.ImageFile, content: bytes, page: int) -> NDArray[np.uint16]:
     """Decode all 16 bits: once for the high bytes, and once with swapped byte order for the low bytes."""
-    with Image.open(io.BytesIO(content), formats=FORMATS) as again:
+    with Image.open(io.BytesIO(content), formats=_FORMATS) as again:
         if page:
             again.seek(page)
         again.tile = [_of_other_half(tile) for tile in again.tile]
@@ -132,7 +132,7 @@ def _of_other_half(tile: Any) -> Any:
     """Swap the byte order of a tile, which is a plain tuple in older versions of Pillow."""
     *where, given = tile
     mode, *others = given if isinstance(given, tuple) else (given,)
-    turned = mode[:-1] + OTHER_HALF[mode[-1]]
+    turned = mode[:-1] + _OTHER_HALF[mode[-1]]
     parts = (*where, (turned, *others) if isinstance(given, tuple) else turned)
     return tile._make(parts) if hasattr(tile, "_make") else parts
 
@@ -157,14 +157,14 @@ def _upright(image: Image.Image) -> Image.Image:
 def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     """Convert to 8 bits per channel; deep grey is scaled by the window."""
     upright = _upright(image)
-    if upright.mode in COLOURS:
+    if upright.mode in _COLOURS:
         return Picture(upright)
     if not (upright.mode in ("I", "F") or upright.mode.startswith("I;16")):
         raise BadImage(f"colours of the kind {upright.mode}, which cannot be turned into RGB")
     numbers, bits = _numbers(image, upright)
     whole = Span(0, 65535) if image.format in ("PNG", "PPM") else None
-    grey, span = eight_bits(numbers, window, whole=whole, missing=_without_data(numbers, _tag(image, NO_DATA, "")))
-    if _tag(image, PHOTOMETRIC, 1) == WHITE_IS_ZERO:
+    grey, span = eight_bits(numbers, window, whole=whole, missing=_without_data(numbers, _tag(image, _NO_DATA, "")))
+    if _tag(image, _PHOTOMETRIC, 1) == WHITE_IS_ZERO:
         grey = 255 - grey
     return Picture(Image.fromarray(grey), (remark(f"grey of {bits}", window),), span)
 
@@ -174,8 +174,8 @@ def _numbers(image: Image.Image, upright: Image.Image) -> tuple[NDArray[Any], st
     numbers = np.asarray(upright)
     if numbers.dtype.kind == "f":
         return numbers, "floating point"
-    bits = int(_tag(image, BITS, 16 if image.format in ("PNG", "PPM") else 8 * numbers.dtype.itemsize))
-    if bits == 32 and int(_tag(image, SAMPLE_FORMAT, UNSIGNED)) == UNSIGNED:
+    bits = int(_tag(image, _BITS, 16 if image.format in ("PNG", "PPM") else 8 * numbers.dtype.itemsize))
+    if bits == 32 and int(_tag(image, _SAMPLE_FORMAT, _UNSIGNED)) == _UNSIGNED:
         numbers = numbers.view(np.uint32)  # Pillow keeps unsigned 32 bits in a signed mode
     return numbers, f"{bits} bits"
 
@@ -189,11 +189,11 @@ def _without_data(numbers: NDArray[Any], no_data: str) -> NDArray[np.bool_] | No
     return found
 
 
-HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 
 
 def is_heic(content: bytes) -> bool:
-    return content[4:8] == b"ftyp" and content[8:12] in HEIC_BRANDS
+    return content[4:8] == b"ftyp" and content[8:12] in _HEIC_BRANDS
 
 
 def read_heic(content: bytes) -> Picture:

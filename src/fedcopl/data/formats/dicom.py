@@ -28,11 +28,11 @@ from ..decoding import (
     remark,
 )
 
-META = 144  # bytes before the elements of the file meta group; the last four are its length
-DEFLATED = b"1.2.840.10008.1.2.1.99"
-CHUNK = 2**24  # bytes unpacked at a time
-GREY = ("MONOCHROME1", "MONOCHROME2")
-BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient data"
+_META = 144  # bytes before the elements of the file meta group; the last four are its length
+_DEFLATED = b"1.2.840.10008.1.2.1.99"
+_CHUNK = 2**24  # bytes unpacked at a time
+_GREY = ("MONOCHROME1", "MONOCHROME2")
+_BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient data"
 
 
 def is_it(content: bytes) -> bool:
@@ -57,7 +57,7 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
         number = options.page_of(frames) if page is None else page
         picture = _picture(header, number, options.window)
         passed_over = page_remark(frames, options) if page is None else ()
-        burned_in = (BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
+        burned_in = (_BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
         return picture._replace(remarks=picture.remarks + passed_over + burned_in)
     except BadImage:
         raise
@@ -74,13 +74,13 @@ def _package() -> Any:
 
 def _refuse_inflated(content: bytes) -> None:
     """Raise BadImage for a deflated file that is too large when unpacked: pydicom unpacks it as a whole."""
-    after_meta = META + int.from_bytes(content[META - 4 : META], "little")
-    if DEFLATED in content[META:after_meta]:
+    after_meta = _META + int.from_bytes(content[_META - 4 : _META], "little")
+    if _DEFLATED in content[_META:after_meta]:
         unpack = zlib.decompressobj(-zlib.MAX_WBITS)
         left, there = content[after_meta:], 0
         with suppress(zlib.error):  # damaged: reported by pydicom
             while left and there <= MOST_BYTES:
-                there += len(unpack.decompress(left, CHUNK))
+                there += len(unpack.decompress(left, _CHUNK))
                 left = unpack.unconsumed_tail
         if there > MOST_BYTES:
             raise BadImage(f"a DICOM that unpacks to more than {MOST_BYTES:,} bytes")
@@ -98,7 +98,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
         raise BadImage("a DICOM without an image")
     refuse_giants((int(header.Columns), int(header.Rows)))
     kind, stored = str(header.PhotometricInterpretation), _stored(header, number)
-    if kind in GREY:
+    if kind in _GREY:
         return _grey(header, number, stored, window)
     if kind == "PALETTE COLOR":
         stored = import_module("pydicom.pixels").apply_color_lut(stored, header)

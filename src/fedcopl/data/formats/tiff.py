@@ -28,8 +28,8 @@ from ..decoding import (
 )
 
 REDUCED_OR_MASK, WHITE_IS_ZERO = 0b101, 0  # values of the tags for kinds of pages and of colours
-GREY, RGB = (0, 1), 2  # photometric kinds
-ALPHA = (1, 2)  # types of extra samples that are transparency
+_GREY, _RGB = (0, 1), 2  # photometric kinds
+_ALPHA = (1, 2)  # types of extra samples that are transparency
 
 
 def pages(content: bytes) -> int:
@@ -96,12 +96,12 @@ def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
 
 def _usual_bands(page: Any) -> tuple[int, ...]:
     samples, kind = page.samplesperpixel, int(page.photometric)
-    others = [extra for extra in page.extrasamples if int(extra) not in ALPHA]
-    if kind in GREY and samples - len(page.extrasamples) == 1 and not others:
+    others = [extra for extra in page.extrasamples if int(extra) not in _ALPHA]
+    if kind in _GREY and samples - len(page.extrasamples) == 1 and not others:
         return (1,)
-    if kind == RGB and samples - len(page.extrasamples) == 3:
+    if kind == _RGB and samples - len(page.extrasamples) == 3:
         return (1, 2, 3)
-    if kind in GREY or kind == RGB:
+    if kind in _GREY or kind == _RGB:
         raise BadImage(f"{samples} bands; choose three, as in data.bands=4,3,2")
     raise BadImage(f"colours of the kind {page.photometric.name.lower()} in numbers that Pillow does not read")
 
@@ -131,8 +131,8 @@ def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: in
 
 
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
-TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
-MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
+_TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
+_MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
 class _TiffLayout(NamedTuple):
@@ -160,10 +160,10 @@ def refuse_endless(content: bytes) -> None:
         if end > len(content):
             return  # truncated: reported by the decoder, or the pages before are read
         tags += count
-        if len(pages) > MOST_PAGES or tags > MOST_TAGS:
-            raise BadImage(f"more than {MOST_PAGES:,} pages, or {MOST_TAGS:,} tags in all pages")
+        if len(pages) > MOST_PAGES or tags > _MOST_TAGS:
+            raise BadImage(f"more than {MOST_PAGES:,} pages, or {_MOST_TAGS:,} tags in all pages")
         found = np.frombuffer(content, layout.tag, count, start)
-        sizes = TYPE_SIZES[np.minimum(found["type"], len(TYPE_SIZES) - 1)] * found["count"]
+        sizes = _TYPE_SIZES[np.minimum(found["type"], len(_TYPE_SIZES) - 1)] * found["count"]
         if sizes.sum() > len(content):
             raise BadImage(f"damaged: page {len(pages)} has tags of more bytes than the file")
         offset = _number(layout.offset, content, end)
