@@ -246,7 +246,7 @@ def test_nothing_can_be_trained(clip):
 
 
 def test_sizes_come_from_the_checkpoint(clip, folder):
-    assert (clip.image_size, clip.positions, clip.start_id, clip.end_id) == (28, 24, 49406, END)
+    assert (clip.image_size, clip.positions, clip.tokenizer.start_id, clip.tokenizer.end_id) == (28, 24, 49406, END)
     assert clip.name == str(folder)
 
 

@@ -13,11 +13,10 @@ from .blocks import Activation
 from .formats.files import read_json, read_weights
 from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
 from .formats.layouts import Parts
-from .formats.open_clip import OPEN_CLIP_WEIGHTS, load_open_clip_folder
-from .formats.openai import OPEN_CLIP_CONFIG, load_openai_file
+from .formats.open_clip import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, load_open_clip_folder, load_openai_file
 from .known_models import locate
-from .resnet import ResNetTower
 from .text_towers import Sentences
+from .vision_towers import ResNetTower
 
 
 class Clip(nn.Module):
@@ -45,14 +44,6 @@ class Clip(nn.Module):
     def feature_size(self) -> int:
         """Dimension d of image and text features."""
         return self.text.output
-
-    @property
-    def start_id(self) -> int | None:
-        return self.tokenizer.start_id
-
-    @property
-    def end_id(self) -> int:
-        return self.tokenizer.end_id
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) -> features (B, d), not normalised."""
@@ -97,18 +88,15 @@ def load_clip(name_or_path: str | Path, *, activation: Activation | None = None)
 
     `activation` is for a bare file of weights, which does not name it; the default is quick-GELU.
     """
-    return Clip(str(name_or_path), _read(locate(name_or_path), activation))
-
-
-def _read(path: Path, activation: Activation | None) -> Parts:
+    name, path = str(name_or_path), locate(name_or_path)
     if path.is_file():
-        return load_openai_file(path, activation)
+        return Clip(name, load_openai_file(path, activation))
     if activation is not None:
         raise ModelError(f"{path}: the config in the folder sets the activation; leave it out (given: {activation!r})")
-    if (path / "config.json").is_file() and any((path / name).is_file() for name in WEIGHT_FILES):
-        return load_hugging_face(path)
+    if (path / "config.json").is_file() and any((path / file).is_file() for file in WEIGHT_FILES):
+        return Clip(name, load_hugging_face(path))
     if (path / OPEN_CLIP_CONFIG).is_file():
-        return load_open_clip_folder(path)
+        return Clip(name, load_open_clip_folder(path))
     raise ModelError(
         f"{path}: is no model's folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
         f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}"
