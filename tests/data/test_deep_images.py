@@ -400,7 +400,7 @@ def test_a_classifier_keeps_how_files_are_read():
 def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
-    reading = read_recipe(tmp_path / "config.json").reading
+    reading = read_recipe(tmp_path / "config.json")[0].reading
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]

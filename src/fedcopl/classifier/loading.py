@@ -37,7 +37,6 @@ from .recipe import (
     TrainedOn,
     is_exported,
     parse_recipe,
-    read_prior_numbers,
     read_recipe,
 )
 
@@ -80,11 +79,11 @@ def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") ->
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
-    recipe = read_recipe(folder / CONFIG)
+    recipe, numbers = read_recipe(folder / CONFIG)
     where = backbone or _where(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
     _refuse_another(model.encoder.clip, recipe.backbone, where, str(folder))
-    arrays, numbers = _read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
+    arrays = _read_arrays(folder / ARRAYS)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
         prior = None

@@ -14,13 +14,12 @@ from torch import Tensor
 from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
 from ..clip.known_models import BUILT_IN
 from ..clip.preprocess import ImageTransform
-from ..data.dataset import Skipped
-from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below, gather
+from ..data.in_memory import Images, LabelsOfImages, class_numbers, gather
 from ..data.label_files import class_prior_of
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
-from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, predict_batch
+from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, named_below, predict_batch
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
@@ -320,9 +319,3 @@ class Classifier:
         yield "method", f"{recipe.config.method} on {recipe.backbone.name}"
         if self.threshold is not None:
             yield "abstains", f"below {self.threshold:.3f}: {recipe.share:.0%} of its site's own images"
-
-
-def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:
-    """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
-    root = folder.resolve()
-    return (NamedImages(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))

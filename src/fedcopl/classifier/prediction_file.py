@@ -1,7 +1,8 @@
-"""A file of predictions whose writing can be interrupted and resumed without repeated, missing or partial rows.
+"""Labelling any number of images to a file, which can be interrupted and resumed, or to standard output.
 
 Rows are appended to `out.csv.part`, a batch at a time, and the file is renamed when it is complete. Resuming keeps
-whole batches and repeats the rest, so that the file has the same bytes as without an interruption.
+whole batches and repeats the rest: there are no repeated, missing or partial rows, and the file has the same bytes as
+without an interruption.
 """
 
 import csv
@@ -10,23 +11,28 @@ import json
 import os
 import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
 from ..clip.encoder import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
+from ..data.dataset import Skipped
 from ..errors import ConfigError, RunFolderError
 from ..files import check_output_file, write_text
-from .predictions import NamedImages, Prediction
+from .predict import Classifier
+from .predictions import NamedImages, Prediction, pictures_at
 
 _DIGITS = 6  # decimals of a probability; the last bits may differ between machines
 FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
 _CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
-_TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # change the reading direction
+_BIDIRECTIONAL = frozenset(
+    {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+)  # change the reading direction
 
 
 class PredictionRows(ABC):
@@ -50,7 +56,7 @@ class PredictionRows(ABC):
         """Return the name of an image as this format writes it."""
 
 
-class CsvRows(PredictionRows):
+class _CsvRows(PredictionRows):
     """CSV with image, label, probability, abstain, problem, and the most probable classes."""
 
     def __init__(self, top: int):
@@ -78,7 +84,7 @@ class CsvRows(PredictionRows):
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
-class JsonRows(PredictionRows):
+class _JsonRows(PredictionRows):
     """One JSON object per line; names are written unchanged."""
 
     def line(self, prediction: Prediction) -> str:
@@ -104,7 +110,7 @@ class JsonRows(PredictionRows):
         return name
 
 
-_FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": CsvRows, "jsonl": JsonRows}
+_FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": _CsvRows, "jsonl": _JsonRows}
 
 
 def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
@@ -130,7 +136,7 @@ def _one_line(text: str) -> str:
     """Return the text with control characters escaped: a line break is \\n."""
     return "".join(
         sign.encode("unicode_escape").decode()
-        if unicodedata.category(sign) in _CONTROL or unicodedata.bidirectional(sign) in _TURNING
+        if unicodedata.category(sign) in _CONTROL or unicodedata.bidirectional(sign) in _BIDIRECTIONAL
         else sign
         for sign in text
     )
@@ -255,3 +261,82 @@ class PredictionFile:
         """Rename the complete file."""
         self.part.replace(self.path)
         self.note.unlink(missing_ok=True)
+
+
+@dataclass
+class Tally:
+    """The progress of a labelling."""
+
+    images: int = 0
+    abstained: int = 0
+    broken: int = 0
+    unsure: int = 0  # no class is as probable as all others together
+    labels: Counter[str] = field(default_factory=Counter)
+    resumed: int = 0  # rows of an interrupted labelling
+    passed_over: int = 0  # files in folders that are not images
+    first_passed_over: Skipped | None = None
+    skipped: list[Skipped] = field(default_factory=list)  # files that are not images and not yet counted
+
+    def add(self, predictions: Sequence[Prediction]) -> None:
+        """Count a batch of predictions."""
+        self.images += len(predictions)
+        self.abstained += sum(one.abstains is True for one in predictions)
+        self.broken += sum(one.problem is not None for one in predictions)
+        self.unsure += sum(one.probability is not None and one.probability < 0.5 for one in predictions)
+        self.labels.update(one.label for one in predictions if one.label is not None)
+        self.count_skipped()
+
+    def count_skipped(self) -> None:
+        """Count the skipped files, and keep only the first, because there may be any number."""
+        self.passed_over += len(self.skipped)
+        self.first_passed_over = self.first_passed_over or next(iter(self.skipped), None)
+        self.skipped.clear()
+
+
+def label_to_stream(
+    classifier: Classifier,
+    paths: Sequence[str],
+    rows: PredictionRows,
+    threshold: float | None,
+    out: TextIO,
+    progress: Callable[[Tally], None],
+) -> Tally:
+    """Write predictions to a stream, batch by batch."""
+    tally = Tally()
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
+    out.write(rows.header)
+    for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
+        out.write("".join(map(rows.line, batch)))
+        out.flush()
+        tally.add(batch)
+        progress(tally)
+    tally.count_skipped()
+    return tally
+
+
+def label_to_file(
+    classifier: Classifier,
+    paths: Sequence[str],
+    rows: PredictionRows,
+    threshold: float | None,
+    out: Path,
+    progress: Callable[[Tally], None],
+    *,
+    overwrite: bool = False,
+) -> Tally:
+    """Write predictions to a file, resuming an interrupted labelling."""
+    tally = Tally()
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
+    limit = classifier.threshold if threshold is None else threshold
+    options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
+    file = PredictionFile(out, rows, options)
+    with file.held():
+        tally.resumed = file.open(overwrite)
+        file.skip_written(pictures)
+        for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
+            file.append(batch)
+            tally.add(batch)
+            progress(tally)
+        file.finish()
+    tally.count_skipped()
+    return tally

@@ -45,7 +45,7 @@ class Confidence:
         return self.percentiles[int(share * 100 + 1e-9)]
 
 
-def read_confidence(plain: object) -> Confidence | None:
+def _confidence(plain: object) -> Confidence | None:
     """Parse the confidence in a classifier's config.json; ValueError if it is invalid."""
     match plain:
         case None:
@@ -130,31 +130,32 @@ def is_exported(folder: Path) -> bool:
     return isinstance(plain, dict) and plain.get("model_type") == _KIND
 
 
-def read_recipe(file: Path) -> Recipe:
-    """Read config.json; ModelError names the first invalid part."""
-    return parse_recipe(_text_of(file), str(file))
+def read_recipe(file: Path) -> tuple[Recipe, dict[str, float] | None]:
+    """Read config.json: the recipe, and the scalar parameters of the prior if it has one.
+
+    Raises:
+        ModelError: A part of the file is invalid.
+    """
+    try:
+        text = read_limited(file).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    written = _parsed(text, str(file))
+    return parse_recipe(text, str(file)), _part(written, "prior", _numbers, str(file)) if "prior" in written else None
 
 
 def parse_recipe(text: str, origin: str) -> Recipe:
     """Parse the result of `Recipe.to_json`; errors name the origin of the text."""
     plain = _parsed(text, origin)
-    part = {name: _part(plain, name, read, origin) for name, read in _READERS.items()}
-    part["config"] = _part(plain, "method", lambda method: _config(plain), origin)
-    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin)
-    return Recipe(**part)
-
-
-def read_prior_numbers(file: Path) -> dict[str, float] | None:
-    """Read the scalar parameters of the prior in config.json; None without a prior."""
-    written = _parsed(_text_of(file), str(file))
-    return _part(written, "prior", _numbers, str(file)) if "prior" in written else None
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return read_limited(file).decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
+    return Recipe(
+        _part(plain, "classes", _classes, origin),
+        _part(plain, "template", _text, origin),
+        _part(plain, "method", lambda method: _config(plain), origin),
+        _part(plain, "backbone", _backbone, origin),
+        _part(plain, "confidence", _confidence, origin),
+        _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin),
+        _part(plain, "about", dict, origin),
+    )
 
 
 def _parsed(text: str, origin: str) -> dict[str, Any]:
@@ -211,12 +212,3 @@ def _config(plain: Mapping[str, Any]) -> RunConfig:
     reading = plain.get("reading", {})
     settings = {"method": plain["method"], "options": plain["options"], "model": sizes, "data": reading}
     return RunConfig.from_mapping(settings, "settings")
-
-
-_READERS: Mapping[str, Callable[[Any], Any]] = {
-    "classes": _classes,
-    "template": _text,
-    "backbone": _backbone,
-    "confidence": read_confidence,
-    "about": dict,
-}
