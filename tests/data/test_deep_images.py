@@ -358,10 +358,10 @@ def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monke
         without.setattr("fedcopl.data.formats.tiff.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
-        assert bad[0].reason.endswith("need: pip install 'fedcopl[tiff]'")
+        assert bad[0].endswith("need: pip install 'fedcopl[tiff]'")
         assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
-    assert is_readable_now(bad[0].reason)
-    assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == []
+    assert is_readable_now(bad[0])
+    assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == {}
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))

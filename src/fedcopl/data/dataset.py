@@ -188,17 +188,19 @@ def build(
         )
         raise DataError(f"{origin}: holds no training images{example}")
     classes = _classes(ordered, origin, listed)
-    clients = _clients(ordered, origin)
-    return Dataset(
-        name,
-        classes,
-        template,
-        _image_set([record for record in ordered if record.split == "train"], origin, classes, clients),
-        _image_set([record for record in ordered if record.split == "test"], origin, classes, clients),
-        clients,
-        sorted((printable(image), reason) for image, reason in skipped),
-        "" if listed is None else listed.other_names,
+    without_client = [record.name for record in ordered if record.client is None]
+    clients = tuple(sorted({record.client for record in ordered if record.client is not None}, key=by_name))
+    if clients and without_client:
+        raise DataError(
+            f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, "
+            f"the first: {printable(without_client[0])}"
+        )
+    train, test = (
+        _image_set([record for record in ordered if record.split == split], origin, classes, clients)
+        for split in ("train", "test")
     )
+    excluded = sorted((printable(image), reason) for image, reason in skipped)
+    return Dataset(name, classes, template, train, test, clients, excluded, listed.other_names if listed else "")
 
 
 def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses | None) -> tuple[str, ...]:
@@ -211,44 +213,29 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
             )
         return clean_all(labels, origin)
     classes = clean_all(listed.names, listed.origin)
-    listed_names = set(classes)
-    unknown = [label for label in labels if clean(label) not in listed_names]
+    known = set(classes)
+    unknown = [label for label in labels if clean(label) not in known]
     if unknown:
         raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed.origin}")
     return classes
 
 
-def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
-    """Return all clients, sorted; either every image has a client or none has."""
-    without = [record.name for record in records if record.client is None]
-    clients = {record.client for record in records if record.client is not None}
-    if clients and without:
-        raise DataError(
-            f"{origin}: {counted(len(without), 'image has', 'images have')} no client, "
-            f"the first: {printable(without[0])}"
-        )
-    return tuple(sorted(clients, key=by_name))
-
-
 def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
-    number = {client: position for position, client in enumerate(clients)}
+    """Build one split; either every image has a label or none has."""
+    label_of = {name: number for number, name in enumerate(classes)}
+    client_of = {name: number for number, name in enumerate(clients)}
+    unlabelled = [record.name for record in records if record.label is None]
+    labels = None
+    if len(unlabelled) < len(records):
+        if unlabelled:
+            raise DataError(
+                f"{origin}: {len(unlabelled)} of {len(records)} {records[0].split} images have no label, "
+                f"the first: {printable(unlabelled[0])}; label all of them or none"
+            )
+        labels = np.array([label_of[clean(record.label or "")] for record in records], np.int64)
     return ImageSet(
         ImageFiles([record.path for record in records]),
-        _labels(records, origin, classes),
+        labels,
         [printable(record.name) for record in records],
-        np.array([number[record.client or ""] for record in records], np.int64) if clients else None,
+        np.array([client_of[record.client or ""] for record in records], np.int64) if clients else None,
     )
-
-
-def _labels(records: Sequence[FileRecord], origin: Path, classes: Sequence[str]) -> NDArray[np.int64] | None:
-    number = {name: position for position, name in enumerate(classes)}
-    known = [number[clean(record.label)] for record in records if record.label is not None]
-    if not known:
-        return None
-    if len(known) < len(records):
-        nameless = next(record for record in records if record.label is None)
-        raise DataError(
-            f"{origin}: {len(records) - len(known)} of {len(records)} {nameless.split} images have no label, "
-            f"the first: {printable(nameless.name)}; label all of them or none"
-        )
-    return np.array(known, np.int64)
