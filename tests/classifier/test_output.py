@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
 from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_rows
-from fedcopl.classifier.predictions import NamedImages, Prediction
-from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.classifier.predictions import NamedImages, Prediction, pictures_at
+from fedcopl.data.decoding import DecodeOptions
+from fedcopl.errors import ConfigError, DataError, RunFolderError
 
 BATCH = 4
 OPTIONS = {"classifier": "x", "top": 1}
@@ -133,3 +134,11 @@ def test_the_form_follows_the_ending():
     assert choose_rows("-", "jsonl", 1).line(prediction("a")).startswith("{")
     with pytest.raises(ConfigError, match=r"should end in \.csv or \.jsonl"):
         choose_rows("x.txt", None, 1)
+
+
+def test_paths_without_any_image_are_an_error(tmp_path):
+    (tmp_path / "notes.doc").write_text("no image")
+    with pytest.raises(DataError, match="holds no image; name image files, or folders that have some"):
+        pictures_at([str(tmp_path)], [], DecodeOptions())
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        pictures_at([str(tmp_path / "nowhere")], [], DecodeOptions())

@@ -250,7 +250,7 @@ def test_embedded_images_are_not_written(cache):
     pixels, bad, _ = cache.pixels(test, TRANSFORM.cut, TRANSFORM.key)
     assert np.array_equal(pixels, directly(test))
     assert not cache.folder.exists()
-    assert bad == []
+    assert bad == {}
 
 
 def test_bare_pixels_of_two_shapes_are_not_mixed_up(cache):

@@ -164,6 +164,7 @@ def test_one_clear_error(tmp_path, monkeypatch, names, path, message):
     [
         ("dog\n", "the class 'cat' is not in the list of classes"),
         ("\n \n", "names no class"),
+        ("cat\ndog\ncat\n", r"classes\.txt: lists the class 'cat' 2 times; keep one of them"),
         (b"\xff\xfe\x00", "cannot be read as a list of class names"),
     ],
 )

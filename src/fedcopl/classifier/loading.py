@@ -17,7 +17,7 @@ from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..config import load as load_config
 from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
-from ..errors import ConfigError, ModelError
+from ..errors import ConfigError, ModelError, RunFolderError
 from ..federation.state_arrays import below
 from ..files import no_folder
 from ..methods import run_title
@@ -59,8 +59,11 @@ def load(
         run = FinishedRun(folder, backbone=backbone, device=device, precision=precision)
         return run.classifier(run.choose(client))
     if not folder.is_dir():
-        raise ModelError(f"{folder}: {no_folder(folder)}")
-    raise ModelError(f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
+        raise ModelError(f"{folder}: {no_folder(folder)}; name the folder of fedcopl export, or of a run")
+    raise ModelError(
+        f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml); "
+        "write one with: fedcopl export RUN -o FOLDER"
+    )
 
 
 def _public_name(backbone: str) -> str:
@@ -163,6 +166,9 @@ class FinishedRun:
     def __init__(
         self, folder: Path, *, backbone: str | Path | None = None, device: str = "auto", precision: str = "fp32"
     ):
+        if not (folder / "settings.toml").is_file():
+            reason = "has no settings.toml, so it is not a run" if folder.is_dir() else no_folder(folder)
+            raise RunFolderError(f"{folder}: {reason}; name the folder of a finished run, as in fedcopl run -o FOLDER")
         self.folder = folder
         self.config: RunConfig = load_config(folder / "settings.toml")
         self.outcome = read_finished(folder)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: DecodeOpt
     """Yield the images at these paths and below folders, sorted there; each is named by its path.
 
     Raises:
-        DataError: A path does not exist.
+        DataError: A path does not exist, or there is no image.
     """
     refuse_missing(paths)
 
@@ -70,7 +70,11 @@ def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: DecodeOpt
             else:
                 yield NamedImages(path.as_posix(), path)
 
-    return every_page(named(), reading)
+    pictures = every_page(named(), reading)
+    first = next(pictures, None)
+    if first is None:
+        raise DataError(f"{', '.join(paths)}: holds no image; name image files, or folders that have some")
+    return chain([first], pictures)
 
 
 def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:

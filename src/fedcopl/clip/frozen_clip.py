@@ -99,7 +99,7 @@ def load_clip(name_or_path: str | Path, *, activation: Activation | None = None)
         return Clip(name, load_open_clip_folder(path))
     raise ModelError(
         f"{path}: is no model's folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
-        f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}"
+        f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}; fedcopl models list names models to fetch"
     )
 
 

@@ -75,7 +75,9 @@ def load_dataset(data: Data) -> Dataset:
     """List the images of the configured data set; nothing is decoded yet."""
     if data.source not in SOURCES:
         near = difflib.get_close_matches(data.source, SOURCES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = (
+            f"; did you mean {near[0]}?" if near else "; a folder of images is read by data.source=folder data.path=DIR"
+        )
         raise ConfigError(f"data.source: unknown data set {data.source!r} (known: {', '.join(SOURCES)}){hint}")
     if data.source == "digits" and data.path:
         raise ConfigError("data.path: the embedded digits read no path; for your images use data.source=folder")

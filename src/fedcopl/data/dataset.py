@@ -96,10 +96,13 @@ def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
         raise DataError(f"{origin}: the class {strange!r} has a control character in its name; remove it")
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
-        same = ", ".join(repr(name) for name, result in zip(names, cleaned, strict=True) if result == twice[0])
-        raise DataError(f"{origin}: the classes {same} are all called {twice[0]!r}; give each a name of its own")
+        same = [name for name, result in zip(names, cleaned, strict=True) if result == twice[0]]
+        if len(set(same)) == 1:
+            raise DataError(f"{origin}: lists the class {same[0]!r} {len(same)} times; keep one of them")
+        listed = ", ".join(map(repr, same))
+        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a name of its own")
     if "" in cleaned:
-        raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r})")
+        raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r}); name it or remove it")
     return tuple(cleaned)
 
 
@@ -118,7 +121,7 @@ def _names_by_line(file: Path) -> list[list[str]]:
     try:
         lines = read_limited(file, _MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
-        raise DataError(f"{file}: there is no such list of classes") from error
+        raise DataError(f"{file}: there is no such list of classes; write one class name per line into it") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
     named = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
@@ -186,7 +189,7 @@ def build(
         example = (
             f"; {len(excluded)} skipped, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
         )
-        raise DataError(f"{origin}: holds no training images{example}")
+        raise DataError(f"{origin}: holds no training images{example}; docs/data.md shows the layouts")
     classes = _classes(ordered, origin, listed)
     without_client = [record.name for record in ordered if record.client is None]
     clients = tuple(sorted({record.client for record in ordered if record.client is not None}, key=by_name))

@@ -84,21 +84,21 @@ def _window(given: str | float) -> Window:
         return Window("file" if text == "file" else "type")
     parts = [part.strip() for part in text.split(":")]
     percent = all(part.endswith("%") for part in parts)
-    numbers = [_number(part.removesuffix("%") if percent else part) for part in parts]
-    if len(numbers) != 2 or not numbers[0] < numbers[1] or (percent and not 0 <= numbers[0] < numbers[1] <= 100):
+    try:
+        numbers = [float(part.removesuffix("%") if percent else part) for part in parts]
+    except ValueError:
+        numbers = []
+    if (
+        len(numbers) != 2
+        or not all(map(math.isfinite, numbers))
+        or not numbers[0] < numbers[1]
+        or (percent and not 0 <= numbers[0] < numbers[1] <= 100)
+    ):
         raise ConfigError(
             f"data.window: should be file, type, two growing numbers as in 0:4095, or percentiles as in 1%:99%, "
             f"not {text!r}"
         )
     return Window("percentiles" if percent else "numbers", *numbers)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 def _bands(chosen: str | int) -> tuple[int, ...]:

@@ -63,8 +63,11 @@ def settings_file(where: Path | None) -> Path | None:
     if where is None or (where / _CERTIFICATE).is_file():
         return Path(_SETTINGS) if Path(_SETTINGS).is_file() else None
     file = where / _SETTINGS if where.is_dir() else where
+    if where.is_dir() and not file.is_file():
+        hint = f"check images with: fedcopl data check {shlex.quote(str(where))}"
+        raise ConfigError(f"{where}: there is no settings.toml in it; write one with fedcopl new, or {hint}")
     if not file.is_file():
-        raise ConfigError(f"{where}: there is no {'settings.toml in it' if where.is_dir() else 'such file or folder'}")
+        raise ConfigError(f"{where}: there is no such file or folder; name settings.toml, or the folder it is in")
     return file
 
 

@@ -99,6 +99,10 @@ def load_hugging_face(folder: Path) -> Parts:
     file = folder / "config.json"
     config = read_json(file)
     kind = config.get("model_type")
+    if kind == "fedcopl-classifier":
+        raise ModelError(
+            f"{folder}: is an exported classifier, not a CLIP model; use it with: fedcopl predict -c {folder}"
+        )
     if kind not in ("clip", "siglip"):
         nearest = _NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
         raise ModelError(

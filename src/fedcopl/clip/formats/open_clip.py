@@ -169,6 +169,8 @@ def load_openai_file(file: Path, activation: Activation | None) -> Parts:
     weights = read_weights(file)
     if any(name.startswith("text_model.") for name in weights.tensors):
         raise ModelError(f"{file}: is part of a Hugging Face folder; give the folder {file.parent} instead")
+    if not any(name.startswith("visual.") for name in weights.tensors):
+        raise ModelError(f"{file}: holds no CLIP in OpenAI's layout; docs/models.md lists the formats")
     traits = BlockTraits(None, activation or "quick_gelu")
     return _assemble(weights, traits, traits, {})
 

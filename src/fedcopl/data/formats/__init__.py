@@ -44,8 +44,6 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
     with _without_logs():
         if dicom.is_it(content):
             return dicom.read(content, options, page)
-        if by_pillow.is_heic(content):
-            return by_pillow.read_heic(content)
         if content[:4] in TIFF:
             refuse_endless(content)
         try:

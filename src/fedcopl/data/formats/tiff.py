@@ -7,7 +7,7 @@ hold a chain that never ends, or tags that all point to one large block.
 import io
 import struct
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,51 +135,36 @@ _TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8,
 _MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
-class _TiffLayout(NamedTuple):
-    """Layout of numbers in a kind of TIFF; formats as in `struct`."""
-
-    first: int  # where the offset of the first IFD is
-    count: str  # type: ignore[assignment]  # format of the number of tags; hides tuple.count
-    offset: str
-    tag: np.dtype[np.void]
-
-
 def refuse_endless(content: bytes) -> None:
     """Check that the pages of a TIFF can be read in bounded time and memory.
 
     Raises:
         BadImage: if the chain of pages loops, is too long, or if tags hold more than the file does.
     """
-    layout = _layout(content)
+    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in TIFF[2:]
+    count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
+    tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
+
+    def number(kind: str, position: int) -> int:
+        """Read a number; 0 beyond the end of the file."""
+        is_inside = position + struct.calcsize(kind) <= len(content)
+        return int(struct.unpack_from(kind, content, position)[0]) if is_inside else 0
+
     pages: dict[int, int] = {}  # offset of an IFD -> number of its page
-    tags, offset = 0, _number(layout.offset, content, layout.first)
+    tags, offset = 0, number(offset_format, 8 if is_big else 4)
     while offset and offset not in pages:
         pages[offset] = len(pages) + 1
-        count, start = _number(layout.count, content, offset), offset + struct.calcsize(layout.count)
-        end = start + count * layout.tag.itemsize
+        count, start = number(count_format, offset), offset + struct.calcsize(count_format)
+        end = start + count * tag.itemsize
         if end > len(content):
             return  # truncated: reported by the decoder, or the pages before are read
         tags += count
         if len(pages) > MOST_PAGES or tags > _MOST_TAGS:
             raise BadImage(f"more than {MOST_PAGES:,} pages, or {_MOST_TAGS:,} tags in all pages")
-        found = np.frombuffer(content, layout.tag, count, start)
-        sizes = _TYPE_SIZES[np.minimum(found["type"], len(_TYPE_SIZES) - 1)] * found["count"]
+        entries = np.frombuffer(content, tag, count, start)
+        sizes = _TYPE_SIZES[np.minimum(entries["type"], len(_TYPE_SIZES) - 1)] * entries["count"]
         if sizes.sum() > len(content):
             raise BadImage(f"damaged: page {len(pages)} has tags of more bytes than the file")
-        offset = _number(layout.offset, content, end)
+        offset = number(offset_format, end)
     if offset:
         raise BadImage(f"damaged: after page {len(pages)} comes page {pages[offset]} again, without end")
-
-
-def _layout(content: bytes) -> _TiffLayout:
-    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in TIFF[2:]
-    size = "u8" if is_big else "u4"
-    tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
-    return _TiffLayout(8, f"{order}Q", f"{order}Q", tag) if is_big else _TiffLayout(4, f"{order}H", f"{order}I", tag)
-
-
-def _number(kind: str, content: bytes, offset: int) -> int:
-    """Read a number; 0 beyond the end of the file."""
-    if offset + struct.calcsize(kind) > len(content):
-        return 0
-    return int(struct.unpack_from(kind, content, offset)[0])
