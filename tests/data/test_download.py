@@ -5,13 +5,14 @@ import io
 import re
 import tarfile
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 
 import pytest
 
 from fedcopl.data.catalog import SOURCES
-from fedcopl.data.download import DOWNLOADS, Download, get
+from fedcopl.data.download import DOWNLOADS, get
 from fedcopl.errors import DataError
 
 
@@ -33,6 +34,10 @@ def archive(files: dict[str, bytes | str], mode="w:gz") -> bytes:
 WHOLE = archive({"things/a.bin": bytes(range(256)) * 500, "things/b.bin": b"b", "README": b"beside"}, "w")
 
 
+def things(url, md5):
+    return replace(DOWNLOADS["dtd"], url=url, md5=md5, makes="things")
+
+
 class Server(ThreadingHTTPServer):
     """Serves one file. `breaks_after` bytes it drops the connection; `ranges` says whether it can go on later."""
 
@@ -40,9 +45,9 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.content, self.breaks_after, self.ranges, self.asked = WHOLE, None, True, []
 
-    def download(self, path="things.tar.gz") -> Download:
+    def download(self, path="things.tar.gz"):
         md5 = hashlib.md5(self.content).hexdigest()
-        return Download(f"http://127.0.0.1:{self.server_address[1]}/{path}", md5, "things")
+        return things(f"http://127.0.0.1:{self.server_address[1]}/{path}", md5)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -158,7 +163,7 @@ def test_nobody_there(server, tmp_path):
     with pytest.raises(DataError, match="cannot be fetched: Not Found"):
         fetch(server.download("nothing.tar.gz"), tmp_path)
     with pytest.raises(DataError, match=r"cannot be fetched: .*refused"):
-        fetch(Download("http://127.0.0.1:9/things.tar.gz", "", "things"), tmp_path)
+        fetch(things("http://127.0.0.1:9/things.tar.gz", ""), tmp_path)
 
 
 def test_a_folder_that_cannot_be_made(server, tmp_path):

@@ -26,7 +26,7 @@ from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file, read_finished
 from ..run.progress_reporter import SilentReporter
 from .predict import Classifier, Predictor
-from .prior import NUMBERS, PRIOR, Prior, prior_from
+from .prior import NUMBERS, PRIOR, Prior
 from .recipe import (
     ARRAYS,
     BACKBONE,
@@ -93,7 +93,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
         if numbers is not None:
             parameters = np.array([numbers[name] for name in NUMBERS])
             stored, width = {**below(arrays, PRIOR), "numbers": parameters}, model.encoder.clip.feature_size
-            prior = prior_from(stored, model.encoder.classes, width)
+            prior = Prior.from_arrays(stored, model.encoder.classes, width)
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
@@ -225,7 +225,7 @@ class FinishedRun:
         own, shared = _read_arrays(file, np.float64), _read_arrays(common, np.float64) if common.exists() else {}
         arrays = own if len(own) > 1 else shared | own  # more arrays: the client missed the last common model
         try:
-            return prior_from(arrays, len(self.classes), self.model.encoder.clip.feature_size)
+            return Prior.from_arrays(arrays, len(self.classes), self.model.encoder.clip.feature_size)
         except ModelError as error:
             raise ModelError(f"{file}: {error}") from error
 

@@ -19,7 +19,7 @@ from ..data.label_files import class_prior_of
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
-from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, named_below, predict_batch
+from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, named_below
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
@@ -228,10 +228,22 @@ class Classifier:
     def prediction_batches(
         self, pictures: Iterable[NamedImages], *, top: int = 3, threshold: float | None = None
     ) -> Iterator[list[Prediction]]:
-        """Yield the predictions of named images, batch by batch."""
+        """Yield the predictions of named images, batch by batch; see `predictions`."""
         limit = self.threshold if threshold is None else threshold
         for batch in self.batches(pictures):
-            yield predict_batch(batch, self.predictor.log_probabilities, self.recipe.classes, top, limit)
+            rows = iter(np.exp(self.predictor.log_probabilities(batch.pixels)) if len(batch.pixels) else ())
+            predictions = []
+            for index, name in enumerate(batch.names):
+                if index in batch.problems:
+                    predictions.append(Prediction(name, None, None, None, batch.problems[index], ()))
+                    continue
+                probabilities: NDArray[np.float64] = next(rows)
+                order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
+                best = tuple((self.recipe.classes[number], float(probabilities[number])) for number in order)
+                label, highest = best[0]
+                abstains = None if limit is None else highest < limit
+                predictions.append(Prediction(name, None if abstains else label, highest, abstains, None, best[:top]))
+            yield predictions
 
     def calibrated(self, images: Images, share: float = SHARE) -> "Classifier":
         """Return the classifier with a threshold at which it abstains on this share of the given unlabelled images."""

@@ -1,6 +1,6 @@
 """Images to label and their predictions, batch by batch, in memory that does not grow with their number."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
@@ -118,34 +118,3 @@ def _open(pictures: Sequence[GivenPicture], cut: Cut, reading: DecodeOptions, in
         return cut(open_picture(pictures[index], reading))
     except BadImage as reason:
         return str(reason)
-
-
-def predict_batch(
-    batch: ImageBatch,
-    log_probabilities: Callable[[NDArray[np.uint8]], NDArray[np.float64]],
-    classes: Sequence[str],
-    top: int,
-    threshold: float | None,
-) -> list[Prediction]:
-    """Return one prediction for each image of a batch, in their order.
-
-    Args:
-        batch: The images.
-        log_probabilities: From pixels, (n, 3, side, side), to log p, (n, C).
-        classes: The names of the classes.
-        top: How many of the most probable classes to list.
-        threshold: The probability below which the classifier abstains; None: never.
-    """
-    rows = iter(np.exp(log_probabilities(batch.pixels)) if len(batch.pixels) else ())
-    predictions = []
-    for index, name in enumerate(batch.names):
-        if index in batch.problems:
-            predictions.append(Prediction(name, None, None, None, batch.problems[index], ()))
-            continue
-        probabilities: NDArray[np.float64] = next(rows)
-        order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
-        best = tuple((classes[number], float(probabilities[number])) for number in order)
-        label, highest = best[0]
-        abstains = None if threshold is None else highest < threshold
-        predictions.append(Prediction(name, None if abstains else label, highest, abstains, None, best[:top]))
-    return predictions

@@ -111,18 +111,6 @@ class Block(nn.Module):
         return output
 
 
-class PostNormBlock(Block):
-    """BERT's block: normalisation after each sum instead of before the attention."""
-
-    def attention_input(self, x: Tensor) -> Tensor:
-        return x
-
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = self.norm_attention(x + self.out(attended.transpose(1, 2).flatten(2)))
-        finished: Tensor = self.norm_mlp(x + self.mlp(x))
-        return finished
-
-
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, N, D) -> (B, heads, N, D / heads)."""
     batch, length, width = x.shape

@@ -29,14 +29,6 @@ _GELU_HINT = "a bare file: set model.activation=gelu"
 
 
 @dataclass(frozen=True)
-class OpenAIFile:
-    """OpenAI's file of a model, as in the cache of their package."""
-
-    name: str
-    sha256: str
-
-
-@dataclass(frozen=True)
 class KnownModel:
     """A published checkpoint; one with `weights` can be downloaded at its pinned commit."""
 
@@ -48,7 +40,8 @@ class KnownModel:
     weights: str = ""
     sha256: str | None = None  # of the weights; None if unknown
     other_files: tuple[str, ...] = _HUGGING_FACE_FILES  # downloaded with the weights; the first is required
-    original: OpenAIFile | None = None
+    openai_file: str = ""  # OpenAI's own file, as in the cache of their package
+    openai_sha256: str = ""
     loads: bool = True
     hint: str = ""  # for the user
 
@@ -63,7 +56,7 @@ class KnownModel:
     @property
     def openai_path(self) -> Path | None:
         """OpenAI's file in the cache of their package, whether it is there or not."""
-        return Path("~/.cache/clip").expanduser() / self.original.name if self.original else None
+        return Path("~/.cache/clip").expanduser() / self.openai_file if self.openai_file else None
 
 
 _VIT_B_16 = KnownModel(
@@ -73,7 +66,8 @@ _VIT_B_16 = KnownModel(
     "hugging face",
     revision="57c216476eefef5ab752ec549e440a49ae4ae5f3",
     weights="pytorch_model.bin",
-    original=OpenAIFile("ViT-B-16.pt", "5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f"),
+    openai_file="ViT-B-16.pt",
+    openai_sha256="5806e77cd80f8b59890b7e101eabd078d9fb84e6937f9e85e4ecb61988df416f",
 )
 _VIT_B_32 = KnownModel(
     "openai/clip-vit-base-patch32",
@@ -83,7 +77,8 @@ _VIT_B_32 = KnownModel(
     revision="3d74acf9a28c67741b2f4f2ea7635f0aaf6f0268",
     weights="pytorch_model.bin",
     sha256="a63082132ba4f97a80bea76823f544493bffa8082296d62d71581a4feff1576f",
-    original=OpenAIFile("ViT-B-32.pt", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af"),
+    openai_file="ViT-B-32.pt",
+    openai_sha256="40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af",
 )
 _VIT_L_14 = KnownModel(
     "openai/clip-vit-large-patch14",
@@ -93,7 +88,8 @@ _VIT_L_14 = KnownModel(
     revision="32bd64288804d66eefd0ccbe215aa642df71cc41",
     weights="model.safetensors",
     sha256="a2bf730a0c7debf160f7a6b50b3aaf3703e7e88ac73de7a314903141db026dcb",
-    original=OpenAIFile("ViT-L-14.pt", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836"),
+    openai_file="ViT-L-14.pt",
+    openai_sha256="b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836",
 )
 _RN50 = KnownModel(  # not measured, so it is not in the table
     "timm/resnet50_clip.openai",
@@ -104,7 +100,8 @@ _RN50 = KnownModel(  # not measured, so it is not in the table
     weights="open_clip_model.safetensors",
     sha256="da0baa37fb2211eee5729ab69ed587eb10d48f5b7076ceeed01552fc3d4cb4ee",
     other_files=_OPEN_CLIP_FILES,
-    original=OpenAIFile("RN50.pt", "afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762"),
+    openai_file="RN50.pt",
+    openai_sha256="afeb0e10f9e5a86da6080e35cf09123aca3b358a0c3e3b6c78a7b63bc04b6762",
 )
 KNOWN_MODELS = (
     KnownModel(
@@ -289,8 +286,8 @@ def find_cached(name: str) -> Path | None:
     model = RELEASES[name]
     if all((model.snapshot / file).is_file() for file in (model.weights, model.other_files[0])):
         return model.snapshot
-    if model.original and model.openai_path and model.openai_path.is_file():
-        check_sum(model.openai_path, model.original.sha256)
+    if model.openai_path and model.openai_path.is_file():
+        check_sum(model.openai_path, model.openai_sha256)
         return model.openai_path
     return None
 
@@ -309,8 +306,8 @@ def _download(name: str, model: KnownModel) -> Path:
     files = (*model.other_files, model.weights)  # the weights last: a snapshot without them is not complete
     source = f"https://huggingface.co/{model.name}/tree/{model.revision}"
     by_hand = f"put {', '.join(files)} of {source} into {model.snapshot}"
-    if model.original and model.openai_path:
-        by_hand += f" or OpenAI's {model.original.name} into {model.openai_path.parent}"
+    if model.openai_path:
+        by_hand += f" or OpenAI's {model.openai_file} into {model.openai_path.parent}"
     try:
         from huggingface_hub import hf_hub_download
 

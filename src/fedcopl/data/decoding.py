@@ -48,6 +48,10 @@ class Window:
         percent = "%" if self.by == "percentiles" else ""
         return self.by if self.by in ("file", "type") else f"{self.low:g}{percent}:{self.high:g}{percent}"
 
+    def remark(self, kind: str) -> str:
+        """Describe how an image with values of this kind was scaled to 8 bits."""
+        return f"{kind}, {_SCALED_BY[self.by].format(self)}"
+
 
 @dataclass(frozen=True)
 class DecodeOptions:
@@ -76,6 +80,10 @@ class DecodeOptions:
     def page_of(self, pages: int) -> int:
         """Return the page to decode in a file of `pages` pages, counted from 0."""
         return pages // 2 if self.pages == "middle" else 0
+
+    def page_remark(self, pages: int) -> tuple[str, ...]:
+        """Return the remark that the other pages of a file are not used, if it has others."""
+        return (f"the {self.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
 
 
 def _window(given: str | float) -> Window:
@@ -116,11 +124,6 @@ def refuse_giants(size: tuple[int, int]) -> None:
         raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
     if max(size) > _THINNEST * min(size):
         raise BadImage(f"{width} x {height} is more than {_THINNEST} times longer than wide")
-
-
-def page_remark(pages: int, options: DecodeOptions) -> tuple[str, ...]:
-    """Remark that the other pages are not used."""
-    return (f"the {options.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
 
 
 def one_line(error: Exception) -> str:
@@ -164,11 +167,6 @@ def eight_bits(
         scaled = _scaled(numbers, span)
         scaled[missing] = 0
     return scaled, span if window.by in ("file", "percentiles") else None
-
-
-def remark(bits: str, window: Window) -> str:
-    """Describe how an image was scaled to 8 bits."""
-    return f"{bits}, {_SCALED_BY[window.by].format(window)}"
 
 
 def _window_span(known: _PixelValues, window: Window, whole: Span | None) -> Span:

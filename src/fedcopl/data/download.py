@@ -21,7 +21,7 @@ _PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 
 
 @dataclass(frozen=True)
-class Download:
+class _Download:
     """Address and checksum of an archive."""
 
     url: str
@@ -29,23 +29,23 @@ class Download:
     makes: str  # the folder in the archive
 
 
-DOWNLOADS: dict[str, Download] = {
-    "cifar10": Download(
+DOWNLOADS: dict[str, _Download] = {
+    "cifar10": _Download(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "c58f30108f718f92721af3b95e74349a",
         "cifar-10-batches-py",
     ),
-    "cifar100": Download(
+    "cifar100": _Download(
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         "cifar-100-python",
     ),
-    "dtd": Download(
+    "dtd": _Download(
         "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
         "fff73e5086ae6bdbea199a49dfb8a4c1",
         "dtd",
     ),
-    "cub200": Download(
+    "cub200": _Download(
         "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
         "97eceeb196236b17998738112f37df78",
         "CUB_200_2011",
@@ -90,7 +90,7 @@ def get(name: str, folder: Path, progress: _BytesProgress = lambda done, total: 
     return made
 
 
-def _fetch_file(download: Download, archive: Path, progress: _BytesProgress) -> None:
+def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) -> None:
     """Download into a temporary file, resuming an earlier attempt."""
     part = archive.with_name(f"{archive.name}.part")
     have = part.stat().st_size if part.exists() else 0

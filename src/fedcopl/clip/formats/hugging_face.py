@@ -17,10 +17,8 @@ from .layouts import (
     TowerNames,
     build_text,
     build_vision,
-    compare_outputs,
+    check_towers,
     compare_sizes,
-    read_scale,
-    refuse_leftovers,
     weights_of,
 )
 
@@ -122,8 +120,7 @@ def load_hugging_face(folder: Path) -> Parts:
         text = build_text(weights, text_names, traits, PaddedText)
     else:
         text = build_text(weights, text_names, traits, CausalText)
-    compare_outputs(weights, vision, text)
-    refuse_leftovers(weights, [(vision, vision_names), (text, text_names)], bias=is_siglip)
+    scale = check_towers(weights, (vision, vision_names), (text, text_names))
     compare_sizes(file, _claims(config, vision_config, text_config), _sizes(vision, text))
     reading: SentenceReading
     if is_siglip:
@@ -141,7 +138,7 @@ def load_hugging_face(folder: Path) -> Parts:
     preprocessor = folder / "preprocessor_config.json"
     settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
     transform = read_transform(settings, vision.image, preprocessor)
-    return Parts(vision, text, read_scale(weights), tokenizer, transform, reading)
+    return Parts(vision, text, scale, tokenizer, transform, reading)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from .files import Weights
 _Tower = TypeVar("_Tower", bound=nn.Module)
 _Plain = TypeVar("_Plain", CausalText, PaddedText)
 
-SCALE = "logit_scale"
+_SCALE = "logit_scale"
 _BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so the softmax does not depend on it
 # Tables that older versions stored with the weights; all of them follow from the sizes.
 _HARMLESS = re.compile(
@@ -201,25 +201,26 @@ def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int
             raise ModelError(f"{file}: {name} is {claim}, but the weights have {size}")
 
 
-def compare_outputs(weights: Weights, vision: VisionTower | ResNetTower, text: TextTower) -> None:
-    if vision.output != text.output:
-        raise ModelError(f"{weights.file}: images have {vision.output} features and sentences {text.output}")
+def check_towers(
+    weights: Weights, vision: tuple[VisionTower | ResNetTower, TowerNames], text: tuple[TextTower, TowerNames]
+) -> float:
+    """Check that both towers have as many features and use all weights; return the logit scale.
 
+    The scale is about 100 in OpenAI's models; checkpoints store its logarithm.
 
-def refuse_leftovers(weights: Weights, towers: Iterable[tuple[nn.Module, TowerNames]], bias: bool = False) -> None:
-    """Raise ModelError for an unused weight: the model is of another kind."""
-    used = {theirs for tower, names in towers for ours in tower.state_dict() for theirs in names.of(ours)}
-    used |= {SCALE, _BIAS} if bias else {SCALE}
+    Raises:
+        ModelError: A weight is not used, so the model is of another kind, or sizes differ.
+    """
+    if vision[0].output != text[0].output:
+        raise ModelError(f"{weights.file}: images have {vision[0].output} features and sentences {text[0].output}")
+    used = {theirs for tower, names in (vision, text) for ours in tower.state_dict() for theirs in names.of(ours)}
+    used |= {_SCALE, _BIAS} if isinstance(text[0], PaddedText) else {_SCALE}
     for name in weights.tensors:
         if name not in used and not _HARMLESS.fullmatch(name):
             raise ModelError(f"{weights.file}: holds the weight {name}, which has no place in this kind of CLIP")
-
-
-def read_scale(weights: Weights) -> float:
-    """Return the logit scale, about 100 in OpenAI's models; checkpoints store its logarithm."""
-    if weights.get(SCALE).numel() != 1:
-        raise ModelError(f"{weights.file}: {SCALE} has the shape {tuple(weights.get(SCALE).shape)}, not ()")
-    return float(weights.get(SCALE).float().exp())
+    if weights.get(_SCALE).numel() != 1:
+        raise ModelError(f"{weights.file}: {_SCALE} has the shape {tuple(weights.get(_SCALE).shape)}, not ()")
+    return float(weights.get(_SCALE).float().exp())
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,9 @@ from .layouts import (
     build_text,
     build_vision,
     check_square,
-    compare_outputs,
+    check_towers,
     compare_sizes,
     fill,
-    read_scale,
-    refuse_leftovers,
     unfilled,
     weights_of,
 )
@@ -183,10 +181,9 @@ def _assemble(
     vision_names = _RESNET if is_resnet else _OPENAI_VISION
     vision = _build_resnet(weights) if is_resnet else build_vision(weights, _OPENAI_VISION, vision_traits)
     text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
-    compare_outputs(weights, vision, text)
-    refuse_leftovers(weights, [(vision, vision_names), (text, _OPENAI_TEXT)])
+    scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
     transform = _read_preprocess(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
-    return Parts(vision, text, read_scale(weights), _plain_tokenizer(weights, text), transform, ReadUpToEnd(None))
+    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, ReadUpToEnd(None))
 
 
 def _build_resnet(weights: Weights) -> ResNetTower:
@@ -313,14 +310,12 @@ def _load_with_timm(
     is_bert = bool(text.get("hf_model_name"))
     sentences = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
     tokenizer = _tokenizer(weights, sentences, text)
-    compare_outputs(weights, images, sentences)
-    towers = [(images, vision_names), (sentences, _BERT_TEXT if is_bert else _SIGLIP_TEXT)]
-    refuse_leftovers(weights, towers, bias=not is_bert)
+    scale = check_towers(weights, (images, vision_names), (sentences, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
     usual = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
     return Parts(
         images,
         sentences,
-        read_scale(weights),
+        scale,
         tokenizer,
         _read_preprocess({**usual, **preprocess}, images.image, file),
         ReadPadded(tokenizer.pad_id, 0 if is_bert else sentences.reads),

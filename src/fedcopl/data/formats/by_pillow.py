@@ -20,9 +20,7 @@ from ..decoding import (
     Window,
     eight_bits,
     one_line,
-    page_remark,
     refuse_giants,
-    remark,
 )
 from .tiff import REDUCED_OR_MASK, TIFF, WHITE_IS_ZERO
 
@@ -88,7 +86,7 @@ def _read(image: ImageFile.ImageFile, content: bytes, options: DecodeOptions, pa
     else:
         image.load()
         picture = _eight_bits(image, options.window)
-    return picture._replace(remarks=picture.remarks + (page_remark(len(pages), options) if page is None else ()))
+    return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
 
 
 def _pages(image: ImageFile.ImageFile) -> list[int]:
@@ -129,7 +127,7 @@ def _deep_colours(image: ImageFile.ImageFile, content: bytes, page: int, window:
     if image.mode == "RGBA":
         alpha, _ = eight_bits(numbers[..., 3:], Window("type"))
         colours = np.concatenate([colours, alpha], axis=-1)
-    return Picture(Image.fromarray(colours), (remark("colours of 16 bits", window),), span)
+    return Picture(Image.fromarray(colours), (window.remark("colours of 16 bits"),), span)
 
 
 def _swap_bytes(tile: Any) -> Any:
@@ -169,7 +167,7 @@ def _eight_bits(image: ImageFile.ImageFile, window: Window) -> Picture:
     grey, span = eight_bits(numbers, window, whole=Span(0, 65535) if is_sixteen else None, missing=missing)
     if _tag(image, _PHOTOMETRIC, 1) == WHITE_IS_ZERO:
         grey = 255 - grey
-    return Picture(Image.fromarray(grey), (remark(f"grey of {kind}", window),), span)
+    return Picture(Image.fromarray(grey), (window.remark(f"grey of {kind}"),), span)
 
 
 def _read_heic(content: bytes) -> Picture:

@@ -23,9 +23,7 @@ from ..decoding import (
     Span,
     Window,
     eight_bits,
-    page_remark,
     refuse_giants,
-    remark,
 )
 
 _META = 144  # bytes before the elements of the file meta group; the last four are its length
@@ -56,7 +54,7 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
         frames = _frames(header)
         number = options.page_of(frames) if page is None else page
         picture = _picture(header, number, options.window)
-        passed_over = page_remark(frames, options) if page is None else ()
+        passed_over = options.page_remark(frames) if page is None else ()
         burned_in = (_BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
         return picture._replace(remarks=picture.remarks + passed_over + burned_in)
     except BadImage:
@@ -128,7 +126,7 @@ def _grey(header: Any, number: int, stored: NDArray[Any], window: Window) -> Pic
         grey, span, text = own, None, "DICOM, each by its own window"
     elif is_deep:
         grey, span = eight_bits(values, window, whole=_whole(header, number), missing=padding)
-        text = remark("DICOM", window)
+        text = window.remark("DICOM")
     else:
         grey, span, text = values.astype(np.uint8), None, "DICOM of 8 bits"
     if header.PhotometricInterpretation == "MONOCHROME1":

@@ -22,9 +22,7 @@ from ..decoding import (
     Picture,
     eight_bits,
     one_line,
-    page_remark,
     refuse_giants,
-    remark,
 )
 
 REDUCED_OR_MASK, WHITE_IS_ZERO = 0b101, 0  # values of the tags for kinds of pages and of colours
@@ -70,7 +68,7 @@ def _read(file: Any, options: DecodeOptions, page: int | None) -> Picture:
         return _picture(bands, first, options, len(pages))
     chosen = pages[options.page_of(len(pages)) if page is None else page]
     picture = _picture(_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
-    return picture._replace(remarks=picture.remarks + (page_remark(len(pages), options) if page is None else ()))
+    return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
 
 
 def _numbers(page: Any) -> NDArray[Any]:
@@ -121,7 +119,7 @@ def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: in
         missing = None if page.nodata is None or not page.tags.get(42113) else numbers == page.nodata
         scaled, span = eight_bits(numbers, options.window, missing=missing)
         bits = "floating point" if numbers.dtype.kind == "f" else f"{8 * numbers.dtype.itemsize} bits"
-        text = remark(f"{words} in {bits}", options.window)
+        text = options.window.remark(f"{words} in {bits}")
     else:
         raise BadImage(f"numbers of the kind {numbers.dtype}")
     if int(page.photometric) == WHITE_IS_ZERO and not options.bands:
