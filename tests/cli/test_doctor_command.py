@@ -40,7 +40,7 @@ def doctor(*words):
 
 
 def about(told, what, level):
-    return [finding for finding in told["findings"] if finding["what"] == what and finding["level"] == level]
+    return [finding for finding in told["findings"] if finding["subject"] == what and finding["level"] == level]
 
 
 def test_a_sound_study(study):
@@ -48,9 +48,9 @@ def test_a_sound_study(study):
     assert told["ok"]
     assert "10 classes, 30 training and 0 test images" in about(told, "data", "ok")[0]["detail"]
     assert {"python", "packages", "memory", "disk", "cache folder", "device", "threads", "model"} <= {
-        finding["what"] for finding in told["findings"]
+        finding["subject"] for finding in told["findings"]
     }
-    assert all(finding["do"] for finding in told["findings"] if finding["level"] != "ok")
+    assert all(finding["advice"] for finding in told["findings"] if finding["level"] != "ok")
 
 
 def test_without_a_study(tmp_path, monkeypatch):
@@ -83,7 +83,7 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
     for number in range(25):
         (train / f"x{number}.png").write_bytes(b"?")
     lists = "fedcopl data check settings.toml --all"
-    notes = {finding["do"]: finding["detail"] for finding in about(doctor(), "data", "note")}
+    notes = {finding["advice"]: finding["detail"] for finding in about(doctor(), "data", "note")}
     assert notes[f"pip install 'fedcopl[heic]'; {lists} lists them"].startswith("2 files are skipped, for example ")
     assert notes["pip install 'fedcopl[dicom]'"].startswith("1 file is skipped, 'clients/site-a/train/c.dcm': DICOM")
     assert notes[f"fix or remove them; {lists} lists them"].startswith("25 files are skipped, for example ")
@@ -94,7 +94,7 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
 def test_a_study_looked_at_from_outside(study, monkeypatch):
     monkeypatch.chdir(study.parent)
     [found] = about(doctor("study"), "data", "problem")
-    assert found["do"] == "paths are relative to the current folder, so first: cd study"
+    assert found["advice"] == "paths are relative to the current folder, so first: cd study"
 
 
 def test_problems(study):
@@ -205,7 +205,7 @@ def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
     seconds = r"\(about \d+ seconds?\)"
     assert re.fullmatch(
         rf"for a first try add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
-        cost["do"],
+        cost["advice"],
     )
 
 
@@ -224,7 +224,7 @@ def test_names_that_are_slips(study):
     assert folder["detail"] == "clients/site-a/tests/ was probably meant as test/, and is not read as such"
     assert about(told, "classes", "note")[0]["detail"] == "no folder for zero, one, three, four, five and 4 more"
     [slip] = about(told, "classes", "problem")  # and not the folder old, which lies beside flat images
-    assert (slip["detail"], slip["do"]) == (
+    assert (slip["detail"], slip["advice"]) == (
         "there is a folder 'thre', and no such class in classes.txt",
         "rename it to 'three'",
     )
@@ -233,7 +233,7 @@ def test_names_that_are_slips(study):
 @pytest.mark.parametrize(("load", "is_busy"), [(0.1, False), (99.0, True)])
 def test_an_estimate_on_a_busy_machine_says_so(study, monkeypatch, load, is_busy):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
-    [cost] = [finding for finding in doctor()["findings"] if finding["what"] == "cost"]
+    [cost] = [finding for finding in doctor()["findings"] if finding["subject"] == "cost"]
     assert ("(measured now on a busy machine: may be less)" in cost["detail"]) == is_busy
 
 

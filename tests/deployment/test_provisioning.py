@@ -224,7 +224,7 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
 
     def levels(day):
         monkeypatch.setattr("fedcopl.deployment.provisioning.expiry.today_utc", lambda: day)
-        return {one.what: one.level for one in check_expiry(home)}
+        return {one.subject: one.level for one in check_expiry(home)}
 
     assert levels(date(2027, 3, 11)) == {"authority": "ok", "key of this site": "ok"}
     assert levels(date(2027, 3, 12))["key of this site"] == "note"

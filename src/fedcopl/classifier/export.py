@@ -256,8 +256,8 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
 def _arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
     """Return the prompts and the arrays of the priors, whose scalars are in config.json."""
     prior = {} if predictor.prior is None else predictor.prior.to_arrays()
-    known = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
-    return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **known}.items()}
+    prefixed = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
+    return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **prefixed}.items()}
 
 
 def _needed(folder: Path) -> list[Path]:

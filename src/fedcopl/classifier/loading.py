@@ -102,8 +102,7 @@ def _load_exported(folder: Path, backbone: str | Path | None, device: str, preci
 def restored(written: str, prompts: _PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
     """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
     recipe = parse_recipe(written, "the pickled classifier")
-    wanted = recipe.backbone.fingerprint
-    clip = _CLIPS.get(wanted)
+    clip = _CLIPS.get(recipe.backbone.fingerprint)
     try:
         model = _build(recipe.config, recipe.classes, recipe.template, where, "auto", precision, clip).model
     except ModelError as error:
@@ -112,16 +111,16 @@ def restored(written: str, prompts: _PromptArrays, prior: Prior | None, where: s
         ) from error
     if clip is None:
         _refuse_another(model.encoder.clip, recipe.backbone, where, "the pickled classifier")
-        _CLIPS[wanted] = model.encoder.clip
+        _CLIPS[recipe.backbone.fingerprint] = model.encoder.clip
     return Classifier(Predictor(model, prompts, prior), recipe)
 
 
 def _refuse_another(clip: Clip, trained_on: TrainedOn, where: str | Path, whose: str) -> None:
-    found, wanted = fingerprint(clip), trained_on.fingerprint
-    if found != wanted:
+    actual = fingerprint(clip)
+    if actual != trained_on.fingerprint:
         raise ModelError(
             f"{where}: is not the CLIP model that {whose} was trained on, {trained_on.name}: "
-            f"its fingerprint is {found}, not {wanted}"
+            f"its fingerprint is {actual}, not {trained_on.fingerprint}"
         )
 
 
@@ -149,10 +148,9 @@ def _read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     for name, array in arrays.items():
-        wanted = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
-        if array.dtype != wanted or not np.isfinite(array).all():
-            bits = 8 * wanted.itemsize
-            raise ModelError(f"{file}: the array {name!r} is not finite numbers of {bits} bits")
+        dtype = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
+        if array.dtype != dtype or not np.isfinite(array).all():
+            raise ModelError(f"{file}: the array {name!r} is not finite numbers of {8 * dtype.itemsize} bits")
     return arrays
 
 

@@ -40,8 +40,8 @@ class Predictor:
             if name not in prompts:
                 raise ModelError(f"the prompts lack the array {name!r} that {model.method.config.method} needs")
             if prompts[name].shape != shape:
-                found = prompts[name].shape
-                raise ModelError(f"the prompt {name!r} has the shape {found}; with {clip.name} it must have {shape}")
+                actual = prompts[name].shape
+                raise ModelError(f"the prompt {name!r} has the shape {actual}; with {clip.name} it must have {shape}")
 
     @property
     def transform(self) -> ImageTransform:

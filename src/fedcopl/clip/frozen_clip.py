@@ -105,8 +105,8 @@ def load_clip(name_or_path: str | Path, *, activation: Activation | None = None)
 
 def fingerprint(clip: Clip) -> str:
     """Digest of everything that determines the features: weights, activations and image transform."""
-    found = (getattr(module, "activate", None) for module in clip.modules())
-    activations = sorted({str(getattr(activate, "__name__", activate)) for activate in found if activate is not None})
+    functions = {getattr(module, "activate", None) for module in clip.modules()} - {None}
+    activations = sorted({str(getattr(function, "__name__", function)) for function in functions})
     whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
     for name, weight in sorted(clip.state_dict().items()):
         whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())

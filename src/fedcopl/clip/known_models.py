@@ -233,7 +233,7 @@ def known_model(name: str) -> KnownModel:
     by_name = {model.name: model for model in KNOWN_MODELS}
     if name in by_name:
         return by_name[name]
-    containing = [known for known in by_name if name.lower() in known.lower()]
+    containing = [other for other in by_name if name.lower() in other.lower()]
     near = containing or difflib.get_close_matches(name, by_name, n=1, cutoff=0.3)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ModelError(f"{name}: is not in the table; `fedcopl models list` prints it{hint}")

@@ -163,7 +163,7 @@ class PixelCache:
             shape = _shape(cut)
             size = len(images) * math.prod(shape)
             self._require_space(size)
-            work = _worker(images, stored, contents, cut, self._known_rows(key))
+            work = _worker(images, stored, contents, cut, self._decoded_rows(key))
             try:
                 _build(home, work, shape, contents, key, progress)
             except OSError as error:
@@ -184,7 +184,7 @@ class PixelCache:
             ):  # locked: another process is building it
                 shutil.rmtree(part, ignore_errors=True)
 
-    def _known_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
+    def _decoded_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Pixels of other entries by digest, so that only changed files are decoded again."""
         rows: dict[str, NDArray[np.uint8]] = {}
         for entry in self.entries():
@@ -238,7 +238,7 @@ def _read_entry(folder: Path) -> _CacheEntry | None:
 
 
 def _worker(
-    images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, known: dict[str, NDArray[np.uint8]]
+    images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, decoded: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
     """Return the function that gives an image's pixels, or the reason why it cannot be used."""
 
@@ -246,8 +246,8 @@ def _worker(
         expected = contents[index]
         if expected.startswith(UNREADABLE):
             return expected
-        if expected in known:
-            return known[expected]
+        if expected in decoded:
+            return decoded[expected]
         try:
             content = stored.content(index)
         except OSError:

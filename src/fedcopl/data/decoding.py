@@ -169,19 +169,19 @@ def eight_bits(
     return scaled, span if window.by in ("file", "percentiles") else None
 
 
-def _window_span(known: _PixelValues, window: Window, whole: Span | None) -> Span:
+def _window_span(values: _PixelValues, window: Window, whole: Span | None) -> Span:
     """Values that become black and white; floating-point images range from 0 to 1 by convention."""
     match window.by:
         case "file":
-            return Span(float(known.min()), float(known.max()))
+            return Span(float(values.min()), float(values.max()))
         case "percentiles":
-            return Span(*map(float, np.percentile(known, [window.low, window.high])))
+            return Span(*map(float, np.percentile(values, [window.low, window.high])))
         case "numbers":
             return Span(window.low, window.high)
         case "type":
-            is_integer = known.dtype.kind in "ui"
+            is_integer = values.dtype.kind in "ui"
             return whole or (
-                Span(np.iinfo(known.dtype).min, np.iinfo(known.dtype).max) if is_integer else Span(0.0, 1.0)
+                Span(np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if is_integer else Span(0.0, 1.0)
             )
 
 

@@ -135,8 +135,8 @@ def digest(kind: str, content: bytes) -> str:
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
-def digests(images: StoredImages, known: DigestIndex) -> tuple[list[str], DigestIndex]:
-    """Digest all images; files that are unchanged since `known` are not read.
+def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str], DigestIndex]:
+    """Digest all images; files that are unchanged since they were added to `index_before` are not read.
 
     Returns:
         The digests, or reasons that begin with `UNREADABLE`, and new entries for the index.
@@ -156,7 +156,7 @@ def digests(images: StoredImages, known: DigestIndex) -> tuple[list[str], Digest
     ]
     results: list[str | None] = []
     for path, key in zip(paths, keys, strict=True):
-        stat, result = known.get(key, (None, ""))
+        stat, result = index_before.get(key, (None, ""))
         results.append(result if stat is not None and _file_stat(path) == stat else None)
 
     def read(index: int) -> tuple[_FileStat | None, str]:

@@ -297,9 +297,9 @@ def _checked(
     train = sum(record.split == "train" for record in records)
     actual = (len(names), train, len(records) - train)
     if actual != sizes:
-        expected, found = (
+        official, here = (
             f"{train:,} train and {counted(test, 'test image')} in {count} classes"
             for count, train, test in (sizes, actual)
         )
-        raise DataError(f"{root}: {name} has {expected}; found {found}. For a part of it use source=folder")
+        raise DataError(f"{root}: {name} has {official}; found {here}. For a part of it use source=folder")
     return build(name, root, records, listed=ListedClasses(names, root))

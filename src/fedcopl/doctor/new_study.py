@@ -66,24 +66,17 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
     except ModelError as error:
         raise ConfigError(f"--backbone: {error}") from error
     check_output_folder(folder, new=True)
-    found = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone  # the folder is not where we are
-    written = dict(_files(_study_name(folder), sites, found))
+    # A relative path would lead nowhere from inside the new folder.
+    model = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
+    name = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name) or "study"
+    written = {
+        "settings.toml": _SETTINGS.format(name=name, backbone=model),
+        "classes.txt": _CLASSES,
+        "README.md": _README.format(name=name),
+    }
+    for letter in ascii_lowercase[:sites]:
+        site = f"site-{letter}"
+        written[f"images/clients/{site}/train/put-images-here.txt"] = _PUT_HERE.format(site=site)
     for name, text in written.items():
         publish_text(folder / name, text)
     return [folder / name for name in written]
-
-
-def _files(name: str, sites: int, backbone: str) -> list[tuple[str, str]]:
-    names = [f"site-{letter}" for letter in ascii_lowercase[:sites]]
-    return [
-        ("settings.toml", _SETTINGS.format(name=name, backbone=backbone)),
-        ("classes.txt", _CLASSES),
-        ("README.md", _README.format(name=name)),
-        *((f"images/clients/{site}/train/put-images-here.txt", _PUT_HERE.format(site=site)) for site in names),
-    ]
-
-
-def _study_name(folder: Path) -> str:
-    """Return the folder's name with only letters, digits, dots, dashes and underscores."""
-    plain = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name)
-    return plain or "study"

@@ -119,9 +119,9 @@ def _load_pickle(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        asked = f"calls {named[1]}" if named else "is no pickle of tensors"
+        content = f"calls {named[1]}" if named else "is no pickle of tensors"
         raise ModelError(
-            f"{file}: holds more than weights ({asked}): it is not opened, because it could run code"
+            f"{file}: holds more than weights ({content}): it is not opened, because it could run code"
         ) from error
 
 
@@ -158,14 +158,14 @@ def _read_torchscript(file: Path) -> dict[str, Tensor]:
             return dict(_tensors(_Reader(tree, archive, root).load(), "", set()))
 
 
-def _tensors(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(value: Any, name: str, visited: set[int]) -> Iterator[tuple[str, Tensor]]:
     """Yield each tensor with its dotted name; boxes may contain each other, so each is visited once."""
     if torch.is_tensor(value):
         yield name, value
-    elif isinstance(value, _Box) and id(value) not in seen:
-        seen.add(id(value))
+    elif isinstance(value, _Box) and id(value) not in visited:
+        visited.add(id(value))
         for child, inner in value.__dict__.get("attributes", {}).items():
-            yield from _tensors(inner, f"{name}.{child}" if name else str(child), seen)
+            yield from _tensors(inner, f"{name}.{child}" if name else str(child), visited)
 
 
 class _Reader(pickle.Unpickler):
@@ -176,13 +176,13 @@ class _Reader(pickle.Unpickler):
         self.archive, self.root = archive, root
 
     def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Callable[..., Any]] = {
+        rebuilders: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
             ("torch.jit._pickle", "restore_type_tag"): _untagged,
             ("collections", "OrderedDict"): OrderedDict,
         }
-        if (module, name) in known:
-            return known[module, name]
+        if (module, name) in rebuilders:
+            return rebuilders[module, name]
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
         if module.split(".")[0] == "__torch__":

@@ -275,9 +275,9 @@ def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings,
     return model, vision, text
 
 
-def _refuse_others(section: str, settings: _OpenClipSettings, known: set[str], file: Path) -> None:
+def _refuse_others(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
     for setting, value in settings.items():
-        if value and setting not in known | _TRAINING_ONLY:
+        if value and setting not in supported | _TRAINING_ONLY:
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
 
 

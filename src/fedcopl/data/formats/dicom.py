@@ -154,9 +154,9 @@ def _find(header: Any, number: int, group: str, element: str) -> Any:
     """Return the group with an element: of the frame, of all frames, or of the image; None if there is none."""
     for where, index in (("PerFrameFunctionalGroupsSequence", number), ("SharedFunctionalGroupsSequence", 0)):
         groups = header.get(where) or ()
-        found = groups[index].get(group) if len(groups) > index else None
-        if found and element in found[0]:
-            return found[0]
+        sequence = groups[index].get(group) if len(groups) > index else None
+        if sequence and element in sequence[0]:
+            return sequence[0]
     return header if header.get(element) is not None else None
 
 
