@@ -4,7 +4,7 @@ import torch
 
 from fedcopl.clip.blocks import TowerShape
 from fedcopl.clip.text_towers import CausalText
-from fedcopl.clip.vision_tower import VisionTower
+from fedcopl.clip.vision_towers import VisionTower
 
 START, END = 49406, 49407
 

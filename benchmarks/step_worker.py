@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedcopl.clip.device import keep_freed_memory
 from fedcopl.clip.text_towers import CausalText, split_sentences
-from fedcopl.clip.vision_tower import VisionTower
+from fedcopl.clip.vision_towers import VisionTower
 
 from .measure import seconds
 from .models import class_rows, vit_b32

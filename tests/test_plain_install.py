@@ -144,7 +144,7 @@ MISTAKES = {  # words: exit code, beginning of the one line
     "predict photos": (2, "--classifier: is missing"),
     "predict photos --top -1 -c run": (2, "--top: should be at least 0, not -1"),
     "predict photos --zero-shot": (2, "--zero-shot: needs --classes FILE"),
-    "export nowhere -o out": (2, "nowhere/settings.toml: there is no such settings file"),
+    "export nowhere -o out": (7, "nowhere: there is no such folder; name the folder of a finished run"),
     "report nowhere": (7, "nowhere: there is no such folder"),
     "doctor nowhere": (2, "nowhere: there is no such file or folder"),
     "data check nowhere": (2, "data.source: unknown data set 'nowhere'"),

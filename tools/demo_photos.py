@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedcopl.clip.formats.hub import locate
+from fedcopl.clip.known_models import locate
 from fedcopl.config import Data, RunConfig, override
 from fedcopl.data.catalog import load_dataset
 from fedcopl.data.dataset import Dataset

@@ -4,14 +4,15 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from fedcopl.clip.formats.names import HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SCALE, TowerNames
+from fedcopl.clip.formats.hugging_face import CLIP_TEXT, CLIP_VISION
+from fedcopl.clip.formats.layouts import TowerNames
 from fedcopl.clip.text_towers import TextTower
-from fedcopl.clip.vision_tower import VisionTower
+from fedcopl.clip.vision_towers import VisionTower
 
 
 def to_hugging_face(vision: VisionTower, text: TextTower, scale: Tensor) -> dict[str, Tensor]:
     """Convert our towers to the state dict of a Hugging Face `CLIPModel`."""
-    weights = dict(_export(vision, HUGGING_FACE_VISION)) | dict(_export(text, HUGGING_FACE_TEXT)) | {SCALE: scale}
+    weights = dict(_export(vision, CLIP_VISION)) | dict(_export(text, CLIP_TEXT)) | {"logit_scale": scale}
     return {name: value.detach().contiguous() for name, value in weights.items()}
 
 

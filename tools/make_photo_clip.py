@@ -36,7 +36,7 @@ from fedcopl.clip.blocks import TowerShape
 from fedcopl.clip.preprocess import ImageTransform
 from fedcopl.clip.text_towers import CausalText, split_sentences
 from fedcopl.clip.tokenizer import clip_tokenizer
-from fedcopl.clip.vision_tower import VisionTower
+from fedcopl.clip.vision_towers import VisionTower
 from hugging_face_export import to_hugging_face
 
 Array = NDArray[np.float64]

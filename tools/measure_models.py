@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.known_models import BY_NAME, KNOWN_MODELS, MEASURED, KnownModel
+from fedcopl.clip.known_models import KNOWN_MODELS, MEASURED, KnownModel, known_model
 
 PIXELS = 8 * 224 * 224  # in total: fewer images where they are larger
 
@@ -59,7 +59,7 @@ def main(names: list[str]) -> None:
         return
     for name in names or [model.name for model in KNOWN_MODELS if model.loads]:
         known = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
-        known[name] = in_its_own_process(BY_NAME[name])
+        known[name] = in_its_own_process(known_model(name))
         MEASURED.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
         print(name, known[name])
 

@@ -16,7 +16,7 @@ def row(model: KnownModel) -> str:
     numbers = ["not measured"] * 3
     if found:
         numbers = [f"{found.parameters / 1e6:,.0f} M", f"{found.memory:.1f} GB", f"{found.seconds:,.0f} s"]
-    revision = f"`{model.pinned[:8]}`" if model.pinned else "none"
+    revision = f"`{model.revision[:8]}`" if model.revision else "none"
     loads = "yes" if model.loads else "**no**"
     tried = "yes" if found or not model.loads else "no"
     cells = [f"`{model.name}`", model.purpose, model.licence, revision, loads, tried, *numbers]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedcopl.clip.blocks import TowerShape
 from fedcopl.clip.text_towers import CausalText, split_sentences
-from fedcopl.clip.vision_tower import VisionTower
+from fedcopl.clip.vision_towers import VisionTower
 from glyph_tokenizer import END, START, build_tokenizer
 from hugging_face_export import to_hugging_face
 

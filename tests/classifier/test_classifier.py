@@ -5,6 +5,7 @@ import gc
 import json
 import pickle
 import shutil
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -17,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from classifier.small import SITES, digits, holdings, small_dataset, small_run
 from fedcopl.classifier import Classifier
 from fedcopl.classifier.loading import FinishedRun, OwnImages
-from fedcopl.clip.formats.hub import BUILT_IN
+from fedcopl.clip.known_models import BUILT_IN
 from fedcopl.data.catalog import CLASSES
 from fedcopl.errors import ConfigError, DataError, ModelError, RunFolderError
 from fedcopl.methods import METHODS
@@ -45,6 +46,13 @@ def test_every_method_scores_as_in_its_exam(tmp_path, method):
         return
     for holding in holdings():
         assert opened.classifier(holding.name).score(holding.test.items, holding.truth) == measured[holding.name]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("nowhere", "there is no such folder"), (".", "has no settings.toml")])
+def test_a_folder_without_a_run_is_named(tmp_path, monkeypatch, name, reason):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunFolderError, match=f"{reason}.*; name the folder of a finished run"):
+        FinishedRun(Path(name))
 
 
 def test_scikit_learns_words(north):

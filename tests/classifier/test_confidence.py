@@ -1,12 +1,15 @@
 """The threshold, worked by hand and as a property."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcopl.classifier.recipe import Confidence, read_confidence
-from fedcopl.errors import DataError
+from fedcopl.classifier.recipe import Confidence, Recipe, TrainedOn, parse_recipe
+from fedcopl.config import RunConfig
+from fedcopl.errors import DataError, ModelError
 
 
 def of(*highest):
@@ -34,10 +37,17 @@ def test_no_more_than_the_share_lies_below(highest, share):
     assert below <= share + 1e-9
 
 
+def parsed(confidence):
+    """The confidence of a classifier whose config.json holds this one."""
+    recipe = Recipe(("cat", "dog"), "a {}", RunConfig(method="zeroshot"), TrainedOn("glyph-clip", "1"))
+    plain = {**json.loads(recipe.to_json()), "confidence": confidence}
+    return parse_recipe(json.dumps(plain), "config.json").confidence
+
+
 def test_survives_json():
     confidence = of(0.5, 0.75, 0.9)
-    assert read_confidence({"percentiles": list(confidence.percentiles), "images": 3}) == confidence
-    assert read_confidence(None) is None
+    assert parsed({"percentiles": list(confidence.percentiles), "images": 3}) == confidence
+    assert parsed(None) is None
 
 
 @pytest.mark.parametrize(
@@ -45,9 +55,9 @@ def test_survives_json():
     [3, {}, {"percentiles": [0.1], "images": 3}, {"percentiles": [2.0] * 101, "images": 3},
      {"percentiles": [0.5] * 50 + [0.4] * 51, "images": 3}, {"percentiles": [0.5] * 101, "images": 0}],
 )  # fmt: skip
-def test_rubbish_is_refused(plain):
-    with pytest.raises(ValueError, match="101 increasing"):
-        read_confidence(plain)
+def test_an_invalid_confidence_is_refused(plain):
+    with pytest.raises(ModelError, match="101 increasing"):
+        parsed(plain)
 
 
 def test_nothing_to_measure_on():

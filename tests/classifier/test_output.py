@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedcopl.classifier import prediction_file as output
-from fedcopl.classifier.prediction_file import FORMULA, CsvRows, JsonRows, PredictionFile, choose_rows
-from fedcopl.classifier.predictions import NamedImages, Prediction
-from fedcopl.errors import ConfigError, RunFolderError
+from fedcopl.classifier.prediction_file import FORMULA, PredictionFile, choose_rows
+from fedcopl.classifier.predictions import NamedImages, Prediction, pictures_at
+from fedcopl.data.decoding import DecodeOptions
+from fedcopl.errors import ConfigError, DataError, RunFolderError
 
 BATCH = 4
-ASKED = {"classifier": "x", "top": 1}
+OPTIONS = {"classifier": "x", "top": 1}
 texts = st.text(st.characters(), max_size=12)
 
 
@@ -23,17 +24,25 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(output, "BATCH", BATCH)
 
 
-def answer(name, label="cat"):
+def csv_rows(top):
+    return choose_rows("-", "csv", top)
+
+
+def json_rows(top):
+    return choose_rows("-", "jsonl", top)
+
+
+def prediction(name, label="cat"):
     return Prediction(name, label, 0.75, False, None, ((label, 0.75),))
 
 
 def all_at_once(rows, names):
-    return (rows.header + "".join(rows.line(answer(name)) for name in names)).encode()
+    return (rows.header + "".join(rows.line(prediction(name)) for name in names)).encode()
 
 
 def work(path, rows, names, stop_after=None):
     """What `label_to_file` does, stopped after some batches."""
-    file = PredictionFile(path, rows, ASKED)
+    file = PredictionFile(path, rows, OPTIONS)
     pictures = iter([NamedImages(name, path) for name in names])
     with file.held():
         file.open(overwrite=False)
@@ -42,11 +51,11 @@ def work(path, rows, names, stop_after=None):
         for number, start in enumerate(range(0, len(left), BATCH)):
             if stop_after is not None and number >= stop_after:
                 return
-            file.append([answer(named.name) for named in left[start : start + BATCH]])
+            file.append([prediction(named.name) for named in left[start : start + BATCH]])
         file.finish()
 
 
-@given(st.lists(texts, max_size=14), st.integers(0, 3), st.integers(0, 10_000), st.sampled_from([CsvRows, JsonRows]))
+@given(st.lists(texts, max_size=14), st.integers(0, 3), st.integers(0, 10_000), st.sampled_from([csv_rows, json_rows]))
 def test_a_stop_anywhere_changes_no_byte(tmp_path_factory, names, batches, cut, kind):
     path, rows = tmp_path_factory.mktemp("out") / "out", kind(1)
     work(path, rows, names, stop_after=batches)
@@ -62,66 +71,74 @@ def test_a_stop_anywhere_changes_no_byte(tmp_path_factory, names, batches, cut, 
 
 @given(texts, texts)
 def test_a_row_is_one_line_and_no_formula(name, label):
-    line = CsvRows(1).line(answer(name, label))
+    line = csv_rows(1).line(prediction(name, label))
     assert line.splitlines() == [line[:-1]]
     assert not any(ord(sign) < 32 or ord(sign) == 127 for sign in line[:-1])
     [cells] = csv.reader(io.StringIO(line))
     assert not [cell for cell in cells if cell[:1] in FORMULA and cell]
-    assert CsvRows(1).name(line) == CsvRows(1).written_name(name)
+    assert csv_rows(1).name(line) == csv_rows(1).written_name(name)
 
 
 @given(texts, texts)
 def test_json_says_it_exactly(name, label):
-    line = JsonRows(1).line(answer(name, label))
+    line = json_rows(1).line(prediction(name, label))
     assert line.count("\n") == 1
     assert json.loads(line)["image"] == name and json.loads(line)["top"][0]["label"] == label
 
 
 def test_names_by_hand():
-    rows = CsvRows(0)
+    rows = csv_rows(0)
     written = {
         name: rows.written_name(name) for name in ("=cmd.png", "a\nb.png", "\x1b[2J.png", "\u202egpj.exe", "\udcff")
     }
     assert list(written.values()) == ["./=cmd.png", "a\\nb.png", "\\x1b[2J.png", "\\u202egpj.exe", "\\udcff"]
-    assert rows.line(answer("x.png", "=1+1")) == "x.png,'=1+1,0.750000,no,\n"
+    assert rows.line(prediction("x.png", "=1+1")) == "x.png,'=1+1,0.750000,no,\n"
 
 
 def test_columns():
-    assert CsvRows(2).header == "image,label,probability,abstain,problem,top_1,probability_1,top_2,probability_2\n"
+    assert csv_rows(2).header == "image,label,probability,abstain,problem,top_1,probability_1,top_2,probability_2\n"
     broken = Prediction("x.png", None, None, None, "damaged", ())
-    assert CsvRows(1).line(broken) == "x.png,,,,damaged,,\n"
+    assert csv_rows(1).line(broken) == "x.png,,,,damaged,,\n"
 
 
 def test_a_part_of_something_else_is_refused(tmp_path):
     path, names = tmp_path / "out.csv", [str(n) for n in range(10)]
-    work(path, CsvRows(1), names, stop_after=1)
+    work(path, csv_rows(1), names, stop_after=1)
     with pytest.raises(RunFolderError, match="started with another classifier"):
-        PredictionFile(path, CsvRows(1), {**ASKED, "classifier": "y"}).open(overwrite=False)
+        PredictionFile(path, csv_rows(1), {**OPTIONS, "classifier": "y"}).open(overwrite=False)
     with pytest.raises(RunFolderError, match="row 2 is about '1', but now it would be 'new'"):
-        work(path, CsvRows(1), ["0", "new", "1", "2", "3"])
+        work(path, csv_rows(1), ["0", "new", "1", "2", "3"])
     with pytest.raises(RunFolderError, match="this image is missing now"):
-        work(path, CsvRows(1), ["0", "1"])
+        work(path, csv_rows(1), ["0", "1"])
 
 
 def test_a_finished_file_stays_until_it_is_replaced(tmp_path):
     path = tmp_path / "out.csv"
-    work(path, CsvRows(1), ["a"])
+    work(path, csv_rows(1), ["a"])
     with pytest.raises(RunFolderError, match="--overwrite"):
-        work(path, CsvRows(1), ["b"])
+        work(path, csv_rows(1), ["b"])
     before = path.read_bytes()
-    PredictionFile(path, CsvRows(1), ASKED).open(overwrite=True)
+    PredictionFile(path, csv_rows(1), OPTIONS).open(overwrite=True)
     assert path.read_bytes() == before
 
 
 def test_one_process_at_a_time(tmp_path):
-    file = PredictionFile(tmp_path / "out.csv", CsvRows(1), ASKED)
+    file = PredictionFile(tmp_path / "out.csv", csv_rows(1), OPTIONS)
     with file.held(), pytest.raises(RunFolderError, match="another process"), file.held():
         pass
 
 
 def test_the_form_follows_the_ending():
-    assert isinstance(choose_rows("x.CSV", None, 1), CsvRows)
-    assert isinstance(choose_rows("x.jsonl", None, 1), JsonRows)
-    assert isinstance(choose_rows("-", "jsonl", 1), JsonRows)
+    assert choose_rows("x.CSV", None, 1).header == choose_rows("-", "csv", 1).header != ""
+    assert choose_rows("x.jsonl", None, 1).line(prediction("a")).startswith("{")
+    assert choose_rows("-", "jsonl", 1).line(prediction("a")).startswith("{")
     with pytest.raises(ConfigError, match=r"should end in \.csv or \.jsonl"):
         choose_rows("x.txt", None, 1)
+
+
+def test_paths_without_any_image_are_an_error(tmp_path):
+    (tmp_path / "notes.doc").write_text("no image")
+    with pytest.raises(DataError, match="holds no image; name image files, or folders that have some"):
+        pictures_at([str(tmp_path)], [], DecodeOptions())
+    with pytest.raises(DataError, match="there is no such file or folder"):
+        pictures_at([str(tmp_path / "nowhere")], [], DecodeOptions())

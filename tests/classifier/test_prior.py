@@ -15,7 +15,7 @@ from fedcopl.classifier import Classifier
 from fedcopl.classifier.export import write_card
 from fedcopl.classifier.loading import FinishedRun
 from fedcopl.classifier.predict import Predictor
-from fedcopl.classifier.prior import Prior, prior_from, shares_for
+from fedcopl.classifier.prior import Prior, shares_for
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import CLASSES
 from fedcopl.data.in_memory import SiteHolding, dataset_of_sites
@@ -95,7 +95,7 @@ def test_all_parts_by_hand():
 
 @pytest.mark.parametrize("model", [BALANCED, FULL])
 def test_a_posterior_model_comes_back_from_its_arrays(model):
-    back = prior_from(Prior(model, SKEWED).to_arrays(), 2, 2)
+    back = Prior.from_arrays(Prior(model, SKEWED).to_arrays(), 2, 2)
     assert back.class_prior.tolist() == SKEWED.tolist()
     assert back.model.strength == model.strength
     assert (back.model.text_scale, back.model.feature_scale) == (model.text_scale, model.feature_scale)
@@ -121,7 +121,7 @@ WRONG_ARRAYS = {
 def test_arrays_that_are_no_prior(changes, message):
     arrays = {name: array for name, array in (Prior(FULL, SKEWED).to_arrays() | changes).items() if array is not None}
     with pytest.raises(ModelError, match=message):
-        prior_from(arrays, 2, 2)
+        Prior.from_arrays(arrays, 2, 2)
 
 
 def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
@@ -136,7 +136,7 @@ def test_a_folder_keeps_what_all_know_once_and_each_mix(tmp_path):
     own = load_file(
         class_prior_path(tmp_path, "../b")
     )  # it missed what the others learned last: its answers stay its own
-    assert prior_from(own, 2, 2).model.text_scale == 1.0
+    assert Prior.from_arrays(own, 2, 2).model.text_scale == 1.0
     assert not class_prior_path(tmp_path, "c").exists()
 
 

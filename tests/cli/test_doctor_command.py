@@ -14,9 +14,8 @@ from classifier.small import digits
 from fedcopl.cli import app
 from fedcopl.data.catalog import CLASSES
 from fedcopl.deployment.certificates import issue_certificates
-from fedcopl.doctor.machine import split_address
+from fedcopl.doctor import machine
 from fedcopl.doctor.new_study import start_study
-from fedcopl.doctor.study import shared_between
 from fedcopl.errors import ConfigError
 from free_ports import closed_port
 
@@ -41,7 +40,7 @@ def doctor(*words):
 
 
 def about(told, what, level):
-    return [finding for finding in told["findings"] if finding["what"] == what and finding["level"] == level]
+    return [finding for finding in told["findings"] if finding["subject"] == what and finding["level"] == level]
 
 
 def test_a_sound_study(study):
@@ -49,9 +48,9 @@ def test_a_sound_study(study):
     assert told["ok"]
     assert "10 classes, 30 training and 0 test images" in about(told, "data", "ok")[0]["detail"]
     assert {"python", "packages", "memory", "disk", "cache folder", "device", "threads", "model"} <= {
-        finding["what"] for finding in told["findings"]
+        finding["subject"] for finding in told["findings"]
     }
-    assert all(finding["do"] for finding in told["findings"] if finding["level"] != "ok")
+    assert all(finding["advice"] for finding in told["findings"] if finding["level"] != "ok")
 
 
 def test_without_a_study(tmp_path, monkeypatch):
@@ -84,7 +83,7 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
     for number in range(25):
         (train / f"x{number}.png").write_bytes(b"?")
     lists = "fedcopl data check settings.toml --all"
-    notes = {finding["do"]: finding["detail"] for finding in about(doctor(), "data", "note")}
+    notes = {finding["advice"]: finding["detail"] for finding in about(doctor(), "data", "note")}
     assert notes[f"pip install 'fedcopl[heic]'; {lists} lists them"].startswith("2 files are skipped, for example ")
     assert notes["pip install 'fedcopl[dicom]'"].startswith("1 file is skipped, 'clients/site-a/train/c.dcm': DICOM")
     assert notes[f"fix or remove them; {lists} lists them"].startswith("25 files are skipped, for example ")
@@ -95,7 +94,7 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
 def test_a_study_looked_at_from_outside(study, monkeypatch):
     monkeypatch.chdir(study.parent)
     [found] = about(doctor("study"), "data", "problem")
-    assert found["do"] == "paths are relative to the current folder, so first: cd study"
+    assert found["advice"] == "paths are relative to the current folder, so first: cd study"
 
 
 def test_problems(study):
@@ -111,23 +110,38 @@ def test_problems(study):
 def test_a_model_that_is_not_here_is_not_fetched(study, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("fedcopl.clip.formats.hub._fetch", lambda *_: pytest.fail("fetched"))
+    monkeypatch.setattr("fedcopl.clip.known_models._download", lambda *_: pytest.fail("fetched"))
     text = (study / "settings.toml").read_text().replace("glyph-clip", "ViT-B/32")
     (study / "settings.toml").write_text(text)
     assert "not on this machine yet" in about(doctor(), "model", "note")[0]["detail"]
 
 
-def test_images_at_two_sites_by_hand():
-    assert shared_between(["x", "y", "x", "y", "y", "z"], [0, 0, 1, 0, 0, 1]) == 1
-    assert shared_between(["unreadable: a", "unreadable: a"], [0, 1]) == 0
+def test_an_image_at_two_sites_counts_once_and_a_copy_at_its_own_site_does_not(study):
+    site_a, site_b = (study / f"images/clients/site-{letter}/train" for letter in "ab")
+    (site_a / "copy.png").write_bytes((site_a / "0.png").read_bytes())
+    (site_b / "copy.png").write_bytes((site_a / "2.png").read_bytes())
+    (site_b / "again.png").write_bytes((site_a / "2.png").read_bytes())
+    details = [finding["detail"] for finding in about(doctor(), "data", "note")]
+    assert "1 image is at more than one site" in details
 
 
-def test_addresses():
-    assert split_address("example.org:9092") == ("example.org", 9092)
-    assert split_address("[::1]:80") == ("::1", 80)
-    for wrong in ("example.org", ":80", "x:0", "x:70000", "x:y"):
-        with pytest.raises(ConfigError, match="HOST:PORT"):
-            split_address(wrong)
+@pytest.mark.parametrize(
+    ("address", "host", "port"), [("example.org:9092", "example.org", 9092), ("[::1]:80", "::1", 80)]
+)
+def test_the_address_of_a_server(address, host, port, monkeypatch):
+    def connect(*arguments):
+        assert arguments[:2] == (host, port)
+        raise OSError("stopped here")
+
+    monkeypatch.setattr(machine, "connect", connect)
+    [finding] = machine.check_server(address, None)
+    assert finding.detail == f"{address} cannot be reached: stopped here"
+
+
+@pytest.mark.parametrize("address", ["example.org", ":80", "x:0", "x:70000", "x:y"])
+def test_an_invalid_address_of_a_server(address):
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        list(machine.check_server(address, None))
 
 
 @pytest.fixture(scope="module")
@@ -186,12 +200,12 @@ def test_each_site_is_named_with_its_images(study):
 
 
 def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
-    monkeypatch.setattr("fedcopl.doctor.study.LONG", 0)
+    monkeypatch.setattr("fedcopl.doctor.checks._LONG_RUN", 0)
     [cost] = about(doctor(), "cost", "note")
     seconds = r"\(about \d+ seconds?\)"
     assert re.fullmatch(
         rf"for a first try add method=priors {seconds} or rounds=2 epochs=1 {seconds}: priors need no training",
-        cost["do"],
+        cost["advice"],
     )
 
 
@@ -210,7 +224,7 @@ def test_names_that_are_slips(study):
     assert folder["detail"] == "clients/site-a/tests/ was probably meant as test/, and is not read as such"
     assert about(told, "classes", "note")[0]["detail"] == "no folder for zero, one, three, four, five and 4 more"
     [slip] = about(told, "classes", "problem")  # and not the folder old, which lies beside flat images
-    assert (slip["detail"], slip["do"]) == (
+    assert (slip["detail"], slip["advice"]) == (
         "there is a folder 'thre', and no such class in classes.txt",
         "rename it to 'three'",
     )
@@ -219,7 +233,7 @@ def test_names_that_are_slips(study):
 @pytest.mark.parametrize(("load", "is_busy"), [(0.1, False), (99.0, True)])
 def test_an_estimate_on_a_busy_machine_says_so(study, monkeypatch, load, is_busy):
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
-    [cost] = [finding for finding in doctor()["findings"] if finding["what"] == "cost"]
+    [cost] = [finding for finding in doctor()["findings"] if finding["subject"] == "cost"]
     assert ("(measured now on a busy machine: may be less)" in cost["detail"]) == is_busy
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedcopl.clip.blocks import Block
 from fedcopl.clip.text_towers import CausalText, PaddedText, Sentences
-from fedcopl.clip.vision_tower import PoolingHead, VisionTower
+from fedcopl.clip.vision_towers import PoolingHead, VisionTower
 
 Attend = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 

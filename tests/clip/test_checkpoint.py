@@ -313,7 +313,7 @@ def test_boxes_that_contain_each_other_come_to_an_end(tmp_path):
         stream.write(f"h{chr(level)}".encode("latin-1") if level else b"K\x01")
         stream.write(b"ubq" + bytes([level + 1]) + (b"0" if level < 29 else b"."))
     file = hostile_archive(tmp_path / "model.pt", stream.getvalue())
-    assert "lacks the weight" in refused(file)
+    assert "holds no CLIP in OpenAI's layout" in refused(file)
 
 
 def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path):
@@ -322,3 +322,9 @@ def test_a_tensor_cannot_reach_beyond_its_storage(tmp_path):
     tree = b"\x80\x02c__torch__\nM\n)\x81}X\x0b\x00\x00\x00logit_scale" + tensor + b"sb."
     file = hostile_archive(tmp_path / "model.pt", tree)
     assert "damaged or no file of weights" in refused(file)
+
+
+def test_an_exported_classifier_is_not_a_clip_model(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "fedcopl-classifier"}')
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert "is an exported classifier, not a CLIP model; use it with: fedcopl predict" in refused(tmp_path)

@@ -20,8 +20,8 @@ from clip.tiny_clip import (
     save_torchscript,
     tiny_model,
 )
-from fedcopl.clip.formats.hub import BUILT_IN
 from fedcopl.clip.frozen_clip import Clip, load_clip
+from fedcopl.clip.known_models import BUILT_IN
 from fedcopl.errors import ModelError
 
 torch.set_num_threads(1)
@@ -246,7 +246,7 @@ def test_nothing_can_be_trained(clip):
 
 
 def test_sizes_come_from_the_checkpoint(clip, folder):
-    assert (clip.image_size, clip.positions, clip.start_id, clip.end_id) == (28, 24, 49406, END)
+    assert (clip.image_size, clip.positions, clip.tokenizer.start_id, clip.tokenizer.end_id) == (28, 24, 49406, END)
     assert clip.name == str(folder)
 
 

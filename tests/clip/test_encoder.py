@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedcopl.clip import load_clip
 from fedcopl.clip.device import Arithmetic, threads_of_arithmetic
 from fedcopl.clip.encoder import CHUNK_TOKENS, Encoder
+from fedcopl.clip.frozen_clip import load_clip
 
 
 @pytest.mark.parametrize("images", [1, 58, 59, 60, 118, 119, 256])

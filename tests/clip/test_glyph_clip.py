@@ -67,6 +67,6 @@ def test_zero_shot_on_handwriting_is_far_from_chance_and_from_perfect(clip):
 def test_its_words_are_single_tokens_and_any_text_can_be_read(clip):
     assert all(len(row) == 3 for row in clip.tokenizer.rows(list(CLASSES)))
     [row] = clip.tokenizer.rows(["Ünï ☃ xylophone"])
-    assert row[0] == clip.start_id
-    assert row[-1] == clip.end_id
-    assert clip.end_id not in row[1:-1]
+    assert row[0] == clip.tokenizer.start_id
+    assert row[-1] == clip.tokenizer.end_id
+    assert clip.tokenizer.end_id not in row[1:-1]

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from fedcopl.clip.formats.hub import RELEASES
 from fedcopl.clip.frozen_clip import load_clip
-from fedcopl.clip.known_models import KNOWN_MODELS, MEASURED, known_model, measured
+from fedcopl.clip.known_models import KNOWN_MODELS, MEASURED, RELEASES, known_model, measured
 from fedcopl.errors import ModelError
 from published_configs import CONFIGS
 
@@ -44,8 +43,8 @@ def test_what_loads_is_only_refused_for_want_of_weights(model, tmp_path):
 def test_a_model_is_there_once_and_says_what_must_be_said():
     assert len({model.name for model in KNOWN_MODELS}) == len(KNOWN_MODELS)
     assert all(model.purpose and model.licence for model in KNOWN_MODELS)
-    assert all(re.fullmatch(r"[0-9a-f]{40}|", model.pinned) for model in KNOWN_MODELS)
-    assert all(RELEASES[model.name].revision == model.pinned for model in KNOWN_MODELS if model.can_be_fetched)
+    assert all(re.fullmatch(r"[0-9a-f]{40}|", model.revision) for model in KNOWN_MODELS)
+    assert all(model.revision for model in RELEASES.values())
 
 
 def test_only_what_loads_was_measured():

@@ -6,7 +6,7 @@ from transformers import CLIPModel
 from clip.tiny_clip import save_folder, tiny_model
 from fedcopl.clip.frozen_clip import Clip, load_clip
 from fedcopl.clip.neutral_init import blank_image, most_neutral, repeated_words, spread, stretched_words
-from fedcopl.clip.resnet import ResNetTower
+from fedcopl.clip.vision_towers import ResNetTower
 from fedcopl.config import RunConfig
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.movement import movement

@@ -51,7 +51,7 @@ def clip(folder) -> Clip:
 def test_a_saved_folder_agrees(clip, model):
     assert_agrees(clip, model)
     assert clip.logit_scale == pytest.approx(np.exp(4.7), rel=1e-6)
-    assert (clip.feature_size, clip.positions, clip.start_id, clip.end_id) == (64, 40, None, 1)
+    assert (clip.feature_size, clip.positions, clip.tokenizer.start_id, clip.tokenizer.end_id) == (64, 40, None, 1)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from clip.plain_clip import plain_block, plain_padded_text, plain_text, plain_vision, rows_of
 from fedcopl.clip.blocks import TowerShape
 from fedcopl.clip.text_towers import CausalText, PaddedText, ReadPadded, split_sentences
-from fedcopl.clip.vision_tower import PoolingHead, VisionTower
+from fedcopl.clip.vision_towers import PoolingHead, VisionTower
 from fedcopl.errors import ModelError
 
 START, END = 1, 49

@@ -10,7 +10,9 @@ import pytest
 
 from data.pictures import load, put
 from fedcopl.config import Data
-from fedcopl.data.cifar import HUNDRED, TEN, load_plain, read_cifar10, read_cifar100
+from fedcopl.data.official import CIFAR10_FORMS as TEN
+from fedcopl.data.official import CIFAR100_FORMS as HUNDRED
+from fedcopl.data.official import read_cifar10, read_cifar100
 from fedcopl.errors import DataError
 
 SIZES = (4, 3)  # images in each file, instead of 10,000
@@ -69,8 +71,8 @@ def write_python(root, form, classes, key, write=python_2_pickle):
     for files, size, shift in ((form.train, SIZES[0], 0), (form.test, SIZES[1], 50)):
         for number, file in enumerate(files):
             data, labels = batch(number + shift, size, classes)
-            told = {b"data": data, key: labels, b"batch_label": b"a batch", b"filenames": [b"x.png"] * size}
-            put(root, f"{form.folder}/{file}", write(told))
+            content = {b"data": data, key: labels, b"batch_label": b"a batch", b"filenames": [b"x.png"] * size}
+            put(root, f"{form.folder}/{file}", write(content))
     return root
 
 
@@ -188,8 +190,10 @@ def hostile(path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", hostile("x"))
 def test_nothing_in_a_pickle_is_run(tmp_path, name):
     trace = tmp_path / "trace"
-    with pytest.raises(ValueError):
-        load_plain(hostile(trace)[name])
+    write_python(tmp_path, TEN[0], 10, b"labels")
+    put(tmp_path, "cifar-10-batches-py/data_batch_2", hostile(trace)[name])
+    with pytest.raises(DataError, match="data_batch_2: is not one of CIFAR's pickles"):
+        ten(tmp_path)
     assert not trace.exists()
 
 
@@ -201,7 +205,9 @@ def test_a_hostile_batch_is_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x80\x02", b"no pickle", pickle.dumps([1, 2]), pickle.dumps({b"data": 3})])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x80\x02", b"no pickle", pickle.dumps([1, 2]), pickle.dumps({b"data": 3, b"labels": []})]
+)
 def test_a_damaged_batch(tmp_path, content):
     write_python(tmp_path, TEN[0], 10, b"labels")
     put(tmp_path, "cifar-10-batches-py/test_batch", content)

@@ -358,10 +358,10 @@ def test_what_needs_a_package_says_so_and_is_tried_again_with_it(tmp_path, monke
         without.setattr("fedcopl.data.formats.tiff.import_module", missing)
         without.setattr("fedcopl.data.cache.is_readable_now", lambda reason: False)
         bad = cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad
-        assert bad[0].reason.endswith("need: pip install 'fedcopl[tiff]'")
+        assert bad[0].endswith("need: pip install 'fedcopl[tiff]'")
         assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == bad
-    assert is_readable_now(bad[0].reason)
-    assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == []
+    assert is_readable_now(bad[0])
+    assert cache.pixels(train, TRANSFORM.cut, TRANSFORM.key).bad == {}
 
 
 @given(st.binary(max_size=60), st.integers(0, 400))
@@ -400,7 +400,7 @@ def test_a_classifier_keeps_how_files_are_read():
 def test_a_written_classifier_reads_files_so(tmp_path):
     chosen = RunConfig.from_mapping({"data": {"window": "1%:99%", "pages": "all"}}, "test")
     put(tmp_path, "config.json", Recipe(("cat", "dog"), "a {}", chosen, TrainedOn("ViT-B/32", "1")).to_json())
-    reading = read_recipe(tmp_path / "config.json").reading
+    reading = read_recipe(tmp_path / "config.json")[0].reading
     assert reading == DecodeOptions(Window("percentiles", 1, 99), (), "all")
     stack = put(tmp_path, "stack.tif", tiff(STACK, photometric="minisblack"))
     named = [NamedImages("stack.tif", stack), NamedImages("0", noise(1))]

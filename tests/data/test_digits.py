@@ -37,7 +37,7 @@ def test_an_unknown_data_set_lists_the_known_ones():
 
 def test_they_are_the_same_wherever_scikit_learn_keeps_them(monkeypatch):
     here = load_digits()
-    monkeypatch.setattr(catalog, "DIGITS", "elsewhere.gz")
+    monkeypatch.setattr(catalog, "_DIGITS", "elsewhere.gz")
     there = load_digits()
     for one, other in ((here.train, there.train), (here.test, there.test)):
         assert one.labels.tolist() == other.labels.tolist() and one.labels.dtype == other.labels.dtype

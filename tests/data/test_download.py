@@ -5,12 +5,14 @@ import io
 import re
 import tarfile
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
 
 import pytest
 
 from fedcopl.data.catalog import SOURCES
-from fedcopl.data.download import DOWNLOADS, Download, fetch, get
+from fedcopl.data.download import DOWNLOADS, get
 from fedcopl.errors import DataError
 
 
@@ -32,6 +34,10 @@ def archive(files: dict[str, bytes | str], mode="w:gz") -> bytes:
 WHOLE = archive({"things/a.bin": bytes(range(256)) * 500, "things/b.bin": b"b", "README": b"beside"}, "w")
 
 
+def things(url, md5):
+    return replace(DOWNLOADS["dtd"], url=url, md5=md5, makes="things")
+
+
 class Server(ThreadingHTTPServer):
     """Serves one file. `breaks_after` bytes it drops the connection; `ranges` says whether it can go on later."""
 
@@ -39,9 +45,9 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.content, self.breaks_after, self.ranges, self.asked = WHOLE, None, True, []
 
-    def download(self, path="things.tar.gz") -> Download:
+    def download(self, path="things.tar.gz"):
         md5 = hashlib.md5(self.content).hexdigest()
-        return Download(f"http://127.0.0.1:{self.server_address[1]}/{path}", md5, "things")
+        return things(f"http://127.0.0.1:{self.server_address[1]}/{path}", md5)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -74,17 +80,22 @@ def server():
         thread.join()
 
 
+def fetch(download, folder, *progress):
+    with mock.patch.dict(DOWNLOADS, {"things": download}):
+        return get("things", folder, *progress)
+
+
 def check(folder):
     assert (folder / "things" / "a.bin").read_bytes() == bytes(range(256)) * 500
     assert sorted(path.name for path in folder.iterdir()) == ["things"]  # nothing else is left
 
 
 def test_fetched_and_unpacked(server, tmp_path):
-    told = []
-    made = fetch(server.download(), tmp_path / "new", lambda *seen: told.append(seen))
+    progress = []
+    made = fetch(server.download(), tmp_path / "new", lambda *bytes_read: progress.append(bytes_read))
     assert made == tmp_path / "new" / "things"
     check(tmp_path / "new")
-    assert told[-1] == (len(WHOLE), len(WHOLE))
+    assert progress[-1] == (len(WHOLE), len(WHOLE))
 
 
 def test_what_is_there_is_not_fetched_again(server, tmp_path):
@@ -96,7 +107,7 @@ def test_what_is_there_is_not_fetched_again(server, tmp_path):
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_broken_connection_is_resumed(server, tmp_path, ranges):
     server.breaks_after, server.ranges = 50_000, ranges
-    with pytest.raises(DataError, match=r"the connection broke: .*; try again to go on"):
+    with pytest.raises(DataError, match=r"the connection broke: .*; run the same command again to resume"):
         fetch(server.download(), tmp_path)
     server.breaks_after = None
     fetch(server.download(), tmp_path)
@@ -152,7 +163,7 @@ def test_nobody_there(server, tmp_path):
     with pytest.raises(DataError, match="cannot be fetched: Not Found"):
         fetch(server.download("nothing.tar.gz"), tmp_path)
     with pytest.raises(DataError, match=r"cannot be fetched: .*refused"):
-        fetch(Download("http://127.0.0.1:9/things.tar.gz", "", "things"), tmp_path)
+        fetch(things("http://127.0.0.1:9/things.tar.gz", ""), tmp_path)
 
 
 def test_a_folder_that_cannot_be_made(server, tmp_path):

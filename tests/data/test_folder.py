@@ -9,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.pictures import encoded, load, noise, plant, put
-from fedcopl.data.partitioning import natural_partition
+from fedcopl.config import Data
+from fedcopl.data.partitioning import partition_dataset
 from fedcopl.errors import DataError
+
+NATURAL = Data(partition="natural")
 
 
 def test_train_and_test_by_class(tmp_path):
@@ -61,7 +64,7 @@ def test_clients_have_folders(tmp_path):
     names = ["north/train/cat/1.png", "north/test/dog/2.png", "south/train/dog/3.png", "south/train/cat/4.png"]
     dataset = load("folder", plant(tmp_path, *(f"clients/{name}" for name in names)))
     assert dataset.clients == ("north", "south")
-    parts = natural_partition(dataset)
+    parts = partition_dataset(dataset, NATURAL, 0)
     assert [part.tolist() for part in parts.train] == [[0], [1, 2]]
     assert [part.tolist() for part in parts.test] == [[0], []]
     assert dataset.train.labels.tolist() == [0, 0, 1]
@@ -70,13 +73,13 @@ def test_clients_have_folders(tmp_path):
 def test_a_client_may_have_one_image_and_another_none(tmp_path):
     put(plant(tmp_path, "clients/a/1.png", "clients/a/2.png", "clients/b/3.png"), "classes.txt", "cat")
     (tmp_path / "clients" / "c").mkdir()
-    parts = natural_partition(load("folder", tmp_path))
+    parts = partition_dataset(load("folder", tmp_path), NATURAL, 0)
     assert [len(part) for part in parts.train] == [2, 1]  # who has nothing is no client
 
 
 def test_no_natural_partition_without_clients(tmp_path):
     with pytest.raises(DataError, match="does not name the clients"):
-        natural_partition(load("folder", plant(tmp_path, "cat/a.png")))
+        partition_dataset(load("folder", plant(tmp_path, "cat/a.png")), NATURAL, 0)
 
 
 def test_what_is_left_out_is_told(tmp_path):
@@ -164,6 +167,7 @@ def test_one_clear_error(tmp_path, monkeypatch, names, path, message):
     [
         ("dog\n", "the class 'cat' is not in the list of classes"),
         ("\n \n", "names no class"),
+        ("cat\ndog\ncat\n", r"classes\.txt: lists the class 'cat' 2 times; keep one of them"),
         (b"\xff\xfe\x00", "cannot be read as a list of class names"),
     ],
 )

@@ -7,7 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from data.pictures import encoded, load, noise, plant, put
-from fedcopl.data.partitioning import natural_partition
+from fedcopl.config import Data
+from fedcopl.data.partitioning import partition_dataset
 from fedcopl.errors import DataError
 
 TABLE = """path,label,split,client,id
@@ -28,7 +29,7 @@ def check(dataset):
     assert dataset.train.labels.tolist() == [1, 0]
     assert dataset.test.names == ["sub/c.png"]
     assert dataset.clients == ("north", "south")
-    parts = natural_partition(dataset)
+    parts = partition_dataset(dataset, Data(partition="natural"), 0)
     assert [part.tolist() for part in parts.train] == [[0], [1]]
     assert [part.tolist() for part in parts.test] == [[0], []]
     assert dataset.train.images[0].tobytes() == noise(0).tobytes()

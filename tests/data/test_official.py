@@ -7,12 +7,11 @@ import pytest
 from data.pictures import load, plant, put
 from fedcopl.config import Data
 from fedcopl.data import official
-from fedcopl.data.official import Sizes
 from fedcopl.errors import DataError
 
 
 def read(reader, path, *sizes):
-    return reader(Data(path=str(path)), Sizes(*sizes))
+    return reader(Data(path=str(path)), sizes)
 
 
 def make_dtd(root):
@@ -161,8 +160,10 @@ def test_ucf101_takes_train_and_test_of_coop(tmp_path):
     ("action", "name"),
     [("BasketballDunk", "Basketball_Dunk"), ("YoYo", "Yo_Yo"), ("Archery", "Archery"), ("archery", "archery")],
 )
-def test_ucf101_names_are_split_as_coop_does(action, name):
-    assert official._ucf_name(action) == name
+def test_ucf101_names_are_split_as_coop_does(tmp_path, action, name):
+    put(tmp_path, "split_zhou_UCF101.json", json.dumps({"train": [["a/b.jpg", 0, action]], "test": []}))
+    plant(tmp_path, "UCF-101-midframes/a/b.jpg")
+    assert read(official.read_ucf101, tmp_path, 1, 1, 0).classes == (name.replace("_", " "),)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"train": [[1]], "test": []}', "no json"])

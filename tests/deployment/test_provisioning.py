@@ -31,7 +31,7 @@ from fedcopl.deployment.provisioning.provision import (
 )
 from fedcopl.deployment.site.policies import FileAgreement
 from fedcopl.deployment.site_keys import key_digest, read_site_key, read_site_keys, site_key
-from fedcopl.doctor.federation_folder import check_endings
+from fedcopl.doctor.machine import check_expiry
 from fedcopl.errors import ConfigError, FederationError, RunFolderError
 
 DAY = date(2027, 1, 1)
@@ -224,7 +224,7 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
 
     def levels(day):
         monkeypatch.setattr("fedcopl.deployment.provisioning.expiry.today_utc", lambda: day)
-        return {one.what: one.level for one in check_endings(home)}
+        return {one.subject: one.level for one in check_expiry(home)}
 
     assert levels(date(2027, 3, 11)) == {"authority": "ok", "key of this site": "ok"}
     assert levels(date(2027, 3, 12))["key of this site"] == "note"

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from clip.arithmetic_distance import FARTHEST, distance
-from fedcopl.clip.device import Arithmetic, choose_arithmetic, choose_device
+from fedcopl.clip.device import choose_arithmetic
 from fedcopl.clip.encoder import Encoder
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.config import RunConfig, override
@@ -36,7 +36,7 @@ def test_a_step_is_that_of_the_cpu(kind, precision):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_as_on_the_cpu(kind, method):
     settings = config_of(method)
-    encoder = Encoder(load_clip("glyph-clip"), CLASSES, "a photo of a {}", Arithmetic(choose_device(kind)))
+    encoder = Encoder(load_clip("glyph-clip"), CLASSES, "a photo of a {}", choose_arithmetic(kind, "fp32"))
     chosen = choose_method(settings)
     start = chosen.start(encoder.clip, encoder.classes)
     on_gpu = ClipLearner(PromptedModel(chosen, encoder), images(), start, settings, 0)
@@ -74,7 +74,7 @@ def in_use(kind):
 
 def test_memory_of_the_gpu_is_as_estimated_and_does_not_grow(kind):
     settings = config_of("fedcopl", "batch=40")
-    encoder = Encoder(load_clip("glyph-clip"), CLASSES, "a photo of a {}", Arithmetic(choose_device(kind)))
+    encoder = Encoder(load_clip("glyph-clip"), CLASSES, "a photo of a {}", choose_arithmetic(kind, "fp32"))
     chosen = choose_method(settings)
     start = chosen.start(encoder.clip, encoder.classes)
     learner = ClipLearner(PromptedModel(chosen, encoder), images(), start, settings, 0)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from clip.plain_clip import plain_block
-from fedcopl.clip.resnet import ResNetTower
+from fedcopl.clip.vision_towers import ResNetTower
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
 from methods.toolbox import config_of, encoder, floats_of, images

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fedcopl.algorithm.select import Selection
-from fedcopl.clip.device import Arithmetic, choose_arithmetic, choose_device
+from fedcopl.clip.device import Arithmetic, choose_arithmetic
 from fedcopl.clip.encoder import ClientImages, Encoder, TokenStore
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.config import RunConfig
@@ -289,7 +289,7 @@ def test_a_client_without_images(encoder, images):
 def test_a_device_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"model\.device: torch finds no cuda on this machine \(it has: cpu"):
-        choose_device("cuda")
+        choose_arithmetic("cuda", "fp32")
 
 
 @pytest.mark.parametrize(("precision", "why"), [("fp16", "no fast float16"), ("bf16", "several times slower")])

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedcopl.clip.formats.hub import BUILT_IN, RELEASES, WeightsRelease, locate, openai_cache
+from fedcopl.clip.known_models import BUILT_IN, RELEASES, KnownModel, locate
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
 from fedcopl.errors import ConfigError, FedCoPLError
@@ -151,12 +151,13 @@ def _missing_model(backbone: str) -> Iterator[str]:
         except FedCoPLError as error:
             yield f"model: {error}"
     elif not _is_cached(release):
-        yield f"model: {backbone} is in no cache; it will be fetched from {release.repository}, or see docs/models.md"
+        yield f"model: {backbone} is in no cache; it will be fetched from {release.name}, or see docs/models.md"
         if find_spec("huggingface_hub") is None:
             yield "extra: pip install 'fedcopl[hub]', to fetch models"
 
 
-def _is_cached(release: WeightsRelease) -> bool:
-    original = release.original and openai_cache() / release.original.name
+def _is_cached(release: KnownModel) -> bool:
     needed = (release.weights, release.other_files[0])
-    return bool(original and original.is_file()) or all((release.snapshot / file).is_file() for file in needed)
+    return bool(release.openai_path and release.openai_path.is_file()) or all(
+        (release.snapshot / file).is_file() for file in needed
+    )

@@ -176,9 +176,9 @@ def rendered(page: str, found: Mapping[str, Mapping[str, Mapping[str, float]]]) 
 
 def encode(out: Path, source: str, path: str, backbone: str, images: int) -> None:
     """Encode some images of a data set with a model, and write the arrays of the study."""
-    from fedcopl.clip import load_clip
     from fedcopl.clip.device import choose_arithmetic
     from fedcopl.clip.encoder import Encoder, TokenStore
+    from fedcopl.clip.frozen_clip import load_clip
     from fedcopl.config import Data
     from fedcopl.data.catalog import load_dataset
 

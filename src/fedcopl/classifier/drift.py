@@ -13,8 +13,8 @@ from ..rng import stream
 from .predict import Classifier
 from .predictions import NamedImages
 
-MIN_IMAGES = 30  # in each set: with fewer no change is significant
-MOVED = 5  # classes to name
+_MIN_IMAGES = 30  # in each set: with fewer no change is significant
+_MOVED = 5  # classes to name
 
 
 @dataclass(frozen=True)
@@ -51,18 +51,18 @@ def compare_streams(
     """Compare two sets of images by the classifier's predictions; unreadable images are skipped.
 
     Raises:
-        DataError: A set has fewer than `MIN_IMAGES` images.
+        DataError: A set has fewer than 30 images.
     """
     old, new = _scores(classifier, before, trained_on=True), _scores(classifier, recent, trained_on=False)
     for name, images in (("before", old), ("recent", new)):
-        if len(images) < MIN_IMAGES:
+        if len(images) < _MIN_IMAGES:
             raise DataError(
                 f"{name}: {counted(len(images), 'image is', 'images are')} too few for a significant change; "
-                f"{MIN_IMAGES} are needed"
+                f"{_MIN_IMAGES} are needed"
             )
     changes = stream_changes(old, new, stream(0, "drift"))
     moved = classes_moved(old, new)
-    most = np.argsort(-np.abs(moved), kind="stable")[:MOVED]
+    most = np.argsort(-np.abs(moved), kind="stable")[:_MOVED]
     return DriftReport(len(old), len(new), changes, [(classifier.recipe.classes[c], float(moved[c])) for c in most])
 
 

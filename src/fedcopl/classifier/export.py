@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from ..clip.formats.hub import RELEASES, locate
 from ..clip.formats.hugging_face import WEIGHT_FILES
 from ..clip.formats.open_clip import OPEN_CLIP_WEIGHTS
+from ..clip.known_models import RELEASES, locate
 from ..errors import RunFolderError
 from ..files import check_output_folder, publish_bytes, publish_text
 from ..plurals import counted
@@ -25,18 +25,18 @@ from .predict import Classifier, Predictor
 from .prior import PRIOR, Prior
 from .recipe import ARRAYS, BACKBONE, CLASS_PRIOR, CONFIG, Recipe
 
-TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
-ONNX_FILE, ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
-ONNX_PRIOR = """\
+_TAGS = ("federated-learning", "unsupervised", "clip", "prompt-tuning")
+_ONNX_FILE, _ONNX_EXAMPLE = "classifier.onnx", "example_onnx.py"
+_ONNX_PRIOR = """\
 Its `logits` are log-probabilities. The class prior is the initializer `log_prior`, the logarithm of a share for each
 class, and can be given with the pixels:"""
-ONNX_SETTING = """\
+_ONNX_SETTING = """\
 ```python
 log_prior = numpy.log(shares).astype("float32")  # one positive share per class, in their order
 session.run(["logits", "probabilities"], {"pixels": pixels, "log_prior": log_prior})
 ```"""
-OTHER_PRIOR = " Accuracy and threshold were measured with the class prior of its site."
-USE = """\
+_OTHER_PRIOR = " Accuracy and threshold were measured with the class prior of its site."
+_USE = """\
 ```sh
 pip install fedcopl
 fedcopl predict --classifier THIS-FOLDER PHOTOS -o predictions.csv
@@ -62,12 +62,12 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
     client = recipe.about.get("client")
     parts = [
         _head(recipe),
-        f"# Classifier of {quoted(client)}" if client else "# Classifier",
+        f"# Classifier of {_quoted(client)}" if client else "# Classifier",
         fill(_summary(recipe), 120),
         "The classes, in the order of the probabilities:",
         "\n".join(f"    {name}" for name in recipe.classes),
         "## How to use it",
-        USE if recipe.backbone.included or recipe.backbone.is_known else _use_with_backbone(),
+        _USE if recipe.backbone.included or recipe.backbone.is_known else _use_with_backbone(),
         *_priors(recipe.classes, prior, recipe.about.get(CLASS_PRIOR)),
         "## When it abstains",
         fill(_abstaining(recipe), 120),
@@ -82,7 +82,7 @@ def write_card(recipe: Recipe, arrays: Collection[str], onnx: Difference | None,
 
 def _use_with_backbone() -> str:
     """Return the instructions for a model without a public name, whose path must be given."""
-    command = USE.replace(" -o predictions.csv", " -o predictions.csv --backbone MODEL")
+    command = _USE.replace(" -o predictions.csv", " -o predictions.csv --backbone MODEL")
     return command.replace('load("THIS-FOLDER")', 'load("THIS-FOLDER", backbone="MODEL")')
 
 
@@ -93,8 +93,8 @@ def _head(recipe: Recipe) -> str:
         "---",
         "library_name: fedcopl",
         "pipeline_tag: image-classification",
-        f"tags: {json.dumps([*TAGS, recipe.config.method])}",
-        *([f"base_model: {json.dumps(release.repository)}"] if release else []),
+        f"tags: {json.dumps([*_TAGS, recipe.config.method])}",
+        *([f"base_model: {json.dumps(release.name)}"] if release else []),
         "---",
     ]
     return "\n".join(lines)
@@ -110,9 +110,9 @@ def _summary(recipe: Recipe) -> str:
         )
     return (
         f"It distinguishes {counted(len(recipe.classes), 'class')}. Several sites trained it without labels by the "
-        f"method `{recipe.config.method}` of fedcopl, on the frozen CLIP model {quoted(recipe.backbone.name)}. "
+        f"method `{recipe.config.method}` of fedcopl, on the frozen CLIP model {_quoted(recipe.backbone.name)}. "
         + measured
-        + (OTHER_PRIOR * (CLASS_PRIOR in recipe.about))
+        + (_OTHER_PRIOR * (CLASS_PRIOR in recipe.about))
     )
 
 
@@ -129,7 +129,7 @@ def _priors(classes: Sequence[str], prior: Prior | None, origin: str | None) -> 
         f"log p = {model.text_scale:g} log p(model)"
         + (f" - {model.feature_scale / 2:g} distance^2" if made else "")
         + " + logit bias + log(class prior), up to a constant. It uses this class prior, "
-        + (f"**{quoted(origin)}**, not that of its site:" if origin else "estimated without labels at its site:"),
+        + (f"**{_quoted(origin)}**, not that of its site:" if origin else "estimated without labels at its site:"),
         120,
     )
     width = max(map(len, classes))
@@ -156,7 +156,7 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts:
         yield "## How it was trained"
         yield "\n".join(
-            ["| | |", "|---|---|", *(f"| {quoted(name)} | {quoted(value)} |" for name, value in facts.items())]
+            ["| | |", "|---|---|", *(f"| {_quoted(name)} | {_quoted(value)} |" for name, value in facts.items())]
         )
 
 
@@ -186,23 +186,23 @@ def _onnx(difference: Difference | None, prior: Prior | None) -> Iterator[str]:
     if difference is not None:
         yield "## ONNX"
         yield fill(
-            f"`{ONNX_FILE}` is the whole classifier with CLIP: `pixels` (uint8, batch x 3 x side x side) in, `logits` "
+            f"`{_ONNX_FILE}` is the whole classifier with CLIP: `pixels` (uint8, batch x 3 x side x side) in, `logits` "
             f"and `probabilities` out. On {difference.images} synthetic images its logits differ from torch's by at "
             f"most {difference.logits:.1e}, its probabilities by {difference.probabilities:.1e}. "
-            f"`python {ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow only.",
+            f"`python {_ONNX_EXAMPLE} photo.jpg` uses it with onnxruntime, NumPy and Pillow only.",
             120,
         )
         if prior is not None:
-            yield f"{ONNX_PRIOR}\n\n{ONNX_SETTING}"
+            yield f"{_ONNX_PRIOR}\n\n{_ONNX_SETTING}"
 
 
-def quoted(value: object) -> str:
+def _quoted(value: object) -> str:
     """Return a value as text with all Markdown characters escaped."""
     text = " ".join(str(value).split())
     return "".join(f"&#{ord(sign)};" if sign in "\\`*_{}[]<>()#!|&~@=^$" else sign for sign in text)
 
 
-DESCRIBING = (".json", ".txt")  # files of a model besides its weights: settings, vocabulary
+_DESCRIBING = (".json", ".txt")  # files of a model besides its weights: settings, vocabulary
 
 
 @dataclass(frozen=True)
@@ -237,14 +237,14 @@ def export(classifier: Classifier, folder: Path, *, onnx: bool = False, with_bac
 def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) -> Difference | None:
     recipe, predictor = classifier.recipe, classifier.predictor
     recipe = replace(recipe, backbone=replace(recipe.backbone, included=with_backbone))
-    difference = export_onnx(predictor, recipe.classes, part / ONNX_FILE) if onnx else None
+    difference = export_onnx(predictor, recipe.classes, part / _ONNX_FILE) if onnx else None
     arrays = _arrays(predictor)
     publish_bytes(part / ARRAYS, save(arrays, {"format": "np"}))
     publish_text(part / CONFIG, recipe.to_json(None if predictor.prior is None else predictor.prior.to_numbers()))
     publish_text(part / "README.md", write_card(recipe, arrays, difference, predictor.prior))
     if onnx:
         example = files(__package__).joinpath("onnx_example.txt").read_text(encoding="utf-8")
-        publish_text(part / ONNX_EXAMPLE, example)
+        publish_text(part / _ONNX_EXAMPLE, example)
     if with_backbone:
         source, target = locate(predictor.model.encoder.clip.name), part / BACKBONE
         target.mkdir(parents=True)
@@ -256,13 +256,13 @@ def _write(classifier: Classifier, part: Path, onnx: bool, with_backbone: bool) 
 def _arrays(predictor: Predictor) -> dict[str, NDArray[Any]]:
     """Return the prompts and the arrays of the priors, whose scalars are in config.json."""
     prior = {} if predictor.prior is None else predictor.prior.to_arrays()
-    known = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
-    return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **known}.items()}
+    prefixed = {f"{PRIOR}{name}": array for name, array in prior.items() if name != "numbers"}
+    return {name: np.ascontiguousarray(array) for name, array in {**predictor.prompts, **prefixed}.items()}
 
 
 def _needed(folder: Path) -> list[Path]:
     """Return the files of a model that loading reads, and no others in its folder."""
-    described = [file for file in sorted(folder.iterdir()) if file.suffix in DESCRIBING and file.is_file()]
+    described = [file for file in sorted(folder.iterdir()) if file.suffix in _DESCRIBING and file.is_file()]
     [weights, *_] = [folder / name for name in (*WEIGHT_FILES, *OPEN_CLIP_WEIGHTS) if (folder / name).is_file()]
     if weights.suffix != ".json":
         return [*(file for file in described if not file.name.endswith(".index.json")), weights]

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from ..clip.formats.hub import BUILT_IN, RELEASES
 from ..clip.frozen_clip import Clip, fingerprint
+from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..config import load as load_config
 from ..data.dataset import TEMPLATE, Dataset, clean_all, read_classes, read_other_names
-from ..errors import ConfigError, ModelError
+from ..errors import ConfigError, ModelError, RunFolderError
 from ..federation.state_arrays import below
 from ..files import no_folder
 from ..methods import run_title
@@ -26,7 +26,7 @@ from ..run.build import BuiltModel, build_clip, build_model, images_of_clients
 from ..run.folder import PRIORS, SHARED_PROMPTS, class_prior_path, own_prompts_file, read_finished
 from ..run.progress_reporter import SilentReporter
 from .predict import Classifier, Predictor
-from .prior import NUMBERS, PRIOR, Prior, prior_from
+from .prior import NUMBERS, PRIOR, Prior
 from .recipe import (
     ARRAYS,
     BACKBONE,
@@ -37,11 +37,10 @@ from .recipe import (
     TrainedOn,
     is_exported,
     parse_recipe,
-    read_prior_numbers,
     read_recipe,
 )
 
-PromptArrays = Mapping[str, NDArray[np.float32]]
+_PromptArrays = Mapping[str, NDArray[np.float32]]
 _CLIPS: WeakValueDictionary[str, Clip] = WeakValueDictionary()  # of unpickled classifiers, by their fingerprint
 
 
@@ -60,8 +59,11 @@ def load(
         run = FinishedRun(folder, backbone=backbone, device=device, precision=precision)
         return run.classifier(run.choose(client))
     if not folder.is_dir():
-        raise ModelError(f"{folder}: {no_folder(folder)}")
-    raise ModelError(f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml)")
+        raise ModelError(f"{folder}: {no_folder(folder)}; name the folder of fedcopl export, or of a run")
+    raise ModelError(
+        f"{folder}: has neither an exported classifier ({CONFIG}) nor a run (settings.toml); "
+        "write one with: fedcopl export RUN -o FOLDER"
+    )
 
 
 def _public_name(backbone: str) -> str:
@@ -80,28 +82,27 @@ def zero_shot(classes_file: Path, backbone: str | Path, device: str = "auto") ->
 
 
 def _load_exported(folder: Path, backbone: str | Path | None, device: str, precision: str) -> Classifier:
-    recipe = read_recipe(folder / CONFIG)
+    recipe, numbers = read_recipe(folder / CONFIG)
     where = backbone or _where(folder, recipe.backbone)
     model = _build(recipe.config, recipe.classes, recipe.template, where, device, precision).model
     _refuse_another(model.encoder.clip, recipe.backbone, where, str(folder))
-    arrays, numbers = read_arrays(folder / ARRAYS), read_prior_numbers(folder / CONFIG)
+    arrays = _read_arrays(folder / ARRAYS)
     prompts = {name: array for name, array in arrays.items() if not name.startswith(PRIOR)}
     try:
         prior = None
         if numbers is not None:
             parameters = np.array([numbers[name] for name in NUMBERS])
             stored, width = {**below(arrays, PRIOR), "numbers": parameters}, model.encoder.clip.feature_size
-            prior = prior_from(stored, model.encoder.classes, width)
+            prior = Prior.from_arrays(stored, model.encoder.classes, width)
         return Classifier(Predictor(model, prompts, prior), recipe)
     except ModelError as error:
         raise ModelError(f"{folder / ARRAYS}: {error}") from error
 
 
-def restored(written: str, prompts: PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
+def restored(written: str, prompts: _PromptArrays, prior: Prior | None, where: str, precision: str) -> Classifier:
     """Restore a pickled classifier; its CLIP model is loaded once for all classifiers that use it."""
     recipe = parse_recipe(written, "the pickled classifier")
-    wanted = recipe.backbone.fingerprint
-    clip = _CLIPS.get(wanted)
+    clip = _CLIPS.get(recipe.backbone.fingerprint)
     try:
         model = _build(recipe.config, recipe.classes, recipe.template, where, "auto", precision, clip).model
     except ModelError as error:
@@ -110,16 +111,16 @@ def restored(written: str, prompts: PromptArrays, prior: Prior | None, where: st
         ) from error
     if clip is None:
         _refuse_another(model.encoder.clip, recipe.backbone, where, "the pickled classifier")
-        _CLIPS[wanted] = model.encoder.clip
+        _CLIPS[recipe.backbone.fingerprint] = model.encoder.clip
     return Classifier(Predictor(model, prompts, prior), recipe)
 
 
 def _refuse_another(clip: Clip, trained_on: TrainedOn, where: str | Path, whose: str) -> None:
-    found, wanted = fingerprint(clip), trained_on.fingerprint
-    if found != wanted:
+    actual = fingerprint(clip)
+    if actual != trained_on.fingerprint:
         raise ModelError(
             f"{where}: is not the CLIP model that {whose} was trained on, {trained_on.name}: "
-            f"its fingerprint is {found}, not {wanted}"
+            f"its fingerprint is {actual}, not {trained_on.fingerprint}"
         )
 
 
@@ -135,7 +136,7 @@ def _where(folder: Path, backbone: TrainedOn) -> str | Path:
     raise ModelError(f"{folder}: was trained on the private model {backbone.name}; give its path with --backbone")
 
 
-def read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
+def _read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[str, NDArray[Any]]:
     """Read the arrays of a safetensors file, of this type except those of priors.
 
     Raises:
@@ -147,10 +148,9 @@ def read_arrays(file: Path, kind: type[np.floating[Any]] = np.float32) -> dict[s
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read: {error}") from error
     for name, array in arrays.items():
-        wanted = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
-        if array.dtype != wanted or not np.isfinite(array).all():
-            bits = 8 * wanted.itemsize
-            raise ModelError(f"{file}: the array {name!r} is not finite numbers of {bits} bits")
+        dtype = np.dtype(np.float64 if name.startswith(PRIOR) else kind)
+        if array.dtype != dtype or not np.isfinite(array).all():
+            raise ModelError(f"{file}: the array {name!r} is not finite numbers of {8 * dtype.itemsize} bits")
     return arrays
 
 
@@ -164,6 +164,9 @@ class FinishedRun:
     def __init__(
         self, folder: Path, *, backbone: str | Path | None = None, device: str = "auto", precision: str = "fp32"
     ):
+        if not (folder / "settings.toml").is_file():
+            reason = "has no settings.toml, so it is not a run" if folder.is_dir() else no_folder(folder)
+            raise RunFolderError(f"{folder}: {reason}; name the folder of a finished run, as in fedcopl run -o FOLDER")
         self.folder = folder
         self.config: RunConfig = load_config(folder / "settings.toml")
         self.outcome = read_finished(folder)
@@ -205,8 +208,8 @@ class FinishedRun:
         """Return one client's model as it was last evaluated: initial, shared and own arrays."""
         prompts = {
             **self._built.start,
-            **read_arrays(self.folder / SHARED_PROMPTS),
-            **read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
+            **_read_arrays(self.folder / SHARED_PROMPTS),
+            **_read_arrays(own_prompts_file(self.folder, client)),  # may replace shared arrays after a rollback
         }
         backbone = TrainedOn(_public_name(self.config.model.backbone), self._fingerprint)
         recipe = Recipe(self.classes, self.template, self.config, backbone, about=self._about(client))
@@ -217,10 +220,10 @@ class FinishedRun:
         file, common = class_prior_path(self.folder, client), self.folder / PRIORS
         if not file.exists():
             return None
-        own, shared = read_arrays(file, np.float64), read_arrays(common, np.float64) if common.exists() else {}
+        own, shared = _read_arrays(file, np.float64), _read_arrays(common, np.float64) if common.exists() else {}
         arrays = own if len(own) > 1 else shared | own  # more arrays: the client missed the last common model
         try:
-            return prior_from(arrays, len(self.classes), self.model.encoder.clip.feature_size)
+            return Prior.from_arrays(arrays, len(self.classes), self.model.encoder.clip.feature_size)
         except ModelError as error:
             raise ModelError(f"{file}: {error}") from error
 

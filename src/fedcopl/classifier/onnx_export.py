@@ -22,12 +22,12 @@ from ..rng import stream
 from .predict import Predictor
 from .prior import Prior
 
-LARGEST_LOGIT, LARGEST_PROBABILITY = 1e-2, 1e-4  # largest accepted differences from torch
-LARGEST_FILE = 2**31 - 2**20  # limit of the format
-INPUT, OUTPUTS = "pixels", ("logits", "probabilities")
-LOWEST = -1e4  # scores are clamped there: exp is 0 long before, and float32 keeps what is added
-LOG_PRIOR = "log_prior"  # of the class prior: stored in the file, and an optional input
-CHECKED_BATCHES = (1, 2, 17)
+LARGEST_LOGIT, _LARGEST_PROBABILITY = 1e-2, 1e-4  # largest accepted differences from torch
+_LARGEST_FILE = 2**31 - 2**20  # limit of the format
+_INPUT, _OUTPUTS = "pixels", ("logits", "probabilities")
+_LOWEST = -1e4  # scores are clamped there: exp is 0 long before, and float32 keeps what is added
+_LOG_PRIOR = "log_prior"  # of the class prior: stored in the file, and an optional input
+_CHECKED_BATCHES = (1, 2, 17)
 
 
 class Difference(NamedTuple):
@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     images: int
 
 
-class Baked(nn.Module):
+class _Baked(nn.Module):
     """A predictor as a torch module with fixed class features; it normalises uint8 pixels, (B, 3, side, side)."""
 
     def __init__(self, predictor: Predictor):
@@ -48,7 +48,7 @@ class Baked(nn.Module):
         self.named = self.model.named(prompts)
         self.classes = self.model.classes(prompts).clone()
         self.vision = self.model.encoder.clip.vision
-        self.head = None if predictor.prior is None else PriorHead(predictor.prior)
+        self.head = None if predictor.prior is None else _PriorHead(predictor.prior)
         self.mean, self.std = (
             torch.tensor(three).view(3, 1, 1) for three in (predictor.transform.mean, predictor.transform.std)
         )
@@ -64,7 +64,7 @@ class Baked(nn.Module):
         return logits, logits.softmax(-1)
 
 
-class PriorHead(nn.Module):
+class _PriorHead(nn.Module):
     """`PosteriorModel.log_posteriors` in torch, with the class prior as a buffer."""
 
     log_prior: Tensor
@@ -74,7 +74,7 @@ class PriorHead(nn.Module):
         model, prototypes = prior.model, prior.model.prototypes
         self.text_scale, self.feature_scale = model.text_scale, model.feature_scale
         self.looks, self.bias = prototypes is not None, _single(model.logit_bias)
-        self.register_buffer(LOG_PRIOR, _single(np.log(prior.class_prior)))
+        self.register_buffer(_LOG_PRIOR, _single(np.log(prior.class_prior)))
         if prototypes is not None:
             means = prototypes.totals / prototypes.counts[:, None]
             # Centred: in float32, distances between points far from the origin lose precision.
@@ -88,7 +88,7 @@ class PriorHead(nn.Module):
         if features is not None:
             scores = scores - self.feature_scale / 2 * self._distances(features)
         # The prior is added last: otherwise constant folding would merge it with the bias, and it could not be set.
-        return (scores.clamp(min=LOWEST) + self.log_prior).log_softmax(-1)
+        return (scores.clamp(min=_LOWEST) + self.log_prior).log_softmax(-1)
 
     def _distances(self, features: Tensor) -> Tensor:
         """Return the distances of `Prototypes.distances` for images that did not contribute to the prototypes."""
@@ -114,8 +114,8 @@ def export_onnx(predictor: Predictor, classes: Sequence[str], file: Path) -> Dif
     if predictor.prior is not None:
         _make_prior_an_input(proto)
     content = _with_names(onnx, proto, _about(predictor, classes))
-    difference = compare(runtime, content, predictor)
-    if difference.logits > LARGEST_LOGIT or difference.probabilities > LARGEST_PROBABILITY:
+    difference = _compare(runtime, content, predictor)
+    if difference.logits > LARGEST_LOGIT or difference.probabilities > _LARGEST_PROBABILITY:
         raise ModelError(
             f"{file}: is not written: its logits differ from torch's by {difference.logits:.1e} "
             f"and its probabilities by {difference.probabilities:.1e}"
@@ -150,13 +150,13 @@ def _convert(predictor: Predictor) -> Any:
     """Convert the model to ONNX for batches of any size; ModelError if a part of it is not in torch."""
     try:
         with torch.no_grad(), _without_logs():
-            baked, example = Baked(predictor).eval(), torch.from_numpy(_test_images(predictor, 2))
+            baked, example = _Baked(predictor).eval(), torch.from_numpy(_test_images(predictor, 2))
             with _OnlyTorch():
                 baked(example)
-            sizes = {INPUT: {0: torch.export.Dim("batch")}}
+            sizes = {_INPUT: {0: torch.export.Dim("batch")}}
             program = torch.export.export(baked, (example,), dynamic_shapes=sizes, strict=True)
             written = torch.onnx.export(
-                program, dynamo=True, input_names=[INPUT], output_names=list(OUTPUTS), verbose=False
+                program, dynamo=True, input_names=[_INPUT], output_names=list(_OUTPUTS), verbose=False
             )
             return cast(Any, written).model_proto
     except Exception as error:  # the exporter raises errors of many kinds
@@ -181,13 +181,13 @@ def _without_logs() -> Iterator[None]:
 
 
 def _make_prior_an_input(proto: Any) -> None:
-    """Rename the class prior to `LOG_PRIOR`, and make it an input whose default is the stored value."""
-    [class_prior] = [value for value in proto.graph.initializer if value.name.endswith(LOG_PRIOR)]
+    """Rename the class prior to `log_prior`, and make it an input whose default is the stored value."""
+    [class_prior] = [value for value in proto.graph.initializer if value.name.endswith(_LOG_PRIOR)]
     for node in proto.graph.node:
-        node.input[:] = [LOG_PRIOR if name == class_prior.name else name for name in node.input]
-    class_prior.name = LOG_PRIOR
-    if all(value.name != LOG_PRIOR for value in proto.graph.input):
-        kind = proto.graph.input.add(name=LOG_PRIOR).type.tensor_type
+        node.input[:] = [_LOG_PRIOR if name == class_prior.name else name for name in node.input]
+    class_prior.name = _LOG_PRIOR
+    if all(value.name != _LOG_PRIOR for value in proto.graph.input):
+        kind = proto.graph.input.add(name=_LOG_PRIOR).type.tensor_type
         kind.elem_type = class_prior.data_type
         kind.shape.dim.add(dim_value=class_prior.dims[0])
 
@@ -198,7 +198,7 @@ def _with_names(onnx: Any, proto: Any, about: Mapping[str, str]) -> bytes:
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
     del proto.graph.value_info[:]  # intermediate sizes under the exporter's names
     onnx.helper.set_model_props(proto, dict(about))
-    if proto.ByteSize() > LARGEST_FILE:
+    if proto.ByteSize() > _LARGEST_FILE:
         raise ModelError(f"the model takes {proto.ByteSize() / 1e9:.1f} GB; an ONNX file is limited to 2 GB")
     onnx.checker.check_model(proto)
     content: bytes = proto.SerializeToString()
@@ -217,20 +217,20 @@ def _about(predictor: Predictor, classes: Sequence[str]) -> dict[str, str]:
     }
 
 
-def compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
+def _compare(runtime: Any, content: bytes, predictor: Predictor) -> Difference:
     """Return how far ONNX differs from torch over batches of several sizes."""
     options = runtime.SessionOptions()
     options.log_severity_level = 3
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     of_logits, of_probabilities = [0.0], [0.0]
-    for size in CHECKED_BATCHES:
+    for size in _CHECKED_BATCHES:
         pixels = _test_images(predictor, size)
-        logits, probabilities = session.run(list(OUTPUTS), {INPUT: pixels})
+        logits, probabilities = session.run(list(_OUTPUTS), {_INPUT: pixels})
         log_probs = predictor.log_probabilities(pixels)
         expected = predictor.logits(pixels).double().numpy() if predictor.prior is None else log_probs
         of_logits.append(float(np.abs(logits - expected).max()))
         of_probabilities.append(float(np.abs(probabilities - np.exp(log_probs)).max()))
-    return Difference(max(of_logits), max(of_probabilities), sum(CHECKED_BATCHES))
+    return Difference(max(of_logits), max(of_probabilities), sum(_CHECKED_BATCHES))
 
 
 def _test_images(predictor: Predictor, count: int) -> NDArray[np.uint8]:

@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..clip.encoder import ENCODE_BATCH, ClientImages, TokenStore
-from ..clip.formats.hub import BUILT_IN
+from ..clip.known_models import BUILT_IN
 from ..clip.preprocess import ImageTransform
-from ..data.dataset import Skipped
-from ..data.in_memory import Images, LabelsOfImages, class_numbers, files_below, gather
+from ..data.in_memory import Images, LabelsOfImages, class_numbers, gather
 from ..data.label_files import class_prior_of
 from ..errors import ConfigError, DataError, ModelError, naming_arguments
 from ..methods.prompted_model import ImageSide, PromptedModel, Prompts
 from ..plurals import counted
-from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, predict_batch
+from .predictions import ImageBatch, NamedImages, Prediction, batches, every_page, named_below
 from .prior import Prior
 from .recipe import CLASS_PRIOR, SHARE, Confidence, Recipe
 
-BATCH = ENCODE_BATCH  # as in evaluation: the same images in the same order have the same bits
+_BATCH = ENCODE_BATCH  # as in evaluation: the same images in the same order have the same bits
 
 
 class Predictor:
@@ -41,8 +40,8 @@ class Predictor:
             if name not in prompts:
                 raise ModelError(f"the prompts lack the array {name!r} that {model.method.config.method} needs")
             if prompts[name].shape != shape:
-                found = prompts[name].shape
-                raise ModelError(f"the prompt {name!r} has the shape {found}; with {clip.name} it must have {shape}")
+                actual = prompts[name].shape
+                raise ModelError(f"the prompt {name!r} has the shape {actual}; with {clip.name} it must have {shape}")
 
     @property
     def transform(self) -> ImageTransform:
@@ -60,8 +59,8 @@ class Predictor:
         """
         chosen = np.arange(len(pixels)) if rows is None else rows
         parts = [np.zeros((0, self.model.encoder.classes))]
-        for start in range(0, len(chosen), BATCH):
-            batch = pixels[chosen[start : start + BATCH]]
+        for start in range(0, len(chosen), _BATCH):
+            batch = pixels[chosen[start : start + _BATCH]]
             if self.prior is None:
                 parts.append(self.logits(batch).double().log_softmax(-1).numpy())
             else:
@@ -229,10 +228,22 @@ class Classifier:
     def prediction_batches(
         self, pictures: Iterable[NamedImages], *, top: int = 3, threshold: float | None = None
     ) -> Iterator[list[Prediction]]:
-        """Yield the predictions of named images, batch by batch."""
+        """Yield the predictions of named images, batch by batch; see `predictions`."""
         limit = self.threshold if threshold is None else threshold
         for batch in self.batches(pictures):
-            yield predict_batch(batch, self.predictor.log_probabilities, self.recipe.classes, top, limit)
+            rows = iter(np.exp(self.predictor.log_probabilities(batch.pixels)) if len(batch.pixels) else ())
+            predictions = []
+            for index, name in enumerate(batch.names):
+                if index in batch.problems:
+                    predictions.append(Prediction(name, None, None, None, batch.problems[index], ()))
+                    continue
+                probabilities: NDArray[np.float64] = next(rows)
+                order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
+                best = tuple((self.recipe.classes[number], float(probabilities[number])) for number in order)
+                label, highest = best[0]
+                abstains = None if limit is None else highest < limit
+                predictions.append(Prediction(name, None if abstains else label, highest, abstains, None, best[:top]))
+            yield predictions
 
     def calibrated(self, images: Images, share: float = SHARE) -> "Classifier":
         """Return the classifier with a threshold at which it abstains on this share of the given unlabelled images."""
@@ -320,9 +331,3 @@ class Classifier:
         yield "method", f"{recipe.config.method} on {recipe.backbone.name}"
         if self.threshold is not None:
             yield "abstains", f"below {self.threshold:.3f}: {recipe.share:.0%} of its site's own images"
-
-
-def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:
-    """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
-    root = folder.resolve()
-    return (NamedImages(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))

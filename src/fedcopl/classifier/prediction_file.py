@@ -1,7 +1,8 @@
-"""A file of predictions whose writing can be interrupted and resumed without repeated, missing or partial rows.
+"""Labelling any number of images to a file, which can be interrupted and resumed, or to standard output.
 
 Rows are appended to `out.csv.part`, a batch at a time, and the file is renamed when it is complete. Resuming keeps
-whole batches and repeats the rest, so that the file has the same bytes as without an interruption.
+whole batches and repeats the rest: there are no repeated, missing or partial rows, and the file has the same bytes as
+without an interruption.
 """
 
 import csv
@@ -10,23 +11,28 @@ import json
 import os
 import unicodedata
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
 from ..clip.encoder import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
+from ..data.dataset import Skipped
 from ..errors import ConfigError, RunFolderError
 from ..files import check_output_file, write_text
-from .predictions import NamedImages, Prediction
+from .predict import Classifier
+from .predictions import NamedImages, Prediction, pictures_at
 
-DIGITS = 6  # decimals of a probability; the last bits may differ between machines
+_DIGITS = 6  # decimals of a probability; the last bits may differ between machines
 FORMULA = frozenset("=+-@＝＋－＠")  # first characters that a spreadsheet takes for a formula
-CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
-TURNING = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})  # change the reading direction
+_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})  # Unicode categories: control characters, line breaks, surrogates
+_BIDIRECTIONAL = frozenset(
+    {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+)  # change the reading direction
 
 
 class PredictionRows(ABC):
@@ -50,7 +56,7 @@ class PredictionRows(ABC):
         """Return the name of an image as this format writes it."""
 
 
-class CsvRows(PredictionRows):
+class _CsvRows(PredictionRows):
     """CSV with image, label, probability, abstain, problem, and the most probable classes."""
 
     def __init__(self, top: int):
@@ -61,9 +67,9 @@ class CsvRows(PredictionRows):
 
     def line(self, prediction: Prediction) -> str:
         abstain = {None: "", True: "yes", False: "no"}[prediction.abstains]
-        name, label = self.written_name(prediction.image), safe_cell(prediction.label or "")
-        cells = [name, label, _digits(prediction.probability), abstain, safe_cell(prediction.problem or "")]
-        cells += [cell for label, share in prediction.top[: self.top] for cell in (safe_cell(label), _digits(share))]
+        name, label = self.written_name(prediction.image), _safe_cell(prediction.label or "")
+        cells = [name, label, _digits(prediction.probability), abstain, _safe_cell(prediction.problem or "")]
+        cells += [cell for label, share in prediction.top[: self.top] for cell in (_safe_cell(label), _digits(share))]
         return _csv_line([*cells, *[""] * (len(self.columns) - len(cells))])
 
     def name(self, line: str) -> str:
@@ -74,16 +80,16 @@ class CsvRows(PredictionRows):
 
     def written_name(self, name: str) -> str:
         """Return the name on one line, with ./ before a path that looks like a formula."""
-        plain = one_line(name)
+        plain = _one_line(name)
         return f"./{plain}" if plain[:1] in FORMULA else plain
 
 
-class JsonRows(PredictionRows):
+class _JsonRows(PredictionRows):
     """One JSON object per line; names are written unchanged."""
 
     def line(self, prediction: Prediction) -> str:
-        best = [{"label": label, "probability": round(share, DIGITS)} for label, share in prediction.top[: self.top]]
-        probability = None if prediction.probability is None else round(prediction.probability, DIGITS)
+        best = [{"label": label, "probability": round(share, _DIGITS)} for label, share in prediction.top[: self.top]]
+        probability = None if prediction.probability is None else round(prediction.probability, _DIGITS)
         plain = {
             "image": prediction.image,
             "label": prediction.label,
@@ -104,7 +110,7 @@ class JsonRows(PredictionRows):
         return name
 
 
-FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": CsvRows, "jsonl": JsonRows}
+_FORMS: Mapping[str, Callable[[int], PredictionRows]] = {"csv": _CsvRows, "jsonl": _JsonRows}
 
 
 def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
@@ -115,22 +121,22 @@ def choose_rows(out: str, form: str | None, top: int) -> PredictionRows:
     """
     by_extension = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
     chosen = form or ("csv" if out == "-" else by_extension.get(Path(out).suffix.lower()))
-    if chosen is None or chosen not in FORMS:
+    if chosen is None or chosen not in _FORMS:
         raise ConfigError(f"{out}: should end in .csv or .jsonl, or add --format csv or --format jsonl")
-    return FORMS[chosen](top)
+    return _FORMS[chosen](top)
 
 
-def safe_cell(text: str) -> str:
+def _safe_cell(text: str) -> str:
     """Return the text on one line, quoted if a spreadsheet would take it for a formula."""
-    plain = one_line(text)
+    plain = _one_line(text)
     return f"'{plain}" if plain[:1] in FORMULA else plain
 
 
-def one_line(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return the text with control characters escaped: a line break is \\n."""
     return "".join(
         sign.encode("unicode_escape").decode()
-        if unicodedata.category(sign) in CONTROL or unicodedata.bidirectional(sign) in TURNING
+        if unicodedata.category(sign) in _CONTROL or unicodedata.bidirectional(sign) in _BIDIRECTIONAL
         else sign
         for sign in text
     )
@@ -143,7 +149,7 @@ def _csv_line(cells: list[str]) -> str:
 
 
 def _digits(share: float | None) -> str:
-    return "" if share is None else f"{share:.{DIGITS}f}"
+    return "" if share is None else f"{share:.{_DIGITS}f}"
 
 
 @dataclass(frozen=True)
@@ -255,3 +261,82 @@ class PredictionFile:
         """Rename the complete file."""
         self.part.replace(self.path)
         self.note.unlink(missing_ok=True)
+
+
+@dataclass
+class Tally:
+    """The progress of a labelling."""
+
+    images: int = 0
+    abstained: int = 0
+    broken: int = 0
+    unsure: int = 0  # no class is as probable as all others together
+    labels: Counter[str] = field(default_factory=Counter)
+    resumed: int = 0  # rows of an interrupted labelling
+    passed_over: int = 0  # files in folders that are not images
+    first_passed_over: Skipped | None = None
+    skipped: list[Skipped] = field(default_factory=list)  # files that are not images and not yet counted
+
+    def add(self, predictions: Sequence[Prediction]) -> None:
+        """Count a batch of predictions."""
+        self.images += len(predictions)
+        self.abstained += sum(one.abstains is True for one in predictions)
+        self.broken += sum(one.problem is not None for one in predictions)
+        self.unsure += sum(one.probability is not None and one.probability < 0.5 for one in predictions)
+        self.labels.update(one.label for one in predictions if one.label is not None)
+        self.count_skipped()
+
+    def count_skipped(self) -> None:
+        """Count the skipped files, and keep only the first, because there may be any number."""
+        self.passed_over += len(self.skipped)
+        self.first_passed_over = self.first_passed_over or next(iter(self.skipped), None)
+        self.skipped.clear()
+
+
+def label_to_stream(
+    classifier: Classifier,
+    paths: Sequence[str],
+    rows: PredictionRows,
+    threshold: float | None,
+    out: TextIO,
+    progress: Callable[[Tally], None],
+) -> Tally:
+    """Write predictions to a stream, batch by batch."""
+    tally = Tally()
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
+    out.write(rows.header)
+    for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
+        out.write("".join(map(rows.line, batch)))
+        out.flush()
+        tally.add(batch)
+        progress(tally)
+    tally.count_skipped()
+    return tally
+
+
+def label_to_file(
+    classifier: Classifier,
+    paths: Sequence[str],
+    rows: PredictionRows,
+    threshold: float | None,
+    out: Path,
+    progress: Callable[[Tally], None],
+    *,
+    overwrite: bool = False,
+) -> Tally:
+    """Write predictions to a file, resuming an interrupted labelling."""
+    tally = Tally()
+    pictures = pictures_at(paths, tally.skipped, classifier.recipe.reading)
+    limit = classifier.threshold if threshold is None else threshold
+    options = {"classifier": classifier.fingerprint, "threshold": limit, "format": type(rows).__name__, "top": rows.top}
+    file = PredictionFile(out, rows, options)
+    with file.held():
+        tally.resumed = file.open(overwrite)
+        file.skip_written(pictures)
+        for batch in classifier.prediction_batches(pictures, top=rows.top, threshold=threshold):
+            file.append(batch)
+            tally.add(batch)
+            progress(tally)
+        file.finish()
+    tally.count_skipped()
+    return tally

@@ -1,9 +1,10 @@
-"""Predictions for images, batch by batch, in memory that does not grow with their number."""
+"""Images to label and their predictions, batch by batch, in memory that does not grow with their number."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from ..clip.encoder import ENCODE_BATCH as BATCH  # as in evaluation: the same images have the same bits
 from ..data.cache import Cut
+from ..data.dataset import Skipped
 from ..data.decoding import BadImage, DecodeOptions
 from ..data.images import silence_decoders
-from ..data.in_memory import GivenPicture, open_picture, pages_of
+from ..data.in_memory import GivenPicture, files_below, open_picture, pages_of
 from ..data.parallel import in_order
+from ..errors import DataError
 
 
 class NamedImages(NamedTuple):
@@ -42,6 +45,42 @@ class ImageBatch:
     names: Sequence[str]
     pixels: NDArray[np.uint8]  # of the readable ones, in their order
     problems: Mapping[int, str]
+
+
+def refuse_missing(paths: Iterable[str]) -> None:
+    """Raise DataError if a path does not exist."""
+    for path in paths:
+        if not Path(path).exists():
+            raise DataError(f"{path}: there is no such file or folder")
+
+
+def pictures_at(paths: Sequence[str], skipped: list[Skipped], reading: DecodeOptions) -> Iterator[NamedImages]:
+    """Yield the images at these paths and below folders, sorted there; each is named by its path.
+
+    Raises:
+        DataError: A path does not exist, or there is no image.
+    """
+    refuse_missing(paths)
+
+    def named() -> Iterator[NamedImages]:
+        for path in map(Path, paths):
+            if path.is_dir():
+                below = named_below(path, skipped)
+                yield from (NamedImages((path / one.name).as_posix(), one.picture) for one in below)
+            else:
+                yield NamedImages(path.as_posix(), path)
+
+    pictures = every_page(named(), reading)
+    first = next(pictures, None)
+    if first is None:
+        raise DataError(f"{', '.join(paths)}: holds no image; name image files, or folders that have some")
+    return chain([first], pictures)
+
+
+def named_below(folder: Path, skipped: list[Skipped]) -> Iterator[NamedImages]:
+    """Yield the images below a folder, named by their relative paths; other files are added to `skipped`."""
+    root = folder.resolve()
+    return (NamedImages(file.relative_to(root).as_posix(), file) for file in files_below(root, skipped))
 
 
 def every_page(pictures: Iterable[NamedImages], reading: DecodeOptions) -> Iterator[NamedImages]:
@@ -79,34 +118,3 @@ def _open(pictures: Sequence[GivenPicture], cut: Cut, reading: DecodeOptions, in
         return cut(open_picture(pictures[index], reading))
     except BadImage as reason:
         return str(reason)
-
-
-def predict_batch(
-    batch: ImageBatch,
-    log_probabilities: Callable[[NDArray[np.uint8]], NDArray[np.float64]],
-    classes: Sequence[str],
-    top: int,
-    threshold: float | None,
-) -> list[Prediction]:
-    """Return one prediction for each image of a batch, in their order.
-
-    Args:
-        batch: The images.
-        log_probabilities: From pixels, (n, 3, side, side), to log p, (n, C).
-        classes: The names of the classes.
-        top: How many of the most probable classes to list.
-        threshold: The probability below which the classifier abstains; None: never.
-    """
-    rows = iter(np.exp(log_probabilities(batch.pixels)) if len(batch.pixels) else ())
-    predictions = []
-    for index, name in enumerate(batch.names):
-        if index in batch.problems:
-            predictions.append(Prediction(name, None, None, None, batch.problems[index], ()))
-            continue
-        probabilities: NDArray[np.float64] = next(rows)
-        order = np.argsort(-probabilities, kind="stable")[: max(top, 1)]
-        best = tuple((classes[number], float(probabilities[number])) for number in order)
-        label, highest = best[0]
-        abstains = None if threshold is None else highest < threshold
-        predictions.append(Prediction(name, None if abstains else label, highest, abstains, None, best[:top]))
-    return predictions

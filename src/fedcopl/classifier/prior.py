@@ -17,7 +17,7 @@ from ..run.folder import SITE_PRIOR
 
 PRIOR = "prior/"  # prefix of its arrays among those of a classifier
 NUMBERS = ("text_scale", "feature_scale")  # of `PosteriorModel`, in the order of their array
-STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
+_STRENGTH = 0.1  # of a class prior estimated from given images, if the run chose none for its clients
 CHOICES = ("site", "none")  # values of --prior; anything else is a file
 IMAGES = "images"  # value of --prior where there are images to estimate it from
 
@@ -34,6 +34,35 @@ class Prior:
         """Return a prior without bias and prototypes, and with a uniform class prior."""
         model = no_priors(classes)
         return cls(model, model.class_prior)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, FloatArray], classes: int, width: int) -> "Prior":
+        """Return the prior from the result of `to_arrays`; `width` is the number of features d.
+
+        Raises:
+            ModelError: An array is missing, or its shape or values are invalid.
+        """
+        fitting: dict[str, tuple[int, ...]] = {
+            "logit_bias": (classes,),
+            "class_prior": (classes,),
+            "numbers": (len(NUMBERS),),
+            SITE_PRIOR: (classes,),
+        }
+        if "strength" in arrays:
+            fitting["strength"] = (1,)
+        if "whiten" in arrays:
+            fitting |= {"counts": (classes,), "totals": (classes, width), "whiten": (width, width)}
+        for name, shape in fitting.items():
+            if name not in arrays:
+                raise ModelError(f"the priors lack the array {name!r}")
+            if arrays[name].shape != shape:
+                raise ModelError(f"the array {name!r} of the priors has the shape {arrays[name].shape}, not {shape}")
+        if any(
+            not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1)
+            for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR])
+        ):
+            raise ModelError("a class prior is not positive shares that add up to 1")
+        return cls(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_PRIOR])
 
     def log_posteriors(self, log_probs: FloatArray, features: FloatArray) -> FloatArray:
         """Return log p~ of images, (n, C), from log p, (n, C), and the features of zero-shot CLIP, (n, d)."""
@@ -52,7 +81,7 @@ class Prior:
         model = self.model
         distances = 0.0 if model.prototypes is None else model.prototypes.distances(features)
         posteriors = np.exp(log_softmax(model.scores(log_probs, distances) + np.log(model.class_prior)))
-        strength = STRENGTH if math.isinf(model.strength) else model.strength
+        strength = _STRENGTH if math.isinf(model.strength) else model.strength
         return self.with_class_prior(label_shift(posteriors / model.class_prior, model.class_prior, strength))
 
     def named_class_prior(self, classes: Sequence[str]) -> dict[str, float]:
@@ -65,35 +94,6 @@ class Prior:
     def to_numbers(self) -> dict[str, float]:
         """Return the scalar parameters for config.json."""
         return dict(zip(NUMBERS, self.model.to_arrays()["numbers"].tolist(), strict=True))
-
-
-def prior_from(arrays: Mapping[str, FloatArray], classes: int, width: int) -> Prior:
-    """Return the prior from the result of `Prior.to_arrays`.
-
-    Raises:
-        ModelError: An array is missing, or its shape or values are invalid.
-    """
-    fitting: dict[str, tuple[int, ...]] = {
-        "logit_bias": (classes,),
-        "class_prior": (classes,),
-        "numbers": (len(NUMBERS),),
-        SITE_PRIOR: (classes,),
-    }
-    if "strength" in arrays:
-        fitting["strength"] = (1,)
-    if "whiten" in arrays:
-        fitting |= {"counts": (classes,), "totals": (classes, width), "whiten": (width, width)}
-    for name, shape in fitting.items():
-        if name not in arrays:
-            raise ModelError(f"the priors lack the array {name!r}")
-        if arrays[name].shape != shape:
-            raise ModelError(f"the array {name!r} of the priors has the shape {arrays[name].shape}, not {shape}")
-    if any(
-        not (class_prior > 0).all() or not math.isclose(class_prior.sum(), 1)
-        for class_prior in (arrays["class_prior"], arrays[SITE_PRIOR])
-    ):
-        raise ModelError("a class prior is not positive shares that add up to 1")
-    return Prior(PosteriorModel.from_arrays({name: arrays[name] for name in fitting}), arrays[SITE_PRIOR])
 
 
 def shares_for(prior: str, choices: Sequence[str] = CHOICES) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..clip.formats.hub import BUILT_IN, RELEASES
+from ..clip.known_models import BUILT_IN, RELEASES
 from ..config import RunConfig
 from ..data.dataset import clean_all
 from ..data.decoding import DecodeOptions
@@ -19,7 +19,7 @@ from ..files import parse_json, read_limited
 from .prior import NUMBERS
 
 SHARE = 0.05  # default share of a site's own images on which its classifier abstains
-LEVELS = np.linspace(0, 1, 101)
+_LEVELS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Confidence:
             raise DataError("there are no images to measure confidence on")
         highest = np.exp(log_probabilities.max(axis=1))
         # Percentiles are confidences of real images, rounded down: at most the share lies below.
-        return cls(tuple(np.quantile(highest, LEVELS, method="lower").tolist()), len(highest))
+        return cls(tuple(np.quantile(highest, _LEVELS, method="lower").tolist()), len(highest))
 
     def threshold(self, share: float = SHARE) -> float:
         """Return the probability below which at most this share of the site's own images lies, in whole percents."""
@@ -45,22 +45,22 @@ class Confidence:
         return self.percentiles[int(share * 100 + 1e-9)]
 
 
-def read_confidence(plain: object) -> Confidence | None:
+def _confidence(plain: object) -> Confidence | None:
     """Parse the confidence in a classifier's config.json; ValueError if it is invalid."""
     match plain:
         case None:
             return None
         case {"percentiles": [*percentiles], "images": int(images)}:
             numbers = [value for value in percentiles if isinstance(value, int | float) and 0 <= value <= 1]
-            if len(numbers) == len(percentiles) == len(LEVELS) and numbers == sorted(numbers) and images > 0:
+            if len(numbers) == len(percentiles) == len(_LEVELS) and numbers == sorted(numbers) and images > 0:
                 return Confidence(tuple(map(float, percentiles)), images)
     raise ValueError("confidence must be 101 increasing probabilities and a number of images")
 
 
-KIND, FORMAT = "fedcopl-classifier", 1
+_KIND, _FORMAT = "fedcopl-classifier", 1
 CONFIG, ARRAYS, BACKBONE = "config.json", "model.safetensors", "backbone"
 CLASS_PRIOR = "class_prior"  # in `about`: the origin of the class prior, if it is not its site's
-SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that define the model
+_SIZES = ("visual_prompts", "visual_depth", "text_prompts", "activation")  # settings that define the model
 
 
 @dataclass(frozen=True)
@@ -103,13 +103,13 @@ class Recipe:
         """Return the content of config.json; `prior` is the result of `Prior.to_numbers`."""
         model = self.config.model.model_dump()
         written = {
-            "model_type": KIND,
-            "format": FORMAT,
+            "model_type": _KIND,
+            "format": _FORMAT,
             "classes": self.classes,
             "template": self.template,
             "method": self.config.method,
             "options": self.config.options,
-            "model": {name: model[name] for name in SIZES},
+            "model": {name: model[name] for name in _SIZES},
             **({"reading": self.reading.plain()} if self.reading != DecodeOptions() else {}),
             "backbone": vars(self.backbone),
             "abstain": {"share": self.share, "below": self.threshold},
@@ -127,34 +127,35 @@ def is_exported(folder: Path) -> bool:
         plain = parse_json(read_limited(folder / CONFIG))
     except (OSError, ValueError):
         return (folder / CONFIG).exists() and (folder / ARRAYS).exists()
-    return isinstance(plain, dict) and plain.get("model_type") == KIND
+    return isinstance(plain, dict) and plain.get("model_type") == _KIND
 
 
-def read_recipe(file: Path) -> Recipe:
-    """Read config.json; ModelError names the first invalid part."""
-    return parse_recipe(_text_of(file), str(file))
+def read_recipe(file: Path) -> tuple[Recipe, dict[str, float] | None]:
+    """Read config.json: the recipe, and the scalar parameters of the prior if it has one.
+
+    Raises:
+        ModelError: A part of the file is invalid.
+    """
+    try:
+        text = read_limited(file).decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    written = _parsed(text, str(file))
+    return parse_recipe(text, str(file)), _part(written, "prior", _numbers, str(file)) if "prior" in written else None
 
 
 def parse_recipe(text: str, origin: str) -> Recipe:
     """Parse the result of `Recipe.to_json`; errors name the origin of the text."""
     plain = _parsed(text, origin)
-    part = {name: _part(plain, name, read, origin) for name, read in READERS.items()}
-    part["config"] = _part(plain, "method", lambda method: _config(plain), origin)
-    part["share"] = _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin)
-    return Recipe(**part)
-
-
-def read_prior_numbers(file: Path) -> dict[str, float] | None:
-    """Read the scalar parameters of the prior in config.json; None without a prior."""
-    written = _parsed(_text_of(file), str(file))
-    return _part(written, "prior", _numbers, str(file)) if "prior" in written else None
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return read_limited(file).decode("utf-8")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
+    return Recipe(
+        _part(plain, "classes", _classes, origin),
+        _part(plain, "template", _text, origin),
+        _part(plain, "method", lambda method: _config(plain), origin),
+        _part(plain, "backbone", _backbone, origin),
+        _part(plain, "confidence", _confidence, origin),
+        _part(plain, "abstain", lambda abstain: _share(abstain["share"]), origin),
+        _part(plain, "about", dict, origin),
+    )
 
 
 def _parsed(text: str, origin: str) -> dict[str, Any]:
@@ -162,10 +163,10 @@ def _parsed(text: str, origin: str) -> dict[str, Any]:
         written = parse_json(text)
     except ValueError as error:
         raise ModelError(f"{origin}: cannot be read: {error}") from error
-    if not isinstance(written, dict) or written.get("model_type") != KIND:
+    if not isinstance(written, dict) or written.get("model_type") != _KIND:
         raise ModelError(f"{origin}: is not the description of a classifier of fedcopl")
-    if written.get("format") != FORMAT:
-        raise ModelError(f"{origin}: has the format {written.get('format')!r}; this version of fedcopl reads {FORMAT}")
+    if written.get("format") != _FORMAT:
+        raise ModelError(f"{origin}: has the format {written.get('format')!r}; this version of fedcopl reads {_FORMAT}")
     return written
 
 
@@ -207,16 +208,7 @@ def _backbone(plain: Any) -> TrainedOn:
 
 
 def _config(plain: Mapping[str, Any]) -> RunConfig:
-    sizes = {name: plain["model"][name] for name in SIZES}
+    sizes = {name: plain["model"][name] for name in _SIZES}
     reading = plain.get("reading", {})
     settings = {"method": plain["method"], "options": plain["options"], "model": sizes, "data": reading}
     return RunConfig.from_mapping(settings, "settings")
-
-
-READERS: Mapping[str, Callable[[Any], Any]] = {
-    "classes": _classes,
-    "template": _text,
-    "backbone": _backbone,
-    "confidence": read_confidence,
-    "about": dict,
-}

@@ -18,10 +18,9 @@ from .command import PluginFiles
 from .show import print_next
 
 if TYPE_CHECKING:
-    from ..classifier.label_images import Tally
-if TYPE_CHECKING:
     from ..classifier.loading import FinishedRun
     from ..classifier.predict import Classifier
+    from ..classifier.prediction_file import Tally
 
 
 EVERY = 10_000  # images between two lines, where nobody looks at a terminal
@@ -92,8 +91,8 @@ def predict(
     _refuse_sources(classifier, zero_shot, classes)
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
-    from ..classifier.label_images import label_to_file, label_to_stream, pictures_at, refuse_missing
-    from ..classifier.prediction_file import choose_rows
+    from ..classifier.prediction_file import choose_rows, label_to_file, label_to_stream
+    from ..classifier.predictions import pictures_at, refuse_missing
     from ..classifier.prior import CHOICES, IMAGES, shares_for
 
     rows = choose_rows(out, form, top)

@@ -33,8 +33,8 @@ def drift(
 ) -> None:
     """Tell without labels whether recent images differ from those of before, and whether a new run is worth it."""
     from ..classifier.drift import compare_streams
-    from ..classifier.label_images import pictures_at, refuse_missing
     from ..classifier.loading import load
+    from ..classifier.predictions import pictures_at, refuse_missing
 
     refuse_missing([*before, *recent])  # what is wrong is said before the model is loaded
     loaded = load(classifier, client=client, backbone=backbone, device=device)

@@ -45,8 +45,8 @@ def check(
     activation: Annotated[str, typer.Option(help="Of a bare file, which does not say: quick_gelu or gelu.")] = "",
 ) -> None:
     """Say what a checkpoint is and whether it loads; if not, why not (exit code 4)."""
-    from ..clip.formats.hub import locate
     from ..clip.frozen_clip import describe, kind_of, load_clip
+    from ..clip.known_models import locate
 
     if activation not in ("", "quick_gelu", "gelu"):
         raise ConfigError(f"--activation: must be quick_gelu or gelu (given: {activation!r})")
@@ -65,8 +65,7 @@ def check(
 @app.command()
 def fetch(name: ModelName) -> None:
     """Fetch a model into the hub's cache, or say which files to put where."""
-    from ..clip.formats.hub import BUILT_IN, RELEASES, find_or_download
-    from ..clip.known_models import known_model
+    from ..clip.known_models import BUILT_IN, RELEASES, find_or_download, known_model
 
     if name in BUILT_IN:
         print(BUILT_IN[name])

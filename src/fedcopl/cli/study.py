@@ -85,9 +85,9 @@ def doctor(
 def _print(found: list["Finding"]) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for finding in found:
-        console.print(f"{SIGNS[finding.level]} {finding.what}: {_plain(finding.detail)}")
-        if finding.do:
-            console.print(f"        -> {finding.do}")
+        console.print(f"{SIGNS[finding.level]} {finding.subject}: {_plain(finding.detail)}")
+        if finding.advice:
+            console.print(f"        -> {finding.advice}")
 
 
 def _plain(text: str) -> str:

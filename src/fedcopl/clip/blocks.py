@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Activation = Literal["quick_gelu", "gelu", "gelu_tanh"]
-Part = TypeVar("Part", bound=nn.Module)
+_Part = TypeVar("_Part", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TowerShape:
     epsilon: float = 1e-5
 
 
-QUICK = 1.702
+_QUICK = 1.702
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def quick_gelu(x: Tensor) -> Tensor:
     if torch.is_grad_enabled() and x.requires_grad:
         activated: Tensor = _QuickGelu.apply(x)  # type: ignore[no-untyped-call]
         return activated
-    return F.silu(x.mul_(QUICK), inplace=True).div_(QUICK)
+    return F.silu(x.mul_(_QUICK), inplace=True).div_(_QUICK)
 
 
 class _QuickGelu(torch.autograd.Function):
@@ -44,9 +44,9 @@ class _QuickGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        scaled = x.mul_(QUICK)
+        scaled = x.mul_(_QUICK)
         ctx.save_for_backward(scaled)
-        return F.silu(scaled).div_(QUICK)
+        return F.silu(scaled).div_(_QUICK)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
@@ -111,18 +111,6 @@ class Block(nn.Module):
         return output
 
 
-class PostNormBlock(Block):
-    """BERT's block: normalisation after each sum instead of before the attention."""
-
-    def attention_input(self, x: Tensor) -> Tensor:
-        return x
-
-    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        x = self.norm_attention(x + self.out(attended.transpose(1, 2).flatten(2)))
-        finished: Tensor = self.norm_mlp(x + self.mlp(x))
-        return finished
-
-
 def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, N, D) -> (B, heads, N, D / heads)."""
     batch, length, width = x.shape
@@ -153,6 +141,6 @@ def concat_shared(shared: Tensor, own: Tensor, *, first: bool) -> Tensor:
     return torch.cat([expanded, own] if first else [own, expanded], dim=2)
 
 
-def in_double(module: Part) -> Part:
+def in_double(module: _Part) -> _Part:
     """Copy a module to the CPU in double precision, where rounding is far below that of float32."""
     return deepcopy(module).cpu().double()

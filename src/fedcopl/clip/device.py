@@ -11,21 +11,10 @@ from threadpoolctl import ThreadpoolController
 
 from ..config import Model
 from ..errors import ConfigError
-from .formats.hub import BUILT_IN
+from .known_models import BUILT_IN
 
-TORCHS_OWN = torch.get_num_threads()  # torch's default number of threads
-MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1  # numbers of the two options in glibc's malloc.h
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of the setting `model.device`; raises ConfigError if it is not available."""
-    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if name == "auto":
-        name = next(kind for kind in ("cuda", "mps", "cpu") if here[kind])
-    if not here[name]:
-        present = ", ".join(kind for kind, is_here in here.items() if is_here)
-        raise ConfigError(f"model.device: torch finds no {name} on this machine (it has: {present})")
-    return torch.device(name)
+_DEFAULT_THREADS = torch.get_num_threads()  # torch's default number of threads
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1  # numbers of the two options in glibc's malloc.h
 
 
 @dataclass(frozen=True)
@@ -48,23 +37,28 @@ class Arithmetic:
 
 
 def choose_arithmetic(device: str, precision: str) -> Arithmetic:
-    """Return device and precision of the settings; raises ConfigError where a precision would be slower than fp32."""
-    chosen = Arithmetic(choose_device(device), precision)
-    why = _why_not(chosen)
-    if why:
-        raise ConfigError(f"model.precision: {precision} is refused: {why}; use fp32")
-    return chosen
+    """Return device and precision of the settings `model.device` and `model.precision`.
 
-
-def _why_not(arithmetic: Arithmetic) -> str | None:
-    match arithmetic.device.type, arithmetic.precision:
+    Raises:
+        ConfigError: The device is not available, or the precision would be slower on it than fp32.
+    """
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if device == "auto":
+        device = next(kind for kind, is_here in available.items() if is_here)
+    if not available[device]:
+        present = ", ".join(kind for kind, is_here in available.items() if is_here)
+        raise ConfigError(f"model.device: torch finds no {device} on this machine (it has: {present})")
+    reason = None
+    match device, precision:
         case "cpu", "fp16":
-            return "CPUs have no fast float16 arithmetic"
+            reason = "CPUs have no fast float16 arithmetic"
         case "cpu", "bf16" if not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
-            return "this CPU has neither AVX512-BF16 nor AMX, so bfloat16 would be several times slower"
+            reason = "this CPU has neither AVX512-BF16 nor AMX, so bfloat16 would be several times slower"
         case "cuda", "bf16" if not torch.cuda.is_bf16_supported(including_emulation=False):
-            return "this GPU has no bfloat16 arithmetic"
-    return None
+            reason = "this GPU has no bfloat16 arithmetic"
+    if reason:
+        raise ConfigError(f"model.precision: {precision} is refused: {reason}; use fp32")
+    return Arithmetic(torch.device(device), precision)
 
 
 def keep_freed_memory() -> None:
@@ -74,8 +68,8 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(MMAP_THRESHOLD, 2**30)
-        mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        mallopt(_MMAP_THRESHOLD, 2**30)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def threads_for(model: Model) -> int:
@@ -85,7 +79,7 @@ def threads_for(model: Model) -> int:
 
 def use_threads(count: int) -> None:
     """Set the CPU threads of torch; 0 restores its default."""
-    torch.set_num_threads(count or TORCHS_OWN)
+    torch.set_num_threads(count or _DEFAULT_THREADS)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ..errors import ConfigError
 from .device import Arithmetic
 from .frozen_clip import Clip
 from .text_towers import Sentences
-from .vision_tower import VisionTower
+from .vision_towers import VisionTower
 from .wording import Wording, clean_name
 
 Array = NDArray[np.float32]

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from ..errors import ModelError
 from .blocks import Activation
 from .formats.files import read_json, read_weights
-from .formats.hub import locate
 from .formats.hugging_face import WEIGHT_FILES, load_hugging_face
 from .formats.layouts import Parts
-from .formats.open_clip import OPEN_CLIP_WEIGHTS, load_open_clip_folder
-from .formats.openai import OPEN_CLIP_CONFIG, load_openai_file
-from .resnet import ResNetTower
+from .formats.open_clip import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, load_open_clip_folder, load_openai_file
+from .known_models import locate
 from .text_towers import Sentences
+from .vision_towers import ResNetTower
 
 
 class Clip(nn.Module):
@@ -45,14 +44,6 @@ class Clip(nn.Module):
     def feature_size(self) -> int:
         """Dimension d of image and text features."""
         return self.text.output
-
-    @property
-    def start_id(self) -> int | None:
-        return self.tokenizer.start_id
-
-    @property
-    def end_id(self) -> int:
-        return self.tokenizer.end_id
 
     def encode_image(self, pixels: Tensor) -> Tensor:
         """Pixels (B, 3, H, W) -> features (B, d), not normalised."""
@@ -97,28 +88,25 @@ def load_clip(name_or_path: str | Path, *, activation: Activation | None = None)
 
     `activation` is for a bare file of weights, which does not name it; the default is quick-GELU.
     """
-    return Clip(str(name_or_path), _read(locate(name_or_path), activation))
-
-
-def _read(path: Path, activation: Activation | None) -> Parts:
+    name, path = str(name_or_path), locate(name_or_path)
     if path.is_file():
-        return load_openai_file(path, activation)
+        return Clip(name, load_openai_file(path, activation))
     if activation is not None:
         raise ModelError(f"{path}: the config in the folder sets the activation; leave it out (given: {activation!r})")
-    if (path / "config.json").is_file() and any((path / name).is_file() for name in WEIGHT_FILES):
-        return load_hugging_face(path)
+    if (path / "config.json").is_file() and any((path / file).is_file() for file in WEIGHT_FILES):
+        return Clip(name, load_hugging_face(path))
     if (path / OPEN_CLIP_CONFIG).is_file():
-        return load_open_clip_folder(path)
+        return Clip(name, load_open_clip_folder(path))
     raise ModelError(
         f"{path}: is no model's folder: it needs config.json and one of {', '.join(WEIGHT_FILES)}, "
-        f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}"
+        f"or {OPEN_CLIP_CONFIG} and one of {', '.join(OPEN_CLIP_WEIGHTS)}; fedcopl models list names models to fetch"
     )
 
 
 def fingerprint(clip: Clip) -> str:
     """Digest of everything that determines the features: weights, activations and image transform."""
-    found = (getattr(module, "activate", None) for module in clip.modules())
-    activations = sorted({str(getattr(activate, "__name__", activate)) for activate in found if activate is not None})
+    functions = {getattr(module, "activate", None) for module in clip.modules()} - {None}
+    activations = sorted({str(getattr(function, "__name__", function)) for function in functions})
     whole = sha256(f"{clip.preprocess.key} {clip.logit_scale!r} {activations}".encode())
     for name, weight in sorted(clip.state_dict().items()):
         whole.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
@@ -126,9 +114,9 @@ def fingerprint(clip: Clip) -> str:
     return whole.hexdigest()[:16]
 
 
-HUGGING_FACE_KINDS = {"clip": "a CLIP", "siglip": "a SigLIP, or a SigLIP 2 of a fixed resolution"}
+_HUGGING_FACE_KINDS = {"clip": "a CLIP", "siglip": "a SigLIP, or a SigLIP 2 of a fixed resolution"}
 # Prefixes of weights that only one kind of model has, for bare files.
-PREFIXES = (
+_PREFIXES = (
     ("text_model.", "part of a Hugging Face folder"),
     ("visual.trunk.", "a CLIP of open_clip's around a trunk of timm's, without its folder"),
     ("visual.blocks.", "an EVA-CLIP"),
@@ -142,13 +130,13 @@ def kind_of(path: Path) -> str:
     """Describe the kind of a checkpoint by its files; raises ModelError if it is none."""
     if path.is_file():
         names = read_weights(path).tensors
-        for prefix, kind in PREFIXES:
+        for prefix, kind in _PREFIXES:
             if any(name.startswith(prefix) for name in names):
                 return f"a bare file: {kind}"
         return f"a bare file of {len(names)} weights of an unknown kind"
     if (path / "config.json").is_file():
         kind = str(read_json(path / "config.json").get("model_type"))
-        return f"a Hugging Face folder of {HUGGING_FACE_KINDS.get(kind, f'a {kind!r}')}"
+        return f"a Hugging Face folder of {_HUGGING_FACE_KINDS.get(kind, f'a {kind!r}')}"
     if (path / OPEN_CLIP_CONFIG).is_file():
         model = read_json(path / OPEN_CLIP_CONFIG).get("model_cfg") or {}
         vision, text = (model.get(name) or {} for name in ("vision_cfg", "text_cfg"))

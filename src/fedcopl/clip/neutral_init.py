@@ -18,11 +18,11 @@ from torch import Tensor
 from ..rng import stream
 from .frozen_clip import Clip
 
-USUAL_TEMPLATE = "a photo of a {}"
-KEPT_BITS = 12  # of each value: rounding errors of 1e-14 then almost never change the result
-NEARLY_ALIKE = 0.05  # share of the patches' differences that is kept around their mean
-PICTURES = 6  # synthetic images for comparing candidates
-CELLS = 6  # of a synthetic image, in each direction
+_USUAL_TEMPLATE = "a photo of a {}"
+_KEPT_BITS = 12  # of each value: rounding errors of 1e-14 then almost never change the result
+_NEARLY_ALIKE = 0.05  # share of the patches' differences that is kept around their mean
+_PICTURES = 6  # synthetic images for comparing candidates
+_CELLS = 6  # of a synthetic image, in each direction
 
 
 def most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
@@ -30,8 +30,8 @@ def most_neutral(clip: Clip, starts: Sequence[NDArray[np.float32]]) -> NDArray[n
 
     Cosines are compared to two digits, which are the same on every machine.
     """
-    coarse = stream(0, "made-up pictures").integers(0, 256, (PICTURES, 3, CELLS, CELLS), np.uint8)
-    cell = np.arange(clip.image_size) * CELLS // clip.image_size
+    coarse = stream(0, "made-up pictures").integers(0, 256, (_PICTURES, 3, _CELLS, _CELLS), np.uint8)
+    cell = np.arange(clip.image_size) * _CELLS // clip.image_size
     pixels = torch.from_numpy(clip.preprocess.scale(coarse[:, :, cell][:, :, :, cell]))
     with torch.no_grad():
         tokens = clip.vision.embed(pixels.to(clip.text.positions.device))
@@ -53,7 +53,7 @@ def blank_image(clip: Clip, shape: tuple[int, ...]) -> tuple[NDArray[np.float32]
         states = [state.numpy() for state in islice(clip.vision.blank_states(), levels)]
     patches = np.stack([spread(state, vectors) for state in states])
     means = np.stack([state.mean(axis=0, keepdims=True) for state in states])
-    return _rounded(patches), _rounded(means + NEARLY_ALIKE * (patches - means))
+    return _rounded(patches), _rounded(means + _NEARLY_ALIKE * (patches - means))
 
 
 def spread(rows: NDArray[np.float64], count: int) -> NDArray[np.float64]:
@@ -84,7 +84,7 @@ def stretched_words(clip: Clip, template: str, shape: tuple[int, ...]) -> NDArra
 
 def _words(clip: Clip, template: str) -> NDArray[np.float32]:
     """Embed the words before the class name; those of the usual template if there are none."""
-    given, usual = (clip.tokenizer.words(text.partition("{}")[0]) for text in (template, USUAL_TEMPLATE))
+    given, usual = (clip.tokenizer.words(text.partition("{}")[0]) for text in (template, _USUAL_TEMPLATE))
     embeddings: NDArray[np.float32] = (
         clip.text.embedding.weight[torch.tensor(given or usual)].detach().float().cpu().numpy()
     )
@@ -92,9 +92,9 @@ def _words(clip: Clip, template: str) -> NDArray[np.float32]:
 
 
 def _rounded(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round each value to a mantissa of `KEPT_BITS` bits; further bits depend on the machine."""
+    """Round each value to a mantissa of `_KEPT_BITS` bits; further bits depend on the machine."""
     mantissa, exponent = np.frexp(values)
-    rounded: NDArray[np.float32] = np.ldexp(np.rint(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS).astype(
+    rounded: NDArray[np.float32] = np.ldexp(np.rint(np.ldexp(mantissa, _KEPT_BITS)), exponent - _KEPT_BITS).astype(
         np.float32
     )
     return rounded

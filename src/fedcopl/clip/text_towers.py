@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ModelError
-from .blocks import Block, PostNormBlock, TowerShape, concat_shared, take_row
+from .blocks import Block, TowerShape, concat_shared, take_row
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,22 @@ class PaddedText(TextTower):
         return features
 
 
+class _PostNormBlock(Block):
+    """BERT's block: normalisation after each sum instead of before the attention."""
+
+    def attention_input(self, x: Tensor) -> Tensor:
+        return x
+
+    def finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = self.norm_attention(x + self.out(attended.transpose(1, 2).flatten(2)))
+        finished: Tensor = self.norm_mlp(x + self.mlp(x))
+        return finished
+
+
 class BertText(TextTower):
     """BERT: padding is masked, the first token [CLS] is read, and a context follows it."""
 
-    block = PostNormBlock
+    block = _PostNormBlock
 
     def __init__(
         self, shape: TowerShape, *, vocabulary: int, positions: int, output: int, kinds: int, hidden_output: int | None

@@ -3,7 +3,7 @@
 import json
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,11 +15,11 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 from ..errors import ModelError
 from .formats.files import first_sentence, read_json
 
-START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
-MARKERS = re.compile(f"({re.escape(START)}|{re.escape(END)})")
-PUNCTUATION = str.maketrans("", "", string.punctuation)
-COMPOSED_LOWER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
-WORDS = MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+_START, _END, _WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
+_MARKERS = re.compile(f"({re.escape(_START)}|{re.escape(_END)})")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_COMPOSED_LOWER = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+_WORDS = _MARKERS.pattern + r"|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 
 
 @dataclass(frozen=True)
@@ -37,90 +37,61 @@ class Tokenizer:
         return self.rows([text])[0][0 if self.start_id is None else 1 : -1]
 
 
-Cleaning = Callable[[str], str]
-
-
-def lower_case(text: str) -> str:
-    """Lower-case a text: SigLIP 2's training, which its tokenizer file does not include."""
-    return text.lower()
-
-
 def canonical(text: str) -> str:
     """Clean a text as in SigLIP's training: lower case, no punctuation, single blanks."""
-    return " ".join(text.lower().translate(PUNCTUATION).split())
+    return " ".join(text.lower().translate(_PUNCTUATION).split())
 
 
-def read_tokenizer(folder: Path, clean: Cleaning | None = None) -> Tokenizer | None:
+def read_tokenizer(folder: Path, clean: Callable[[str], str] | None = None) -> Tokenizer | None:
     """Read the tokenizer of a Hugging Face folder, applied after `clean`; None if it has none."""
-    for name, read in (("tokenizer.json", _from_json), ("vocab.json", _from_vocabulary)):
-        file = folder / name
-        if file.is_file():
-            return _wrap(_read(file, read), _special(folder, "pad_token"), file, clean)
-    return None
-
-
-def tokenizer_kind(folder: Path) -> str:
-    """Return the tokenizer class that a folder names, or ""."""
-    file = folder / "tokenizer_config.json"
-    return str(read_json(file).get("tokenizer_class") or "") if file.is_file() else ""
-
-
-def _read(file: Path, read: Callable[[Path], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
+    file = next((folder / name for name in ("tokenizer.json", "vocab.json") if (folder / name).is_file()), None)
+    if file is None:
+        return None
     try:
-        return read(file)
+        inner = tokenizers.Tokenizer.from_file(str(file)) if file.name == "tokenizer.json" else _byte_pairs(file)
     except ModelError:
         raise
     except Exception as error:  # the library raises bare Exceptions
         raise ModelError(f"{file}: cannot be read as a tokenizer: {first_sentence(error)}") from error
-
-
-def _wrap(inner: tokenizers.Tokenizer, pad: str | None, file: Path, clean: Cleaning | None) -> Tokenizer:
     inner.no_padding()
     inner.no_truncation()
     around_nothing = inner.encode("").ids
     if len(around_nothing) not in (1, 2):
         raise ModelError(f"{file}: puts {len(around_nothing)} tokens around a sentence, not a start and an end")
     start, end = [None, *around_nothing][-2:]
+    pad = _special(folder, "pad_token")
     pad_id = end if pad is None else inner.token_to_id(pad)
     if pad_id is None or end is None:
         raise ModelError(f"{file}: the padding token {pad!r} is not in the vocabulary")
-    return Tokenizer(lambda sentences: _rows(inner, sentences, clean), start, end, pad_id, inner.get_vocab_size())
+
+    def rows(sentences: Sequence[str]) -> list[list[int]]:
+        cleaned = list(sentences) if clean is None else [clean(sentence) for sentence in sentences]
+        return [encoding.ids for encoding in inner.encode_batch(cleaned)]
+
+    return Tokenizer(rows, start, end, pad_id, inner.get_vocab_size())
 
 
-def _rows(inner: tokenizers.Tokenizer, sentences: Sequence[str], clean: Cleaning | None) -> list[list[int]]:
-    cleaned = list(sentences) if clean is None else [clean(sentence) for sentence in sentences]
-    return [encoding.ids for encoding in inner.encode_batch(cleaned)]
+def _byte_pairs(file: Path) -> tokenizers.Tokenizer:
+    """Read the older pair of files, vocab.json with the ids and merges.txt with the merges.
 
-
-def _from_json(file: Path) -> tokenizers.Tokenizer:
-    return tokenizers.Tokenizer.from_file(str(file))
-
-
-def _from_vocabulary(file: Path) -> tokenizers.Tokenizer:
-    """Read the older pair of files: vocab.json with the ids, merges.txt with the merges."""
+    The result is CLIP's byte-pair encoding of lower-cased words, as `transformers` builds it.
+    """
     merges = file.with_name("merges.txt")
     if not merges.is_file():
         raise ModelError(f"{merges}: is missing, and {file.name} needs it")
-    lines = merges.read_text(encoding="utf-8").split("\n")
     pairs = []
-    for line in lines:
+    for line in merges.read_text(encoding="utf-8").split("\n"):
         if line.strip() and not line.startswith("#version"):
             first, second = line.split()
             pairs.append((first, second))
-    start, end = _special(file.parent, "bos_token") or START, _special(file.parent, "eos_token") or END
-    return _byte_pairs(json.loads(file.read_text(encoding="utf-8")), pairs, start, end)
-
-
-def _byte_pairs(
-    vocabulary: Mapping[str, int], merges: Sequence[tuple[str, str]], start: str, end: str
-) -> tokenizers.Tokenizer:
-    """Build CLIP's byte-pair encoding of lower-cased words, as `transformers` does."""
-    model = models.BPE(dict(vocabulary), list(merges), unk_token=end, end_of_word_suffix=WORD_END)
+    start, end = _special(file.parent, "bos_token") or _START, _special(file.parent, "eos_token") or _END
+    vocabulary = json.loads(file.read_text(encoding="utf-8"))
+    model = models.BPE(vocabulary, pairs, unk_token=end, end_of_word_suffix=_WORD_END)
     inner = tokenizers.Tokenizer(model)
     inner.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
-    words = pre_tokenizers.Split(tokenizers.Regex(WORDS), behavior="removed", invert=True)
+    words = pre_tokenizers.Split(tokenizers.Regex(_WORDS), behavior="removed", invert=True)
     inner.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     inner.add_special_tokens([start, end])
     ids = inner.get_vocab()
@@ -138,34 +109,32 @@ def _special(folder: Path, role: str) -> str | None:
     return None
 
 
+@cache
+def _clip_words() -> instant_clip_tokenizer.Tokenizer:
+    """Build the tables of CLIP's own tokenizer once."""
+    return instant_clip_tokenizer.Tokenizer()
+
+
 def clip_tokenizer(pad_id: int | None = None) -> Tokenizer:
     """Return the tokenizer of OpenAI's models, for checkpoints without one; pads with the end token by default."""
     inner = _clip_words()
     start, end = inner.start_of_text(), inner.end_of_text()
+    markers = {_START: start, _END: end}
 
-    def rows(sentences: Sequence[str]) -> list[list[int]]:
-        return [[start, *_clip_ids(sentence), end] for sentence in sentences]
+    def row(sentence: str) -> list[int]:
+        ids = [start]
+        for piece in _MARKERS.split(sentence):
+            # Normalised by the tables of `transformers`, which differ from Python's. The library has markers of its
+            # own; a space inside one disables it and changes nothing else.
+            plain = _COMPOSED_LOWER.normalize_str(piece).replace("<start_of_text>", "<start _of_text>")
+            plain = plain.replace("<end_of_text>", "<end _of_text>")
+            ids += [markers[piece]] if piece in markers else inner.encode(plain)
+        return [*ids, end]
 
-    return Tokenizer(rows, start, end, end if pad_id is None else pad_id, vocabulary=end + 1)
-
-
-@cache
-def _clip_words() -> instant_clip_tokenizer.Tokenizer:
-    """Build the tokenizer's tables once."""
-    return instant_clip_tokenizer.Tokenizer()
-
-
-def _clip_ids(sentence: str) -> list[int]:
-    inner = _clip_words()
-    markers = {START: inner.start_of_text(), END: inner.end_of_text()}
-    ids: list[int] = []
-    for piece in MARKERS.split(sentence):
-        ids += [markers[piece]] if piece in markers else inner.encode(_plain(piece))
-    return ids
-
-
-def _plain(text: str) -> str:
-    """Normalise and lower-case a text by the tables of `transformers`, which differ from Python's."""
-    lowered = COMPOSED_LOWER.normalize_str(text)
-    # The library has markers of its own; a space inside one disables it and changes nothing else.
-    return lowered.replace("<start_of_text>", "<start _of_text>").replace("<end_of_text>", "<end _of_text>")
+    return Tokenizer(
+        lambda sentences: [row(sentence) for sentence in sentences],
+        start,
+        end,
+        end if pad_id is None else pad_id,
+        end + 1,
+    )

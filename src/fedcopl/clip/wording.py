@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..errors import ConfigError
 
-BETWEEN, ALSO = "|", " = "
+_BETWEEN, _ALSO = "|", " = "
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Wording:
     @classmethod
     def of(cls, text: str) -> "Wording":
         """Parse a text; without `|` it is one template, leading and trailing blanks included."""
-        parts = [part.strip() for part in text.split(BETWEEN) if part.strip()] if BETWEEN in text else [text]
+        parts = [part.strip() for part in text.split(_BETWEEN) if part.strip()] if _BETWEEN in text else [text]
         templates: list[str] = []
         others: dict[str, tuple[str, ...]] = {}
         for part in parts:
-            name, also, other = part.partition(ALSO)
+            name, also, other = part.partition(_ALSO)
             if "{}" in part:
                 templates.append(part)
             elif also:

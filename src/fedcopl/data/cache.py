@@ -31,32 +31,24 @@ from ..plurals import counted
 from .dataset import Dataset, ImageSet
 from .decoding import BadImage
 from .formats import is_readable_now
-from .images import UNREADABLE, ImageFiles, StoredImages, common_folder, digest, digests, read_index, silence_decoders
+from .images import UNREADABLE, DigestIndex, ImageFiles, StoredImages, digest, digests, silence_decoders
 from .parallel import in_order
 
-FORMAT = 2  # of the entries: entries of another format are ignored
-RESERVE = 32_000_000  # bytes of the disk that stay free
-PIXELS, ENTRY, PART, LOCK = "pixels.bin", "entry.json", ".part", ".lock"
-HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
+_FORMAT = 2  # of the entries: entries of another format are ignored
+_RESERVE = 32_000_000  # bytes of the disk that stay free
+PIXELS, ENTRY, _PART, _LOCK = "pixels.bin", "entry.json", ".part", ".lock"
+_HINT = "free some space (fedcopl cache clear), or name another folder in FEDCOPL_CACHE"
 
 Cut = Callable[[Image.Image], NDArray[np.uint8]]
 Progress = Callable[[int, int], None]
 """Called with the number of finished images and the total."""
 
 
-class Bad(NamedTuple):
-    """An image that cannot be decoded."""
-
-    number: int
-    name: str
-    reason: str
-
-
-class Pixels(NamedTuple):
-    """Pixels of the usable images in order, the unusable ones, and the digests of all images."""
+class _Pixels(NamedTuple):
+    """Pixels of the usable images in order, the reasons of the others by number, and the digests of all images."""
 
     array: NDArray[np.uint8]
-    bad: list[Bad]
+    bad: dict[int, str]
     digests: list[str]
 
 
@@ -100,25 +92,25 @@ class PixelCache:
     def __init__(self, folder: Path | None = None):
         self.folder = (folder or default_folder()) / "pixels"
 
-    def pixels(self, images: ImageSet, cut: Cut, key: str, progress: Progress = lambda done, total: None) -> Pixels:
+    def pixels(self, images: ImageSet, cut: Cut, key: str, progress: Progress = lambda done, total: None) -> _Pixels:
         """Return the set's images after `cut`; `key` identifies the transform."""
         stored = images.images
         if not isinstance(stored, StoredImages):
             progress(len(images), len(images))
             rows = [cut(image) for image in stored]
-            return Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), [], [])
+            return _Pixels(np.stack(rows) if rows else np.zeros((0, *_shape(cut)), np.uint8), {}, [])
         key += stored.options.key
         with self._explained():
             contents = self._digests(stored)
             entry = self._find(contents, key) or self._make(images, stored, contents, cut, key, progress)
             array = entry.array()
         progress(len(images), len(images))
-        return Pixels(array, [Bad(index, images.names[index], why) for index, why in entry.bad], contents)
+        return _Pixels(array, dict(entry.bad), contents)
 
     def entries(self) -> list[_CacheEntry]:
         """Return all finished entries, the most recently used first."""
-        found = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := _read_entry(path.parent))]
-        return sorted(found, key=lambda entry: entry.last_used, reverse=True)
+        entries = [entry for path in self.folder.glob(f"*/{ENTRY}") if (entry := _read_entry(path.parent))]
+        return sorted(entries, key=lambda entry: entry.last_used, reverse=True)
 
     def clear(self) -> None:
         """Remove all finished entries; a process that has one open keeps it until it ends."""
@@ -133,17 +125,18 @@ class PixelCache:
         if not isinstance(stored, ImageFiles):
             return digests(stored, {})[0]
         make_folders(self.folder)
-        name = blake2b(os.fsencode(common_folder(stored.paths)), digest_size=16).hexdigest()
+        common = os.path.commonpath([path.parent for path in stored.paths]) if stored.paths else ""
+        name = blake2b(os.fsencode(common), digest_size=16).hexdigest()
         file = self.folder / f"{name}.index.json"
-        contents, new = digests(stored, read_index(file))
+        contents, new = digests(stored, _read_index(file))
         with suppress(OSError):  # the index is optional: the cache may be read-only
             if new:
-                with FileLock(self.folder / f"{name}.index{LOCK}"):
-                    _write(file, json.dumps(read_index(file) | new))
+                with FileLock(self.folder / f"{name}.index{_LOCK}"):
+                    _write(file, json.dumps(_read_index(file) | new))
         return contents
 
     def _home(self, contents: list[str], key: str) -> Path:
-        made_of = json.dumps([FORMAT, PIL.__version__, key, contents])
+        made_of = json.dumps([_FORMAT, PIL.__version__, key, contents])
         return self.folder / blake2b(made_of.encode(), digest_size=16).hexdigest()
 
     def _find(self, contents: list[str], key: str) -> _CacheEntry | None:
@@ -161,20 +154,21 @@ class PixelCache:
         """Build the entry, unless another process does so while we wait for the lock."""
         home = self._home(contents, key)
         make_folders(self.folder)
-        with FileLock(_beside(home, LOCK)):
+        with FileLock(_beside(home, _LOCK)):
             if entry := self._find(contents, key):
                 return entry
-            for dead in (home, _beside(home, PART)):  # damaged or incomplete: this process holds the lock
+            for dead in (home, _beside(home, _PART)):  # damaged or incomplete: this process holds the lock
                 shutil.rmtree(dead, ignore_errors=True)
             self._sweep()
-            shape = (len(images), *_shape(cut))
-            self._require_space(math.prod(shape))
-            work = _worker(images, stored, contents, cut, self._known_rows(key))
+            shape = _shape(cut)
+            size = len(images) * math.prod(shape)
+            self._require_space(size)
+            work = _worker(images, stored, contents, cut, self._decoded_rows(key))
             try:
                 _build(home, work, shape, contents, key, progress)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):  # another process used the space meanwhile
-                    self._require_space(math.prod(shape))
+                    self._require_space(size)
                 raise
         entry = _read_entry(home)
         if entry is None:
@@ -183,14 +177,14 @@ class PixelCache:
 
     def _sweep(self) -> None:
         """Remove incomplete entries of killed processes."""
-        for part in self.folder.glob(f"*{PART}"):
+        for part in self.folder.glob(f"*{_PART}"):
             with (
                 suppress(OSError),
-                FileLock(part.with_suffix(LOCK), timeout=0),
+                FileLock(part.with_suffix(_LOCK), timeout=0),
             ):  # locked: another process is building it
                 shutil.rmtree(part, ignore_errors=True)
 
-    def _known_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
+    def _decoded_rows(self, key: str) -> dict[str, NDArray[np.uint8]]:
         """Pixels of other entries by digest, so that only changed files are decoded again."""
         rows: dict[str, NDArray[np.uint8]] = {}
         for entry in self.entries():
@@ -200,8 +194,8 @@ class PixelCache:
 
     def _require_space(self, need: int) -> None:
         free = shutil.disk_usage(self.folder).free
-        if need + RESERVE > free:
-            raise DataError(f"{self.folder}: needs {_size(need + RESERVE)}, but only {_size(free)} are free; {HINT}")
+        if need + _RESERVE > free:
+            raise DataError(f"{self.folder}: needs {_size(need + _RESERVE)}, but only {_size(free)} are free; {_HINT}")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -210,14 +204,23 @@ class PixelCache:
             yield
         except (OSError, NotImplementedError) as error:  # the latter where a file system cannot lock
             reason = getattr(error, "strerror", None) or error
-            raise DataError(f"{self.folder}: cannot be written: {reason}; {HINT}") from error
+            raise DataError(f"{self.folder}: cannot be written: {reason}; {_HINT}") from error
+
+
+def _read_index(file: Path) -> DigestIndex:
+    """Read the index of digests; a missing or damaged one counts as empty."""
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return {str(path): (list(stat), str(result)) for path, (stat, result) in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _read_entry(folder: Path) -> _CacheEntry | None:
     """Read an entry; None if it is missing, truncated or of another format."""
     try:
         plain = json.loads((folder / ENTRY).read_text(encoding="utf-8"))
-        if plain["format"] != FORMAT:
+        if plain["format"] != _FORMAT:
             return None
         entry = _CacheEntry(
             folder,
@@ -235,7 +238,7 @@ def _read_entry(folder: Path) -> _CacheEntry | None:
 
 
 def _worker(
-    images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, known: dict[str, NDArray[np.uint8]]
+    images: ImageSet, stored: StoredImages, contents: list[str], cut: Cut, decoded: dict[str, NDArray[np.uint8]]
 ) -> Callable[[int], NDArray[np.uint8] | str]:
     """Return the function that gives an image's pixels, or the reason why it cannot be used."""
 
@@ -243,8 +246,8 @@ def _worker(
         expected = contents[index]
         if expected.startswith(UNREADABLE):
             return expected
-        if expected in known:
-            return known[expected]
+        if expected in decoded:
+            return decoded[expected]
         try:
             content = stored.content(index)
         except OSError:
@@ -267,44 +270,34 @@ def _build(
     key: str,
     progress: Progress,
 ) -> None:
-    """Write the entry under a temporary name, then rename it."""
-    part = _beside(home, PART)
+    """Write the pixels of all usable images, in order, and the entry under a temporary name, then rename it.
+
+    Plain writes raise an error on a full disk, where a mapped file would crash the process.
+    """
+    part, bad = _beside(home, _PART), {}
     part.mkdir(OWNER_ONLY_FOLDER)
     try:
-        bad = _write_rows(part / PIXELS, work, shape[0], progress)
-        dropped = dict(bad)
+        with open(part / PIXELS, "wb", opener=only_for_owner) as rows, silence_decoders():
+            for index, result in enumerate(in_order(work, len(contents))):
+                if isinstance(result, str):
+                    bad[index] = result
+                else:
+                    rows.write(np.ascontiguousarray(result).data)
+                progress(index, len(contents))
+            rows.flush()
+            os.fsync(rows.fileno())
         entry = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "pillow": PIL.__version__,
             "transform": key,
-            "shape": [shape[0] - len(bad), *shape[1:]],
-            "bad": bad,
-            "digests": [content for index, content in enumerate(contents) if index not in dropped],
+            "shape": [len(contents) - len(bad), *shape],
+            "bad": list(bad.items()),
+            "digests": [content for index, content in enumerate(contents) if index not in bad],
         }
         _write(part / ENTRY, json.dumps(entry))
         part.rename(home)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-
-
-def _write_rows(
-    file: Path, work: Callable[[int], NDArray[np.uint8] | str], count: int, progress: Progress
-) -> list[tuple[int, str]]:
-    """Write the pixels of all usable images in order; return the others with their reasons.
-
-    Plain writes raise an error on a full disk, where a mapped file would crash the process.
-    """
-    bad = []
-    with open(file, "wb", opener=only_for_owner) as rows, silence_decoders():
-        for index, result in enumerate(in_order(work, count)):
-            if isinstance(result, str):
-                bad.append((index, result))
-            else:
-                rows.write(np.ascontiguousarray(result).data)
-            progress(index, count)
-        rows.flush()
-        os.fsync(rows.fileno())
-    return bad
 
 
 def _write(file: Path, text: str) -> None:
@@ -346,14 +339,12 @@ def prepare(
     first, total = len(dataset.train), len(dataset.train) + len(dataset.test)
     train = cache.pixels(dataset.train, cut, key, lambda done, _: progress(done, total))
     test = cache.pixels(dataset.test, cut, key, lambda done, _: progress(first + done, total))
+    skipped = [(dataset.train.names[index], reason) for index, reason in train.bad.items()]
     if len(train.array) == 0:
-        example = f", the first, {train.bad[0].name}: {train.bad[0].reason}" if train.bad else ""
+        example = f", the first, {skipped[0][0]}: {skipped[0][1]}" if skipped else ""
         raise DataError(f"{dataset.name}: of {counted(first, 'training image')} none can be used{example}")
-    usable = dataset.without(
-        (bad.number for bad in train.bad),
-        (bad.number for bad in test.bad),
-        ((bad.name, bad.reason) for bad in (*train.bad, *test.bad)),
-    )
+    skipped += ((dataset.test.names[index], reason) for index, reason in test.bad.items())
+    usable = dataset.without(train.bad, test.bad, skipped)
     return Prepared(usable, train.array, test.array, tuple(repeats(train.digests, test.digests)))
 
 

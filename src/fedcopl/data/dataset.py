@@ -79,7 +79,7 @@ class Dataset:
 
 
 CLASSES_FILE = "classes.txt"
-MAX_CLASSES, MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet-21k's; bytes
+_MAX_CLASSES, _MAX_CLASSES_FILE = 50_000, 10_000_000  # more than twice ImageNet-21k's; bytes
 
 
 def clean(name: str) -> str:
@@ -89,17 +89,20 @@ def clean(name: str) -> str:
 
 def clean_all(names: Sequence[str], origin: object) -> tuple[str, ...]:
     """Clean all names; raises DataError for duplicate or empty names."""
-    if len(names) > MAX_CLASSES:
-        raise DataError(f"{origin}: has {len(names):,} classes, more than {MAX_CLASSES:,}")
+    if len(names) > _MAX_CLASSES:
+        raise DataError(f"{origin}: has {len(names):,} classes, more than {_MAX_CLASSES:,}")
     cleaned = [clean(name) for name in names]
     if strange := next((name for name in cleaned if printable(name) != name), None):
         raise DataError(f"{origin}: the class {strange!r} has a control character in its name; remove it")
     twice = [name for name, count in Counter(cleaned).items() if count > 1]
     if twice:
-        same = ", ".join(repr(name) for name, result in zip(names, cleaned, strict=True) if result == twice[0])
-        raise DataError(f"{origin}: the classes {same} are all called {twice[0]!r}; give each a name of its own")
+        same = [name for name, result in zip(names, cleaned, strict=True) if result == twice[0]]
+        if len(set(same)) == 1:
+            raise DataError(f"{origin}: lists the class {same[0]!r} {len(same)} times; keep one of them")
+        listed = ", ".join(map(repr, same))
+        raise DataError(f"{origin}: the classes {listed} are all called {twice[0]!r}; give each a name of its own")
     if "" in cleaned:
-        raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r})")
+        raise DataError(f"{origin}: a class has an empty name ({names[cleaned.index('')]!r}); name it or remove it")
     return tuple(cleaned)
 
 
@@ -116,9 +119,9 @@ def read_other_names(file: Path) -> str:
 
 def _names_by_line(file: Path) -> list[list[str]]:
     try:
-        lines = read_limited(file, MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
+        lines = read_limited(file, _MAX_CLASSES_FILE).decode("utf-8-sig").splitlines()
     except FileNotFoundError as error:
-        raise DataError(f"{file}: there is no such list of classes") from error
+        raise DataError(f"{file}: there is no such list of classes; write one class name per line into it") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{file}: cannot be read as a list of class names: {error}") from error
     named = [[name.strip() for name in line.split("|")] for line in lines if line.strip()]
@@ -186,19 +189,23 @@ def build(
         example = (
             f"; {len(excluded)} skipped, the first: {printable(excluded[0][0])}: {excluded[0][1]}" if excluded else ""
         )
-        raise DataError(f"{origin}: holds no training images{example}")
+        raise DataError(f"{origin}: holds no training images{example}; docs/data.md shows the layouts")
     classes = _classes(ordered, origin, listed)
-    clients = _clients(ordered, origin)
-    return Dataset(
-        name,
-        classes,
-        template,
-        _image_set([record for record in ordered if record.split == "train"], origin, classes, clients),
-        _image_set([record for record in ordered if record.split == "test"], origin, classes, clients),
-        clients,
-        sorted((printable(image), reason) for image, reason in skipped),
-        "" if listed is None else listed.other_names,
+    without_client = [record.name for record in ordered if record.client is None]
+    clients = tuple(sorted({record.client for record in ordered if record.client is not None}, key=by_name))
+    if clients and without_client:
+        raise DataError(
+            f"{origin}: {counted(len(without_client), 'image has', 'images have')} no client, "
+            f"the first: {printable(without_client[0])}"
+        )
+    if strange := next((name for name in clients if has_control_characters(name)), None):
+        raise DataError(f"{origin}: the client {strange!r} has a control character in its name; rename it")
+    train, test = (
+        _image_set([record for record in ordered if record.split == split], origin, classes, clients)
+        for split in ("train", "test")
     )
+    excluded = sorted((printable(image), reason) for image, reason in skipped)
+    return Dataset(name, classes, template, train, test, clients, excluded, listed.other_names if listed else "")
 
 
 def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses | None) -> tuple[str, ...]:
@@ -211,46 +218,29 @@ def _classes(records: Sequence[FileRecord], origin: Path, listed: ListedClasses 
             )
         return clean_all(labels, origin)
     classes = clean_all(listed.names, listed.origin)
-    listed_names = set(classes)
-    unknown = [label for label in labels if clean(label) not in listed_names]
+    known = set(classes)
+    unknown = [label for label in labels if clean(label) not in known]
     if unknown:
         raise DataError(f"{origin}: the class {unknown[0]!r} is not in the list of classes, {listed.origin}")
     return classes
 
 
-def _clients(records: Sequence[FileRecord], origin: Path) -> tuple[str, ...]:
-    """Return all clients, sorted; either every image has a client or none has."""
-    without = [record.name for record in records if record.client is None]
-    clients = {record.client for record in records if record.client is not None}
-    if clients and without:
-        raise DataError(
-            f"{origin}: {counted(len(without), 'image has', 'images have')} no client, "
-            f"the first: {printable(without[0])}"
-        )
-    if strange := next((name for name in clients if has_control_characters(name)), None):
-        raise DataError(f"{origin}: the client {strange!r} has a control character in its name; rename it")
-    return tuple(sorted(clients, key=by_name))
-
-
 def _image_set(records: Sequence[FileRecord], origin: Path, classes: Sequence[str], clients: Sequence[str]) -> ImageSet:
-    number = {client: position for position, client in enumerate(clients)}
+    """Build one split; either every image has a label or none has."""
+    label_of = {name: number for number, name in enumerate(classes)}
+    client_of = {name: number for number, name in enumerate(clients)}
+    unlabelled = [record.name for record in records if record.label is None]
+    labels = None
+    if len(unlabelled) < len(records):
+        if unlabelled:
+            raise DataError(
+                f"{origin}: {len(unlabelled)} of {len(records)} {records[0].split} images have no label, "
+                f"the first: {printable(unlabelled[0])}; label all of them or none"
+            )
+        labels = np.array([label_of[clean(record.label or "")] for record in records], np.int64)
     return ImageSet(
         ImageFiles([record.path for record in records]),
-        _labels(records, origin, classes),
+        labels,
         [printable(record.name) for record in records],
-        np.array([number[record.client or ""] for record in records], np.int64) if clients else None,
+        np.array([client_of[record.client or ""] for record in records], np.int64) if clients else None,
     )
-
-
-def _labels(records: Sequence[FileRecord], origin: Path, classes: Sequence[str]) -> NDArray[np.int64] | None:
-    number = {name: position for position, name in enumerate(classes)}
-    known = [number[clean(record.label)] for record in records if record.label is not None]
-    if not known:
-        return None
-    if len(known) < len(records):
-        nameless = next(record for record in records if record.label is None)
-        raise DataError(
-            f"{origin}: {len(records) - len(known)} of {len(records)} {nameless.split} images have no label, "
-            f"the first: {printable(nameless.name)}; label all of them or none"
-        )
-    return np.array(known, np.int64)

@@ -14,7 +14,7 @@ from ..errors import ConfigError
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn of a decompression bomb: 256 MB as RGB
 MOST_BYTES = 2**31  # of one decoded image, or of an unpacked file
 MOST_PAGES = 10_000  # of a file
-THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
+_THINNEST = 200  # times longer than wide: scaled by its short side, such an image becomes enormous
 
 
 class BadImage(Exception):
@@ -48,6 +48,10 @@ class Window:
         percent = "%" if self.by == "percentiles" else ""
         return self.by if self.by in ("file", "type") else f"{self.low:g}{percent}:{self.high:g}{percent}"
 
+    def remark(self, kind: str) -> str:
+        """Describe how an image with values of this kind was scaled to 8 bits."""
+        return f"{kind}, {_SCALED_BY[self.by].format(self)}"
+
 
 @dataclass(frozen=True)
 class DecodeOptions:
@@ -77,6 +81,10 @@ class DecodeOptions:
         """Return the page to decode in a file of `pages` pages, counted from 0."""
         return pages // 2 if self.pages == "middle" else 0
 
+    def page_remark(self, pages: int) -> tuple[str, ...]:
+        """Return the remark that the other pages of a file are not used, if it has others."""
+        return (f"the {self.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
+
 
 def _window(given: str | float) -> Window:
     text = given.strip() if isinstance(given, str) else f"{given:g}"
@@ -84,21 +92,21 @@ def _window(given: str | float) -> Window:
         return Window("file" if text == "file" else "type")
     parts = [part.strip() for part in text.split(":")]
     percent = all(part.endswith("%") for part in parts)
-    numbers = [_number(part.removesuffix("%") if percent else part) for part in parts]
-    if len(numbers) != 2 or not numbers[0] < numbers[1] or (percent and not 0 <= numbers[0] < numbers[1] <= 100):
+    try:
+        numbers = [float(part.removesuffix("%") if percent else part) for part in parts]
+    except ValueError:
+        numbers = []
+    if (
+        len(numbers) != 2
+        or not all(map(math.isfinite, numbers))
+        or not numbers[0] < numbers[1]
+        or (percent and not 0 <= numbers[0] < numbers[1] <= 100)
+    ):
         raise ConfigError(
             f"data.window: should be file, type, two growing numbers as in 0:4095, or percentiles as in 1%:99%, "
             f"not {text!r}"
         )
     return Window("percentiles" if percent else "numbers", *numbers)
-
-
-def _number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) else math.nan
 
 
 def _bands(chosen: str | int) -> tuple[int, ...]:
@@ -114,22 +122,17 @@ def refuse_giants(size: tuple[int, int]) -> None:
     width, height = size
     if width * height > MOST_PIXELS:
         raise BadImage(f"{width} x {height} is more than {MOST_PIXELS:,} pixels")
-    if max(size) > THINNEST * min(size):
-        raise BadImage(f"{width} x {height} is more than {THINNEST} times longer than wide")
-
-
-def page_remark(pages: int, options: DecodeOptions) -> tuple[str, ...]:
-    """Remark that the other pages are not used."""
-    return (f"the {options.pages} of several pages; data.pages=all takes every one",) if pages > 1 else ()
+    if max(size) > _THINNEST * min(size):
+        raise BadImage(f"{width} x {height} is more than {_THINNEST} times longer than wide")
 
 
 def one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-ROWS = 256  # scaled together: bounds the memory
-PixelValues = NDArray[Any]
-SCALED_BY = {
+_ROWS = 256  # scaled together: bounds the memory
+_PixelValues = NDArray[Any]
+_SCALED_BY = {
     "file": "each scaled by its own range",
     "type": "scaled by the full range of their type",
     "numbers": "scaled by the window {}",
@@ -138,7 +141,7 @@ SCALED_BY = {
 
 
 def eight_bits(
-    numbers: PixelValues, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
+    numbers: _PixelValues, window: Window, *, whole: Span | None = None, missing: NDArray[np.bool_] | None = None
 ) -> tuple[NDArray[np.uint8], Span | None]:
     """Scale pixel values of any type to 8 bits; values outside the window are clipped.
 
@@ -166,28 +169,23 @@ def eight_bits(
     return scaled, span if window.by in ("file", "percentiles") else None
 
 
-def remark(bits: str, window: Window) -> str:
-    """Describe how an image was scaled to 8 bits."""
-    return f"{bits}, {SCALED_BY[window.by].format(window)}"
-
-
-def _window_span(known: PixelValues, window: Window, whole: Span | None) -> Span:
+def _window_span(values: _PixelValues, window: Window, whole: Span | None) -> Span:
     """Values that become black and white; floating-point images range from 0 to 1 by convention."""
     match window.by:
         case "file":
-            return Span(float(known.min()), float(known.max()))
+            return Span(float(values.min()), float(values.max()))
         case "percentiles":
-            return Span(*map(float, np.percentile(known, [window.low, window.high])))
+            return Span(*map(float, np.percentile(values, [window.low, window.high])))
         case "numbers":
             return Span(window.low, window.high)
         case "type":
-            is_integer = known.dtype.kind in "ui"
+            is_integer = values.dtype.kind in "ui"
             return whole or (
-                Span(np.iinfo(known.dtype).min, np.iinfo(known.dtype).max) if is_integer else Span(0.0, 1.0)
+                Span(np.iinfo(values.dtype).min, np.iinfo(values.dtype).max) if is_integer else Span(0.0, 1.0)
             )
 
 
-def _scaled(numbers: PixelValues, span: Span) -> NDArray[np.uint8]:
+def _scaled(numbers: _PixelValues, span: Span) -> NDArray[np.uint8]:
     """Scale by a lookup table where values have at most 16 bits, otherwise some rows at a time."""
     native = numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
     if native.dtype.kind in "ui" and native.dtype.itemsize <= 2:
@@ -196,12 +194,12 @@ def _scaled(numbers: PixelValues, span: Span) -> NDArray[np.uint8]:
         looked_up: NDArray[np.uint8] = table[native.view(unsigned)]
         return looked_up
     scaled = np.empty(native.shape, np.uint8)
-    for start in range(0, len(native), ROWS):
-        scaled[start : start + ROWS] = _scale(native[start : start + ROWS], span)
+    for start in range(0, len(native), _ROWS):
+        scaled[start : start + _ROWS] = _scale(native[start : start + _ROWS], span)
     return scaled
 
 
-def _scale(values: PixelValues, span: Span) -> NDArray[np.uint8]:
+def _scale(values: _PixelValues, span: Span) -> NDArray[np.uint8]:
     """Scale values to 0 to 255; an image of a single value becomes black."""
     if not span.high > span.low:
         return np.zeros(values.shape, np.uint8)

@@ -13,102 +13,102 @@ from pathlib import Path
 
 from ..errors import DataError
 
-BytesProgress = Callable[[int, int | None], None]
+_BytesProgress = Callable[[int, int | None], None]
 """Called with the downloaded bytes and the total, None if the server does not report it."""
 
-PIECE = 1 << 20
-PARTIAL_CONTENT, RANGE_NOT_SATISFIABLE = 206, 416
+_PIECE = 1 << 20
+_PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 
 
 @dataclass(frozen=True)
-class Download:
+class _Download:
     """Address and checksum of an archive."""
 
     url: str
     md5: str  # by the publisher or torchvision
     makes: str  # the folder in the archive
 
-    @property
-    def file(self) -> str:
-        return self.url.rsplit("/", 1)[-1]
 
-
-DOWNLOADS: Mapping[str, Download] = {
-    "cifar10": Download(
+DOWNLOADS: dict[str, _Download] = {
+    "cifar10": _Download(
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
         "c58f30108f718f92721af3b95e74349a",
         "cifar-10-batches-py",
     ),
-    "cifar100": Download(
+    "cifar100": _Download(
         "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
         "eb9058c3a382ffc7106e4002c42a8d85",
         "cifar-100-python",
     ),
-    "dtd": Download(
+    "dtd": _Download(
         "https://www.robots.ox.ac.uk/~vgg/data/dtd/download/dtd-r1.0.1.tar.gz",
         "fff73e5086ae6bdbea199a49dfb8a4c1",
         "dtd",
     ),
-    "cub200": Download(
+    "cub200": _Download(
         "https://data.caltech.edu/records/65de6-vp158/files/CUB_200_2011.tgz",
         "97eceeb196236b17998738112f37df78",
         "CUB_200_2011",
     ),
 }
-BY_HAND: Mapping[str, str] = {
+_BY_HAND: Mapping[str, str] = {
     "resisc45": "its authors offer it on OneDrive only: https://1drv.ms/u/s!AmgKYzARBl5ca3HNaHIlzp_IXjs",
     "ucf101": "CoOp offers the middle frames on Google Drive only; see DATASETS.md in github.com/KaiyangZhou/CoOp",
 }
 
 
-def get(name: str, folder: Path, progress: BytesProgress = lambda done, total: None) -> Path:
+def get(name: str, folder: Path, progress: _BytesProgress = lambda done, total: None) -> Path:
     """Download and unpack a data set into a folder; returns the folder of the data set."""
     if name not in DOWNLOADS:
-        reason = BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
+        reason = _BY_HAND.get(name, f"known: {', '.join(DOWNLOADS)}")
         raise DataError(f"{name}: cannot be downloaded by this program; {reason}")
-    return fetch(DOWNLOADS[name], folder, progress)
-
-
-def fetch(download: Download, folder: Path, progress: BytesProgress = lambda done, total: None) -> Path:
-    made = folder / download.makes
+    download = DOWNLOADS[name]
+    made, archive = folder / download.makes, folder / download.url.rsplit("/", 1)[-1]
     if made.exists():
         return made
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        archive = folder / download.file
         if not archive.exists():
             _fetch_file(download, archive, progress)
-        _check(archive, download)
+        with archive.open("rb") as file:
+            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+        if md5 != download.md5:
+            archive.unlink()
+            raise DataError(f"{download.url}: the download has the checksum {md5}, not {download.md5}; it was removed")
         _unpack(archive, folder, download.makes)
     except urllib.error.URLError as error:
-        raise DataError(f"{download.url}: cannot be fetched: {error.reason}; try again to go on") from error
+        raise DataError(
+            f"{download.url}: cannot be fetched: {error.reason}; run the same command again to resume"
+        ) from error
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise DataError(f"{download.url}: the connection broke: {error!r}; try again to go on") from error
+        raise DataError(
+            f"{download.url}: the connection broke: {error!r}; run the same command again to resume"
+        ) from error
     except OSError as error:
         raise DataError(f"{folder}: cannot be written: {error.strerror or error}") from error
     archive.unlink()
     return made
 
 
-def _fetch_file(download: Download, archive: Path, progress: BytesProgress) -> None:
+def _fetch_file(download: _Download, archive: Path, progress: _BytesProgress) -> None:
     """Download into a temporary file, resuming an earlier attempt."""
     part = archive.with_name(f"{archive.name}.part")
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(download.url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        answer = urllib.request.urlopen(request, timeout=60)
+        response = urllib.request.urlopen(request, timeout=60)
     except urllib.error.HTTPError as error:
-        if error.code != RANGE_NOT_SATISFIABLE:
+        if error.code != _RANGE_NOT_SATISFIABLE:
             raise
         part.rename(archive)  # complete already; the checksum is checked next
         return
-    with answer, part.open("ab") as file:
-        if have and answer.status != PARTIAL_CONTENT:  # the server ignores the range and sends everything
+    with response, part.open("ab") as file:
+        if have and response.status != _PARTIAL_CONTENT:  # the server ignores the range and sends everything
             file.truncate(0)
             have = 0
-        length = answer.headers.get("Content-Length")
+        length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
-        while piece := answer.read(PIECE):
+        while piece := response.read(_PIECE):
             file.write(piece)
             have += len(piece)
             progress(have, total)
@@ -117,14 +117,6 @@ def _fetch_file(download: Download, archive: Path, progress: BytesProgress) -> N
     if total is not None and have < total:
         raise ConnectionError(f"{have:,} of {total:,} bytes came")
     part.rename(archive)
-
-
-def _check(archive: Path, download: Download) -> None:
-    with archive.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != download.md5:
-        archive.unlink()
-        raise DataError(f"{download.url}: the download has the checksum {found}, not {download.md5}; it was removed")
 
 
 def _unpack(archive: Path, folder: Path, makes: str) -> None:

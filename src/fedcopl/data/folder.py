@@ -10,6 +10,7 @@ Classes are ordered as in classes.txt, otherwise alphabetically.
 
 import os
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ..config import Data
@@ -19,8 +20,8 @@ from .dataset import Dataset, FileRecord, ListedClasses, Skipped, Split, build, 
 from .formats import dicom
 from .images import SUFFIXES
 
-IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
-IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
+_IGNORED_NAMES = frozenset({"thumbs.db", "desktop.ini", "dicomdir"})  # of file managers and scanners
+_IGNORED_SUFFIXES = frozenset(".csv .json .md .parquet .pdf .txt".split())
 
 
 def require_folder(path: str, source: str) -> Path:
@@ -65,19 +66,20 @@ def images_below(folder: Path, root: Path, skipped: list[Skipped], *, deep: bool
         for entry in entries:
             path = Path(entry.path)
             name, suffix = path.name.lower(), path.suffix.lower()
-            if name.startswith(".") or name in IGNORED_NAMES or suffix in IGNORED_SUFFIXES:
+            if name.startswith(".") or name in _IGNORED_NAMES or suffix in _IGNORED_SUFFIXES:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 unvisited += [path] if deep else []
                 continue
-            reason = _why_not(path, root, entry.is_symlink())
+            reason = _skip_reason(path, root, entry.is_symlink())
             if reason is None:
                 yield path
             else:
                 skipped.append((_below(path, root), reason))
 
 
-def _why_not(path: Path, root: Path, is_link: bool) -> str | None:
+def _skip_reason(path: Path, root: Path, is_link: bool) -> str | None:
+    """Return why a file is not read as an image, or None."""
     if is_link:
         try:
             target = path.resolve(strict=True)
@@ -89,18 +91,12 @@ def _why_not(path: Path, root: Path, is_link: bool) -> str | None:
             return "a link out of the folder"
     if not path.is_file():
         return "not a file"
-    if path.suffix.lower() not in SUFFIXES and not _is_dicom(path):
-        return "its suffix is not that of an image"
-    return None
-
-
-def _is_dicom(path: Path) -> bool:
-    """Detect DICOM by its first bytes: scanners name files by numbers."""
-    try:
-        with path.open("rb") as file:
-            return dicom.is_it(file.read(132))
-    except OSError:
-        return False
+    if path.suffix.lower() in SUFFIXES:
+        return None
+    with suppress(OSError), path.open("rb") as file:  # scanners name DICOM files by numbers
+        if dicom.is_it(file.read(132)):
+            return None
+    return "its suffix is not that of an image"
 
 
 def _below(path: Path, root: Path) -> str:
@@ -109,51 +105,7 @@ def _below(path: Path, root: Path) -> str:
 
 CLIENTS = "clients"
 SPLITS: tuple[Split, ...] = ("train", "test")
-
-
-def read_folder(data: Data) -> Dataset:
-    """Read a data set from folders of images."""
-    root = require_folder(data.path, "folder")
-    skipped: list[Skipped] = []
-    listed = find_classes(data.classes_file, root)
-    written = {clean(name) for name in listed.names} if listed else set()
-    if listed is None:  # a class without images is still a class
-        named = sorted({folder.name for folder in _class_folders(root)})
-        listed = ListedClasses(named, root) if named else None
-    return build("folder", root, list(_records(root, written, skipped)), listed=listed, skipped=skipped)
-
-
-def _class_folders(root: Path) -> Iterator[Path]:
-    for _, home in _homes(root):
-        for _, folder in _splits(home):
-            yield from folders_in(folder)
-
-
-def _records(root: Path, classes: Collection[str], skipped: list[Skipped]) -> Iterator[FileRecord]:
-    for client, home in _homes(root):
-        splits = _splits(home)
-        for split, folder in splits:
-            yield from _split_records(root, split, folder, client, classes, skipped)
-        if home not in dict(splits).values():
-            skipped += _beside_splits(home, root)
-
-
-def _beside_splits(home: Path, root: Path) -> Iterator[Skipped]:
-    """List folders that are not read because train/ and test/ exist."""
-    for folder in folders_in(home):
-        if folder.name not in (*SPLITS, CLIENTS):
-            meant = looks_like_split(folder.name)
-            hint = f"; was it meant as {meant}/?" if meant else ""
-            yield f"{_below(folder, root)}/", f"a folder next to train/ and test/, which is not read{hint}"
-
-
-def _homes(root: Path) -> list[tuple[str | None, Path]]:
-    """Return the folder of each client, or the root without a client."""
-    clients = root / CLIENTS
-    return [(folder.name, folder) for folder in folders_in(clients)] if is_folder(clients) else [(None, root)]
-
-
-SLIPS = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
+_MISSPELT = {"train": ("trains", "training", "trainset"), "test": ("tests", "testing", "testset")}
 
 
 def looks_like_split(name: str) -> Split | None:
@@ -163,14 +115,37 @@ def looks_like_split(name: str) -> Split | None:
     ('test', None, None)
     """
     for split in SPLITS:
-        if name != split and name.lower() in (split, *SLIPS[split]):
+        if name != split and name.lower() in (split, *_MISSPELT[split]):
             return split
     return None
 
 
-def _splits(home: Path) -> list[tuple[Split, Path]]:
-    found = [(split, home / split) for split in SPLITS if is_folder(home / split)]
-    return found or [("train", home)]
+def read_folder(data: Data) -> Dataset:
+    """Read a data set from folders of images."""
+    root = require_folder(data.path, "folder")
+    listed = find_classes(data.classes_file, root)
+    written = {clean(name) for name in listed.names} if listed else set()
+    clients = root / CLIENTS
+    homes: list[tuple[str | None, Path]] = [(None, root)]
+    if is_folder(clients):
+        homes = [(folder.name, folder) for folder in folders_in(clients)]
+    records: list[FileRecord] = []
+    skipped: list[Skipped] = []
+    class_names: set[str] = set()
+    for client, home in homes:
+        splits = [(split, home / split) for split in SPLITS if is_folder(home / split)]
+        for stray in folders_in(home) if splits else ():
+            if stray.name not in (*SPLITS, CLIENTS):
+                meant = looks_like_split(stray.name)
+                hint = f"; was it meant as {meant}/?" if meant else ""
+                reason = f"a folder next to train/ and test/, which is not read{hint}"
+                skipped.append((f"{_below(stray, root)}/", reason))
+        for split, folder in splits or [("train", home)]:
+            class_names |= {below.name for below in folders_in(folder)}
+            records += _split_records(root, split, folder, client, written, skipped)
+    if listed is None and class_names:  # a class without images is still a class
+        listed = ListedClasses(sorted(class_names), root)
+    return build("folder", root, records, listed=listed, skipped=skipped)
 
 
 def _split_records(
@@ -188,11 +163,10 @@ def _split_records(
             skipped += ((_below(path, root), reason) for path in images_below(stray, root, skipped))
         class_folders = []
     for path in flat:
-        name = path.relative_to(root).as_posix()
         if class_folders:
-            skipped.append((name, "is next to the class folders, so its class is unknown"))
+            skipped.append((_below(path, root), "is next to the class folders, so its class is unknown"))
         else:
-            yield FileRecord(name, path, split, None, client)
+            yield FileRecord(_below(path, root), path, split, None, client)
     for class_folder in class_folders:
         for path in images_below(class_folder, root, skipped):
-            yield FileRecord(path.relative_to(root).as_posix(), path, split, class_folder.name, client)
+            yield FileRecord(_below(path, root), path, split, class_folder.name, client)

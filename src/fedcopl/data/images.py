@@ -5,8 +5,6 @@ An animation gives its first frame; EXIF orientation is applied; more than 8 bit
 """
 
 import copy
-import json
-import os
 import time
 import warnings
 from abc import abstractmethod
@@ -124,12 +122,12 @@ def silence_decoders() -> Iterator[None]:
         yield
 
 
-FileStat = list[int]
-Index = dict[str, tuple[FileStat, str]]
+_FileStat = list[int]
+DigestIndex = dict[str, tuple[_FileStat, str]]
 """Path -> the file's stat when it was read, and the digest of its content."""
 
 UNREADABLE = "unreadable: "  # prefix of the reason that replaces a digest
-SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
+_SETTLED = 2_000_000_000  # ns: a younger file may change again within the resolution of its times
 
 
 def digest(kind: str, content: bytes) -> str:
@@ -137,73 +135,52 @@ def digest(kind: str, content: bytes) -> str:
     return blake2b(content, digest_size=20, person=kind.encode()[:16]).hexdigest()
 
 
-def digests(images: StoredImages, known: Index) -> tuple[list[str], Index]:
-    """Digest all images; files that are unchanged since `known` are not read.
+def digests(images: StoredImages, index_before: DigestIndex) -> tuple[list[str], DigestIndex]:
+    """Digest all images; files that are unchanged since they were added to `index_before` are not read.
 
     Returns:
-        The digests, and new entries for the index.
+        The digests, or reasons that begin with `UNREADABLE`, and new entries for the index.
     """
+
+    def digest_or_reason(index: int) -> str:
+        try:
+            return digest(images.kind(index), images.content(index))
+        except OSError as error:
+            return f"{UNREADABLE}{error.strerror or error}"
+
     if not isinstance(images, ImageFiles):
-        return [_digest_or_reason(images, index) for index in range(len(images))], {}
-    found = [_unchanged(images, index, known) for index in range(len(images))]
-    unread = [index for index, result in enumerate(found) if result is None]
-    new: Index = {}
-    read = in_order(lambda number: _read(images, unread[number]), len(unread))
-    for index, (stat, result) in zip(unread, read, strict=True):
-        found[index] = result
+        return [digest_or_reason(index) for index in range(len(images))], {}
+    paths = images.paths
+    keys = [
+        str(path) if page is None else f"{path} page {page}" for path, page in zip(paths, images.pages, strict=True)
+    ]
+    results: list[str | None] = []
+    for path, key in zip(paths, keys, strict=True):
+        stat, result = index_before.get(key, (None, ""))
+        results.append(result if stat is not None and _file_stat(path) == stat else None)
+
+    def read(index: int) -> tuple[_FileStat | None, str]:
+        """Return the file's stat, or None if it may still change, and its digest."""
+        stat = _file_stat(paths[index])
+        result = digest_or_reason(index)
+        if stat is None or result.startswith(UNREADABLE):
+            return None, result
+        is_settled = time.time_ns() - max(stat[1], stat[2]) > _SETTLED and _file_stat(paths[index]) == stat
+        return stat if is_settled else None, result
+
+    unread = [index for index, result in enumerate(results) if result is None]
+    new: DigestIndex = {}
+    for index, (stat, result) in zip(unread, in_order(lambda n: read(unread[n]), len(unread)), strict=True):
+        results[index] = result
         if stat is not None:
-            new[_index_key(images, index)] = (stat, result)
-    return [result or "" for result in found], new
+            new[keys[index]] = (stat, result)
+    return [result or "" for result in results], new
 
 
-def _index_key(images: ImageFiles, index: int) -> str:
-    """Key of an image in the index: its path, and its page if it is one."""
-    kind = images.kind(index)
-    return str(images.paths[index]) + ("" if kind == "file" else f" {kind}")
-
-
-def _unchanged(images: ImageFiles, index: int, known: Index) -> str | None:
+def _file_stat(path: Path) -> _FileStat | None:
+    """Size, mtime, ctime and inode, None without a file; a write always moves ctime, which programs cannot set."""
     try:
-        stat, result = known[_index_key(images, index)]
-        return result if _file_stat(images.paths[index]) == stat else None
-    except (KeyError, OSError):
+        stat = path.stat()
+    except OSError:
         return None
-
-
-def _read(images: ImageFiles, index: int) -> tuple[FileStat | None, str]:
-    """Return the file's stat, or None if it may still change, and its digest."""
-    path = images.paths[index]
-    try:
-        stat = _file_stat(path)
-        result = _digest_or_reason(images, index)
-        is_settled = time.time_ns() - max(stat[1], stat[2]) > SETTLED and _file_stat(path) == stat
-        return stat if is_settled and not result.startswith(UNREADABLE) else None, result
-    except OSError as error:
-        return None, f"{UNREADABLE}{error.strerror or error}"
-
-
-def _digest_or_reason(images: StoredImages, index: int) -> str:
-    try:
-        return digest(images.kind(index), images.content(index))
-    except OSError as error:
-        return f"{UNREADABLE}{error.strerror or error}"
-
-
-def _file_stat(path: Path) -> FileStat:
-    """Size, mtime, ctime and inode; a write always moves ctime, which programs cannot set."""
-    stat = path.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
-
-
-def read_index(file: Path) -> Index:
-    """Read the index of digests; a missing or damaged one counts as empty."""
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-        return {str(path): (list(stat), str(result)) for path, (stat, result) in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def common_folder(paths: Sequence[Path]) -> str:
-    """Return the common parent folder of all files, which names their index."""
-    return os.path.commonpath([path.parent for path in paths]) if paths else ""

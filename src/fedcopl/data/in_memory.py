@@ -105,29 +105,27 @@ def pages_of(picture: GivenPicture, options: DecodeOptions) -> Sequence[GivenPic
     return [picture] if many == 1 else [_FilePage(picture, page) for page in range(many)]
 
 
-def gather(images: Images, what: str) -> InMemoryPictures:
-    """Collect the given images; `what` names the argument in error messages."""
+def gather(images: Images, argument: str) -> InMemoryPictures:
+    """Collect the given images; `argument` names the argument in error messages."""
     if isinstance(images, str | Path):
-        return _at_path(Path(images).expanduser(), what)
+        path = Path(images).expanduser()
+        if path.is_file():
+            return InMemoryPictures([path], [printable(path.name)])
+        if not path.is_dir():
+            raise DataError(f"{argument}: {printable(str(path))}: there is no such folder or file")
+        skipped: list[Skipped] = []
+        root = path.resolve()
+        files = list(files_below(root, skipped))
+        below = [printable(file.relative_to(root).as_posix()) for file in files]
+        return InMemoryPictures(files, below, [(printable(name), reason) for name, reason in skipped])
     if isinstance(images, Image.Image):
         return InMemoryPictures([images], ["0"])
     if isinstance(images, np.ndarray):
-        _refuse_array(images, what)
+        _refuse_array(images, argument)
         return InMemoryPictures(list(images), [str(index) for index in range(len(images))])
-    items = [_single(image, index, what) for index, image in enumerate(images)]
-    return InMemoryPictures(items, [_name(item, index) for index, item in enumerate(items)])
-
-
-def _at_path(path: Path, what: str) -> InMemoryPictures:
-    if path.is_file():
-        return InMemoryPictures([path], [printable(path.name)])
-    if not path.is_dir():
-        raise DataError(f"{what}: {printable(str(path))}: there is no such folder or file")
-    skipped: list[Skipped] = []
-    root = path.resolve()
-    files = list(files_below(root, skipped))
-    names = [printable(file.relative_to(root).as_posix()) for file in files]
-    return InMemoryPictures(files, names, [(printable(name), why) for name, why in skipped])
+    items = [_single(image, index, argument) for index, image in enumerate(images)]
+    names = [printable(str(item)) if isinstance(item, Path) else str(index) for index, item in enumerate(items)]
+    return InMemoryPictures(items, names)
 
 
 def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) -> Iterator[Path]:
@@ -141,69 +139,63 @@ def files_below(folder: Path, skipped: list[Skipped], root: Path | None = None) 
         yield from files_below(sub_folder, skipped, root)
 
 
-def _refuse_array(images: NDArray[Any], what: str) -> None:
+def _refuse_array(images: NDArray[Any], argument: str) -> None:
     if images.dtype != np.uint8:
-        raise DataError(f"{what}: arrays of images must be uint8 from 0 to 255, not {images.dtype}")
+        raise DataError(f"{argument}: arrays of images must be uint8 from 0 to 255, not {images.dtype}")
     grey, colour = images.ndim == 3 and images.shape[-1] != 3, images.ndim == 4 and images.shape[-1] == 3
     if not (grey or colour) or 0 in images.shape[1:]:
         raise DataError(
-            f"{what}: arrays of images must be (n, height, width, 3), or (n, height, width) for grey, "
+            f"{argument}: arrays of images must be (n, height, width, 3), or (n, height, width) for grey, "
             f"not {images.shape}; for a single image write image[None]"
         )
 
 
-def _single(image: object, index: int, what: str) -> GivenPicture:
+def _single(image: object, index: int, argument: str) -> GivenPicture:
     match image:
         case str() | Path():
             return Path(image).expanduser()
         case Image.Image():
             return image
         case np.ndarray():
-            _refuse_array(image[None], f"{what}, image {index}")
+            _refuse_array(image[None], f"{argument}, image {index}")
             return image
-    raise DataError(f"{what}: image {index} is a {type(image).__name__}, not a path, a Pillow image or an array")
+    raise DataError(f"{argument}: image {index} is a {type(image).__name__}, not a path, a Pillow image or an array")
 
 
-def _name(item: GivenPicture, index: int) -> str:
-    return printable(str(item)) if isinstance(item, Path) else str(index)
-
-
-def class_numbers(labels: LabelsOfImages, classes: Sequence[str], what: str) -> NDArray[np.int64]:
-    """Convert labels to class numbers."""
+def class_numbers(labels: LabelsOfImages, classes: Sequence[str], argument: str) -> NDArray[np.int64]:
+    """Convert labels to class numbers; `argument` names the argument in error messages."""
     given = list(labels)
     if given and all(isinstance(label, int | np.integer) and not isinstance(label, bool) for label in given):
         numbers = np.array(given, np.int64)
         wrong = numbers[(numbers < 0) | (numbers >= len(classes))]
         if len(wrong):
             raise DataError(
-                f"{what}: the label {wrong[0]} is none of the {counted(len(classes), 'class')}, counted from 0"
+                f"{argument}: the label {wrong[0]} is none of the {counted(len(classes), 'class')}, counted from 0"
             )
         return numbers
     number_of = {name: number for number, name in enumerate(classes)}
     unknown = [label for label in given if clean(str(label)) not in number_of]
     if unknown:
-        raise DataError(f"{what}: the label {unknown[0]!r} is not among the classes ({', '.join(classes)})")
+        raise DataError(f"{argument}: the label {unknown[0]!r} is not among the classes ({', '.join(classes)})")
     return np.array([number_of[clean(str(label))] for label in given], np.int64)
 
 
 def gather_labelled(
-    images: Images, labels: LabelsOfImages | None, classes: Sequence[str], what: str
+    images: Images, labels: LabelsOfImages | None, classes: Sequence[str], argument: str
 ) -> tuple[InMemoryPictures, NDArray[np.int64]]:
     """Collect images with their true labels; without `labels`, from a folder with a sub-folder for each class."""
     if labels is None:
-        images, labels = _by_class_folder(images, what)
-    pictures, truth = gather(images, what), class_numbers(labels, classes, what)
+        if not isinstance(images, str | Path) or not Path(images).expanduser().is_dir():
+            raise DataError(
+                f"{argument}: needs labels: give (images, labels), or a folder with a sub-folder for each class"
+            )
+        folders = sorted(folders_in(Path(images).expanduser().resolve()), key=lambda path: by_name(path.name))
+        labelled = [(file, folder.name) for folder in folders for file in files_below(folder, [])]
+        images, labels = [file for file, _ in labelled], [label for _, label in labelled]
+    pictures, truth = gather(images, argument), class_numbers(labels, classes, argument)
     if len(truth) != len(pictures):
-        raise DataError(f"{what}: {counted(len(pictures), 'image')} but {len(truth)} labels")
+        raise DataError(f"{argument}: {counted(len(pictures), 'image')} but {len(truth)} labels")
     return pictures, truth
-
-
-def _by_class_folder(images: Images, what: str) -> tuple[list[str | Path], list[str]]:
-    if not isinstance(images, str | Path) or not Path(images).expanduser().is_dir():
-        raise DataError(f"{what}: needs labels: give (images, labels), or a folder with a sub-folder for each class")
-    folders = sorted(folders_in(Path(images).expanduser().resolve()), key=lambda path: by_name(path.name))
-    found = [(file, folder.name) for folder in folders for file in files_below(folder, [])]
-    return [file for file, _ in found], [label for _, label in found]
 
 
 def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) -> Dataset:
@@ -215,8 +207,8 @@ def dataset_of_sites(holdings: Sequence[SiteHolding], classes: Sequence[str]) ->
         SITES,
         tuple(classes),
         TEMPLATE,
-        replace(_image_set(trains, sites), clients=_owners(trains)),
-        replace(_image_set(tests, sites), clients=_owners(tests), labels=truth if len(truth) else None),
+        _image_set(trains, sites),
+        replace(_image_set(tests, sites), labels=truth if len(truth) else None),
         tuple(sites),
         [(f"{holding.name}/{name}", why) for holding in holdings for name, why in holding.train.skipped],
     )
@@ -229,26 +221,19 @@ def dataset_of_images(
     classes: Sequence[str],
 ) -> Dataset:
     """Build one data set to be partitioned; `labels` are the true labels of the training images, where known."""
-    test_images = ImageSet([]) if test is None else replace(_image_set([test[0]], [""]), labels=test[1])
-    return Dataset(
-        SITES,
-        tuple(classes),
-        TEMPLATE,
-        replace(_image_set([train], [""]), labels=labels),
-        test_images,
-        skipped=train.skipped,
-    )
+    images = replace(_image_set([train], [""]), labels=labels, clients=None)
+    test_images = ImageSet([])
+    if test is not None:
+        test_images = replace(_image_set([test[0]], [""]), labels=test[1], clients=None)
+    return Dataset(SITES, tuple(classes), TEMPLATE, images, test_images, skipped=train.skipped)
 
 
 def _image_set(parts: Sequence[InMemoryPictures], sites: Sequence[str]) -> ImageSet:
+    """Combine the images of several sites, each named after its site unless that has no name."""
     items = [item for pictures in parts for item in pictures.items]
     files = [item for item in items if isinstance(item, Path)]
     # Only ImageFiles has an index of digests; files mixed with arrays are read again by each run.
     images: StoredImages = ImageFiles(files) if len(files) == len(items) else _InMemoryImages(items)
     named = zip(sites, parts, strict=True)
     names = [f"{site}/{name}" if site else name for site, pictures in named for name in pictures.names]
-    return ImageSet(images, names=names)
-
-
-def _owners(parts: Sequence[InMemoryPictures]) -> NDArray[np.int64]:
-    return np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts])
+    return ImageSet(images, None, names, np.repeat(np.arange(len(parts)), [len(pictures) for pictures in parts]))

@@ -1,114 +1,212 @@
-"""DTD, RESISC45, CUB-200-2011 and UCF101 from their published folders, with their sizes checked."""
+"""Data sets of the paper in their published files, with sizes checked: CIFAR, DTD, RESISC45, CUB-200-2011, UCF101.
 
+CIFAR comes as python pickles or plain binary files. Unpickling may call any function by name. Here only the stand-ins
+below can be called, which record their arguments; any other name is refused.
+"""
+
+import io
+import pickle
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..config import Data
 from ..errors import DataError
 from ..files import parse_json, read_limited
 from ..plurals import counted
-from .dataset import Dataset, FileRecord, ListedClasses, Split, build, by_name
+from .dataset import Dataset, FileRecord, ImageSet, ListedClasses, Split, build, by_name, clean_all
 from .folder import folders_in, require_folder
+from .images import ImageArrays
+
+
+class _NumpyStandIn:
+    """Records the arguments and the state of a pickled NumPy object instead of building it."""
+
+    def __init__(self, *arguments: object):
+        self.arguments = arguments
+        self.state: tuple[Any, ...] = ()
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
+
+
+def _encode(text: object, encoding: object = "latin1") -> bytes:
+    """Stand-in for `_codecs.encode`, by which Python 3 writes bytes in old protocols."""
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError("holds text in an unexpected encoding")
+    return text.encode("latin1")
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        match module, name:
+            case ("numpy.core.multiarray" | "numpy._core.multiarray", "_reconstruct") | ("numpy", "ndarray" | "dtype"):
+                return _NumpyStandIn
+            case "_codecs", "encode":
+                return _encode
+        raise pickle.UnpicklingError(f"calls {module}.{name}, which a file of images does not need")
+
+
+def _unpickle(content: bytes) -> dict[str, Any]:
+    """Unpickle a dict of lists, numbers, bytes and arrays of bytes; anything else raises ValueError."""
+    try:
+        batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
+        return {
+            key.decode("latin1") if isinstance(key, bytes) else str(key): _array(value) for key, value in batch.items()
+        }
+    except Exception as error:  # a damaged pickle can raise nearly anything
+        raise ValueError(str(error) or type(error).__name__) from error
+
+
+def _array(value: Any) -> Any:
+    """Build the array of bytes that a stand-in recorded; other values are returned as they are."""
+    if not isinstance(value, _NumpyStandIn):
+        return value
+    _, shape, dtype, is_fortran, data = value.state
+    if dtype.arguments[0] not in ("u1", b"u1") or not isinstance(data, bytes):
+        raise ValueError("holds an array of something else than bytes")
+    return np.frombuffer(data, np.uint8).reshape(shape, order="F" if is_fortran else "C")
+
+
+_PIXELS = 3 * 32 * 32
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """Official numbers of classes and images."""
+class _CifarForm:
+    """An official file format: folder, files and the number of images in each."""
 
-    classes: int
-    train: int
-    test: int
-
-
-DTD = Sizes(47, 3760, 1880)
-RESISC45 = Sizes(45, 6300, 25200)
-CUB200 = Sizes(200, 5994, 5794)
-UCF101 = Sizes(101, 7639, 3783)
-RESISC45_TRAIN_SHARE = 5  # one fifth: 140 of the 700 images of each class, as its authors do
+    folder: str
+    train: Sequence[str]
+    test: Sequence[str]
+    labels: str | int  # key in a pickle, or number of label bytes before the pixels, of which the last is used
+    sizes: tuple[int, int]  # images in each file of train and test
 
 
-def read_dtd(data: Data, sizes: Sizes = DTD) -> Dataset:
+_BATCHES = [f"data_batch_{number}" for number in range(1, 6)]
+CIFAR10_FORMS = (
+    _CifarForm("cifar-10-batches-py", _BATCHES, ["test_batch"], "labels", (10000, 10000)),
+    _CifarForm("cifar-10-batches-bin", [f"{name}.bin" for name in _BATCHES], ["test_batch.bin"], 1, (10000, 10000)),
+)
+CIFAR100_FORMS = (
+    _CifarForm("cifar-100-python", ["train"], ["test"], "fine_labels", (50000, 10000)),
+    _CifarForm("cifar-100-binary", ["train.bin"], ["test.bin"], 2, (50000, 10000)),
+)
+_CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck".split()
+_CIFAR100_CLASSES = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man
+    maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree
+    plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail
+    snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout
+    tulip turtle wardrobe whale willow_tree wolf woman worm
+""".split()
+
+
+def read_cifar10(data: Data, forms: Sequence[_CifarForm] = CIFAR10_FORMS) -> Dataset:
+    """Read CIFAR-10; raises DataError unless all of its files have their official sizes."""
+    return _read_cifar("cifar10", data, forms, _CIFAR10_CLASSES)
+
+
+def read_cifar100(data: Data, forms: Sequence[_CifarForm] = CIFAR100_FORMS) -> Dataset:
+    """Read CIFAR-100 with its fine labels; raises DataError unless all of its files have their official sizes."""
+    return _read_cifar("cifar100", data, forms, _CIFAR100_CLASSES)
+
+
+def _read_cifar(name: str, data: Data, forms: Sequence[_CifarForm], classes: Sequence[str]) -> Dataset:
+    """Read the files of the first form that is in the root, or in its official folder in the root."""
+    root = require_folder(data.path, name)
+    for form in forms:
+        for folder in (root, root / form.folder):
+            missing = [file for file in (*form.train, *form.test) if not (folder / file).is_file()]
+            if len(missing) == len(form.train) + len(form.test):
+                continue
+            if missing:
+                raise DataError(f"{folder}: {', '.join(missing)} is missing; {name} needs all of its official files")
+            splits = ((form.train, form.sizes[0]), (form.test, form.sizes[1]))
+            train, test = (_cifar_images(folder, files, size, form, len(classes)) for files, size in splits)
+            return Dataset(name, clean_all(classes, name), "a photo of a {}.", train, test)
+    folders = " or ".join(form.folder for form in forms)
+    raise DataError(f"{root}: holds no {folders}; fetch it with: fedcopl data get {name} {root}")
+
+
+def _cifar_images(folder: Path, files: Sequence[str], size: int, form: _CifarForm, classes: int) -> ImageSet:
+    batches = []
+    for name in files:
+        file = folder / name
+        pixels, labels = _cifar_batch(file, form, size)
+        if len(pixels) != size or labels.shape != (size,):
+            raise DataError(f"{file}: should hold {counted(size, 'image')}, but has {len(pixels):,}; fetch it again")
+        if not 0 <= labels.min() <= labels.max() < classes:
+            raise DataError(f"{file}: has labels from {labels.min()} to {labels.max()}; {classes} classes are known")
+        batches.append((pixels, labels))
+    by_channel = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
+    names = [f"{file}/{number}" for file in files for number in range(size)]
+    images = ImageArrays(np.ascontiguousarray(by_channel.transpose(0, 2, 3, 1)))
+    return ImageSet(images, np.concatenate([labels for _, labels in batches]), names)
+
+
+def _cifar_batch(file: Path, form: _CifarForm, size: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the pixels, (n, 3072), and the labels of one file; the first of two binary labels is the coarse one."""
+    try:
+        content = file.read_bytes()
+        if isinstance(form.labels, str):
+            batch = _unpickle(content)
+            return np.asarray(batch["data"], np.uint8).reshape(-1, _PIXELS), np.array(batch[form.labels], np.int64)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{file}: is not one of CIFAR's pickles: {error}; fetch it again") from error
+    row = form.labels + _PIXELS
+    if len(content) != size * row:
+        raise DataError(f"{file}: should be {size * row:,} bytes long, not {len(content):,}; fetch it again")
+    rows = np.frombuffer(content, np.uint8).reshape(size, row)
+    return rows[:, form.labels :], rows[:, form.labels - 1].astype(np.int64)
+
+
+_Sizes = tuple[int, int, int]
+"""Official numbers of classes, training images and test images."""
+
+
+def read_dtd(data: Data, sizes: _Sizes = (47, 3760, 1880)) -> Dataset:
     """Read split 1; its train and val lists are the training images, 80 of each class."""
     root = _locate(data.path, "dtd", "labels/train1.txt", ("dtd",))
     lists: tuple[tuple[Split, str], ...] = (("train", "train1"), ("train", "val1"), ("test", "test1"))
     records = [
-        _listed(root / "images", line, split, line.split("/")[0])
+        FileRecord(line, root / "images" / line, split, line.split("/")[0])
         for split, name in lists
         for line in _lines(root / "labels" / f"{name}.txt")
     ]
     return _checked("dtd", root, records, sizes)
 
 
-def read_resisc45(data: Data, sizes: Sizes = RESISC45) -> Dataset:
+def read_resisc45(data: Data, sizes: _Sizes = (45, 6300, 25200)) -> Dataset:
     """Read class folders, split by the lists {train,val,test}.json or .txt if present; val counts as train.
 
-    Its authors use a fifth for training and publish no lists. Without lists, we take the fifth of each class whose
-    names have the smallest digests, the same on every machine.
+    Its authors use a fifth for training, 140 of the 700 images of each class, and publish no lists. Without lists, we
+    take the fifth of each class whose names have the smallest digests, the same on every machine.
     """
     root = _locate(data.path, "resisc45", "airplane", ("NWPU-RESISC45", "RESICS45", "resisc45"))
-    folders = {folder.name for folder in folders_in(root)}
-    listed = [
-        _listed(root, name, "test" if split == "test" else "train", _resisc_class(name))
-        for split in ("train", "val", "test")
-        for name in _resisc_list(root, split)
-    ]
-    records = listed or [record for folder in sorted(folders) for record in _resisc_split(root, folder)]
+    split_of: dict[str, Split] = dict.fromkeys(_resisc_list(root, "train") + _resisc_list(root, "val"), "train")
+    split_of.update(dict.fromkeys(_resisc_list(root, "test"), "test"))
+    for folder in () if split_of else sorted(folder.name for folder in folders_in(root)):
+        names = [f"{folder}/{path.name}" for path in (root / folder).glob("*.jpg")]
+        names.sort(key=lambda name: (blake2b(name.encode(), digest_size=8).hexdigest(), name))
+        train = len(names) // 5
+        split_of.update(dict.fromkeys(names[:train], "train"))
+        split_of.update(dict.fromkeys(names[train:], "test"))
+    records = [FileRecord(name, root / name, split, name.split("/")[0]) for name, split in split_of.items()]
     return _checked("resisc45", root, records, sizes)
 
 
-def read_cub200(data: Data, sizes: Sizes = CUB200) -> Dataset:
-    root = _locate(data.path, "cub200", "train_test_split.txt", ("CUB_200_2011",))
-    for_training = dict(_pairs(root / "train_test_split.txt"))
-    classes = dict(_pairs(root / "classes.txt"))
-    class_of = dict(_pairs(root / "image_class_labels.txt"))
-    records = []
-    for number, name in _pairs(root / "images.txt"):
-        if number not in for_training or class_of.get(number) not in classes:
-            raise DataError(f"{root}: image {number} of images.txt is not in the other lists; fetch the data set again")
-        split: Split = "train" if for_training[number] == "1" else "test"
-        records.append(_listed(root / "images", name, split, _cub_name(classes[class_of[number]])))
-    return _checked("cub200", root, records, sizes, [_cub_name(name) for name in classes.values()])
-
-
-def read_ucf101(data: Data, sizes: Sizes = UCF101) -> Dataset:
-    """Read the middle frame of each video, split as in CoOp; its validation images are not used."""
-    root = _locate(data.path, "ucf101", "split_zhou_UCF101.json", ("ucf101",))
-    split_file = root / "split_zhou_UCF101.json"
-    splits: tuple[Split, ...] = ("train", "test")
-    try:
-        listed = _json(split_file)
-        rows = [
-            (split, str(name), int(label), str(action)) for split in splits for name, label, action in listed[split]
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{split_file}: is not CoOp's split of UCF101: {error!r}") from error
-    names = {label: _ucf_name(action) for _, _, label, action in rows}
-    frames = root / "UCF-101-midframes"
-    records = [_listed(frames, name, split, names[label]) for split, name, label, _ in rows]
-    return _checked("ucf101", root, records, sizes, [names[label] for label in sorted(names)])
-
-
-def _cub_name(name: str) -> str:
-    """`001.Black_footed_Albatross` -> `Black_footed_Albatross`."""
-    return re.sub(r"^\d+\.", "", name)
-
-
-def _ucf_name(action: str) -> str:
-    """`BasketballDunk` -> `Basketball_Dunk`, as in CoOp's files."""
-    return action if "_" in action else "_".join(re.findall("[A-Z][^A-Z]*", action)) or action
-
-
-def _resisc_class(name: str) -> str:
-    """`airplane/airplane_001.jpg` or `airplane_001.jpg` -> `airplane`."""
-    return name.split("/")[0] if "/" in name else re.sub(r"_\d+\.\w+$", "", name)
-
-
 def _resisc_list(root: Path, split: str) -> list[str]:
-    """Read the image names of one split; ELEVATER's JSON lists prefix them with `train.zip@`."""
+    """Read the image names of one split as `class/file`; ELEVATER's JSON lists prefix them with `train.zip@`."""
     if (file := root / f"{split}.json").is_file():
         try:
             names = [str(image["file_name"]).split("@")[-1] for image in _json(file)["images"]]
@@ -118,14 +216,42 @@ def _resisc_list(root: Path, split: str) -> list[str]:
         names = [line.split()[0] for line in _lines(file)]
     else:
         return []
-    return [name if "/" in name else f"{_resisc_class(name)}/{name}" for name in names]
+    return [name if "/" in name else re.sub(r"_\d+\.\w+$", "", name) + f"/{name}" for name in names]
 
 
-def _resisc_split(root: Path, folder: str) -> list[FileRecord]:
-    names = [f"{folder}/{path.name}" for path in (root / folder).glob("*.jpg")]
-    names.sort(key=lambda name: (blake2b(name.encode(), digest_size=8).hexdigest(), name))
-    train = len(names) // RESISC45_TRAIN_SHARE
-    return [_listed(root, name, "train" if number < train else "test", folder) for number, name in enumerate(names)]
+def read_cub200(data: Data, sizes: _Sizes = (200, 5994, 5794)) -> Dataset:
+    """Read CUB-200-2011; class names lose their numbers, `001.Laysan_Albatross` is `Laysan_Albatross`."""
+    root = _locate(data.path, "cub200", "train_test_split.txt", ("CUB_200_2011",))
+    for_training = dict(_pairs(root / "train_test_split.txt"))
+    classes = {number: re.sub(r"^\d+\.", "", name) for number, name in _pairs(root / "classes.txt")}
+    class_of = dict(_pairs(root / "image_class_labels.txt"))
+    records = []
+    for number, name in _pairs(root / "images.txt"):
+        if number not in for_training or class_of.get(number) not in classes:
+            raise DataError(f"{root}: image {number} of images.txt is not in the other lists; fetch the data set again")
+        split: Split = "train" if for_training[number] == "1" else "test"
+        records.append(FileRecord(name, root / "images" / name, split, classes[class_of[number]]))
+    return _checked("cub200", root, records, sizes, list(classes.values()))
+
+
+def read_ucf101(data: Data, sizes: _Sizes = (101, 7639, 3783)) -> Dataset:
+    """Read the middle frame of each video, split as in CoOp; its validation images are not used."""
+    root = _locate(data.path, "ucf101", "split_zhou_UCF101.json", ("ucf101",))
+    file, frames = root / "split_zhou_UCF101.json", root / "UCF-101-midframes"
+    splits: tuple[Split, ...] = ("train", "test")
+    names: dict[int, str] = {}
+    records = []
+    try:
+        listed = _json(file)
+        for split in splits:
+            for path, label, action in listed[split]:
+                # `BasketballDunk` is `Basketball_Dunk`, as in CoOp's files.
+                words = [action] if "_" in action else re.findall("[A-Z][^A-Z]*", action) or [action]
+                names[int(label)] = "_".join(words)
+                records.append(FileRecord(str(path), frames / str(path), split, names[int(label)]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{file}: is not CoOp's split of UCF101: {error!r}") from error
+    return _checked("ucf101", root, records, sizes, [names[label] for label in sorted(names)])
 
 
 def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
@@ -139,10 +265,6 @@ def _locate(path: str, source: str, token: str, below: Sequence[str]) -> Path:
     )
 
 
-def _listed(folder: Path, name: str, split: Split, label: str) -> FileRecord:
-    return FileRecord(name, folder / name, split, label)
-
-
 def _lines(file: Path) -> list[str]:
     try:
         return [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -150,7 +272,8 @@ def _lines(file: Path) -> list[str]:
         raise DataError(f"{file}: cannot be read: {error}") from error
 
 
-def _pairs(file: Path) -> Iterable[tuple[str, str]]:
+def _pairs(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the first word and the rest of each line."""
     for line in _lines(file):
         first, _, rest = line.partition(" ")
         yield first, rest.strip()
@@ -164,7 +287,7 @@ def _json(file: Path) -> Any:
 
 
 def _checked(
-    name: str, root: Path, records: Sequence[FileRecord], sizes: Sizes, classes: Sequence[str] | None = None
+    name: str, root: Path, records: Sequence[FileRecord], sizes: _Sizes, classes: Sequence[str] | None = None
 ) -> Dataset:
     """Build the data set if all images exist and the numbers are the official ones."""
     names = classes or sorted({record.label or "" for record in records}, key=by_name)
@@ -172,13 +295,11 @@ def _checked(
     if missing:
         raise DataError(f"{root}: {len(missing):,} of {len(records):,} images are missing, the first: {missing[0]}")
     train = sum(record.split == "train" for record in records)
-    found = Sizes(len(names), train, len(records) - train)
-    if found != sizes:
-        raise DataError(
-            f"{root}: {name} has {_in_words(sizes)}; found {_in_words(found)}. For a part of it use source=folder"
+    actual = (len(names), train, len(records) - train)
+    if actual != sizes:
+        official, here = (
+            f"{train:,} train and {counted(test, 'test image')} in {count} classes"
+            for count, train, test in (sizes, actual)
         )
+        raise DataError(f"{root}: {name} has {official}; found {here}. For a part of it use source=folder")
     return build(name, root, records, listed=ListedClasses(names, root))
-
-
-def _in_words(sizes: Sizes) -> str:
-    return f"{sizes.train:,} train and {counted(sizes.test, 'test image')} in {sizes.classes} classes"

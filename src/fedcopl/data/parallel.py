@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-T = TypeVar("T")
-AHEAD = 4  # finished results per thread that may wait: bounds the memory
+_T = TypeVar("_T")
+_AHEAD = 4  # finished results per thread that may wait: bounds the memory
 
 
 def workers() -> int:
@@ -28,15 +28,15 @@ def free_memory() -> int | None:
         return None
 
 
-def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
+def in_order(work: Callable[[int], _T], count: int) -> Iterator[_T]:
     """Compute work(0), work(1), ... in parallel and yield the results in order."""
     threads = workers()
-    waiting: deque[Future[T]] = deque()
+    waiting: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         try:
             for number in range(count):
                 waiting.append(pool.submit(work, number))
-                if len(waiting) > AHEAD * threads:
+                if len(waiting) > _AHEAD * threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()

@@ -26,7 +26,7 @@ def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
     """Partition the images over the clients. True labels only shape the skew of a simulation."""
     check_partition(dataset, data)
     if data.partition == "natural":
-        return natural_partition(dataset)
+        return _natural_partition(dataset)
     labelled = dataset.train.labels is not None
     classes = len(dataset.classes) if labelled else 1
     train, test = (
@@ -49,7 +49,7 @@ def partition_dataset(dataset: Dataset, data: Data, seed: int) -> Partition:
 def check_partition(dataset: Dataset, data: Data) -> None:
     """Raise DataError if the images cannot be partitioned as configured, before they are decoded."""
     if data.partition == "natural":
-        natural_partition(dataset)
+        _natural_partition(dataset)
     elif dataset.train.labels is None and data.partition != "iid":
         raise DataError(
             f"{dataset.name}: has no labels, so it cannot be partitioned by class; "
@@ -57,7 +57,7 @@ def check_partition(dataset: Dataset, data: Data) -> None:
         )
 
 
-def natural_partition(dataset: Dataset) -> Partition:
+def _natural_partition(dataset: Dataset) -> Partition:
     """Return the parts of `dataset.clients` in order. A client may have no test images, or no images at all."""
     if not dataset.clients:
         raise DataError(

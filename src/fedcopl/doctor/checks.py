@@ -1,18 +1,38 @@
-"""All checks in order, and safe fixes."""
+"""All checks in order: machine, settings, model, images, wall time, server; and safe fixes."""
 
-from collections.abc import Iterator
+import difflib
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 
-from ..config import RunConfig, load
-from ..data.cache import Progress
-from ..errors import ConfigError
-from .federation_folder import check_endings, is_federation_folder
-from .findings import Finding, ok, problem
-from .machine import check_device, check_disk, check_extras, check_memory, check_packages, check_python, check_server
-from .sites import fix_folders
-from .study import check_data, check_model, check_time
+import numpy as np
 
-SETTINGS = "settings.toml"
+from ..clip.frozen_clip import Clip, fingerprint, load_clip
+from ..clip.known_models import BUILT_IN, RELEASES, check_sum, find_cached
+from ..config import Data, RunConfig, load
+from ..data.cache import Progress
+from ..data.catalog import load_dataset
+from ..data.dataset import Dataset, Skipped, clean, find_classes
+from ..data.folder import CLIENTS, SPLITS, folders_in, images_below, is_folder, looks_like_split
+from ..data.images import UNREADABLE, StoredImages, digests
+from ..data.overview import survey
+from ..data.parallel import free_memory
+from ..data.partitioning import check_partition
+from ..errors import ConfigError, FedCoPLError, printable
+from ..methods import settled
+from ..plurals import counted
+from ..progress import in_time
+from ..simulation.time_estimate import estimate_time
+from .findings import Finding, note, ok, problem
+from .machine import GIGABYTE, check_device, check_expiry, check_machine, check_server
+
+_SETTINGS = "settings.toml"
+_CERTIFICATE = "ca.pem"  # in every folder of a site or server, and in no folder of settings
+_LONG_RUN = 600  # seconds
+_MOST_NAMED = 5  # misspelt names that are listed
+_IF_MEANT = "nothing, if that is meant"
 
 
 def diagnose(
@@ -23,27 +43,16 @@ def diagnose(
     progress: Progress = lambda done, total: None,
 ) -> Iterator[Finding]:
     """Check this machine, the settings, the folder of a site or server, and a server."""
-    yield from check_python()
-    yield from check_packages()
-    yield from check_extras()
-    yield from check_memory()
-    yield from check_disk(Path.cwd())
-    if where is not None and is_federation_folder(where):
-        yield from check_endings(where)
+    yield from check_machine(Path.cwd())
+    if where is not None and (where / _CERTIFICATE).is_file():
+        yield from check_expiry(where)
     file = settings_file(where)
     if file is None:
         yield from check_device(RunConfig().model)
     else:
-        yield from _study(file, progress)
+        yield from _check_study(file, progress)
     if server is not None:
         yield from check_server(server, certificate)
-
-
-def fix(where: Path | None = None) -> Iterator[str]:
-    """Apply safe fixes and yield what was done: folders with misspelt names are renamed."""
-    file = settings_file(where)
-    if file is not None:
-        yield from fix_folders(load(file).data)
 
 
 def settings_file(where: Path | None) -> Path | None:
@@ -51,15 +60,30 @@ def settings_file(where: Path | None) -> Path | None:
 
     The folder of a site or server has none.
     """
-    if where is None or is_federation_folder(where):
-        return Path(SETTINGS) if Path(SETTINGS).is_file() else None
-    file = where / SETTINGS if where.is_dir() else where
+    if where is None or (where / _CERTIFICATE).is_file():
+        return Path(_SETTINGS) if Path(_SETTINGS).is_file() else None
+    file = where / _SETTINGS if where.is_dir() else where
+    if where.is_dir() and not file.is_file():
+        hint = f"check images with: fedcopl data check {shlex.quote(str(where))}"
+        raise ConfigError(f"{where}: there is no settings.toml in it; write one with fedcopl new, or {hint}")
     if not file.is_file():
-        raise ConfigError(f"{where}: there is no {'settings.toml in it' if where.is_dir() else 'such file or folder'}")
+        raise ConfigError(f"{where}: there is no such file or folder; name settings.toml, or the folder it is in")
     return file
 
 
-def _study(file: Path, progress: Progress) -> Iterator[Finding]:
+def fix(where: Path | None = None) -> Iterator[str]:
+    """Rename folders with misspelt names where the right name is free; yields what was done."""
+    file = settings_file(where)
+    data = Data() if file is None else load(file).data
+    root = Path(data.path).expanduser()
+    for home in _homes(root) if data.source == "folder" and root.is_dir() else []:
+        for folder, split in _misspelt(home):
+            if not (home / split).exists():
+                folder.rename(home / split)
+                yield f"{folder} is now called {split}"
+
+
+def _check_study(file: Path, progress: Progress) -> Iterator[Finding]:
     try:
         config = load(file)
     except ConfigError as error:
@@ -67,7 +91,182 @@ def _study(file: Path, progress: Progress) -> Iterator[Finding]:
         return
     yield ok("settings", str(file))
     yield from check_device(config.model)
-    clip = yield from check_model(config)
-    dataset = yield from check_data(config, file, progress)
+    clip = yield from _check_model(config)
+    dataset = yield from _check_data(config, file, progress)
     if clip is not None and dataset is not None:
-        yield from check_time(config, clip, dataset)
+        yield from _check_time(config, clip, dataset)
+
+
+def _check_model(config: RunConfig) -> Generator[Finding, None, Clip | None]:
+    """Check and return the CLIP model; nothing is downloaded, a run does that."""
+    name = config.model.backbone
+    activation = None if config.model.activation == "auto" else config.model.activation
+    try:
+        if name in RELEASES:
+            folder, release = find_cached(name), RELEASES[name]
+            if folder is None:
+                advice = "a run downloads it; without a network see docs/models.md for where to put its files"
+                yield note("model", f"{name} is not on this machine yet", advice)
+                return None
+            if folder == release.snapshot and release.sha256:
+                check_sum(folder / release.weights, release.sha256)
+        clip = load_clip(name, activation=activation)
+    except FedCoPLError as error:
+        yield problem("model", str(error), "set model.backbone to a known name, or to a model's folder or file")
+        return None
+    yield ok("model", f"{name}, images of {clip.image_size} x {clip.image_size}, fingerprint {fingerprint(clip)}")
+    if name in BUILT_IN and config.data.source != "digits":
+        yield note("model", f"{name} knows printed characters only", "for photographs set model.backbone=ViT-B/32")
+    return clip
+
+
+def _check_data(config: RunConfig, file: Path, progress: Progress) -> Generator[Finding, None, Dataset | None]:
+    """Decode every image once and return the usable data set; `file` is the settings file."""
+    yield from _check_folders(config.data)
+    try:
+        dataset = load_dataset(config.data)
+        check_partition(dataset, config.data)
+        surveyed = survey(dataset, progress)
+    except FedCoPLError as error:
+        path, home = config.data.path, file.parent
+        is_below_settings = path and not Path(path).exists() and (home / path).exists()
+        advice = "fix the file or folder named above; docs/data.md shows the layouts"
+        if is_below_settings:
+            advice = f"paths are relative to the current folder, so first: cd {home}"
+        yield problem("data", str(error), advice)
+        return None
+    usable = surveyed.dataset
+    images = f"{len(usable.train):,} training and {counted(len(usable.test), 'test image')}"
+    yield ok("data", f"{counted(len(usable.classes), 'class')}, {images}")
+    yield from _list_sites(usable)
+    yield from _list_skipped(usable.skipped, file)
+    yield from (note("data", remark, _IF_MEANT) for remark in surveyed.notes)
+    yield from _check_counts(usable)
+    return usable
+
+
+def _homes(root: Path) -> list[Path]:
+    """Return the folder of each site, or the only folder."""
+    clients = root / CLIENTS
+    return sorted(folders_in(clients)) if is_folder(clients) else [root]
+
+
+def _misspelt(home: Path) -> list[tuple[Path, str]]:
+    """Return folders that were probably meant as train/ or test/, and which split."""
+    folders = [(folder, looks_like_split(folder.name)) for folder in sorted(folders_in(home))]
+    return [(folder, split) for folder, split in folders if split is not None]
+
+
+def _check_folders(data: Data) -> Iterator[Finding]:
+    """Check the names of folders, without decoding images."""
+    root = Path(data.path).expanduser()
+    if data.source != "folder" or not root.is_dir():
+        return
+    homes = _homes(root)
+    for home in homes:
+        for folder, split in _misspelt(home):
+            advice = f"rename it to {split}, or run: fedcopl doctor --fix"
+            if (home / split).exists():
+                advice = f"move its images into {split}/"
+            name = printable(folder.relative_to(root).as_posix())
+            yield note("folders", f"{name}/ was probably meant as {split}/, and is not read as such", advice)
+    for home in homes if is_folder(root / CLIENTS) else ():
+        if not any(images_below(home, home, [])):
+            advice = f"put its images into {home / SPLITS[0]}, or remove it"
+            yield note("site", f"{printable(home.name)!r} holds no image", advice)
+    try:
+        listed = find_classes(data.classes_file, root)
+    except FedCoPLError:
+        return  # reported by the reader of the images
+    if listed is None:
+        return
+    classes = [clean(name) for name in listed.names]
+    class_folders = _class_folders(homes, set(classes))
+    for name in sorted(class_folders - set(classes))[:_MOST_NAMED]:
+        near = difflib.get_close_matches(name, classes, n=1)
+        advice = f"rename it to {near[0]!r}" if near else f"add it to {listed.origin}, or move its images elsewhere"
+        yield problem("classes", f"there is a folder {name!r}, and no such class in {listed.origin}", advice)
+    without = [name for name in classes if name not in class_folders]
+    if without and set(classes) & class_folders:
+        more = f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
+        few = ", ".join(without[:_MOST_NAMED]) + more
+        yield note("classes", f"no folder for {few}", "nothing, if no image shows them")
+
+
+def _class_folders(homes: Sequence[Path], classes: set[str]) -> set[str]:
+    """Return the names of class folders in train/ and test/, or in the sites' folders, except strays."""
+    class_folders: set[str] = set()
+    for home in homes:
+        for parent in [home / split for split in SPLITS if is_folder(home / split)] or [home]:
+            names = {clean(folder.name) for folder in folders_in(parent)}
+            if names & classes or not any(images_below(parent, parent, [], deep=False)):
+                class_folders |= names
+    return class_folders
+
+
+def _list_sites(dataset: Dataset) -> Iterator[Finding]:
+    """Report the number of images of each site."""
+    if dataset.train.clients is None:
+        return
+    sites = len(dataset.clients)
+    train = np.bincount(dataset.train.clients, minlength=sites)
+    test = np.zeros(sites, int) if dataset.test.clients is None else np.bincount(dataset.test.clients, minlength=sites)
+    for name, images, tested in zip(dataset.clients, train, test, strict=True):
+        detail = f"{printable(name)!r}: {images:,} training and {counted(tested, 'test image')}"
+        yield ok("site", detail) if images else problem("site", detail, "give it training images, or remove its folder")
+
+
+def _list_skipped(skipped: Sequence[Skipped], settings: Path) -> Iterator[Finding]:
+    """Report the skipped files, one finding per missing package and one for all others."""
+    by_package: dict[str, list[Skipped]] = defaultdict(list)
+    for name, reason in skipped:
+        missing = re.search(r"pip install 'fedcopl\[\w+\]'", reason)
+        by_package[missing[0] if missing else ""].append((name, reason))
+    for package, files in by_package.items():
+        (name, reason), many = files[0], len(files)
+        count = counted(many, "file is skipped,", "files are skipped, for example")
+        advice = package or ("fix or remove them" if many > 1 else "fix or remove it")
+        listed = f"; fedcopl data check {shlex.quote(str(settings))} --all lists them" if many > 1 else ""
+        yield note("data", f"{count} {name!r}: {reason}", advice + listed)
+
+
+def _check_counts(dataset: Dataset) -> Iterator[Finding]:
+    """Report sites with fewer images than classes, a single class, and images that several sites hold."""
+    owners, stored = dataset.train.clients, dataset.train.images
+    images_of = {"all sites together": len(dataset.train)}
+    if owners is not None:
+        counts = np.bincount(owners, minlength=len(dataset.clients))
+        images_of = {f"site {name!r}": int(count) for name, count in zip(dataset.clients, counts, strict=True)}
+    for site, count in images_of.items():
+        if count < len(dataset.classes):
+            detail = f"{site}: {counted(count, 'image')} for {counted(len(dataset.classes), 'class')}"
+            yield note("data", detail, "add images, or leave out classes that cannot occur")
+    if len(dataset.classes) < 2:
+        yield problem("data", "there is only one class", "name at least two in classes.txt")
+    if owners is None or not isinstance(stored, StoredImages):
+        return
+    holders: dict[str, set[int]] = defaultdict(set)
+    for content, owner in zip(digests(stored, {})[0], owners.tolist(), strict=True):
+        if not content.startswith(UNREADABLE):
+            holders[content].add(owner)
+    shared = sum(len(sites) > 1 for sites in holders.values())
+    if shared:
+        yield note("data", f"{counted(shared, 'image is', 'images are')} at more than one site", _IF_MEANT)
+
+
+def _check_time(config: RunConfig, clip: Clip, dataset: Dataset) -> Iterator[Finding]:
+    """Estimate wall time and memory of the run, and name shorter runs where it takes long."""
+    run, free = estimate_time(config, clip, dataset), free_memory()
+    if free is not None and run.memory > free:
+        detail = f"{run}; only {free / GIGABYTE:.1f} GB are free"
+        yield note("cost", detail, "lower train.batch, or use a smaller model")
+    elif run.seconds > _LONG_RUN:
+        untrained = settled(config.model_copy(update={"method": "priors", "labeler": "copl", "options": {}}))
+        once = config.model_copy(update={"rounds": 2, "train": config.train.model_copy(update={"epochs": 1})})
+        offers = [
+            f"{typed} (about {in_time(estimate_time(shorter, clip, dataset).seconds)})"
+            for typed, shorter in (("method=priors", untrained), ("rounds=2 epochs=1", once))
+        ]
+        yield note("cost", str(run), f"for a first try add {' or '.join(offers)}: priors need no training")
+    else:
+        yield ok("cost", str(run))

@@ -9,18 +9,18 @@ class Finding(NamedTuple):
     """Result of one check."""
 
     level: FindingLevel  # a problem stops a run
-    what: str
+    subject: str
     detail: str
-    do: str = ""
+    advice: str = ""  # what to do about it
 
 
-def ok(what: str, detail: str) -> Finding:
-    return Finding("ok", what, detail)
+def ok(subject: str, detail: str) -> Finding:
+    return Finding("ok", subject, detail)
 
 
-def note(what: str, detail: str, do: str) -> Finding:
-    return Finding("note", what, detail, do)
+def note(subject: str, detail: str, advice: str) -> Finding:
+    return Finding("note", subject, detail, advice)
 
 
-def problem(what: str, detail: str, do: str) -> Finding:
-    return Finding("problem", what, detail, do)
+def problem(subject: str, detail: str, advice: str) -> Finding:
+    return Finding("problem", subject, detail, advice)

@@ -3,12 +3,12 @@
 from pathlib import Path
 from string import ascii_lowercase
 
-from ..clip.formats.hub import refuse_unknown
+from ..clip.known_models import refuse_unknown
 from ..errors import ConfigError, ModelError
 from ..files import check_output_folder, publish_text
 
-MOST_SITES = len(ascii_lowercase)
-SETTINGS = """\
+_MOST_SITES = len(ascii_lowercase)
+_SETTINGS = """\
 # A federation of several sites, simulated on this machine. Run it inside this folder:  fedcopl run settings.toml
 # Every other setting, with its default: docs/settings.md
 name = "{name}"
@@ -27,11 +27,11 @@ template = "a photo of a {{}}"  # the sentence that describes a class, {{}} for 
 [train]
 epochs = 10  # passes over a site's chosen images in each round
 """
-CLASSES = """\
+_CLASSES = """\
 cat
 dog
 """
-README = """\
+_README = """\
 # {name}
 
 1. Put each site's images into `images/clients/<site>/train/`. They need no labels.
@@ -52,13 +52,13 @@ fedcopl predict FOLDER -c classifier-a -o answers.csv     # label new images
 
 `runs/first/report.html` shows the results.
 """
-PUT_HERE = "Images of {site} go into this folder. This file may stay.\n"
+_PUT_HERE = "Images of {site} go into this folder. This file may stay.\n"
 
 
 def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> list[Path]:
     """Write the folder and return the new files; existing files are not changed."""
-    if not 1 <= sites <= MOST_SITES:
-        raise ConfigError(f"--sites: should be between 1 and {MOST_SITES}, not {sites}")
+    if not 1 <= sites <= _MOST_SITES:
+        raise ConfigError(f"--sites: should be between 1 and {_MOST_SITES}, not {sites}")
     if any(sign in '"\\' or not sign.isprintable() for sign in backbone):
         raise ConfigError(f"--backbone: {backbone!r} cannot be written into a settings file; edit the file by hand")
     try:
@@ -66,24 +66,17 @@ def start_study(folder: Path, sites: int = 2, backbone: str = "ViT-B/32") -> lis
     except ModelError as error:
         raise ConfigError(f"--backbone: {error}") from error
     check_output_folder(folder, new=True)
-    found = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone  # the folder is not where we are
-    written = dict(_files(_study_name(folder), sites, found))
+    # A relative path would lead nowhere from inside the new folder.
+    model = str(Path(backbone).resolve()) if Path(backbone).exists() else backbone
+    name = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name) or "study"
+    written = {
+        "settings.toml": _SETTINGS.format(name=name, backbone=model),
+        "classes.txt": _CLASSES,
+        "README.md": _README.format(name=name),
+    }
+    for letter in ascii_lowercase[:sites]:
+        site = f"site-{letter}"
+        written[f"images/clients/{site}/train/put-images-here.txt"] = _PUT_HERE.format(site=site)
     for name, text in written.items():
         publish_text(folder / name, text)
     return [folder / name for name in written]
-
-
-def _files(name: str, sites: int, backbone: str) -> list[tuple[str, str]]:
-    names = [f"site-{letter}" for letter in ascii_lowercase[:sites]]
-    return [
-        ("settings.toml", SETTINGS.format(name=name, backbone=backbone)),
-        ("classes.txt", CLASSES),
-        ("README.md", README.format(name=name)),
-        *((f"images/clients/{site}/train/put-images-here.txt", PUT_HERE.format(site=site)) for site in names),
-    ]
-
-
-def _study_name(folder: Path) -> str:
-    """Return the folder's name with only letters, digits, dots, dashes and underscores."""
-    plain = "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in folder.resolve().name)
-    return plain or "study"

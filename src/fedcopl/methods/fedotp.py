@@ -10,7 +10,7 @@ from ..algorithm.optimal_transport import transport
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..clip.neutral_init import stretched_words
-from ..clip.resnet import ResNetTower
+from ..clip.vision_towers import ResNetTower
 from ..config import Section
 from .base import Method, Named, in_double
 from .prompts import Shape, text_shape

@@ -192,7 +192,8 @@ def _final_log_probs(gallery: Gallery, folder: Path, progress: Progress) -> NDAr
     transform = predictor.transform
     cut = PixelCache().pixels(ImageSet(gallery.images, names=gallery.names), transform.cut, transform.key, progress)
     if cut.bad:
-        raise DataError(f"{cut.bad[0].name}: {cut.bad[0].reason}")
+        index, reason = next(iter(cut.bad.items()))
+        raise DataError(f"{gallery.names[index]}: {reason}")
     return predictor.log_probabilities(cut.array)
 
 

@@ -7,7 +7,7 @@ from ..clip.blocks import TowerShape
 from ..clip.device import threads_of_arithmetic
 from ..clip.encoder import CHUNK_TOKENS, ENCODE_BATCH
 from ..clip.frozen_clip import Clip
-from ..clip.resnet import ResNetTower
+from ..clip.vision_towers import ResNetTower
 from ..config import RunConfig
 from ..data.parallel import free_memory
 from ..errors import ConfigError

@@ -20,7 +20,7 @@ from torch import Tensor
 from ...errors import ModelError
 from ...files import parse_json, read_limited
 
-WholeOrFloat = TypeVar("WholeOrFloat", int, float)
+_WholeOrFloat = TypeVar("_WholeOrFloat", int, float)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def positive(kind: type[WholeOrFloat], value: Any, name: str, file: Path) -> WholeOrFloat:
+def positive(kind: type[_WholeOrFloat], value: Any, name: str, file: Path) -> _WholeOrFloat:
     """Validate a setting that must be a number above zero."""
     if isinstance(value, bool) or not isinstance(value, kind) or not value > 0:
         raise ModelError(f"{file}: {name} must be a number above zero, not {value!r}")
@@ -119,13 +119,13 @@ def _load_pickle(file: Path) -> Any:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:  # torch's message explains how to run the file anyway
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
-        asked = f"calls {named[1]}" if named else "is no pickle of tensors"
+        content = f"calls {named[1]}" if named else "is no pickle of tensors"
         raise ModelError(
-            f"{file}: holds more than weights ({asked}): it is not opened, because it could run code"
+            f"{file}: holds more than weights ({content}): it is not opened, because it could run code"
         ) from error
 
 
-STORAGES = {
+_STORAGES = {
     "FloatStorage": torch.float32,
     "HalfStorage": torch.float16,
     "BFloat16Storage": torch.bfloat16,
@@ -158,14 +158,14 @@ def _read_torchscript(file: Path) -> dict[str, Tensor]:
             return dict(_tensors(_Reader(tree, archive, root).load(), "", set()))
 
 
-def _tensors(value: Any, name: str, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+def _tensors(value: Any, name: str, visited: set[int]) -> Iterator[tuple[str, Tensor]]:
     """Yield each tensor with its dotted name; boxes may contain each other, so each is visited once."""
     if torch.is_tensor(value):
         yield name, value
-    elif isinstance(value, _Box) and id(value) not in seen:
-        seen.add(id(value))
+    elif isinstance(value, _Box) and id(value) not in visited:
+        visited.add(id(value))
         for child, inner in value.__dict__.get("attributes", {}).items():
-            yield from _tensors(inner, f"{name}.{child}" if name else str(child), seen)
+            yield from _tensors(inner, f"{name}.{child}" if name else str(child), visited)
 
 
 class _Reader(pickle.Unpickler):
@@ -176,15 +176,15 @@ class _Reader(pickle.Unpickler):
         self.archive, self.root = archive, root
 
     def find_class(self, module: str, name: str) -> Any:
-        known: dict[tuple[str, str], Callable[..., Any]] = {
+        rebuilders: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
             ("torch.jit._pickle", "restore_type_tag"): _untagged,
             ("collections", "OrderedDict"): OrderedDict,
         }
-        if (module, name) in known:
-            return known[module, name]
-        if module == "torch" and name in STORAGES:
-            return STORAGES[name]
+        if (module, name) in rebuilders:
+            return rebuilders[module, name]
+        if module == "torch" and name in _STORAGES:
+            return _STORAGES[name]
         if module.split(".")[0] == "__torch__":
             return _Box
         if module == "torch.jit._pickle" and name.startswith("build_"):

@@ -6,22 +6,21 @@ from typing import Any
 
 from ...errors import ModelError
 from ..blocks import Activation
-from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, read_transform
+from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, read_transform
 from ..text_towers import CausalText, PaddedText, ReadPadded, ReadUpToEnd, SentenceReading, TextTower
-from ..tokenizer import Tokenizer, canonical, clip_tokenizer, lower_case, read_tokenizer, tokenizer_kind
-from ..vision_tower import VisionTower
+from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
+from ..vision_towers import VisionTower
 from .files import positive, read_json, read_weights
 from .layouts import (
     BlockTraits,
     Parts,
+    TowerNames,
     build_text,
     build_vision,
-    compare_outputs,
+    check_towers,
     compare_sizes,
-    read_scale,
-    refuse_leftovers,
+    weights_of,
 )
-from .names import HUGGING_FACE_TEXT, HUGGING_FACE_VISION, SIGLIP_TEXT, SIGLIP_VISION
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -29,19 +28,68 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
+_LEGACY_END = 2  # older configs say 2 for any vocabulary; `transformers` then reads the highest id
 
 
-ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: Mapping[str, Activation] = {"quick_gelu": "quick_gelu", "gelu": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 # Its published configs omit the values of the base model.
-SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
+_SIGLIP_DEFAULTS = {"hidden_act": "gelu_pytorch_tanh", "num_attention_heads": 12, "layer_norm_eps": 1e-6}
 # The nearest supported model of unsupported kinds.
-NEAREST = {
+_NEAREST = {
     "siglip2": "google/siglip2-base-patch16-224, of one resolution",
     "metaclip_2": "facebook/metaclip-b16-fullcc2.5b, or google/siglip2-base-patch16-224 for many languages",
     "chinese_clip": "google/siglip2-base-patch16-224, which reads many languages",
     "altclip": "google/siglip2-base-patch16-224, which reads many languages",
 }
+
+_BLOCK = weights_of(
+    {
+        "norm_attention": "layer_norm1",
+        "out": "self_attn.out_proj",
+        "norm_mlp": "layer_norm2",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+    }
+) | {f"query_key_value.{kind}": tuple(f"self_attn.{part}_proj.{kind}" for part in "qkv") for kind in ("weight", "bias")}
+
+
+def _vision_names(modules: Mapping[str, str], weights: Mapping[str, str]) -> TowerNames:
+    shared = {
+        "patches": "vision_model.embeddings.patch_embedding",
+        "norm_last": "vision_model.post_layernorm",
+    }
+    single = {"positions": "vision_model.embeddings.position_embedding.weight", **weights}
+    outside = weights_of({**shared, **modules}) | {ours: (theirs,) for ours, theirs in single.items()}
+    return TowerNames(outside, "vision_model.encoder.layers", _BLOCK)
+
+
+def _text_names(projection: str) -> TowerNames:
+    outside = weights_of({"norm_last": "text_model.final_layer_norm", "project": projection}) | {
+        "embedding.weight": ("text_model.embeddings.token_embedding.weight",),
+        "positions": ("text_model.embeddings.position_embedding.weight",),
+    }
+    return TowerNames(outside, "text_model.encoder.layers", _BLOCK)
+
+
+CLIP_VISION = _vision_names(
+    {"norm_first": "vision_model.pre_layrnorm", "project": "visual_projection"},
+    {"class_token": "vision_model.embeddings.class_embedding"},
+)
+CLIP_TEXT = _text_names("text_projection")
+_SIGLIP_VISION = _vision_names(
+    {
+        "pool.out": "vision_model.head.attention.out_proj",
+        "pool.norm_mlp": "vision_model.head.layernorm",
+        "pool.up": "vision_model.head.mlp.fc1",
+        "pool.down": "vision_model.head.mlp.fc2",
+    },
+    {
+        "pool.probe": "vision_model.head.probe",
+        "pool.query_key_value.weight": "vision_model.head.attention.in_proj_weight",
+        "pool.query_key_value.bias": "vision_model.head.attention.in_proj_bias",
+    },
+)
+_SIGLIP_TEXT = _text_names("text_model.head")
 
 
 def load_hugging_face(folder: Path) -> Parts:
@@ -49,17 +97,21 @@ def load_hugging_face(folder: Path) -> Parts:
     file = folder / "config.json"
     config = read_json(file)
     kind = config.get("model_type")
+    if kind == "fedcopl-classifier":
+        raise ModelError(
+            f"{folder}: is an exported classifier, not a CLIP model; use it with: fedcopl predict -c {folder}"
+        )
     if kind not in ("clip", "siglip"):
-        nearest = NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
+        nearest = _NEAREST.get(str(kind), "openai/clip-vit-base-patch16")
         raise ModelError(
             f"{file}: describes a {kind!r}, not a 'clip' or a 'siglip'; the nearest that loads is {nearest}"
         )
     is_siglip = kind == "siglip"
     vision_config, text_config = (_section(config, tower, file) for tower in ("vision", "text"))
     if is_siglip:
-        vision_config, text_config = SIGLIP_DEFAULTS | vision_config, SIGLIP_DEFAULTS | text_config
+        vision_config, text_config = _SIGLIP_DEFAULTS | vision_config, _SIGLIP_DEFAULTS | text_config
     weights = read_weights(next(folder / name for name in WEIGHT_FILES if (folder / name).is_file()))
-    vision_names, text_names = (SIGLIP_VISION, SIGLIP_TEXT) if is_siglip else (HUGGING_FACE_VISION, HUGGING_FACE_TEXT)
+    vision_names, text_names = (_SIGLIP_VISION, _SIGLIP_TEXT) if is_siglip else (CLIP_VISION, CLIP_TEXT)
     image = positive(int, vision_config.get("image_size", 224), "image_size", file) if is_siglip else None
     vision = build_vision(weights, vision_names, _traits(vision_config, file), image)
     traits = _traits(text_config, file)
@@ -68,17 +120,25 @@ def load_hugging_face(folder: Path) -> Parts:
         text = build_text(weights, text_names, traits, PaddedText)
     else:
         text = build_text(weights, text_names, traits, CausalText)
-    compare_outputs(weights, vision, text)
-    refuse_leftovers(weights, [(vision, vision_names), (text, text_names)], bias=is_siglip)
+    scale = check_towers(weights, (vision, vision_names), (text, text_names))
     compare_sizes(file, _claims(config, vision_config, text_config), _sizes(vision, text))
     reading: SentenceReading
     if is_siglip:
-        tokenizer, mean, std = _siglip_tokenizer(folder, text), HALF, HALF
+        tokenizer, usual = _siglip_tokenizer(folder), {"image_mean": HALF, "image_std": HALF}
         reading = ReadPadded(tokenizer.pad_id, text.reads)
     else:
-        tokenizer, mean, std = _clip_tokenizer(folder, text, text_config), CLIP_MEAN, CLIP_STD
-        reading = ReadUpToEnd(None if text_config.get("eos_token_id") == LEGACY_END else tokenizer.end_id)
-    return Parts(vision, text, read_scale(weights), tokenizer, _transform(folder, vision.image, mean, std), reading)
+        tokenizer, usual = read_tokenizer(folder) or clip_tokenizer(), {"image_mean": CLIP_MEAN, "image_std": CLIP_STD}
+        end = text_config.get("eos_token_id", tokenizer.end_id)
+        if end not in (_LEGACY_END, tokenizer.end_id):
+            ends_with = f"but the tokenizer ends a sentence with {tokenizer.end_id}"
+            raise ModelError(f"{file}: eos_token_id is {end}, {ends_with}")
+        reading = ReadUpToEnd(None if end == _LEGACY_END else tokenizer.end_id)
+    if tokenizer.vocabulary > (rows := text.embedding.num_embeddings):
+        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
+    preprocessor = folder / "preprocessor_config.json"
+    settings = usual | (read_json(preprocessor) if preprocessor.is_file() else {})
+    transform = read_transform(settings, vision.image, preprocessor)
+    return Parts(vision, text, scale, tokenizer, transform, reading)
 
 
 def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any]:
@@ -91,21 +151,17 @@ def _section(config: Mapping[str, Any], tower: str, file: Path) -> dict[str, Any
 
 def _traits(section: Mapping[str, Any], file: Path) -> BlockTraits:
     activation = section.get("hidden_act", "quick_gelu")
-    if activation not in ACTIVATIONS:
-        *others, last = ACTIVATIONS
+    if activation not in _ACTIVATIONS:
+        *others, last = _ACTIVATIONS
         raise ModelError(f"{file}: hidden_act is {activation!r}; only {', '.join(others)} and {last} are known")
     heads = positive(int, section.get("num_attention_heads"), "num_attention_heads", file)
     epsilon = positive(float, section.get("layer_norm_eps", 1e-5), "layer_norm_eps", file)
-    return BlockTraits(heads, ACTIVATIONS[activation], epsilon)
+    return BlockTraits(heads, _ACTIVATIONS[activation], epsilon)
 
 
 def _claims(config: Mapping[str, Any], vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
     """Sizes stated in config.json."""
-    sections = {
-        "": {"projection_dim": config.get("projection_dim")},
-        "vision_config.": vision,
-        "text_config.": text,
-    }
+    sections = {"": {"projection_dim": config.get("projection_dim")}, "vision_config.": vision, "text_config.": text}
     return {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
 
 
@@ -127,33 +183,11 @@ def _sizes(vision: VisionTower, text: TextTower) -> dict[str, int]:
     return sizes
 
 
-def _clip_tokenizer(folder: Path, text: TextTower, text_config: Mapping[str, Any]) -> Tokenizer:
-    tokenizer = read_tokenizer(folder) or clip_tokenizer()
-    _refuse_unknown_tokens(folder, tokenizer, text)
-    end = text_config.get("eos_token_id", tokenizer.end_id)
-    if end not in (LEGACY_END, tokenizer.end_id):
-        file = folder / "config.json"
-        raise ModelError(f"{file}: eos_token_id is {end}, but the tokenizer ends a sentence with {tokenizer.end_id}")
-    return tokenizer
-
-
-def _siglip_tokenizer(folder: Path, text: TextTower) -> Tokenizer:
+def _siglip_tokenizer(folder: Path) -> Tokenizer:
     """Read the tokenizer: SigLIP removes capitals and punctuation, SigLIP 2 (Gemma's) only capitals."""
-    clean = lower_case if "gemma" in (kind := tokenizer_kind(folder).lower()) or "siglip2" in kind else canonical
-    tokenizer = read_tokenizer(folder, clean)
+    config = folder / "tokenizer_config.json"
+    kind = str(read_json(config).get("tokenizer_class")).lower() if config.is_file() else ""
+    tokenizer = read_tokenizer(folder, str.lower if "gemma" in kind or "siglip2" in kind else canonical)
     if tokenizer is None:
         raise ModelError(f"{folder}: lacks tokenizer.json; spiece.model is not supported")
-    _refuse_unknown_tokens(folder, tokenizer, text)
     return tokenizer
-
-
-def _refuse_unknown_tokens(folder: Path, tokenizer: Tokenizer, text: TextTower) -> None:
-    rows = text.embedding.num_embeddings
-    if tokenizer.vocabulary > rows:
-        raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the weights only {rows}")
-
-
-def _transform(folder: Path, image_size: int, mean: tuple[float, ...], std: tuple[float, ...]) -> ImageTransform:
-    file = folder / "preprocessor_config.json"
-    usual = {"image_mean": mean, "image_std": std}
-    return read_transform(usual | (read_json(file) if file.is_file() else {}), image_size, file)

@@ -1,8 +1,8 @@
-"""Building towers from weights: sizes from shapes, names from `names`."""
+"""Building towers from weights: sizes from shapes, names from the kind of checkpoint."""
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,51 @@ from torch.overrides import TorchFunctionMode
 from ...errors import ModelError
 from ..blocks import Activation, TowerShape
 from ..preprocess import ImageTransform
-from ..resnet import ResNetTower
 from ..text_towers import BertText, CausalText, PaddedText, SentenceReading, TextTower
 from ..tokenizer import Tokenizer
-from ..vision_tower import VisionTower
+from ..vision_towers import ResNetTower, VisionTower
 from .files import Weights
-from .names import BERT_TEXT, BIAS, HARMLESS, SCALE, TowerNames
 
-Tower = TypeVar("Tower", bound=nn.Module)
+_Tower = TypeVar("_Tower", bound=nn.Module)
+_Plain = TypeVar("_Plain", CausalText, PaddedText)
+
+_SCALE = "logit_scale"
+_BIAS = "logit_bias"  # of SigLIP's sigmoid; equal for all classes, so the softmax does not depend on it
+# Tables that older versions stored with the weights; all of them follow from the sizes.
+_HARMLESS = re.compile(
+    r"(text_model|vision_model|text\.transformer)\.embeddings\.position_ids|attn_mask|input_resolution|context_length|vocab_size"
+    r"|.+\.num_batches_tracked"
+)
+
+
+@dataclass(frozen=True)
+class TowerNames:
+    """Names of one tower's weights in a kind of checkpoint.
+
+    A weight with several names is stored in parts, concatenated along the first axis.
+    """
+
+    outside: Mapping[str, tuple[str, ...]]
+    block: str
+    inside: Mapping[str, tuple[str, ...]]
+    transposed: frozenset[str] = frozenset()  # our names of weights that are stored transposed
+
+    def of(self, ours: str) -> tuple[str, ...]:
+        """Return the names of one of our weights in the checkpoint."""
+        match = re.fullmatch(r"blocks\.(\d+)\.(.+)", ours)
+        if not match:
+            return self.outside[ours]
+        return tuple(f"{self.block}.{match[1]}.{name}" for name in self.inside[match[2]])
+
+    def one(self, ours: str) -> str:
+        """Return the name of one of our weights that is stored whole."""
+        (theirs,) = self.of(ours)
+        return theirs
+
+
+def weights_of(modules: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Expand names of modules, ours to theirs, to the names of their weights and biases."""
+    return {f"{ours}.{kind}": (f"{theirs}.{kind}",) for ours, theirs in modules.items() for kind in ("weight", "bias")}
 
 
 HEAD_WIDTH = 64  # of all of OpenAI's models
@@ -38,7 +75,7 @@ class BlockTraits:
     head_width: int = HEAD_WIDTH
 
 
-class _Unfilled(TorchFunctionMode):
+class _NoInitialisation(TorchFunctionMode):
     """Skips random initialisation, some of which imports torch's compiler and takes seconds."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,7 +88,7 @@ class _Unfilled(TorchFunctionMode):
 @contextmanager
 def unfilled() -> Iterator[None]:
     """Create modules with sizes but without weights or memory."""
-    with torch.device("meta"), _Unfilled():
+    with torch.device("meta"), _NoInitialisation():
         yield
 
 
@@ -84,10 +121,7 @@ def build_vision(weights: Weights, names: TowerNames, traits: BlockTraits, image
     return fill(tower, weights, names)
 
 
-Plain = TypeVar("Plain", CausalText, PaddedText)
-
-
-def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[Plain]) -> Plain:
+def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: type[_Plain]) -> _Plain:
     """Build a text transformer from its weights."""
     (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
     (positions, _) = weights.shape(names.one("positions"), 2)
@@ -97,16 +131,16 @@ def build_text(weights: Weights, names: TowerNames, traits: BlockTraits, kind: t
     return fill(tower, weights, names)
 
 
-def build_bert(weights: Weights, traits: BlockTraits, length: int) -> BertText:
+def build_bert(weights: Weights, names: TowerNames, traits: BlockTraits, length: int) -> BertText:
     """Build a BERT of at most `length` tokens, with a projection of one or two matrices."""
-    (vocabulary, _) = weights.shape(BERT_TEXT.one("embedding.weight"), 2)
-    (positions, _) = weights.shape(BERT_TEXT.one("positions"), 2)
-    (kinds, _) = weights.shape(BERT_TEXT.one("kinds"), 2)
-    is_double = BERT_TEXT.one("project.0.weight") in weights.tensors
-    (output, hidden) = weights.shape(BERT_TEXT.one("project.2.weight" if is_double else "project.weight"), 2)
+    (vocabulary, _) = weights.shape(names.one("embedding.weight"), 2)
+    (positions, _) = weights.shape(names.one("positions"), 2)
+    (kinds, _) = weights.shape(names.one("kinds"), 2)
+    is_double = names.one("project.0.weight") in weights.tensors
+    (output, hidden) = weights.shape(names.one("project.2.weight" if is_double else "project.weight"), 2)
     with unfilled():
         tower = BertText(
-            _tower_shape(weights, BERT_TEXT, traits),
+            _tower_shape(weights, names, traits),
             vocabulary=vocabulary,
             positions=positions,
             output=output,
@@ -114,7 +148,7 @@ def build_bert(weights: Weights, traits: BlockTraits, length: int) -> BertText:
             hidden_output=hidden if is_double else None,
         )
     tower.reads = min(length, positions)
-    return fill(tower, weights, BERT_TEXT)
+    return fill(tower, weights, names)
 
 
 def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> TowerShape:
@@ -129,24 +163,27 @@ def _tower_shape(weights: Weights, names: TowerNames, traits: BlockTraits) -> To
 
 
 def _output(weights: Weights, names: TowerNames) -> int:
-    shape = weights.shape(names.one("project.weight"), 2)
-    return shape[1] if "project.weight" in names.turned else shape[0]
+    """Return the number of features, the rows of the projection."""
+    return weights.shape(names.one("project.weight"), 2)["project.weight" in names.transposed]
 
 
-def fill(tower: Tower, weights: Weights, names: TowerNames) -> Tower:
+def fill(tower: _Tower, weights: Weights, names: TowerNames) -> _Tower:
     """Load weights into an unfilled tower, as fp32."""
     ours = {}
     for name, empty in tower.state_dict().items():
-        turned = name in names.turned
-        whole = _whole(names.of(name), list(empty.shape[::-1] if turned else empty.shape), weights)
-        ours[name] = whole.T.contiguous() if turned else whole.contiguous()
+        is_transposed = name in names.transposed
+        whole = _whole(names.of(name), list(empty.shape[::-1] if is_transposed else empty.shape), weights)
+        ours[name] = whole.T.contiguous() if is_transposed else whole.contiguous()
     tower.load_state_dict(ours, assign=True)
     return tower
 
 
 def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tensor:
-    """Concatenate the parts of a weight along the first axis."""
-    parts = [_without_batch(weights.get(name), len(needed)) for name in names]
+    """Concatenate the parts of a weight along the first axis, without batch axes of one."""
+    parts = [weights.get(name) for name in names]
+    parts = [
+        part.reshape(part.shape[-len(needed) :]) if set(part.shape[: -len(needed)]) == {1} else part for part in parts
+    ]
     share = [needed[0] // len(names), *needed[1:]]
     fits = [list(part.shape[1:]) == needed[1:] for part in parts]
     if not all(fits) or sum(len(part) for part in parts) != needed[0]:
@@ -154,13 +191,6 @@ def _whole(names: tuple[str, ...], needed: list[int], weights: Weights) -> Tenso
         shape = tuple(weights.get(names[wrong]).shape)
         raise ModelError(f"{weights.file}: {names[wrong]} has the shape {shape}, not {tuple(share)}")
     return torch.cat([part.float() for part in parts]) if len(parts) > 1 else parts[0].float()
-
-
-def _without_batch(tensor: Tensor, dimensions: int) -> Tensor:
-    """Remove batch axes of one, in which some checkpoints store positions."""
-    while tensor.dim() > dimensions and len(tensor) == 1:
-        tensor = tensor[0]
-    return tensor
 
 
 def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
@@ -171,25 +201,26 @@ def compare_sizes(file: Path, claims: Mapping[str, Any], sizes: Mapping[str, int
             raise ModelError(f"{file}: {name} is {claim}, but the weights have {size}")
 
 
-def compare_outputs(weights: Weights, vision: VisionTower | ResNetTower, text: TextTower) -> None:
-    if vision.output != text.output:
-        raise ModelError(f"{weights.file}: images have {vision.output} features and sentences {text.output}")
+def check_towers(
+    weights: Weights, vision: tuple[VisionTower | ResNetTower, TowerNames], text: tuple[TextTower, TowerNames]
+) -> float:
+    """Check that both towers have as many features and use all weights; return the logit scale.
 
+    The scale is about 100 in OpenAI's models; checkpoints store its logarithm.
 
-def refuse_leftovers(weights: Weights, towers: Iterable[tuple[nn.Module, TowerNames]], bias: bool = False) -> None:
-    """Raise ModelError for an unused weight: the model is of another kind."""
-    used = {theirs for tower, names in towers for ours in tower.state_dict() for theirs in names.of(ours)}
-    used |= {SCALE, BIAS} if bias else {SCALE}
+    Raises:
+        ModelError: A weight is not used, so the model is of another kind, or sizes differ.
+    """
+    if vision[0].output != text[0].output:
+        raise ModelError(f"{weights.file}: images have {vision[0].output} features and sentences {text[0].output}")
+    used = {theirs for tower, names in (vision, text) for ours in tower.state_dict() for theirs in names.of(ours)}
+    used |= {_SCALE, _BIAS} if isinstance(text[0], PaddedText) else {_SCALE}
     for name in weights.tensors:
-        if name not in used and not HARMLESS.fullmatch(name):
+        if name not in used and not _HARMLESS.fullmatch(name):
             raise ModelError(f"{weights.file}: holds the weight {name}, which has no place in this kind of CLIP")
-
-
-def read_scale(weights: Weights) -> float:
-    """Return the logit scale, about 100 in OpenAI's models; checkpoints store its logarithm."""
-    if weights.get(SCALE).numel() != 1:
-        raise ModelError(f"{weights.file}: {SCALE} has the shape {tuple(weights.get(SCALE).shape)}, not ()")
-    return float(weights.get(SCALE).float().exp())
+    if weights.get(_SCALE).numel() != 1:
+        raise ModelError(f"{weights.file}: {_SCALE} has the shape {tuple(weights.get(_SCALE).shape)}, not ()")
+    return float(weights.get(_SCALE).float().exp())
 
 
 @dataclass(frozen=True)

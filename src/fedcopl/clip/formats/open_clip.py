@@ -1,57 +1,235 @@
-"""Folders of open_clip: plain CLIPs, SigLIPs, and timm's vision transformers with a BERT."""
+"""OpenAI's files of weights, and folders of open_clip: plain CLIPs, SigLIPs, timm's vision transformers with a BERT."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from ...errors import ModelError
 from ..blocks import Activation
-from ..preprocess import HALF
-from ..text_towers import BertText, PaddedText, ReadPadded, TextTower
-from ..tokenizer import Tokenizer, canonical, read_tokenizer
-from ..vision_tower import VisionTower
+from ..preprocess import CLIP_MEAN, CLIP_STD, HALF, ImageTransform, three_numbers
+from ..text_towers import BertText, CausalText, PaddedText, ReadPadded, ReadUpToEnd, TextTower
+from ..tokenizer import Tokenizer, canonical, clip_tokenizer, read_tokenizer
+from ..vision_towers import SHRINK, ResNetTower, VisionTower
 from .files import Weights, positive, read_json, read_weights
 from .layouts import (
     HEAD_WIDTH,
     BlockTraits,
     Parts,
+    TowerNames,
     build_bert,
     build_text,
     build_vision,
-    compare_outputs,
+    check_square,
+    check_towers,
     compare_sizes,
-    read_scale,
-    refuse_leftovers,
+    fill,
+    unfilled,
+    weights_of,
 )
-from .names import BERT_TEXT, OPEN_CLIP_TEXT, TIMM_CLASS_VISION, TIMM_POOLED_VISION
-from .openai import OPEN_CLIP_CONFIG, assemble, read_preprocess
 
+OPEN_CLIP_CONFIG = "open_clip_config.json"
 OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
-OpenClipSettings = Mapping[str, Any]
+_OpenClipSettings = Mapping[str, Any]
 
 # Supported settings of each kind of tower; any other setting is refused by name.
-PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
-PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
-TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
-TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
-SIGLIP_TEXT_SETTINGS = PLAIN_TEXT | set(
+_PLAIN_VISION = {"image_size", "layers", "width", "head_width", "mlp_ratio", "patch_size", "no_ln_pre"}
+_PLAIN_TEXT = {"context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio"}
+_TIMM_VISION = {"image_size", "timm_model_name", "timm_model_pretrained", "timm_pool", "timm_proj"}
+_TRAINING_ONLY = {"timm_drop", "timm_drop_path", "hf_model_pretrained", "hf_tokenizer_name"}
+_SIGLIP_SETTINGS = _PLAIN_TEXT | set(
     "no_causal_mask proj_bias pool_type norm_kwargs act_kwargs tokenizer_kwargs".split()
 )
-BERT_SETTINGS = PLAIN_TEXT | set("hf_model_name hf_proj_type hf_pooler_type proj pooler_type tokenizer_kwargs".split())
+_BERT_SETTINGS = _PLAIN_TEXT | set(
+    "hf_model_name hf_proj_type hf_pooler_type proj pooler_type tokenizer_kwargs".split()
+)
 # timm's plain vision transformers: the number of heads follows from the name only.
-TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
-TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
+_TIMM_NAME = re.compile(r"vit_(tiny|small|base|large|so400m|giantopt)_patch(\d+)_(siglip_)?(\d+)")
+_TIMM_HEADS = {"tiny": 3, "small": 6, "base": 12, "large": 16, "so400m": 16, "giantopt": 16}
 # timm gives these the activation that SigLIP was trained with, and the others exact GELU.
-TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
+_TIMM_TANH = re.compile(r"vit_(base_patch32|so400m_patch16|giantopt_patch16)_siglip_.+|vit_large_patch16_siglip_512")
 # The nearest supported model of unsupported trunks.
-NEAREST_TRUNKS = (
+_NEAREST_TRUNKS = (
     (r"eva", "facebook/metaclip-b16-fullcc2.5b"),
     (r"fastvit|vit_.*_mci", "wkcn/TinyCLIP-ViT-40M-32-Text-19M-LAION400M"),
     (r"resnet|convnext", "timm/resnet50_clip.openai"),
 )
-TIMM_EPSILON, BERT_EPSILON = 1e-6, 1e-12
-CLS_POOLER = "cls_last_hidden_state_pooler"
+_TIMM_EPSILON, _BERT_EPSILON = 1e-6, 1e-12
+_CLS_POOLER = "cls_last_hidden_state_pooler"
+_OPENAI_BLOCK = weights_of(
+    {"norm_attention": "ln_1", "out": "attn.out_proj", "norm_mlp": "ln_2", "up": "mlp.c_fc", "down": "mlp.c_proj"}
+) | {f"query_key_value.{kind}": (f"attn.in_proj_{kind}",) for kind in ("weight", "bias")}
+_OPENAI_VISION = TowerNames(
+    weights_of({"patches": "visual.conv1", "norm_first": "visual.ln_pre", "norm_last": "visual.ln_post"})
+    | {
+        "class_token": ("visual.class_embedding",),
+        "positions": ("visual.positional_embedding",),
+        "project.weight": ("visual.proj",),
+    },
+    "visual.transformer.resblocks",
+    _OPENAI_BLOCK,
+    transposed=frozenset({"project.weight"}),
+)
+_OPENAI_TEXT = TowerNames(
+    weights_of({"norm_last": "ln_final"})
+    | {
+        "embedding.weight": ("token_embedding.weight",),
+        "positions": ("positional_embedding",),
+        "project.weight": ("text_projection",),
+    },
+    "transformer.resblocks",
+    _OPENAI_BLOCK,
+    transposed=frozenset({"project.weight"}),
+)
+_SIGLIP_TEXT = TowerNames(
+    weights_of({"norm_last": "text.ln_final", "project": "text.text_projection"})
+    | {"embedding.weight": ("text.token_embedding.weight",), "positions": ("text.positional_embedding",)},
+    "text.transformer.resblocks",
+    _OPENAI_BLOCK,
+)
+_TIMM_BLOCK = weights_of(
+    {
+        "norm_attention": "norm1",
+        "query_key_value": "attn.qkv",
+        "out": "attn.proj",
+        "norm_mlp": "norm2",
+        "up": "mlp.fc1",
+        "down": "mlp.fc2",
+    }
+)
+_TIMM_OUTSIDE = weights_of({"patches": "visual.trunk.patch_embed.proj", "norm_last": "visual.trunk.norm"}) | {
+    "positions": ("visual.trunk.pos_embed",)
+}
+_TIMM_CLASS_VISION = TowerNames(
+    _TIMM_OUTSIDE | {"class_token": ("visual.trunk.cls_token",), "project.weight": ("visual.head.proj.weight",)},
+    "visual.trunk.blocks",
+    _TIMM_BLOCK,
+)
+_TIMM_POOLED_VISION = TowerNames(
+    _TIMM_OUTSIDE
+    | weights_of(
+        {
+            "pool.out": "visual.trunk.attn_pool.proj",
+            "pool.norm_mlp": "visual.trunk.attn_pool.norm",
+            "pool.up": "visual.trunk.attn_pool.mlp.fc1",
+            "pool.down": "visual.trunk.attn_pool.mlp.fc2",
+        }
+    )
+    | {"pool.probe": ("visual.trunk.attn_pool.latent",)}
+    | {
+        f"pool.query_key_value.{kind}": tuple(f"visual.trunk.attn_pool.{part}.{kind}" for part in ("q", "kv"))
+        for kind in ("weight", "bias")
+    },
+    "visual.trunk.blocks",
+    _TIMM_BLOCK,
+)
+_BERT_TEXT = TowerNames(
+    weights_of({"norm_first": "text.transformer.embeddings.LayerNorm"})
+    | {
+        "embedding.weight": ("text.transformer.embeddings.word_embeddings.weight",),
+        "positions": ("text.transformer.embeddings.position_embeddings.weight",),
+        "kinds": ("text.transformer.embeddings.token_type_embeddings.weight",),
+        "project.weight": ("text.proj.weight",),  # one matrix, or two with a GELU between them
+        "project.0.weight": ("text.proj.0.weight",),
+        "project.2.weight": ("text.proj.2.weight",),
+    },
+    "text.transformer.encoder.layer",
+    weights_of(
+        {
+            "norm_attention": "attention.output.LayerNorm",
+            "out": "attention.output.dense",
+            "norm_mlp": "output.LayerNorm",
+            "up": "intermediate.dense",
+            "down": "output.dense",
+        }
+    )
+    | {
+        f"query_key_value.{kind}": tuple(f"attention.self.{part}.{kind}" for part in ("query", "key", "value"))
+        for kind in ("weight", "bias")
+    },
+)
+
+
+class _ResNetNames(TowerNames):
+    """Names of our ResNet, which are OpenAI's."""
+
+    def of(self, ours: str) -> tuple[str, ...]:
+        return (f"visual.{ours}",)
+
+
+_RESNET = _ResNetNames({}, "", {})
+
+
+def load_openai_file(file: Path, activation: Activation | None) -> Parts:
+    """Load a bare file of weights; its activation is quick-GELU unless given, as in OpenAI's models."""
+    weights = read_weights(file)
+    if any(name.startswith("text_model.") for name in weights.tensors):
+        raise ModelError(f"{file}: is part of a Hugging Face folder; give the folder {file.parent} instead")
+    if not any(name.startswith("visual.") for name in weights.tensors):
+        raise ModelError(f"{file}: holds no CLIP in OpenAI's layout; docs/models.md lists the formats")
+    traits = BlockTraits(None, activation or "quick_gelu")
+    return _assemble(weights, traits, traits, {})
+
+
+def _assemble(
+    weights: Weights, vision_traits: BlockTraits, text_traits: BlockTraits, preprocess: Mapping[str, Any]
+) -> Parts:
+    """Build a CLIP from weights in OpenAI's layout."""
+    is_resnet = any(name.startswith("visual.layer1.") for name in weights.tensors)
+    vision_names = _RESNET if is_resnet else _OPENAI_VISION
+    vision = _build_resnet(weights) if is_resnet else build_vision(weights, _OPENAI_VISION, vision_traits)
+    text = build_text(weights, _OPENAI_TEXT, text_traits, CausalText)
+    scale = check_towers(weights, (vision, vision_names), (text, _OPENAI_TEXT))
+    transform = _read_preprocess(preprocess, vision.image, weights.file.with_name(OPEN_CLIP_CONFIG))
+    return Parts(vision, text, scale, _plain_tokenizer(weights, text), transform, ReadUpToEnd(None))
+
+
+def _build_resnet(weights: Weights) -> ResNetTower:
+    """Build a ResNet from its weights."""
+    (stem, *_) = weights.shape("visual.layer1.0.conv1.weight", 4)
+    (tokens, _) = weights.shape("visual.attnpool.positional_embedding", 2)
+    (output, _) = weights.shape("visual.attnpool.c_proj.weight", 2)
+    blocks = {match[0] for name in weights.tensors if (match := re.match(r"visual\.layer[1-4]\.\d+\.", name))}
+    depths = [sum(block.startswith(f"visual.layer{stage}.") for block in blocks) for stage in range(1, 5)]
+    grid = check_square(tokens, "visual.attnpool.positional_embedding", weights)
+    with unfilled():
+        tower = ResNetTower(stem=stem, depths=depths, image=grid * SHRINK, output=output)
+    return fill(tower, weights, _RESNET)
+
+
+def _plain_tokenizer(weights: Weights, text: TextTower) -> Tokenizer:
+    """Return CLIP's tokenizer if the vocabulary has its size, otherwise the one in the folder of the weights."""
+    rows, clip = text.embedding.num_embeddings, clip_tokenizer(pad_id=0)
+    if rows == clip.vocabulary:
+        return clip
+    tokenizer = read_tokenizer(weights.file.parent)
+    if tokenizer is None or tokenizer.vocabulary > rows:
+        raise ModelError(
+            f"{weights.file}: knows {rows} tokens, CLIP's tokenizer {clip.vocabulary}; "
+            "a matching tokenizer.json must be in its folder"
+        )
+    return tokenizer
+
+
+def _read_preprocess(preprocess: Mapping[str, Any], image_size: int, file: Path) -> ImageTransform:
+    """Read the transform of the section preprocess_cfg of an open_clip config."""
+    if not isinstance(preprocess, Mapping):
+        raise ModelError(f"{file}: preprocess_cfg is {preprocess!r}, not settings by name")
+    modes = {"shortest": False, "squash": True}
+    filters = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
+    mode, resample = preprocess.get("resize_mode") or "shortest", preprocess.get("interpolation") or "bicubic"
+    if mode not in modes or resample not in filters:
+        raise ModelError(f"{file}: cannot resize images by {mode!r} with {resample!r}")
+    return ImageTransform(
+        image_size,
+        image_size,
+        three_numbers(preprocess.get("mean", CLIP_MEAN), file),
+        three_numbers(preprocess.get("std", CLIP_STD), file),
+        filters[resample],
+        squash=modes[mode],
+    )
 
 
 def load_open_clip_folder(folder: Path) -> Parts:
@@ -67,7 +245,7 @@ def load_open_clip_folder(folder: Path) -> Parts:
     head_width = positive(int, vision.get("head_width", HEAD_WIDTH), "head_width", file)
     heads = positive(int, text.get("heads"), "heads", file)
     traits = BlockTraits(None, activation, head_width=head_width), BlockTraits(heads, activation)
-    parts = assemble(weights, *traits, preprocess)
+    parts = _assemble(weights, *traits, preprocess)
     sections = {"": model, "vision_cfg.": vision, "text_cfg.": text}
     claims = {prefix + name: value for prefix, section in sections.items() for name, value in section.items()}
     compare_sizes(file, claims, _sizes(parts))
@@ -81,7 +259,7 @@ def _find_open_clip_weights(folder: Path) -> Path:
     raise ModelError(f"{folder}: has neither {' nor '.join(OPEN_CLIP_WEIGHTS)}")
 
 
-def _sections(config: OpenClipSettings, file: Path) -> tuple[OpenClipSettings, OpenClipSettings, OpenClipSettings]:
+def _sections(config: _OpenClipSettings, file: Path) -> tuple[_OpenClipSettings, _OpenClipSettings, _OpenClipSettings]:
     """Return the three sections; raises ModelError for unsupported settings."""
     model = config.get("model_cfg")
     if not isinstance(model, dict):
@@ -91,15 +269,15 @@ def _sections(config: OpenClipSettings, file: Path) -> tuple[OpenClipSettings, O
             raise ModelError(f"{file}: lacks the section model_cfg.{name}")
     vision, text = model["vision_cfg"], model["text_cfg"]
     is_timm = bool(vision.get("timm_model_name"))
-    with_timm = BERT_SETTINGS if text.get("hf_model_name") else SIGLIP_TEXT_SETTINGS
-    _refuse_others("vision_cfg", vision, TIMM_VISION if is_timm else PLAIN_VISION, file)
-    _refuse_others("text_cfg", text, with_timm if is_timm else PLAIN_TEXT, file)
+    with_timm = _BERT_SETTINGS if text.get("hf_model_name") else _SIGLIP_SETTINGS
+    _refuse_others("vision_cfg", vision, _TIMM_VISION if is_timm else _PLAIN_VISION, file)
+    _refuse_others("text_cfg", text, with_timm if is_timm else _PLAIN_TEXT, file)
     return model, vision, text
 
 
-def _refuse_others(section: str, settings: OpenClipSettings, known: set[str], file: Path) -> None:
+def _refuse_others(section: str, settings: _OpenClipSettings, supported: set[str], file: Path) -> None:
     for setting, value in settings.items():
-        if value and setting not in known | TRAINING_ONLY:
+        if value and setting not in supported | _TRAINING_ONLY:
             raise ModelError(f"{file}: {section}.{setting} is {value!r}: a kind of CLIP that is not supported")
 
 
@@ -121,32 +299,30 @@ def _sizes(parts: Parts) -> dict[str, int]:
 
 
 def _load_with_timm(
-    folder: Path, vision: OpenClipSettings, text: OpenClipSettings, preprocess: OpenClipSettings, file: Path
+    folder: Path, vision: _OpenClipSettings, text: _OpenClipSettings, preprocess: _OpenClipSettings, file: Path
 ) -> Parts:
     """Load a vision transformer of timm with SigLIP's text tower or a BERT."""
     traits, is_pooled = _timm_traits(vision["timm_model_name"], file), _refuse_other_heads(vision, file)
     weights = read_weights(_find_open_clip_weights(folder))
-    vision_names = TIMM_POOLED_VISION if is_pooled else TIMM_CLASS_VISION
+    vision_names = _TIMM_POOLED_VISION if is_pooled else _TIMM_CLASS_VISION
     image = positive(int, vision.get("image_size", 224), "image_size", file)
     images = build_vision(weights, vision_names, traits, image)
     is_bert = bool(text.get("hf_model_name"))
     sentences = _bert(weights, text, file) if is_bert else _padded(weights, text, file)
     tokenizer = _tokenizer(weights, sentences, text)
-    compare_outputs(weights, images, sentences)
-    towers = [(images, vision_names), (sentences, BERT_TEXT if is_bert else OPEN_CLIP_TEXT)]
-    refuse_leftovers(weights, towers, bias=not is_bert)
+    scale = check_towers(weights, (images, vision_names), (sentences, _BERT_TEXT if is_bert else _SIGLIP_TEXT))
     usual = {"mean": HALF, "std": HALF, "resize_mode": "squash"} if is_pooled else {}
     return Parts(
         images,
         sentences,
-        read_scale(weights),
+        scale,
         tokenizer,
-        read_preprocess({**usual, **preprocess}, images.image, file),
+        _read_preprocess({**usual, **preprocess}, images.image, file),
         ReadPadded(tokenizer.pad_id, 0 if is_bert else sentences.reads),
     )
 
 
-def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
+def _refuse_other_heads(vision: _OpenClipSettings, file: Path) -> bool:
     """Return whether the trunk is pooled by attention; otherwise its class token is projected."""
     pool, project = vision.get("timm_pool") or "", vision.get("timm_proj") or ""
     if (pool, project) not in (("map", "none"), ("", "linear"), ("token", "linear")):
@@ -158,18 +334,20 @@ def _refuse_other_heads(vision: OpenClipSettings, file: Path) -> bool:
 
 
 def _timm_traits(name: Any, file: Path) -> BlockTraits:
-    match = TIMM_NAME.fullmatch(str(name))
+    match = _TIMM_NAME.fullmatch(str(name))
     if match is None:
-        nearest = next((model for start, model in NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP")
+        nearest = next(
+            (model for start, model in _NEAREST_TRUNKS if re.match(start, str(name))), "timm/ViT-B-16-SigLIP"
+        )
         raise ModelError(
             f"{file}: vision_cfg.timm_model_name is {name!r}: only timm's plain vision transformers are supported, "
             f"such as vit_base_patch16_224; the nearest that loads is {nearest}"
         )
-    activation: Activation = "gelu_tanh" if TIMM_TANH.fullmatch(match[0]) else "gelu"
-    return BlockTraits(TIMM_HEADS[match[1]], activation, TIMM_EPSILON)
+    activation: Activation = "gelu_tanh" if _TIMM_TANH.fullmatch(match[0]) else "gelu"
+    return BlockTraits(_TIMM_HEADS[match[1]], activation, _TIMM_EPSILON)
 
 
-def _padded(weights: Weights, text: OpenClipSettings, file: Path) -> PaddedText:
+def _padded(weights: Weights, text: _OpenClipSettings, file: Path) -> PaddedText:
     """Build SigLIP's text tower; the config must name it, as a causal tower has the same weights."""
     for setting, needed in (("no_causal_mask", True), ("pool_type", "last"), ("proj_bias", True)):
         if text.get(setting) != needed:
@@ -177,20 +355,20 @@ def _padded(weights: Weights, text: OpenClipSettings, file: Path) -> PaddedText:
     tanh = (text.get("act_kwargs") or {}).get("approximate") == "tanh"
     epsilon = positive(float, (text.get("norm_kwargs") or {}).get("eps", 1e-5), "norm_kwargs.eps", file)
     heads = positive(int, text.get("heads"), "heads", file)
-    return build_text(weights, OPEN_CLIP_TEXT, BlockTraits(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
+    return build_text(weights, _SIGLIP_TEXT, BlockTraits(heads, "gelu_tanh" if tanh else "gelu", epsilon), PaddedText)
 
 
-def _bert(weights: Weights, text: OpenClipSettings, file: Path) -> BertText:
-    pooler = text.get("hf_pooler_type") or text.get("pooler_type") or CLS_POOLER
-    if pooler != CLS_POOLER:
-        raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {CLS_POOLER!r} is supported")
+def _bert(weights: Weights, text: _OpenClipSettings, file: Path) -> BertText:
+    pooler = text.get("hf_pooler_type") or text.get("pooler_type") or _CLS_POOLER
+    if pooler != _CLS_POOLER:
+        raise ModelError(f"{file}: text_cfg.hf_pooler_type is {pooler!r}; only {_CLS_POOLER!r} is supported")
     if not any(name.startswith("text.transformer.encoder.layer.0.attention.self.") for name in weights.tensors):
         raise ModelError(f"{file}: text_cfg.hf_model_name is {text['hf_model_name']!r}, whose weights are no BERT's")
     length = positive(int, text.get("context_length", 77), "context_length", file)
-    return build_bert(weights, BlockTraits(None, "gelu", BERT_EPSILON), length)
+    return build_bert(weights, _BERT_TEXT, BlockTraits(None, "gelu", _BERT_EPSILON), length)
 
 
-def _tokenizer(weights: Weights, tower: TextTower, text: OpenClipSettings) -> Tokenizer:
+def _tokenizer(weights: Weights, tower: TextTower, text: _OpenClipSettings) -> Tokenizer:
     """Read the tokenizer in the folder of the weights, applied after open_clip's cleaning."""
     clean = (text.get("tokenizer_kwargs") or {}).get("clean")
     is_canonical = clean == "canonicalize" or isinstance(tower, PaddedText)

@@ -11,7 +11,7 @@ from ..decoding import BadImage, DecodeOptions, Picture
 from . import by_pillow, dicom, tiff
 from .tiff import TIFF, refuse_endless
 
-EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
+_EXTRAS = {"dicom": "pydicom", "heic": "pillow_heif", "tiff": "tifffile"}  # extra of fedcopl -> its package
 
 
 class _DecoderLogFilter(threading.local):
@@ -44,8 +44,6 @@ def read_picture(content: bytes, options: DecodeOptions, page: int | None = None
     with _without_logs():
         if dicom.is_it(content):
             return dicom.read(content, options, page)
-        if by_pillow.is_heic(content):
-            return by_pillow.read_heic(content)
         if content[:4] in TIFF:
             refuse_endless(content)
         try:
@@ -79,4 +77,4 @@ def pages_in(path: Path, options: DecodeOptions) -> int:
 
 def is_readable_now(reason: str) -> bool:
     """Whether an image was excluded for a missing package that is installed now."""
-    return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in EXTRAS.items())
+    return any(f"fedcopl[{extra}]" in reason and find_spec(package) for extra, package in _EXTRAS.items())

@@ -23,16 +23,14 @@ from ..decoding import (
     Span,
     Window,
     eight_bits,
-    page_remark,
     refuse_giants,
-    remark,
 )
 
-META = 144  # bytes before the elements of the file meta group; the last four are its length
-DEFLATED = b"1.2.840.10008.1.2.1.99"
-CHUNK = 2**24  # bytes unpacked at a time
-GREY = ("MONOCHROME1", "MONOCHROME2")
-BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient data"
+_META = 144  # bytes before the elements of the file meta group; the last four are its length
+_DEFLATED = b"1.2.840.10008.1.2.1.99"
+_CHUNK = 2**24  # bytes unpacked at a time
+_GREY = ("MONOCHROME1", "MONOCHROME2")
+_BURNED_IN = "a DICOM with burned-in annotation: check that it shows no patient data"
 
 
 def is_it(content: bytes) -> bool:
@@ -56,8 +54,8 @@ def read(content: bytes, options: DecodeOptions, page: int | None) -> Picture:
         frames = _frames(header)
         number = options.page_of(frames) if page is None else page
         picture = _picture(header, number, options.window)
-        passed_over = page_remark(frames, options) if page is None else ()
-        burned_in = (BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
+        passed_over = options.page_remark(frames) if page is None else ()
+        burned_in = (_BURNED_IN,) if header.get("BurnedInAnnotation") == "YES" else ()
         return picture._replace(remarks=picture.remarks + passed_over + burned_in)
     except BadImage:
         raise
@@ -74,13 +72,13 @@ def _package() -> Any:
 
 def _refuse_inflated(content: bytes) -> None:
     """Raise BadImage for a deflated file that is too large when unpacked: pydicom unpacks it as a whole."""
-    after_meta = META + int.from_bytes(content[META - 4 : META], "little")
-    if DEFLATED in content[META:after_meta]:
+    after_meta = _META + int.from_bytes(content[_META - 4 : _META], "little")
+    if _DEFLATED in content[_META:after_meta]:
         unpack = zlib.decompressobj(-zlib.MAX_WBITS)
         left, there = content[after_meta:], 0
         with suppress(zlib.error):  # damaged: reported by pydicom
             while left and there <= MOST_BYTES:
-                there += len(unpack.decompress(left, CHUNK))
+                there += len(unpack.decompress(left, _CHUNK))
                 left = unpack.unconsumed_tail
         if there > MOST_BYTES:
             raise BadImage(f"a DICOM that unpacks to more than {MOST_BYTES:,} bytes")
@@ -98,7 +96,7 @@ def _picture(header: Any, number: int, window: Window) -> Picture:
         raise BadImage("a DICOM without an image")
     refuse_giants((int(header.Columns), int(header.Rows)))
     kind, stored = str(header.PhotometricInterpretation), _stored(header, number)
-    if kind in GREY:
+    if kind in _GREY:
         return _grey(header, number, stored, window)
     if kind == "PALETTE COLOR":
         stored = import_module("pydicom.pixels").apply_color_lut(stored, header)
@@ -128,7 +126,7 @@ def _grey(header: Any, number: int, stored: NDArray[Any], window: Window) -> Pic
         grey, span, text = own, None, "DICOM, each by its own window"
     elif is_deep:
         grey, span = eight_bits(values, window, whole=_whole(header, number), missing=padding)
-        text = remark("DICOM", window)
+        text = window.remark("DICOM")
     else:
         grey, span, text = values.astype(np.uint8), None, "DICOM of 8 bits"
     if header.PhotometricInterpretation == "MONOCHROME1":
@@ -156,9 +154,9 @@ def _find(header: Any, number: int, group: str, element: str) -> Any:
     """Return the group with an element: of the frame, of all frames, or of the image; None if there is none."""
     for where, index in (("PerFrameFunctionalGroupsSequence", number), ("SharedFunctionalGroupsSequence", 0)):
         groups = header.get(where) or ()
-        found = groups[index].get(group) if len(groups) > index else None
-        if found and element in found[0]:
-            return found[0]
+        sequence = groups[index].get(group) if len(groups) > index else None
+        if sequence and element in sequence[0]:
+            return sequence[0]
     return header if header.get(element) is not None else None
 
 

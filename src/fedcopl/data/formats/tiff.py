@@ -7,7 +7,7 @@ hold a chain that never ends, or tags that all point to one large block.
 import io
 import struct
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,12 @@ from ..decoding import (
     Picture,
     eight_bits,
     one_line,
-    page_remark,
     refuse_giants,
-    remark,
 )
 
 REDUCED_OR_MASK, WHITE_IS_ZERO = 0b101, 0  # values of the tags for kinds of pages and of colours
-GREY, RGB = (0, 1), 2  # photometric kinds
-ALPHA = (1, 2)  # types of extra samples that are transparency
+_GREY, _RGB = (0, 1), 2  # photometric kinds
+_ALPHA = (1, 2)  # types of extra samples that are transparency
 
 
 def pages(content: bytes) -> int:
@@ -70,7 +68,7 @@ def _read(file: Any, options: DecodeOptions, page: int | None) -> Picture:
         return _picture(bands, first, options, len(pages))
     chosen = pages[options.page_of(len(pages)) if page is None else page]
     picture = _picture(_bands(chosen, options.bands), chosen, options, chosen.samplesperpixel)
-    return picture._replace(remarks=picture.remarks + (page_remark(len(pages), options) if page is None else ()))
+    return picture._replace(remarks=picture.remarks + (options.page_remark(len(pages)) if page is None else ()))
 
 
 def _numbers(page: Any) -> NDArray[Any]:
@@ -96,12 +94,12 @@ def _bands(page: Any, bands: tuple[int, ...]) -> NDArray[Any]:
 
 def _usual_bands(page: Any) -> tuple[int, ...]:
     samples, kind = page.samplesperpixel, int(page.photometric)
-    others = [extra for extra in page.extrasamples if int(extra) not in ALPHA]
-    if kind in GREY and samples - len(page.extrasamples) == 1 and not others:
+    others = [extra for extra in page.extrasamples if int(extra) not in _ALPHA]
+    if kind in _GREY and samples - len(page.extrasamples) == 1 and not others:
         return (1,)
-    if kind == RGB and samples - len(page.extrasamples) == 3:
+    if kind == _RGB and samples - len(page.extrasamples) == 3:
         return (1, 2, 3)
-    if kind in GREY or kind == RGB:
+    if kind in _GREY or kind == _RGB:
         raise BadImage(f"{samples} bands; choose three, as in data.bands=4,3,2")
     raise BadImage(f"colours of the kind {page.photometric.name.lower()} in numbers that Pillow does not read")
 
@@ -121,7 +119,7 @@ def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: in
         missing = None if page.nodata is None or not page.tags.get(42113) else numbers == page.nodata
         scaled, span = eight_bits(numbers, options.window, missing=missing)
         bits = "floating point" if numbers.dtype.kind == "f" else f"{8 * numbers.dtype.itemsize} bits"
-        text = remark(f"{words} in {bits}", options.window)
+        text = options.window.remark(f"{words} in {bits}")
     else:
         raise BadImage(f"numbers of the kind {numbers.dtype}")
     if int(page.photometric) == WHITE_IS_ZERO and not options.bands:
@@ -131,17 +129,8 @@ def _picture(numbers: NDArray[Any], page: Any, options: DecodeOptions, there: in
 
 
 TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # the first bytes; the latter two of BigTIFF
-TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
-MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
-
-
-class _TiffLayout(NamedTuple):
-    """Layout of numbers in a kind of TIFF; formats as in `struct`."""
-
-    first: int  # where the offset of the first IFD is
-    count: str  # type: ignore[assignment]  # format of the number of tags; hides tuple.count
-    offset: str
-    tag: np.dtype[np.void]
+_TYPE_SIZES = np.array([0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8, 8, 8, 0], np.float64)  # bytes; 0: unknown
+_MOST_TAGS = 1_000_000  # of all pages together: a decoder takes about a second for them
 
 
 def refuse_endless(content: bytes) -> None:
@@ -150,36 +139,30 @@ def refuse_endless(content: bytes) -> None:
     Raises:
         BadImage: if the chain of pages loops, is too long, or if tags hold more than the file does.
     """
-    layout = _layout(content)
+    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in TIFF[2:]
+    count_format, offset_format, size = (f"{order}Q", f"{order}Q", "u8") if is_big else (f"{order}H", f"{order}I", "u4")
+    tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
+
+    def number(kind: str, position: int) -> int:
+        """Read a number; 0 beyond the end of the file."""
+        is_inside = position + struct.calcsize(kind) <= len(content)
+        return int(struct.unpack_from(kind, content, position)[0]) if is_inside else 0
+
     pages: dict[int, int] = {}  # offset of an IFD -> number of its page
-    tags, offset = 0, _number(layout.offset, content, layout.first)
+    tags, offset = 0, number(offset_format, 8 if is_big else 4)
     while offset and offset not in pages:
         pages[offset] = len(pages) + 1
-        count, start = _number(layout.count, content, offset), offset + struct.calcsize(layout.count)
-        end = start + count * layout.tag.itemsize
+        count, start = number(count_format, offset), offset + struct.calcsize(count_format)
+        end = start + count * tag.itemsize
         if end > len(content):
             return  # truncated: reported by the decoder, or the pages before are read
         tags += count
-        if len(pages) > MOST_PAGES or tags > MOST_TAGS:
-            raise BadImage(f"more than {MOST_PAGES:,} pages, or {MOST_TAGS:,} tags in all pages")
-        found = np.frombuffer(content, layout.tag, count, start)
-        sizes = TYPE_SIZES[np.minimum(found["type"], len(TYPE_SIZES) - 1)] * found["count"]
+        if len(pages) > MOST_PAGES or tags > _MOST_TAGS:
+            raise BadImage(f"more than {MOST_PAGES:,} pages, or {_MOST_TAGS:,} tags in all pages")
+        entries = np.frombuffer(content, tag, count, start)
+        sizes = _TYPE_SIZES[np.minimum(entries["type"], len(_TYPE_SIZES) - 1)] * entries["count"]
         if sizes.sum() > len(content):
             raise BadImage(f"damaged: page {len(pages)} has tags of more bytes than the file")
-        offset = _number(layout.offset, content, end)
+        offset = number(offset_format, end)
     if offset:
         raise BadImage(f"damaged: after page {len(pages)} comes page {pages[offset]} again, without end")
-
-
-def _layout(content: bytes) -> _TiffLayout:
-    order, is_big = "<" if content[:2] == b"II" else ">", content[:4] in TIFF[2:]
-    size = "u8" if is_big else "u4"
-    tag = np.dtype([("tag", f"{order}u2"), ("type", f"{order}u2"), ("count", order + size), ("value", order + size)])
-    return _TiffLayout(8, f"{order}Q", f"{order}Q", tag) if is_big else _TiffLayout(4, f"{order}H", f"{order}I", tag)
-
-
-def _number(kind: str, content: bytes, offset: int) -> int:
-    """Read a number; 0 beyond the end of the file."""
-    if offset + struct.calcsize(kind) > len(content):
-        return 0
-    return int(struct.unpack_from(kind, content, offset)[0])

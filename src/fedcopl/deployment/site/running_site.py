@@ -196,8 +196,7 @@ def _load(home: SiteHome, own: Model, watcher: ProgressReporter) -> tuple[Prepar
     prepared = build_images(dataset, clip.preprocess, watcher)
     # Already in the cache: preprocessed by `build_images`.
     cut_before = PixelCache().pixels(dataset.train, clip.preprocess.cut, clip.preprocess.key)
-    bad = {one.number for one in cut_before.bad}
-    contents = [content for number, content in enumerate(cut_before.digests) if number not in bad]
+    contents = [content for number, content in enumerate(cut_before.digests) if number not in cut_before.bad]
     # Read by other rules, the same files are other images.
     rules = DecodeOptions.of(home.data()).key
     return prepared, clip, images_digest(prepared.dataset.train.names, [content + rules for content in contents])

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import huggingface_hub
@@ -12,13 +13,13 @@ import pytest
 import torch
 
 from clip.tiny_clip import in_openai_layout, save_folder, tiny_model
-from fedcopl.clip.formats import hub
+from fedcopl.clip import known_models
 from fedcopl.clip.frozen_clip import load_clip
 from fedcopl.errors import ModelError
 from free_ports import closed_port
 
 NAME = "ViT-B/32"
-COMMIT = hub.RELEASES[NAME].revision
+COMMIT = known_models.RELEASES[NAME].revision
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def no_network(monkeypatch):
     def download(*_, **__):
         raise ConnectionError("no route to host")
 
-    monkeypatch.setattr(hub, "why_unreachable", lambda: "")
+    monkeypatch.setattr(known_models, "_hub_error", lambda: "")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
 
 
@@ -54,17 +55,17 @@ def snapshot_in(cache):
     return cache / "models--openai--clip-vit-base-patch32" / "snapshots" / COMMIT
 
 
-@pytest.mark.parametrize("name", sorted(hub.RELEASES))
+@pytest.mark.parametrize("name", sorted(known_models.RELEASES))
 def test_without_a_network_one_line_says_what_to_put_where(name, no_network, empty_home):
     with pytest.raises(ModelError) as caught:
         load_clip(name)
-    message, release = str(caught.value), hub.RELEASES[name]
+    message, release = str(caught.value), known_models.RELEASES[name]
     assert message.startswith(f"{name}: is not here and cannot be fetched (no route to host); put ")
     assert "\n" not in message
     assert all(file in message for file in (*release.other_files, release.weights))
-    assert f"https://huggingface.co/{release.repository}/tree/{release.revision}" in message
+    assert f"https://huggingface.co/{release.name}/tree/{release.revision}" in message
     assert str(release.snapshot) in message
-    assert release.original is None or f"OpenAI's {release.original.name} into {empty_home}/.cache/clip" in message
+    assert not release.openai_file or f"OpenAI's {release.openai_file} into {empty_home}/.cache/clip" in message
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_hub_that_answers_anything_is_asked_for_the_files(monkeypatch):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("no_proxy", "127.0.0.1")
-        assert hub.why_unreachable() == ""
+        assert known_models._hub_error() == ""
         server.shutdown()
 
 
@@ -129,10 +130,8 @@ def test_a_snapshot_without_its_weights_is_not_complete(no_network, published, e
 def release_of(folder, **changes):
     """The real release, but with the checksums of the small model's files."""
     digest = hashlib.sha256((folder / "pytorch_model.bin").read_bytes()).hexdigest()
-    real = hub.RELEASES[NAME]
-    return hub.WeightsRelease(
-        real.repository, real.revision, real.weights, changes.get("sha256", digest), real.other_files
-    )
+    real = known_models.RELEASES[NAME]
+    return replace(real, sha256=changes.get("sha256", digest), openai_file="")
 
 
 class FakeHub:
@@ -155,40 +154,39 @@ class FakeHub:
 @pytest.fixture
 def fake_hub(published, monkeypatch):
     fake = FakeHub(published)
-    monkeypatch.setattr(hub, "why_unreachable", lambda: "")
+    monkeypatch.setattr(known_models, "_hub_error", lambda: "")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake)
-    monkeypatch.setitem(hub.RELEASES, NAME, release_of(published))
+    monkeypatch.setitem(known_models.RELEASES, NAME, release_of(published))
     return fake
 
 
 def test_fetched_once_at_the_pinned_commit_with_the_weights_last(fake_hub):
     assert load_clip(NAME).image_size == 28
     assert load_clip(NAME).image_size == 28
-    assert [file for _, file, _ in fake_hub.asked] == [*hub.HUGGING_FACE_FILES, "pytorch_model.bin"]
+    assert [file for _, file, _ in fake_hub.asked] == [*known_models.RELEASES[NAME].other_files, "pytorch_model.bin"]
     assert {(repository, revision) for repository, _, revision in fake_hub.asked} == {
         ("openai/clip-vit-base-patch32", COMMIT)
     }
 
 
 def test_a_fetched_file_with_a_wrong_checksum_does_not_stay(fake_hub, published, monkeypatch, empty_home):
-    monkeypatch.setitem(hub.RELEASES, NAME, release_of(published, sha256="0" * 64))
+    monkeypatch.setitem(known_models.RELEASES, NAME, release_of(published, sha256="0" * 64))
     with pytest.raises(
         ModelError, match=r"pytorch_model\.bin: is not the published file: its sha256 is \w{64}, not 0{64}"
     ):
         load_clip(NAME)
     left = {file.name for file in empty_home.rglob("*") if file.is_file() or file.is_symlink()}
-    assert left == set(hub.HUGGING_FACE_FILES)
+    assert left == set(known_models.RELEASES[NAME].other_files)
 
 
 def put_original(home, monkeypatch, sha256=None):
     file = home / ".cache/clip/ViT-B-32.pt"
     file.parent.mkdir(parents=True)
     torch.save(in_openai_layout(tiny_model(vision={"num_attention_heads": 1}, text={"num_attention_heads": 1})), file)
-    real = hub.RELEASES[NAME]
+    real = known_models.RELEASES[NAME]
     digest = sha256 or hashlib.sha256(file.read_bytes()).hexdigest()
-    original = hub.Original("ViT-B-32.pt", digest)
-    small = hub.WeightsRelease(real.repository, real.revision, real.weights, real.sha256, original=original)
-    monkeypatch.setitem(hub.RELEASES, NAME, small)
+    small = replace(real, openai_sha256=digest)
+    monkeypatch.setitem(known_models.RELEASES, NAME, small)
 
 
 def test_openais_own_file_is_found(no_network, empty_home, monkeypatch):
@@ -217,7 +215,7 @@ def test_an_unknown_name_lists_the_known_ones_and_the_nearest(name, near):
         load_clip(name)
     message = str(caught.value)
     assert message.endswith(f"did you mean {near}?")
-    assert all(known in message for known in ("glyph-clip", *hub.RELEASES))
+    assert all(known in message for known in ("glyph-clip", *known_models.RELEASES))
 
 
 def test_a_name_like_no_other_gets_no_guess():
@@ -234,12 +232,12 @@ def test_a_folder_of_that_name_goes_before(no_network, published, empty_home, mo
 
 @pytest.mark.parametrize(
     "release",
-    sorted({*hub.RELEASES.values()}, key=lambda release: release.repository),
-    ids=lambda release: release.repository,
+    sorted({*known_models.RELEASES.values()}, key=lambda release: release.name),
+    ids=lambda release: release.name,
 )
 def test_releases_are_pinned(release):
     assert re.fullmatch(r"[0-9a-f]{40}", release.revision)
     digests = [release.sha256] if release.sha256 else []
-    digests += [release.original.sha256] if release.original else []
+    digests += [release.openai_sha256] if release.openai_file else []
     assert digests
     assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for digest in digests)
