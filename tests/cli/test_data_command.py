@@ -103,7 +103,9 @@ def test_check_takes_settings_and_a_table(folder, monkeypatch):
     assert "folder: 2 classes, 12 train and 12 test images" in fedcopl("data", "check", "settings.toml")
     assert "a scan of cat" in fedcopl("data", "check", "settings.toml", "template=a scan of {}")
     monkeypatch.chdir("/")
-    with pytest.raises(DataError, match=r"^images: is not here; paths in settings count from where you are: cd "):
+    with pytest.raises(
+        DataError, match=r"^images: there is no such path; paths are relative to the current folder: cd "
+    ):
         fedcopl("data", "check", folder.parent / "settings.toml")
 
 
@@ -111,7 +113,7 @@ WRONG_PATHS = {
     "nowhere": (["./nowhere"], DataError, r"^\./nowhere: there is no such folder, table or settings file$"),
     "no settings": (["other.toml"], DataError, r"^other\.toml: there is no such folder, table or settings file$"),
     "a picture": (["images/train/cat/0.png"], ConfigError, "is neither a folder nor a table .* nor settings"),
-    "two paths": (["images", "images"], ConfigError, "^images: is a path itself, so no second one can follow"),
+    "two paths": (["images", "images"], ConfigError, "^images: is a path already; leave out images$"),
 }
 
 

@@ -167,7 +167,7 @@ def test_servers(tmp_path, monkeypatch, serve, certificate):
     monkeypatch.chdir(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)
-    trusted = doctor("--server", serve(context), "--certificate", certificate.ca)
+    trusted = doctor("--server", serve(context), "--ca", certificate.ca)
     assert trusted["ok"] and "TLS" in about(trusted, "encryption", "ok")[0]["detail"]
     assert "not trusted" in about(doctor("--server", serve(context)), "encryption", "problem")[0]["detail"]
     assert "no TLS" in about(doctor("--server", serve()), "encryption", "problem")[0]["detail"]

@@ -14,7 +14,7 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
-from fedcopl.cli.federation import without_prototypes
+from fedcopl.cli.server import without_prototypes
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
 from fedcopl.deployment.status import status_of
@@ -39,13 +39,17 @@ MISTAKES = {
     "a folder that is not there": (
         ["join", *SITE[:2], "--folder", "hospitl"],
         2,
-        "hospitl: there is no such folder; name the site's own with --folder, or its package, or --server, --ca and",
+        "hospitl: there is no such folder; name the site's folder with --folder, or its package, or --server, --ca and",
     ),
-    "a folder of something else": (["join", *SITE[:2], "--folder", "data"], 2, "data: no package was taken in there;"),
+    "a folder of something else": (
+        ["join", *SITE[:2], "--folder", "data"],
+        2,
+        "data: no package is installed in this folder;",
+    ),
     "no such settings to agree to": (["join", *SITE, "--accept", "no.toml"], 2, "--accept no.toml: there is no such"),
-    "no server": (["join", *SITE[:6]], 2, "--server: say where the server listens"),
+    "no server": (["join", *SITE[:6]], 2, "--server: name the address of the server"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
-    "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is the server's to say"),
+    "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is set by the server"),
     "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
     "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),
     "no such model": (["join", *SITE, "model.backbone=glyph"], 4, "glyph: no such file or folder"),

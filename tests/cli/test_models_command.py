@@ -48,7 +48,7 @@ def test_fetch_of_what_is_inside_is_its_folder():
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("apple/MobileCLIP-B-OpenCLIP", "cannot be loaded"), ("Zilun/GeoRSCLIP", "by hand, then give its path")],
+    [("apple/MobileCLIP-B-OpenCLIP", "cannot be loaded"), ("Zilun/GeoRSCLIP", "download it yourself and use its path")],
 )
 def test_fetch_of_what_is_not_pinned_says_so(name, why):
     result = CliRunner().invoke(app, ["models", "fetch", name])

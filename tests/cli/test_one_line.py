@@ -9,7 +9,7 @@ from typer.main import get_command
 
 import fedcopl
 from fedcopl.cli import app, main
-from fedcopl.cli.one_line import missing_extra
+from fedcopl.cli.command import missing_extra
 from fedcopl.data.cache import PixelCache
 
 
@@ -119,16 +119,15 @@ Write a systemd unit and a Containerfile for a site or a server;
 nothing is installed or started.
 
 Arguments
-  ROLE               What is to run: a site, or the server.
-  [key=value ...]    Settings of its own.
+  ROLE               site or server.
+  [key=value ...]    Additional settings and options.
 
 Options
-  --home PATH       The one folder it may write in. [default:
+  --home PATH       The only folder in which it may write. [default:
                     /var/lib/fedcopl]
-  --images PATH     A site's images, which it only reads.
-  --user TEXT       Who runs it; an account of its own. [default:
-                    fedcopl]
-  --out, -o PATH    Where to write the files. [default: .]
+  --images PATH     Images of a site; read-only.
+  --user TEXT       Account that runs it. [default: fedcopl]
+  --out, -o PATH    Folder for the two files. [default: .]
   --help            Show this message and exit.
 """
 

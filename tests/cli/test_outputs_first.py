@@ -12,11 +12,11 @@ WORK = {  # command: the first work that it would do
     "report run --out {}": "fedcopl.run.folder.find_runs",
     "review run --client a --export {}": "fedcopl.review.images.open_gallery",
     "review run --client a --manifest {}": "fedcopl.review.images.open_gallery",
-    "audit run --export {}": "fedcopl.deployment.audit_log.read_audit",
+    "audit run --out {}": "fedcopl.deployment.audit_log.read_audit",
     "data show digits --out {}": "fedcopl.cli.data.load_dataset",
     "provision study.toml --out {}": "fedcopl.deployment.provisioning.provision.prepare_study",
     "run --out {}": "fedcopl.simulation.simulate.assemble",
-    "server --classes classes.txt --out {}": "fedcopl.deployment.server.plan.build_clip",
+    "server --classes classes.txt --out {}": "fedcopl.deployment.server.rounds.build_clip",
     "reproduce table1 --out {}": "fedcopl_experiments.grid_runner.run_grid",
 }
 FOLDERS = ("export", "data", "provision", "run", "server", "reproduce")

@@ -72,7 +72,7 @@ def test_a_folder_to_csv(classifier, photos, tmp_path):
         Classifier.load(classifier, device="cpu").predict_proba([photos / f"{n}.png" for n in range(5)]).max(axis=1)
     )
     assert [float(row["probability"]) for row in rows[:5]] == pytest.approx(wanted.tolist(), abs=1e-5)
-    assert "8 images" in said.stderr and "1 that cannot be read" in said.stderr and "'odd.xyz'" in said.stderr
+    assert "8 images" in said.stderr and "1 unreadable" in said.stderr and "'odd.xyz'" in said.stderr
     assert [file.name for file in tmp_path.glob("out*")] == ["out.csv"]
 
 
@@ -112,7 +112,7 @@ def test_zero_shot_needs_a_list_of_classes_and_no_run(tmp_path):
     assert right > 0.5  # by chance: 0.1
     unsure = sum(float(row["probability"]) < 0.5 for row in rows)
     summary, counts, _ = said.stderr.splitlines()
-    assert summary == f"60 images, {unsure} unsure: no class reaches 50 %"
+    assert summary == f"60 images, {unsure} unsure (no class reaches 50 %)"
     assert {part.split(": ")[0]: int(part.split(": ")[1]) for part in counts.split(", ")} == Counter(labels)
 
 
@@ -143,7 +143,7 @@ def test_mistakes(classifier, photos, tmp_path):
     assert (tmp_path / "out.csv").read_text() == "precious"
     fedcopl("predict", "-c", classifier, photos, "-o", tmp_path / "out.csv", "--overwrite")
     assert (tmp_path / "out.csv").read_text().startswith("image,")
-    with pytest.raises(DataError, match="give one of them"):
+    with pytest.raises(ConfigError, match="use one of them"):
         fedcopl("predict", "-c", classifier, photos, "--abstain-share", "0.1", "--abstain-below", "0.1")
 
 
@@ -168,7 +168,7 @@ def test_kill_9_changes_no_byte(classifier, tmp_path):
     with (tmp_path / "out.csv.part").open("ab") as file:  # and a row by half, as a full disk leaves it
         file.write(b"photos/0")
     said = ready_run(*words, str(tmp_path / "out.csv")).stderr
-    assert f"{3 * BATCH + 10} images" in said and f"{2 * BATCH} of them before a stop" in said
+    assert f"{3 * BATCH + 10} images" in said and f"{2 * BATCH} of them before the interruption" in said
     assert (tmp_path / "out.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 

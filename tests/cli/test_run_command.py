@@ -105,13 +105,17 @@ MISTAKES = {
     "a wrong setting": (["run", "round=3"], 2, "fedcopl: round: unknown setting; did you mean rounds?"),
     "a wrong value": (["run", "rounds=many"], 2, "fedcopl: command line: rounds: "),
     "no such file": (["run", "nothing.toml"], 2, "fedcopl: nothing.toml: there is no such settings file"),
-    "a folder": (["run", "."], 2, "is a folder; for images in it say data.source=folder"),
+    "a folder": (["run", "."], 2, "is a folder; for the images in it use data.source=folder"),
     "no such data": (["run", "source=digit"], 2, "data.source: unknown data set 'digit' (known: digits"),
     "no such model": (["run", "backbone=glyph"], 4, "glyph"),
-    "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: holds no run to resume"),
-    "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: holds no run to resume"),
+    "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: has no run to resume"),
+    "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: has no run to resume"),
     "no workers": (["run", "--workers", "0"], 2, "fedcopl: --workers: should be auto or a number from 1 on, not '0'"),
-    "Flower's own": (["run", "--engine", "flower", "--workers", "2"], 2, "--workers: Flower's simulation has its own"),
+    "Flower's own": (
+        ["run", "--engine", "flower", "--workers", "2"],
+        2,
+        "--workers: Flower's simulation has workers of its own",
+    ),
     "no earlier run": (["run", "--from", "."], 7, "has no run to continue: there is no settings.toml in it"),
     "no such option": (["run", "--outt", "x"], 2, "--outt"),
     "no such command": (["rum"], 2, "rum"),
@@ -137,12 +141,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     messages = process.stdout.read().decode()
     assert process.wait() == 130
-    assert "fedcopl: stopped; go on with: fedcopl run --out run --resume" in messages
+    assert "fedcopl: stopped; continue with: fedcopl run --out run --resume" in messages
     assert "Traceback" not in messages
 
 
 def test_help_and_version():
     shown = ready_run("run", "--help").stdout
     assert "CONFIG.toml" in shown
-    assert "on top of it" in " ".join(shown.split())  # the help of an argument
+    assert "settings that override it" in " ".join(shown.split())  # the help of an argument
     assert from_nothing("--version").stdout.startswith("fedcopl 0.")

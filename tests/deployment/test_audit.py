@@ -128,7 +128,7 @@ def test_the_command_shows_verifies_and_exports(played, tmp_path):
     count = len(read_audit(site))
     assert f"verified: {count} lines, none changed; the head is " in shown.output
     assert f"{count // 2} in, " in shown.output and "0 refused or dropped" in shown.output
-    exported = CliRunner().invoke(app, ["audit", str(site), "--export", str(tmp_path / "out.csv")])
+    exported = CliRunner().invoke(app, ["audit", str(site), "--out", str(tmp_path / "out.csv")])
     assert f"{count} messages written" in exported.output
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert len(rows) == count and rows[0]["kind"] == "setupkeys" and len(rows[0]["digest"]) == 64

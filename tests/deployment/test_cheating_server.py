@@ -11,7 +11,7 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.ledger import SiteLedger, release_of
 from fedcopl.deployment.site.policies import (
     Consent,

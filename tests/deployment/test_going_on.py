@@ -5,8 +5,7 @@ import pytest
 from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import Timeouts
-from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
-from fedcopl.deployment.server.rounds import serve
+from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import Consent, FileAgreement
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome

@@ -11,10 +11,9 @@ import pytest
 from typer.main import get_command
 
 from fedcopl.cli import app
-from fedcopl.cli.federation import _unfinished
-from fedcopl.cli.signals import stopping_on_sigterm
+from fedcopl.cli.server import _unfinished
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import RotatingLog, holding
+from fedcopl.deployment.processes import RotatingLog, holding, stopping_on_sigterm
 from fedcopl.deployment.service_files import Service
 from fedcopl.deployment.wire.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
@@ -54,7 +53,7 @@ def test_a_container_address_is_not_local():
     made = SERVER.containerfile("1.2.3")
     assert re.search(r"^USER \d{5}$", made, re.M)
     assert '"fedcopl[flower,privacy]==1.2.3"' in made
-    assert 'CMD ["server", "--folder", "/home/fedcopl/federation", "--go-on"]' in made
+    assert 'CMD ["server", "--folder", "/home/fedcopl/federation", "--auto-resume"]' in made
     assert "--network=host" in made and " -p " not in made  # a forwarded port would make every caller a local one
 
 

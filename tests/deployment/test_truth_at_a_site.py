@@ -6,7 +6,7 @@ import pytest
 
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
-from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site import running_site
 from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome

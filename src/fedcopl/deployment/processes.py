@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from ..errors import FederationError
@@ -145,6 +146,20 @@ def request_stop(folder: Path, timeout: float) -> bool:
         time.sleep(0.2)
     (folder / _STOP).unlink(missing_ok=True)
     return True
+
+
+@contextmanager
+def stopping_on_sigterm() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C within the block: children end first, and files are complete."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def end_with_parent(parent: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..config import RunConfig, override, read_settings
 from ..deployment.server.grid_transport import Timeouts
-from ..deployment.server.plan import ServerPlan
+from ..deployment.server.rounds import ServerPlan
 from ..errors import ConfigError
 
 

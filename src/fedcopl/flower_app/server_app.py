@@ -9,8 +9,7 @@ import threading
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..deployment.server.plan import PreparedServer
-from ..deployment.server.rounds import serve
+from ..deployment.server.rounds import PreparedServer, serve
 from ..report.run_page import write_report
 from ..run.progress_reporter import SilentReporter
 from ..run.record import RoundRecord

@@ -25,8 +25,7 @@ from ..metrics import health, metrics_port, server_metrics
 from ..processes import flower_child, fresh_secret, holding, should_stop
 from ..wire.addresses import own_address, with_port
 from .grid_threads import GridThreads
-from .plan import PreparedServer
-from .rounds import serve
+from .rounds import PreparedServer, serve
 from .site_registry import keep_admitted
 
 _WORD = 8  # bytes of a number under masks, and of a sum
