@@ -14,10 +14,11 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
-from fedcopl.cli.server import without_prototypes
+from fedcopl.cli.server import _without_prototypes
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
-from fedcopl.deployment.status import status_of
+from fedcopl.deployment.certificates import issue_certificates
+from fedcopl.deployment.monitoring import status_of
 from fedcopl.privacy.accountant import Release, epsilon_of, statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
 from free_ports import free_port
@@ -29,6 +30,7 @@ from waiting import PATIENCE, until
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("federation")
     digit_sites(root / "data", 1, 12)
+    issue_certificates(root / "certificates", {"localhost"})
     return root
 
 
@@ -48,6 +50,12 @@ MISTAKES = {
     ),
     "no such settings to agree to": (["join", *SITE, "--accept", "no.toml"], 2, "--accept no.toml: there is no such"),
     "no server": (["join", *SITE[:6]], 2, "--server: name the address of the server"),
+    "a server without a port": (
+        ["join", *SITE[:6], "--server", "x", "--images", "no"],
+        10,
+        "x: is not an address; write",
+    ),
+    "no such certificate of a server": (["join", *SITE, "--ca", "no.pem"], 10, "no.pem: is not the certificate of a"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
     "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is set by the server"),
     "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
@@ -73,6 +81,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_a_code(place, tmp_path, monkeypatch, capsys, words, code, message):
     (tmp_path / "data").symlink_to(place / "data")
+    (tmp_path / "ca.pem").symlink_to(place / "certificates/ca.pem")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fedcopl", *words])
     with pytest.raises(SystemExit) as left:
@@ -235,7 +244,7 @@ def test_a_site_tells_its_conditions(tmp_path, capsys):
 
 
 def test_without_secure_aggregation_the_server_starts_without_prototypes(capsys):
-    assert not without_prototypes(RunConfig()).priors.prototypes
+    assert not _without_prototypes(RunConfig()).priors.prototypes
     assert "note: priors.prototypes is off: sites send class feature sums only with" in capsys.readouterr().err
     for settings in (
         {"privacy": {"secure_aggregation": True}},
@@ -243,5 +252,5 @@ def test_without_secure_aggregation_the_server_starts_without_prototypes(capsys)
         {"method": "zeroshot"},
     ):
         config = RunConfig.from_mapping(settings, "test")
-        assert without_prototypes(config) is config
+        assert _without_prototypes(config) is config
     assert capsys.readouterr().err == ""

@@ -80,7 +80,7 @@ def test_a_missing_extra(typed, monkeypatch):
     def status(*_):
         raise ModuleNotFoundError("No module named 'grpc.aio'", name="grpc.aio")
 
-    monkeypatch.setattr("fedcopl.deployment.status.status_of", status)
+    monkeypatch.setattr("fedcopl.deployment.monitoring.status_of", status)
     assert typed("status") == (
         2,
         ("", "fedcopl: fedcopl status needs grpc, which is not installed: pip install 'fedcopl[flower]'\n"),

@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 
 from fedcopl.deployment.certificates import given_certificates, server_certificates
-from fedcopl.deployment.flower_internals.superlink import is_let_in
+from fedcopl.deployment.flower_internals.superlink import LocalOnly
 from fedcopl.deployment.wire.addresses import is_this_machine, own_address, own_numbers, with_port
 from fedcopl.errors import ConfigError, FederationError
 
@@ -47,8 +47,9 @@ def test_a_server_reaches_itself_where_it_listens(host, reached):
 def test_only_this_machine_gets_beyond_the_door_for_sites(host, client, here):
     own = own_numbers(host)
     assert is_this_machine(client, own) is here
-    assert is_let_in({"path": "/v1/control/list-nodes", "client": (client, 5000)}, own) is here
-    assert is_let_in({"path": "/v1/fleet/pull-messages", "client": (client, 5000)}, own) is True
+    guard = LocalOnly(None, own)
+    assert guard.allows({"path": "/v1/runtime/acquire-task", "client": (client, 5000)}) is here
+    assert guard.allows({"path": "/v1/fleet/pull-messages", "client": (client, 5000)}) is True
 
 
 def names_in(certificate):

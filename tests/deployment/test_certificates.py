@@ -14,7 +14,7 @@ from fedcopl.deployment import certificates
 from fedcopl.deployment.certificates import check_not_expired, given_certificates, server_certificates
 from fedcopl.deployment.flower_internals import superlink as link
 from fedcopl.deployment.site.site_process import ServerAddress, check_server
-from fedcopl.deployment.site_keys import public_line, read_site_keys, site_key, site_secret
+from fedcopl.deployment.site_keys import _public_line, read_site_keys, site_key, site_secret
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -66,7 +66,7 @@ def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
 def test_a_server_does_not_begin_with_a_certificate_that_has_ended(tmp_path, monkeypatch):
     files = server_certificates(tmp_path, [])
     check_not_expired(files, "renew it")
-    monkeypatch.setattr(certificates, "VALID", timedelta(minutes=-30))
+    monkeypatch.setattr(certificates, "_VALID", timedelta(minutes=-30))
     certificates._write_server(files, tmp_path / "ca.key", {"a.example"})
     with pytest.raises(FederationError, match=r"server\.pem: expired on \d+-\d\d-\d\d, no site accepts it; renew it"):
         check_not_expired(files, "renew it")
@@ -101,7 +101,7 @@ def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_pat
     other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
     assert other.certificate.read_bytes() != before[0]
     assert other.ca.read_bytes() == before[1]  # what sites were given stays right
-    monkeypatch.setattr(certificates, "VALID", timedelta(days=3))
+    monkeypatch.setattr(certificates, "_VALID", timedelta(days=3))
     certificates._write_server(other, tmp_path / "ca.key", {"b.example"})
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
@@ -109,7 +109,7 @@ def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_pat
 
 def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
-    monkeypatch.setattr(certificates, "own_addresses", set)
+    monkeypatch.setattr(certificates, "_own_addresses", set)
     elsewhere = server_certificates(tmp_path, ["server.example"])
     with pytest.raises(FederationError, match=r"and include 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)
@@ -164,7 +164,7 @@ def in_memory(folder, *names):
     for number, name in enumerate(names):
         called, _, like = name.partition("/")
         private, _ = site_key(folder / "folders" / (like or called), like or called)
-        (folder / f"{number}.pub").write_bytes(public_line(private, called))
+        (folder / f"{number}.pub").write_bytes(_public_line(private, called))
     return folder
 
 
@@ -182,7 +182,7 @@ def test_one_key_for_two_sites_is_refused(tmp_path):
 def test_one_name_for_two_keys_is_refused(tmp_path):
     in_memory(tmp_path, "a")
     private, _ = site_key(tmp_path / "another", "a")
-    (tmp_path / "9.pub").write_bytes(public_line(private, "a"))
+    (tmp_path / "9.pub").write_bytes(_public_line(private, "a"))
     with pytest.raises(FederationError, match="two keys have the site name 'a'"):
         read_site_keys(tmp_path)
 
@@ -209,8 +209,9 @@ def test_what_is_no_key_is_named(tmp_path, text):
     ],
 )
 def test_from_outside_only_sites_get_in(path, client, let_in):
-    scope = {"type": "http", "path": path, "client": client and (client, 5)}
-    assert link.is_let_in(scope) is let_in
+    headers = [(b"x-fedcopl-control", b"key")]
+    scope = {"type": "http", "path": path, "client": client and (client, 5), "headers": headers}
+    assert link.LocalOnly(None, (), "key").allows(scope) is let_in
 
 
 def test_a_rejected_request_gets_404():
@@ -243,5 +244,5 @@ def test_a_rejected_request_gets_404():
 def test_other_users_of_the_machine_are_no_operators(path, shown, let_in):
     headers = [] if shown is None else [(b"x-fedcopl-control", shown)]
     scope = {"type": "http", "path": path, "client": ("127.0.0.1", 5), "headers": headers}
-    assert link.is_operator(scope, "key") is let_in
-    assert link.is_operator({**scope, "path": "/v1/control/x"}, "") is False  # without a key nobody is
+    assert link.LocalOnly(None, (), "key").allows(scope) is let_in
+    assert link.LocalOnly(None).allows({**scope, "path": "/v1/control/x"}) is False  # without a key nobody is

@@ -33,7 +33,6 @@ from fedcopl.deployment.flower_internals import (
     site_connection,
     superlink,
 )
-from fedcopl.deployment.processes import child_environment
 from fedcopl.deployment.server import server_process
 from fedcopl.deployment.wire import message_format
 
@@ -223,18 +222,18 @@ def test_constants_are_what_we_take_them_for():
     # Ten seconds is the least a SuperLink accepts, and it counts a node as gone after twice that.
     assert flower_internals.HEARTBEAT == common_constant.HEARTBEAT_MIN_INTERVAL
     assert common_constant.HEARTBEAT_PATIENCE == 2
-    assert f'"{connections.ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
+    assert f'"{connections._ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
 
 
 def test_switches_that_keep_flower_offline_are_still_looked_at():
     telemetry = importlib.import_module("flwr.supercore.telemetry")
     sources = "".join(map(inspect.getsource, (common_constant, core_constant, telemetry)))
-    for switch in {*OFFLINE, *child_environment(Path("x"))}:
+    for switch in {*OFFLINE, *server_process._superlink_environment(Path("x"))}:
         assert f'"{switch}"' in sources or not switch.startswith("FLWR_")
 
 
 OPTIONS = {
-    "flwr.superlink.cli.flower_superlink": ("_parse_args_run_superlink", server_process.superlink),
+    "flwr.superlink.cli.flower_superlink": ("_parse_args_run_superlink", server_process._superlink),
 }
 
 
@@ -268,18 +267,18 @@ def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
     assert set(PATHS) <= set(paths)
     # Whatever is for others than sites has another beginning.
     fleet = {path for path, about in paths.items() if "Fleet" in str(next(iter(about.values())).get("tags"))}
-    assert fleet == {path for path in paths if path.startswith(superlink.FOR_SITES)}
-    assert {superlink.PULL, *superlink.UPLOADS} <= fleet
+    assert fleet == {path for path in paths if path.startswith(superlink._FOR_SITES)}
+    assert {superlink._PULL, *superlink._UPLOADS} <= fleet
 
 
 @pytest.mark.parametrize(("path", "for_sites"), PATHS.items())
 def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
     before = answers("192.0.2.1", path)
     assert before != 404
-    superlink.patch_superlink((), "key", 1000)
+    superlink._patch_superlink((), "key", 1000)
     assert answers("192.0.2.1", path) == (before if for_sites else 404)
     assert answers("127.0.0.1", path) != 404
-    assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
+    assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink._FOR_OPERATOR)
 
 
 def test_a_server_checks_the_health_of_its_superlink():

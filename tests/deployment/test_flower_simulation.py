@@ -8,7 +8,7 @@ import pytest
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl.flower_app.run_settings import read_run_settings
+from fedcopl.flower_app import read_run_settings
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation import on_flower
 from fedcopl.simulation.simulate import simulate

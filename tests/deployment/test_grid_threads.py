@@ -166,7 +166,7 @@ def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_
 
 
 def test_a_call_to_a_superlink_that_does_not_respond_times_out(monkeypatch):
-    monkeypatch.setattr(grid_threads, "TIME_LIMIT", 0.1)
+    monkeypatch.setattr(grid_threads, "_TIME_LIMIT", 0.1)
     never = threading.Event()
     grid = GridThreads(SimpleNamespace(get_nodes=never.wait), lambda: False)
     with pytest.raises(FederationError, match="no response from the SuperLink for 0 s; continue with --resume"):

@@ -10,7 +10,7 @@ from cryptography import x509
 
 from fedcopl.deployment.provisioning.expiry import admitted_keys, expiries, key_ends
 from fedcopl.deployment.provisioning.packages import (
-    NOTES,
+    _NOTES,
     Package,
     folder_notes,
     install_server_package,
@@ -22,10 +22,10 @@ from fedcopl.deployment.provisioning.provision import (
     EXAMPLE,
     Register,
     StudyFolder,
+    _read_plan,
     admit_key,
     prepare_study,
     provision,
-    read_plan,
     renew,
     revoke,
 )
@@ -267,7 +267,7 @@ BAD = {
     "a way out among keys": archive(**{"sites__.._x.pub": "x"}),
     "a huge file": archive(zipfile.ZIP_DEFLATED, **{"classes.txt": "x" * 5_000_000}),
     "packed in another way": archive(zipfile.ZIP_BZIP2, **{"classes.txt": "x" * 3_000_000}),
-    "notes that are none": archive(**{NOTES: "{}"}),
+    "notes that are none": archive(**{_NOTES: "{}"}),
 }
 
 
@@ -303,14 +303,14 @@ def test_a_small_package_that_unpacks_to_much_is_refused_before_it_is_unpacked(t
 
 def test_a_package_that_is_not_whole_is_named(made, folder, tmp_path):
     package = site_package(folder)
-    write_package(tmp_path / "x.fedcopl", Package(package.notes, {NOTES: package.files[NOTES]}))
+    write_package(tmp_path / "x.fedcopl", Package(package.notes, {_NOTES: package.files[_NOTES]}))
     with pytest.raises(FederationError, match=r"is incomplete: ca\.pem is missing"):
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
 def test_the_example_is_a_plan(tmp_path):
     (tmp_path / "study.toml").write_text(EXAMPLE)
-    assert read_plan(tmp_path / "study.toml").sites == {"hospital": "packed", "clinic": "own"}
+    assert _read_plan(tmp_path / "study.toml").sites == {"hospital": "packed", "clinic": "own"}
 
 
 @pytest.mark.parametrize(
@@ -334,19 +334,19 @@ def test_a_mistake_in_a_plan_is_named(tmp_path, line, message):
     plan[line.split()[0]] = line
     (tmp_path / "study.toml").write_text("\n".join(plan.values()))
     with pytest.raises(ConfigError, match=r"study\.toml: ") as error:
-        read_plan(tmp_path / "study.toml")
+        _read_plan(tmp_path / "study.toml")
     assert message in str(error.value)
 
 
 def test_all_that_a_plan_lacks_is_named_at_once(tmp_path):
     (tmp_path / "study.toml").write_text("port = 1")
     with pytest.raises(ConfigError, match="name: is missing; address: is missing; sites: is missing"):
-        read_plan(tmp_path / "study.toml")
+        _read_plan(tmp_path / "study.toml")
 
 
 def test_a_missing_plan_names_the_command_that_writes_one(tmp_path):
     with pytest.raises(ConfigError, match=r"no such study plan; fedcopl provision .*study\.toml --example writes one"):
-        read_plan(tmp_path / "study.toml")
+        _read_plan(tmp_path / "study.toml")
 
 
 def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_path):

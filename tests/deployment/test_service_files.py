@@ -13,7 +13,7 @@ from typer.main import get_command
 from fedcopl.cli import app
 from fedcopl.cli.server import _unfinished
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import RotatingLog, holding, stopping_on_sigterm
+from fedcopl.deployment.processes import holding, stopping_on_sigterm, write_log
 from fedcopl.deployment.service_files import Service
 from fedcopl.deployment.wire.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
@@ -72,9 +72,8 @@ def test_sigterm_is_ctrl_c():
 
 
 def test_a_log_turns_over_and_forgets_the_oldest(tmp_path):
-    log = RotatingLog(tmp_path / "log", max_bytes=10, kept=2)
-    log.follow(io.BytesIO(b"".join(b"line %d\n" % number for number in range(7))))  # 7 bytes each: one a file
-    log.join()
+    lines = b"".join(b"line %d\n" % number for number in range(7))  # 7 bytes each: one per file
+    write_log(io.BytesIO(lines), tmp_path / "log", max_bytes=10, kept=2).join()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "log": b"line 6\n",
         "log.1": b"line 5\n",

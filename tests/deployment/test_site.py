@@ -32,7 +32,7 @@ from fedcopl.errors import (
     RunFolderError,
 )
 from fedcopl.federation.server import run
-from fedcopl.flower_app.client_app import home_of
+from fedcopl.flower_app.client_app import _home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.report.run_page import write_report
 from fedcopl.run.record_reader import read_outcome
@@ -376,13 +376,13 @@ def test_zero_shot_needs_no_training(site, asked):
 
 def test_an_incomplete_node_config_is_refused():
     with pytest.raises(ConfigError, match="images: is missing"):
-        home_of({"name": "a", "folder": "site"})
-    home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
+        _home_of({"name": "a", "folder": "site"})
+    home = _home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
     assert home.consent == Consent(("visual",), 0, 0.0, 5)
     strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
-    home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
+    home = _home_of({"name": "a", "folder": "site", "images": "x", **strict})
     assert home.consent == Consent(("visual", "text"), 4, 1.0, 9) and home.limits == Limits(epochs=7, runs=2)
     assert home.corrections == "said.csv"
 

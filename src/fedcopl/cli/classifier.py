@@ -27,16 +27,19 @@ if TYPE_CHECKING:
 _PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
 _MAX_CLASSES = 20  # whose counts are printed
 _LINE_EVERY = 10_000  # images between two lines where there is no terminal
-_CHANGES = {
-    "mix": "the class prior differs by",
-    "doubt": "unsure images, 5 % before:",
-    "looks": "distances to the classes' features differ by",
+_CHANGES = {  # title, and what the number is
+    "mix": ("class prior", "difference of the class priors"),
+    "doubt": ("confidence", "share of unsure images, 5 % before"),
+    "looks": ("features", "difference of the distances to the prototypes"),
 }
 _ClientOption = Annotated[
     str | None, typer.Option(help="Client whose classifier to use, if the folder is that of a run.", show_default=False)
 ]
 _BackboneOption = Annotated[
-    str | None, typer.Option(help="Path of the CLIP model, if it is not where the run had it.", show_default=False)
+    str | None,
+    typer.Option(
+        help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32).", show_default=False
+    ),
 ]
 _DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
@@ -317,13 +320,13 @@ def drift(
     if as_json:
         print(json.dumps({**asdict(report), "advice": report.advice}))
     else:
-        print(f"{'images':<10}{report.before:,} before, {report.recent:,} recent")
+        print(f"{'images':<12}{report.before:,} before, {report.recent:,} recent")
         for one in report.changes:
-            result = "CHANGED" if one.is_change else "unchanged"
-            print(f"{one.what:<10}{result:<10} {_CHANGES[one.what]} {one.size:.0%} (p = {one.chance:.3f})")
+            (title, number), result = _CHANGES[one.what], "CHANGED" if one.is_change else "unchanged"
+            print(f"{title:<12}{result:<10} {number}: {one.size:.0%} (p = {one.chance:.3f})")
         if any(one.what == "mix" and one.is_change for one in report.changes):
             for name, moved in report.moved:
-                print(f"{'':<10}{name}: {moved:+.0%} of the images")
+                print(f"{'':<12}{name}: {moved:+.0%} of the images")
         print(report.advice)
     if report.has_changed:
         raise typer.Exit(1)

@@ -22,6 +22,7 @@ from .show import print_next
 if TYPE_CHECKING:
     from ..deployment.site.policies import ApprovalPrompt
     from ..deployment.site.running_site import RunningSite
+    from ..deployment.site.site_process import ServerAddress
 
 _STOP_CHECK = 0.5  # seconds between two checks whether the site is to stop
 
@@ -121,12 +122,16 @@ def join(
         raise ConfigError(f"{foreign[0]}: is set by the server; a site sets model.* and data.* for its own files")
     from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
     from ..deployment.site.running_site import RunningSite, SiteHome
+    from ..deployment.site.site_process import ServerAddress, check_server
     from ..deployment.site_keys import site_key
 
     consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
     limits, files = Limits.from_pairs(limit or ()), own.get("data", {})
     model, expert = own.get("model", {}), str(corrections or "")
     home = SiteHome(name, images, str(classes), folder, model, expert, consent, files, limits, peers)
+    address = ServerAddress(server, ca)
+    if not check:
+        check_server(address)  # before the images are read
     with watch_site() as watcher:
         site = RunningSite(
             home, watcher, choose_agreement(accept, folder, _approval_at_terminal(folder), watcher.noticed)
@@ -139,7 +144,7 @@ def join(
             public = shlex.quote(str(folder / "site.pub"))
             print_next(f"send {public} to the operator of the server; then the same command without --check")
         else:
-            _run(site, server, ca, watcher, metrics_port)
+            _run(site, address, watcher, metrics_port)
 
 
 def _print_site(site: "RunningSite", server: str) -> None:
@@ -170,12 +175,10 @@ def _print_site(site: "RunningSite", server: str) -> None:
     typer.echo(f"Conditions of this site: {home.consent}.\n")
 
 
-def _run(site: "RunningSite", server: str, ca: Path, watcher: ProgressReporter, metrics_port: int) -> None:
+def _run(site: "RunningSite", address: "ServerAddress", watcher: ProgressReporter, metrics_port: int) -> None:
     from ..deployment.processes import stopping_on_sigterm
-    from ..deployment.site.site_process import ServerAddress, check_server, run_site
+    from ..deployment.site.site_process import run_site
 
-    address = ServerAddress(server, ca)
-    check_server(address)
     try:
         with stopping_on_sigterm():
             run_site(site, address, watcher, metrics_port)

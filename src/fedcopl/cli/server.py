@@ -1,7 +1,6 @@
 """`fedcopl server`, `status`, `stop` and `audit`: the operator's side of a real federation."""
 
 import json
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
@@ -9,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from ..config import RunConfig, load, read_settings, with_typed
 from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied
@@ -18,6 +15,7 @@ from ..files import check_output_file, write_text
 from ..plurals import counted
 from ..progress import watch
 from ..report.run_page import write_report
+from ..run.folder import file_name
 from ..run.record import Outcome, to_plain
 from .command import PluginFiles
 from .provision import SERVER_FOLDER, MetricsPort, install_package
@@ -25,7 +23,6 @@ from .run import RUNS, EarlierRun
 from .show import print_next, print_outcome, print_status
 
 if TYPE_CHECKING:
-    from ..deployment.audit_log import AuditLine
     from ..deployment.certificates import Certificates
     from ..deployment.provisioning.packages import PackageNotes
     from ..deployment.server.rounds import PreparedServer
@@ -101,7 +98,7 @@ def server(
         out = out or process_of(folder).results
     elif unfinished:
         typer.echo(f"note: {unfinished} is not finished; --resume continues it. This is a new run.", err=True)
-    config = without_prototypes(_read(given, out if resume else None, folder / "settings.toml" if package else None))
+    config = _without_prototypes(_read(given, out if resume else None, folder / "settings.toml" if package else None))
     out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
     if classes is None:
         classes = (folder if package else out) / "classes.txt"
@@ -121,10 +118,8 @@ def server(
         print(json.dumps(to_plain(outcome)))
     else:
         print_outcome(outcome, out)
-        print_next(
-            "each site labels its images with its own classifier; its terminal names the command",
-            ("fedcopl", "report", out, "--open"),
-        )
+        own = f"at each site: fedcopl predict PHOTOS -c FOLDER/runs/{file_name(outcome.run_id)} -o predictions.csv"
+        print_next(own, ("fedcopl", "report", out, "--open"))
 
 
 def _unfinished(folder: Path) -> Path | None:
@@ -146,7 +141,7 @@ def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunCon
     return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
 
 
-def without_prototypes(config: RunConfig) -> RunConfig:
+def _without_prototypes(config: RunConfig) -> RunConfig:
     """Switch prototypes off without secure aggregation: no site sends class feature sums then."""
     needs_sums = config.adapts and config.priors.logit_bias and config.priors.prototypes
     if not needs_sums or config.privacy.secure_aggregation or config.privacy.noise_multiplier:
@@ -215,7 +210,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the connected sites and the progress of the run; at a site, the progress of the site."""
-    from ..deployment.status import status_of
+    from ..deployment.monitoring import status_of
 
     status = status_of(folder)
     print(json.dumps(asdict(status))) if as_json else print_status(status)
@@ -255,7 +250,10 @@ def audit(
         write_text(out, audit_csv(chosen))
         typer.echo(f"{counted(len(chosen), 'message')} written to {out}")
     else:
-        Console(highlight=False, markup=False).print(_table(chosen[-last:] if last else chosen))
+        for line in chosen[-last:] if last else chosen:
+            one, when = line.message, datetime.fromtimestamp(line.time)
+            what = f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {what}: {one.decision}")
     sizes = {way: [line.message.bytes for line in chosen if line.message.way == way] for way in ("in", "out")}
     totals = [f"{len(found)} {way}, {sum(found):,} bytes" for way, found in sizes.items()]
     refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in chosen)
@@ -272,12 +270,3 @@ def _folder_of_log(folder: Path) -> Path:
         process = process_of(folder)
         return process.results if process.role == "server" else folder
     return folder
-
-
-def _table(lines: Sequence["AuditLine"]) -> Table:
-    table = Table("time", "", "with", "run", "round", "kind", "bytes", "sha256", "decision")
-    for line in lines:
-        one, when = line.message, datetime.fromtimestamp(line.time)
-        route = (f"{when:%Y-%m-%d %H:%M:%S}", one.way, one.peer, one.run, one.round, one.kind)
-        table.add_row(*route, f"{one.bytes:,}", one.digest[:_SHOWN_DIGEST], one.decision)
-    return table

@@ -19,7 +19,7 @@ from ..run.record import Accuracies, Outcome
 _NOTABLE_LOSS = 1.0  # percentage points of accuracy
 
 if TYPE_CHECKING:
-    from ..deployment.status import Status
+    from ..deployment.monitoring import Status
     from ..simulation.time_estimate import TimeEstimate
 
 
@@ -119,13 +119,18 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
     last, traffic, accuracy = outcome.rounds[-1], outcome.traffic, "not measured: no site has labelled test images"
+    training = {"training": f"none: {outcome.method} trains nothing"}
+    if outcome.trains:
+        training = {
+            "images trained on": f"{last.examples:,} in the last round" if last.examples else "not reported",
+            "loss": "not reported" if last.loss is None else f"{last.loss:.3f} in the last round",
+        }
     if outcome.final.macro is not None:
         accuracy = f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
     lines = {
         "sites": ", ".join(outcome.sites or ()),
         "accuracy": accuracy,
-        "images trained on": f"{last.examples:,} in the last round" if last.examples else "not reported",
-        "loss": "not reported" if last.loss is None else f"{last.loss:.3f} in the last round",
+        **training,
         "replies not used": str(sum(len(record.dropped) for record in outcome.rounds)),
         "sent to the server": f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})",
         **(

@@ -14,7 +14,7 @@ from ..report.run_page import write_report
 from ..run.progress_reporter import SilentReporter
 from ..run.record import RoundRecord
 from ..simulation.on_flower import simulate_over
-from .run_settings import read_run_settings
+from . import read_run_settings
 
 app = ServerApp()
 log = logging.getLogger("flwr")

@@ -81,7 +81,7 @@ class PreparedStudy:
         self.classes_text = "\n".join(classes) + "\n"
 
 
-def read_plan(file: Path) -> _StudyPlan:
+def _read_plan(file: Path) -> _StudyPlan:
     """Read a plan; all its errors are in one line."""
     if not file.exists():
         raise ConfigError(f"{file}: there is no such study plan; fedcopl provision {file} --example writes one")
@@ -105,7 +105,7 @@ def _unknown(name: str) -> str:
 
 def prepare_study(file: Path) -> PreparedStudy:
     """Read a plan and the files that it names, relative to its folder."""
-    plan, here = read_plan(file), file.parent
+    plan, here = _read_plan(file), file.parent
     config = settled(load(here / plan.settings) if plan.settings else RunConfig())
     classes = clean_all(read_classes(here / plan.classes), here / plan.classes)
     return PreparedStudy(plan, config, classes, build_clip(config.model))

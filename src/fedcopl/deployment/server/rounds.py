@@ -98,7 +98,7 @@ class PreparedServer:
 
 
 @dataclass
-class ServerFile:
+class _ServerFile:
     """`server.json`: what a restart needs in addition to the checkpoint."""
 
     path: Path
@@ -107,7 +107,7 @@ class ServerFile:
     known: KnownSites
 
     @classmethod
-    def begin(cls, path: Path, name: str) -> "ServerFile":
+    def begin(cls, path: Path, name: str) -> "_ServerFile":
         """Count one more start of this run; the first start gives it a unique id."""
         file = cls._read(path) if path.exists() else cls(path, f"{name}-{secrets.token_hex(6)}", 0, KnownSites({}))
         file.attempt += 1
@@ -116,7 +116,7 @@ class ServerFile:
         return file
 
     @classmethod
-    def _read(cls, path: Path) -> "ServerFile":
+    def _read(cls, path: Path) -> "_ServerFile":
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             numbers = {str(name): int(number) for name, number in kept["sites"].items()}
@@ -139,7 +139,7 @@ def serve(
         checkpoint, server = folder.open(config, resume=plan.resume), prepared.first_state()
         folder.begin(config)
         folder.write_text("classes.txt", "\n".join(classes) + "\n")
-        file = ServerFile.begin(folder.path / "server.json", config.name)
+        file = _ServerFile.begin(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(file.run, file.attempt, config, classes, model)
         audit = AuditLog(folder.path)

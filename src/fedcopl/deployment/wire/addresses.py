@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 from ...errors import ConfigError
 
 AddressNumber = IPv4Address | IPv6Address
-_NO_PROXY = ("no_proxy", "_NO_PROXY")  # programs read one or the other
+_NO_PROXY = ("no_proxy", "NO_PROXY")  # programs read one or the other
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 _MAX_NAME = 60  # characters of a site's name
 
