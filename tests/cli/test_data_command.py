@@ -30,7 +30,7 @@ def folder(tmp_path):
     return tmp_path / "images"
 
 
-def test_list_names_all():
+def test_list_has_all_data_sets():
     listed = fedcopl("data", "list").splitlines()[1:]
     assert [line.split()[0] for line in listed] == list(SOURCES)
     assert [line.split()[0] for line in listed if line.rstrip().endswith("yes")] == [
@@ -41,7 +41,7 @@ def test_list_names_all():
     ]
 
 
-def test_check_prints_counts_sentences_and_what_is_broken(folder):
+def test_check_prints_counts_sentences_and_broken_files(folder):
     put(folder, "train/cat/[odd]\nname.png", b"")
     seen = fedcopl("data", "check", "folder", folder)
     assert [line.split() for line in seen.splitlines()[1:3]] == [
@@ -118,7 +118,7 @@ WRONG_PATHS = {
 
 
 @pytest.mark.parametrize(("words", "kind", "says"), WRONG_PATHS.values(), ids=WRONG_PATHS)
-def test_a_path_that_cannot_be_checked_is_named(folder, monkeypatch, words, kind, says):
+def test_a_wrong_path_is_named(folder, monkeypatch, words, kind, says):
     monkeypatch.chdir(folder.parent)
     with pytest.raises(kind, match=says):
         fedcopl("data", "check", *words)

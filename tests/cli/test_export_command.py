@@ -55,7 +55,7 @@ def test_the_printed_lines_of_python_load_the_classifier(run, tmp_path, monkeypa
     assert list(names["labels"]) == list(Classifier.load("it's mine", device="cpu").predict(image[None]))
 
 
-def test_everyone(run, tmp_path):
+def test_export_of_all_clients(run, tmp_path):
     said = fedcopl("export", run, "--all", "-o", tmp_path / "all").stdout
     assert said.splitlines() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
 
@@ -71,7 +71,7 @@ def test_mistakes_are_found_before_the_model_is_loaded(run, tmp_path, monkeypatc
     assert not (tmp_path / "client-0").exists()
 
 
-def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):
+def test_without_images_no_threshold_is_exported(tmp_path):
     run = small_run(tmp_path / "run")
     said = fedcopl("export", run, "--all", "-o", tmp_path / "all")
     assert "no threshold, because the images of the run cannot be read" in said.stderr
@@ -100,7 +100,7 @@ def test_the_class_prior_of_its_predictions(run, tmp_path):
     assert "estimated without labels at its site" in card and "with the class prior of its site" not in card
 
 
-def test_what_is_missing_is_said_before_the_work(tmp_path, monkeypatch):
+def test_a_missing_package_is_reported_first(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ModelError, match="ONNX needs onnxscript"):
         fedcopl("export", tmp_path / "no-run", "-o", tmp_path / "x", "--onnx")

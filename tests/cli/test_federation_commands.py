@@ -1,4 +1,4 @@
-"""`fedcopl server`, `join`, `status` and `stop` as a person types them; whole federations are in `engines/flower`."""
+"""`fedcopl server`, `join`, `status` and `stop`, as a user types them."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def checked(place):
     return ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
 
 
-def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
+def test_check_prints_what_leaves_and_does_not_connect(checked, place):
     assert checked.returncode == 0, checked.stderr
     for words in (
         "site                  site-a",
@@ -113,7 +113,7 @@ def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
     assert not (place / "home/working.json").exists()
 
 
-def test_check_names_the_command_that_lists_what_is_left_out(checked, place, monkeypatch, capsys):
+def test_check_prints_the_command_that_lists_skipped_files(checked, place, monkeypatch, capsys):
     broken = place / "data/clients/site-a/train/broken.png"
     broken.write_bytes(b"?")
     process = ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
@@ -126,7 +126,7 @@ def test_check_names_the_command_that_lists_what_is_left_out(checked, place, mon
     assert "1 skipped:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
 
 
-def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
+def test_an_invalid_certificate_ends_a_join(checked, place):
     (place / "wrong.pem").write_text("hello")
     process = ready_run("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
     assert process.returncode == 10
@@ -134,7 +134,7 @@ def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
 
 
 @pytest.mark.slow
-def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
+def test_status_and_stop_of_a_waiting_server(place, monkeypatch, capsys):
     def told(*words):
         monkeypatch.setattr(sys, "argv", ["fedcopl", *words])
         with pytest.raises(SystemExit):
@@ -177,7 +177,7 @@ def link_of(server):
 
 
 @pytest.mark.slow
-def test_a_server_whose_link_dies_ends_with_one_line(place):
+def test_a_server_ends_with_one_line_if_its_superlink_dies(place):
     words = [*SERVER, "--host", "127.0.0.1", "--port", str(free_port()), "--folder", "orphan", "--out", "orphan-run"]
     with (place / "orphan.log").open("w") as log:
         server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
@@ -220,7 +220,7 @@ def private_run(place):
     return config, folder
 
 
-def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path, capsys):
+def test_epsilon_is_printed_at_the_end_and_in_the_status(tmp_path, capsys):
     config, folder = private_run(tmp_path)
     account = f"epsilon {epsilon_of([2.0] * 3, config.privacy.delta):.3g}, delta {config.privacy.delta:g} for one site"
     outcome = Outcome(
@@ -236,7 +236,7 @@ def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path,
     assert "privacy" not in capsys.readouterr().out.replace(str(tmp_path), "")
 
 
-def test_a_site_tells_its_conditions(tmp_path, capsys):
+def test_status_prints_the_conditions_of_a_site(tmp_path, capsys):
     about = {"role": "site", "name": "a", "server": "x:1", "conditions": "it shares", "pid": 0, "running": False}
     (tmp_path / "working.json").write_text(json.dumps(about))
     print_status(status_of(tmp_path))

@@ -1,4 +1,4 @@
-"""`fedcopl run` as a person types it, in a process of its own: the first from nothing, the others from a ready one."""
+"""`fedcopl run`, as a user types it, in a process of its own."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_the_table_shows_the_numbers_of_the_results(told):
         assert f"{100 * results[key]['macro']:.1f}" in process.stdout
 
 
-def test_a_baseline_with_priors_is_called_so_before_and_after(tmp_path):
+def test_a_baseline_with_priors_is_named_so(tmp_path):
     words = ["rounds=1", "clients=2", "epochs=1", "method=promptfl", "labeler=fpl", "--out", "run"]
     process = ready_run("run", *words, *SITE_ALONE, cwd=tmp_path)
     title = "PromptFL + FPL + priors (label shift)"
@@ -85,7 +85,7 @@ def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_
     assert wanted <= set(results)
 
 
-def test_a_dry_run_says_what_it_would_take_and_leaves_nothing_behind(tmp_path):
+def test_a_dry_run_prints_an_estimate_and_writes_nothing(tmp_path):
     process = ready_run("run", "--dry-run", *QUICK, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     takes, computes = process.stdout.splitlines()
@@ -132,7 +132,7 @@ def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
     assert not list(tmp_path.glob("runs/*"))  # a mistake leaves no folder behind
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_prints_how_to_continue(tmp_path):
     words = ["rounds=500", "clients=2", "epochs=1", *SITE_ALONE, "--out", "run"]
     process = ReadyProcess(["run", *words], tmp_path)
     while not (tmp_path / "run" / "rounds.jsonl").exists():

@@ -38,7 +38,7 @@ def states(tmp_path):
     return made
 
 
-def test_a_server_goes_on_with_its_name_and_its_sites(tmp_path):
+def test_a_restarted_server_keeps_its_run_and_sites(tmp_path):
     path = tmp_path / "server.json"
     path.write_text(json.dumps(SERVER))
     file = _ServerFile.begin(path, "another")

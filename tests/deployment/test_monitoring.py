@@ -1,4 +1,4 @@
-"""What a monitoring agent reads of a server's and a site's folder; no Flower is started."""
+"""Metrics and health of the folders of a server and a site; no Flower is started."""
 
 import json
 import urllib.request
@@ -102,7 +102,7 @@ def test_a_name_cannot_break_out_of_its_label():
     ]
 
 
-def test_health_is_trouble_when_something_has_ended(server):
+def test_health_reports_errors(server):
     assert health(server) == {"status": "ok", "role": "server", "errors": []}
     (server / "ca.pem").write_text("no certificate")
     assert health(server)["status"] == "error"
@@ -125,7 +125,7 @@ def test_the_metrics_port_serves_this_machine_and_no_other_origin():
             pass
 
 
-def test_trouble_is_a_status_of_its_own():
+def test_errors_have_status_503():
     assert _respond("/health", list, lambda: {"status": "error"})[0] == 503
 
     def broken():

@@ -1,4 +1,4 @@
-"""A site's connection against a SuperLink that is a few dictionaries: what is asked, sent, lost."""
+"""The connection of a site, against a SuperLink made of a few dictionaries."""
 
 import subprocess
 import sys

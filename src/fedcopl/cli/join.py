@@ -86,7 +86,7 @@ def join(
         typer.Option(
             metavar="NAME=NUMBER",
             help="A limit of this site: rounds, epochs, batch, prompts, template, runs, restarts, seconds, disk, "
-            "epsilon; may be repeated: docs/federation.md.",
+            "epsilon; may be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -24,7 +24,7 @@ MetricsPort = Annotated[
 
 
 def provision(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Plan of the study: docs/study.md.")],
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Plan of the study; --example writes one.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")] = Path(
         "provisioned"
     ),

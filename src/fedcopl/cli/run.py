@@ -65,7 +65,7 @@ def run(
     ] = False,
     earlier: EarlierRun = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Estimate time and memory on this machine, without a run: docs/scale.md.")
+        bool, typer.Option("--dry-run", help="Estimate time and memory on this machine, without a run.")
     ] = False,
     plugin: PluginFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,

@@ -16,7 +16,7 @@ from ..privacy.accountant import PrivacyStatement
 from ..progress import percent
 from ..run.record import Accuracies, Outcome
 
-_NOTABLE_LOSS = 1.0  # percentage points of accuracy
+WORTH_A_WORD = 1.0  # points
 
 if TYPE_CHECKING:
     from ..deployment.monitoring import Status
@@ -83,14 +83,20 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
     clients = len(outcome.clients)
     if not outcome.trains:
         yield "training", f"none: {outcome.method} trains nothing"
-    elif outcome.untrained is not None and outcome.untrained.macro is not None and outcome.final.macro is not None:
-        lost = 100 * (outcome.untrained.macro - outcome.final.macro)
-        if lost > _NOTABLE_LOSS:
-            yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
+    elif (lost := _points_lost(outcome)) > WORTH_A_WORD:
+        yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
     yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
-    yield from _privacy_facts(outcome.privacy)
+    if outcome.privacy:
+        yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
+
+
+def _points_lost(outcome: Outcome) -> float:
+    """Accuracy of the priors minus that after training, in points; 0 where either is not measured."""
+    before = None if outcome.untrained is None else outcome.untrained.macro
+    after = outcome.final.macro
+    return 0.0 if before is None or after is None else 100 * (before - after)
 
 
 def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:

@@ -34,7 +34,7 @@ class _LogReporter(SilentReporter):
 
 
 @app.main()
-def main(grid: Grid, context: Context) -> None:
+def _main(grid: Grid, context: Context) -> None:
     plan, watcher = read_run_settings(context.run_config), _LogReporter()
     if plan.classes_file is None:
         over = threading.Event()

@@ -2,11 +2,11 @@
 
 A SuperLink serves three interfaces on one port: Fleet for the sites, which authenticate with their keys; Control, which
 registers keys and starts apps; and Runtime, for its own child processes. The last two do not authenticate, so that
-anyone who reaches the port could register a site. `LocalOnly` opens them to this machine only, and Control only with a
+anyone who reaches the port could register a site. `_LocalOnly` opens them to this machine only, and Control only with a
 key derived from the secret in the server's folder, so not to other users of the machine.
 
 A site sends a reply in pieces, one HTTP request each. Flower stores all of them, and the server validates a reply only
-when it is complete. `UploadLimit` counts the bytes that each key uploads from one request of the server to the next.
+when it is complete. `_UploadLimit` counts the bytes that each key uploads from one request of the server to the next.
 
 What is stored is in memory, which is Flower's own default: everything that has to survive a restart is in files of the
 server, and a database takes three times as long per request.
@@ -42,7 +42,7 @@ _SECRET_FILE = "--superexec-auth-secret-file"
 _log = logging.getLogger("fedcopl.flower")
 
 
-class UploadLimit:
+class _UploadLimit:
     """Refuses uploads of a site beyond `max_reply` bytes per request of the server, and any larger HTTP request.
 
     An upload counts as soon as it is complete, so that parallel uploads count too, and no longer if the SuperLink
@@ -108,7 +108,7 @@ def _has_request(response: bytes) -> bool:
         return False
 
 
-class LocalOnly:
+class _LocalOnly:
     """Passes requests of sites, and requests from this machine; those to Control need the operator's key."""
 
     def __init__(self, app: _App, own: Collection[AddressNumber] = (), key: str = ""):
@@ -138,7 +138,7 @@ def _patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -
     """Add the middlewares to the SuperLink that this process is about to start."""
     # The three attributes of Starlette's `Middleware`.
     nothing: dict[str, object] = {}
-    before = ((LocalOnly, (own, key), nothing), (UploadLimit, (max_reply,), nothing))
+    before = ((_LocalOnly, (own, key), nothing), (_UploadLimit, (max_reply,), nothing))
     setattr(extensions, "get_middleware", lambda: before)  # noqa: B010
 
 

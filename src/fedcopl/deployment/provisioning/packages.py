@@ -81,15 +81,6 @@ class Package:
         return " ".join(whole[start : start + 4] for start in range(0, 24, 4))
 
 
-def is_package(path: Path) -> bool:
-    """Return whether this file name is that of a package."""
-    return path.suffix == SUFFIX
-
-
-def write_package(path: Path, package: Package) -> None:
-    write_private(path, package.to_bytes())
-
-
 def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     """Read a package of this kind; `FederationError` for anything else."""
     try:

@@ -1,4 +1,4 @@
-"""A real federation that goes on from an earlier run: the server, a site that was in it, and one that was not."""
+"""A federation that continues an earlier run, with a site that was in it and one that was not."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def answering(site):
 
 
 @pytest.mark.slow
-def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
+def test_a_continued_deployment_equals_a_continued_simulation(data, tmp_path):
     watcher = NotingWatcher()
     sites = {name: site_of(name, data, tmp_path / name, watcher) for name in ("site-a", "site-b")}
     grid = LoopGrid({name: answering(site) for name, site in sites.items()})

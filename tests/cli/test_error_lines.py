@@ -1,4 +1,4 @@
-"""What is typed wrongly is answered in one line of our words, whoever finds the mistake."""
+"""An error on the command line is one line, whichever part finds it; and the help pages."""
 
 import re
 import subprocess
@@ -67,7 +67,7 @@ def test_one_line(typed, arguments, line):
     assert said.err.count("\n") == 1
 
 
-def test_a_mistake_is_blamed_on_where_it_stands(typed, tmp_path):
+def test_an_error_names_its_file_or_the_command_line(typed, tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("rounds = 0\n[trian]\nlr = 1\n")
     assert typed("run", file, "labels.capacity=y", "seed=-1")[1].err == (
@@ -100,7 +100,7 @@ def test_the_version(typed):
 
 
 @pytest.mark.parametrize("group", [[], ["data"], ["models"], ["cache"]])
-def test_without_a_command_the_help(typed, group):
+def test_help_is_printed_without_a_command(typed, group):
     code, said = typed(*group)
     assert code == 2
     assert said.err.startswith(f"Usage: {' '.join(['fedcopl', *group])} [OPTIONS] COMMAND ...\n")
