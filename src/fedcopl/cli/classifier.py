@@ -33,31 +33,25 @@ _CHANGES = {  # title, and what the number is
     "looks": ("features", "difference of the distances to the prototypes"),
 }
 _ClientOption = Annotated[
-    str | None, typer.Option(help="Client whose classifier to use, if the folder is that of a run.", show_default=False)
+    str | None, typer.Option(help="Client whose classifier to use, if the folder is that of a run.")
 ]
 _BackboneOption = Annotated[
     str | None,
-    typer.Option(
-        help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32).", show_default=False
-    ),
+    typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
 ]
 _DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 
 def predict(
-    images: Annotated[list[str], typer.Argument(help="Images, and folders of images.", show_default=False)],
+    images: Annotated[list[str], typer.Argument(help="Images, and folders of images.")],
     classifier: Annotated[
         Path | None,
-        typer.Option(
-            "--classifier", "-c", help="Folder of `fedcopl export` or of a run; or use --zero-shot.", show_default=False
-        ),
+        typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run; or use --zero-shot."),
     ] = None,
     zero_shot: Annotated[
         bool, typer.Option("--zero-shot", help="Use plain CLIP with the classes of --classes; needs no run.")
     ] = False,
-    classes: Annotated[
-        Path | None, typer.Option(help="For --zero-shot: file of class names, one per line.", show_default=False)
-    ] = None,
+    classes: Annotated[Path | None, typer.Option(help="For --zero-shot: file of class names, one per line.")] = None,
     out: Annotated[
         str, typer.Option("--out", "-o", help="File for the predictions, .csv or .jsonl; -: standard output.")
     ] = "-",
@@ -70,22 +64,15 @@ def predict(
             min=0,
             max=1,
             help="Give no label below this probability (default: the classifier's own threshold).",
-            show_default=False,
         ),
     ] = None,
     share: Annotated[
         float | None,
         typer.Option(
-            "--abstain-share",
-            min=0,
-            max=1,
-            help="Threshold as the share of the site's own images that get no label.",
-            show_default=False,
+            "--abstain-share", min=0, max=1, help="Threshold as the share of the site's own images that get no label."
         ),
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="csv or jsonl, whatever the file name.", show_default=False)
-    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="csv or jsonl, whatever the file name.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     prior: Annotated[
         str,
@@ -221,9 +208,9 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.", show_default=False)],
-    client: Annotated[str | None, typer.Option(help="Client whose classifier to export.", show_default=False)] = None,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.")],
+    client: Annotated[str | None, typer.Option(help="Client whose classifier to export.")] = None,
     everyone: Annotated[
         bool, typer.Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
     ] = False,
@@ -232,8 +219,7 @@ def export(
         bool, typer.Option("--with-backbone", help="Include the files of the CLIP model.")
     ] = False,
     share: Annotated[
-        float,
-        typer.Option("--abstain-share", min=0, max=1, help="Share of the site's own images that get no label."),
+        float, typer.Option("--abstain-share", min=0, max=1, help="Share of the site's own images that get no label.")
     ] = 0.05,
     backbone: _BackboneOption = None,
     prior: Annotated[
@@ -295,10 +281,8 @@ def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator
 
 
 def drift(
-    recent: Annotated[list[str], typer.Argument(help="Recent images, and folders of them.", show_default=False)],
-    classifier: Annotated[
-        Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.", show_default=False)
-    ],
+    recent: Annotated[list[str], typer.Argument(help="Recent images, and folders of them.")],
+    classifier: Annotated[Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.")],
     before: Annotated[
         list[str], typer.Option(help="Images of the time of the run, or a folder of them; may be repeated.")
     ],

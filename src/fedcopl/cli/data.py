@@ -41,18 +41,13 @@ app = CommandLine("List, check, show and download data sets.")
 cache_app = CommandLine("Show or clear the cache of decoded images.")
 
 _NameOrPath = Annotated[
-    str,
-    typer.Argument(
-        help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.",
-        show_default=False,
-    ),
+    str, typer.Argument(help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.")
 ]
 _Location = Annotated[
     str, typer.Argument(help="Folder, manifest or hub name of a named data set; not needed for digits.")
 ]
 _SettingPairs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key=value ...]", help="Settings, as data.clients=5.", show_default=False),
+    list[str] | None, typer.Argument(metavar="[key=value ...]", help="Settings, as data.clients=5.")
 ]
 
 
@@ -123,8 +118,8 @@ def _show(
 
 @app.command("get")
 def _get(
-    name: Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.", show_default=False)],
-    folder: Annotated[Path, typer.Argument(help="Folder to download to.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to download to.")],
 ) -> None:
     """Download a data set whose publisher allows it; an interrupted download continues."""
     from ..data.download import get as download

@@ -34,7 +34,6 @@ def join(
             metavar="[PACKAGE] [key=value ...]",
             help="The operator's package for this site, and settings of this site: model.backbone, device, threads, "
             "memory, activation; and how its files are read: data.window, bands, pages.",
-            show_default=False,
         ),
     ] = None,
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "",
@@ -52,8 +51,7 @@ def join(
         list[str] | None,
         typer.Option(
             help="What may leave this site; may be repeated: prompts by name, and 'features' (class feature sums, only "
-            "under secure aggregation over at least 3 sites, or --min-sites) (default: visual).",
-            show_default=False,
+            "under secure aggregation over at least 3 sites, or --min-sites) (default: visual)."
         ),
     ] = None,
     min_sites: Annotated[
@@ -70,8 +68,7 @@ def join(
     peers: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the site.pub of each site allowed in secure aggregation (default: those of the first).",
-            show_default=False,
+            help="Folder with the site.pub of each site allowed in secure aggregation (default: those of the first)."
         ),
     ] = None,
     accept: Annotated[
@@ -87,7 +84,6 @@ def join(
             metavar="NAME=NUMBER",
             help="A limit of this site: rounds, epochs, batch, prompts, template, runs, restarts, seconds, disk, "
             "epsilon; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     metrics_port: MetricsPort = 0,

@@ -12,7 +12,7 @@ from .show import print_next
 
 app = CommandLine("List, show, check and download CLIP models.")
 
-_ModelName = Annotated[str, typer.Argument(help="Name of the model, see `fedcopl models list`.", show_default=False)]
+_ModelName = Annotated[str, typer.Argument(help="Name of the model, see `fedcopl models list`.")]
 
 
 @app.command("list")
@@ -42,9 +42,7 @@ def _show(name: _ModelName) -> None:
 
 @app.command("check")
 def _check(
-    path: Annotated[
-        str, typer.Argument(help="Folder or file of weights, or the name of a known model.", show_default=False)
-    ],
+    path: Annotated[str, typer.Argument(help="Folder or file of weights, or the name of a known model.")],
     activation: Annotated[
         str, typer.Option(help="Activation of a file that does not contain it: quick_gelu or gelu.")
     ] = "",

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 SERVER_FOLDER = Path("federation")
 MetricsPort = Annotated[
-    int,
-    typer.Option(
-        min=0, max=65535, help="Local port that serves /health and /metrics (default: none).", show_default=False
-    ),
+    int, typer.Option(min=0, max=65535, help="Local port that serves /health and /metrics (0: none).")
 ]
 
 
@@ -28,20 +25,16 @@ def provision(
     out: Annotated[Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")] = Path(
         "provisioned"
     ),
-    revoke: Annotated[
-        str, typer.Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.", show_default=False)
-    ] = "",
+    revoke: Annotated[str, typer.Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.")] = "",
     renew: Annotated[
         str,
         typer.Option(
             metavar="SITE|server|authority",
             help="Renew the key of a site, or the certificate of the server or of the authority.",
-            show_default=False,
         ),
     ] = "",
     admit: Annotated[
-        Path | None,
-        typer.Option(metavar="SITE.pub", help="Admit the public key that a site made itself.", show_default=False),
+        Path | None, typer.Option(metavar="SITE.pub", help="Admit the public key that a site made itself.")
     ] = None,
     example: Annotated[bool, typer.Option("--example", help="Write a commented STUDY.toml and exit.")] = False,
 ) -> None:
@@ -125,11 +118,10 @@ def install_package(given: list[str], folder: Path, kind: Literal["site", "serve
 def service(
     role: Annotated[Literal["site", "server"], typer.Argument(help="site or server.")],
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[key=value ...]", help="Additional settings and options.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[key=value ...]", help="Additional settings and options.")
     ] = None,
     home: Annotated[Path, typer.Option(help="The only folder in which it may write.")] = Path("/var/lib/fedcopl"),
-    images: Annotated[Path | None, typer.Option(help="Images of a site; read-only.", show_default=False)] = None,
+    images: Annotated[Path | None, typer.Option(help="Images of a site; read-only.")] = None,
     user: Annotated[str, typer.Option(help="Account that runs it.")] = "fedcopl",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
 ) -> None:

@@ -33,8 +33,7 @@ class _Engine(StrEnum):
 
 
 EarlierRun = Annotated[
-    Path | None,
-    typer.Option("--from", help="Folder of a finished run to start from: docs/living-study.md.", show_default=False),
+    Path | None, typer.Option("--from", help="Folder of a finished run to start from: docs/living-study.md.")
 ]
 
 
@@ -44,14 +43,12 @@ def run(
         typer.Argument(
             metavar="[CONFIG.toml] [key=value ...]",
             help="A settings file, and single settings that override it. Without a file: the embedded demo.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).", show_default=False),
+        Path | None, typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random streams.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random streams.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     engine: Annotated[
         _Engine, typer.Option(help="Simulate in local processes, or on Flower's simulation (Ray).")
@@ -60,8 +57,7 @@ def run(
         str, typer.Option(metavar="auto|N", help="Number of worker processes; auto: one per core.")
     ] = "auto",
     published: Annotated[
-        bool,
-        typer.Option("--as-published", help="Use the settings of the paper and its code: docs/as-published.md."),
+        bool, typer.Option("--as-published", help="Use the settings of the paper and its code: docs/as-published.md.")
     ] = False,
     earlier: EarlierRun = None,
     dry_run: Annotated[

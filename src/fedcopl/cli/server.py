@@ -39,24 +39,18 @@ def server(
             metavar="[PACKAGE|CONFIG.toml] [key=value ...]",
             help="The server's package or a settings file, and single settings that override it. Without a file: the "
             "default settings.",
-            show_default=False,
         ),
     ] = None,
     classes: Annotated[
-        Path | None,
-        typer.Option(help="File of class names, one per line; every site needs the same file.", show_default=False),
+        Path | None, typer.Option(help="File of class names, one per line; every site needs the same file.")
     ] = None,
     folder: Annotated[Path, typer.Option(help="Folder of the server's keys, certificates and logs.")] = SERVER_FOLDER,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).", show_default=False),
+        Path | None, typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
     ] = None,
     host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
     port: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=65535, help="Port to listen on (default: that of the package, or 9092).", show_default=False
-        ),
+        int | None, typer.Option(min=1, max=65535, help="Port to listen on (default: that of the package, or 9092).")
     ] = None,
     address: Annotated[
         list[str] | None,
@@ -68,16 +62,12 @@ def server(
     ] = None,
     min_sites: Annotated[int, typer.Option(min=1, help="Minimum number of sites: with fewer, the server waits.")] = 2,
     start_with: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Number of sites to wait for at the start (default: --min-sites).", show_default=False
-        ),
+        int, typer.Option(min=0, help="Number of sites to wait for at the start (0: --min-sites).")
     ] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a site has for a reply.")] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
     auto_resume: Annotated[
-        bool,
-        typer.Option("--auto-resume", help="Continue the last run if it is not finished, else start a new one."),
+        bool, typer.Option("--auto-resume", help="Continue the last run if it is not finished, else start a new one.")
     ] = False,
     earlier: EarlierRun = None,
     metrics_port: MetricsPort = 0,
@@ -155,11 +145,7 @@ def _without_prototypes(config: RunConfig) -> RunConfig:
 
 
 def _certificates(
-    folder: Path,
-    addresses: list[str],
-    own: tuple[Path, Path, Path] | None,
-    host: str,
-    package: "PackageNotes | None",
+    folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
 ) -> "Certificates":
     from ..deployment.certificates import (
         check_not_expired,
@@ -235,9 +221,7 @@ def audit(
     folder: Annotated[Path, typer.Argument(help="Folder of a site, of a server, or of a server's run.")],
     run: Annotated[str, typer.Option(help="Only messages of this run.")] = "",
     last: Annotated[int, typer.Option(min=0, help="Number of messages to print, the latest (0: all).")] = 20,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write all messages to this CSV file.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all messages to this CSV file.")] = None,
 ) -> None:
     """Verify and print the log of all messages in and out; an error if it was tampered with."""
     from ..deployment.audit_log import audit_csv, read_audit

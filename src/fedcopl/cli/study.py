@@ -25,7 +25,7 @@ _LARGEST = 1e6  # epsilon or noise
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must be new or empty.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must be new or empty.")],
     sites: Annotated[int, typer.Option(help="Number of sites; each gets a folder for its images.")] = 2,
     backbone: Annotated[str, typer.Option(help="Name or path of the CLIP model.")] = "ViT-B/32",
 ) -> None:
@@ -46,15 +46,10 @@ def doctor(
             metavar="[DIR|settings.toml]",
             help="Folder or settings of a study, or the folder of a site or server (default: settings.toml in the "
             "current folder, if it exists).",
-            show_default=False,
         ),
     ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Server to connect to.", show_default=False)
-    ] = None,
-    ca: Annotated[
-        Path | None, typer.Option(help="Certificate of the server's authority, ca.pem.", show_default=False)
-    ] = None,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Server to connect to.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="Certificate of the server's authority, ca.pem.")] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="First apply safe fixes: rename folders with misspelled names.")
     ] = False,
@@ -108,12 +103,9 @@ def methods(plugin: PluginFiles = None) -> None:
 
 
 def privacy(
-    epsilon: Annotated[
-        float | None, typer.Option(help="Compute the noise multiplier for this epsilon.", show_default=False)
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Compute the noise multiplier for this epsilon.")] = None,
     noise: Annotated[
-        float | None,
-        typer.Option("--noise-multiplier", help="Compute the epsilon of this noise multiplier.", show_default=False),
+        float | None, typer.Option("--noise-multiplier", help="Compute the epsilon of this noise multiplier.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Rounds of the run.")] = 20,
     refresh_every: Annotated[int, typer.Option(help="Rounds between two refreshes of the pseudo labels.")] = 5,
