@@ -52,16 +52,18 @@ def test_looks_only_down(path):
 
 
 def bodies() -> Iterator[tuple[str, int]]:
+    """Yield every function and the lines of its body; the options of a command are in its signature."""
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
-                lines = {n.lineno for n in ast.walk(node) if isinstance(n, ast.stmt | ast.expr)} - {node.lineno}
+                inside = (inner for statement in node.body for inner in ast.walk(statement))
+                lines = {inner.lineno for inner in inside if isinstance(inner, ast.stmt | ast.expr)}
                 yield f"{path.relative_to(SOURCE)}:{node.name}", len(lines)
 
 
 def test_sizes():
     sizes = dict(bodies())
-    assert max(sizes.values()) <= 45, max(sizes, key=sizes.get)
-    assert statistics.median(sizes.values()) <= 10
+    assert max(sizes.values()) <= 40, max(sizes, key=sizes.get)
+    assert statistics.median(sizes.values()) <= 6
     long = [str(path) for path in MODULES if len(path.read_text().splitlines()) > 500]
     assert not long

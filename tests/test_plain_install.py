@@ -159,7 +159,7 @@ WITHOUT_EXTRAS = {  # words: the extra to name
     "admit package": "flower",
     "run --engine flower": "flower-simulation",
     "run privacy.secure_aggregation=true": "privacy",
-    "privacy --noise 1": "privacy",
+    "privacy --noise-multiplier 1": "privacy",
     "watch photos": "web",
     "data check huggingface name": "datasets",
     "data check table.parquet": "parquet",
@@ -184,7 +184,7 @@ def test_a_missing_extra_is_one_line_that_names_it(fedcopl, words):
 def test_predict_report_and_export(fedcopl, run):
     exported = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert exported.stdout == "classifier\n", exported.stderr
-    assert exported.stderr == "next: fedcopl predict PHOTOS -c classifier -o answers.csv\n"
+    assert exported.stderr == "next: fedcopl predict PHOTOS -c classifier -o predictions.csv\n"
     again = fedcopl("export", run, "--client", "client-0", "-o", "classifier")
     assert again.returncode == 7 and again.stderr.startswith("fedcopl: classifier: ")
     for words in (["-c", "classifier"], ["-c", run, "--client", "client-1"]):
@@ -278,7 +278,7 @@ def test_ctrl_c_in_a_run_which_goes_on(fedcopl):
     assert any(line.startswith("round 1/6") for line in process.stderr)
     ended = interrupt(fedcopl, process)
     assert ended.returncode == 130
-    assert ended.stderr == "fedcopl: stopped; go on with: fedcopl run --out stopped --resume\n"
+    assert ended.stderr == "fedcopl: stopped; continue with: fedcopl run --out stopped --resume\n"
     assert fedcopl("run", "--out", "stopped", "--resume").returncode == 0
 
 

@@ -13,7 +13,7 @@ from .labelers import LABELERS
 from .methods import METHODS
 from .registry import PLUGINS_VARIABLE, Registry
 
-REGISTRIES: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
+_REGISTRIES: Mapping[str, Registry[Any]] = {"METHODS": METHODS, "LABELERS": LABELERS}
 
 
 def load_plugin(path: str | Path) -> None:
@@ -39,12 +39,12 @@ def load_plugin(path: str | Path) -> None:
         located.loader.exec_module(module)
     except Exception as error:
         raise ConfigError(f"{path}: cannot be loaded: {type(error).__name__}: {error}") from error
-    found = {kind: dict(getattr(module, kind, {})) for kind in REGISTRIES}
+    found = {kind: dict(getattr(module, kind, {})) for kind in _REGISTRIES}
     if not any(found.values()):
         raise ConfigError(f"{path}: has neither METHODS nor LABELERS, for example METHODS = {{'mine': MyMethod}}")
     for kind, entries in found.items():
         for entry, implementation in entries.items():
-            REGISTRIES[kind].add(entry, implementation)
+            _REGISTRIES[kind].add(entry, implementation)
     known = os.environ.get(PLUGINS_VARIABLE, "").split(os.pathsep)
     os.environ[PLUGINS_VARIABLE] = os.pathsep.join(dict.fromkeys([*filter(None, known), str(file)]))
 

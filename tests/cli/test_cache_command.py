@@ -20,7 +20,7 @@ def fedcopl(*words):
     return result.stdout
 
 
-def test_info_of_nothing(cache):
+def test_info_of_an_empty_cache(cache):
     assert fedcopl("cache", "info") == f"{cache.folder}: 0 entries, 0 B\n"
 
 

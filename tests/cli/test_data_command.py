@@ -30,7 +30,7 @@ def folder(tmp_path):
     return tmp_path / "images"
 
 
-def test_list_names_all():
+def test_list_has_all_data_sets():
     listed = fedcopl("data", "list").splitlines()[1:]
     assert [line.split()[0] for line in listed] == list(SOURCES)
     assert [line.split()[0] for line in listed if line.rstrip().endswith("yes")] == [
@@ -41,7 +41,7 @@ def test_list_names_all():
     ]
 
 
-def test_check_prints_counts_sentences_and_what_is_broken(folder):
+def test_check_prints_counts_sentences_and_broken_files(folder):
     put(folder, "train/cat/[odd]\nname.png", b"")
     seen = fedcopl("data", "check", "folder", folder)
     assert [line.split() for line in seen.splitlines()[1:3]] == [
@@ -103,7 +103,9 @@ def test_check_takes_settings_and_a_table(folder, monkeypatch):
     assert "folder: 2 classes, 12 train and 12 test images" in fedcopl("data", "check", "settings.toml")
     assert "a scan of cat" in fedcopl("data", "check", "settings.toml", "template=a scan of {}")
     monkeypatch.chdir("/")
-    with pytest.raises(DataError, match=r"^images: is not here; paths in settings count from where you are: cd "):
+    with pytest.raises(
+        DataError, match=r"^images: there is no such path; paths are relative to the current folder: cd "
+    ):
         fedcopl("data", "check", folder.parent / "settings.toml")
 
 
@@ -111,12 +113,12 @@ WRONG_PATHS = {
     "nowhere": (["./nowhere"], DataError, r"^\./nowhere: there is no such folder, table or settings file$"),
     "no settings": (["other.toml"], DataError, r"^other\.toml: there is no such folder, table or settings file$"),
     "a picture": (["images/train/cat/0.png"], ConfigError, "is neither a folder nor a table .* nor settings"),
-    "two paths": (["images", "images"], ConfigError, "^images: is a path itself, so no second one can follow"),
+    "two paths": (["images", "images"], ConfigError, "^images: is a path already; leave out images$"),
 }
 
 
 @pytest.mark.parametrize(("words", "kind", "says"), WRONG_PATHS.values(), ids=WRONG_PATHS)
-def test_a_path_that_cannot_be_checked_is_named(folder, monkeypatch, words, kind, says):
+def test_a_wrong_path_is_named(folder, monkeypatch, words, kind, says):
     monkeypatch.chdir(folder.parent)
     with pytest.raises(kind, match=says):
         fedcopl("data", "check", *words)

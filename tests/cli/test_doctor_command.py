@@ -43,7 +43,7 @@ def about(told, what, level):
     return [finding for finding in told["findings"] if finding["subject"] == what and finding["level"] == level]
 
 
-def test_a_sound_study(study):
+def test_a_valid_study_has_no_problems(study):
     told = doctor()
     assert told["ok"]
     assert "10 classes, 30 training and 0 test images" in about(told, "data", "ok")[0]["detail"]
@@ -58,7 +58,7 @@ def test_without_a_study(tmp_path, monkeypatch):
     assert doctor()["ok"]
 
 
-def test_images_are_looked_at(study):
+def test_doctor_opens_the_images(study):
     (study / "images/clients/site-a/train/broken\x1b.png").write_bytes(b"?")
     (study / "images/clients/site-b/train/0.png").write_bytes(
         (study / "images/clients/site-a/train/0.png").read_bytes()
@@ -72,7 +72,7 @@ def test_images_are_looked_at(study):
     assert "\x1b" not in said and "0 problems, " in said
 
 
-def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
+def test_skipped_files_have_a_remedy(study, monkeypatch):
     """Photographs of a telephone want a package, and are not to be removed; the command that is named lists all."""
     monkeypatch.setitem(sys.modules, "pillow_heif", None)  # as where it is not installed
     monkeypatch.setitem(sys.modules, "pydicom", None)
@@ -91,7 +91,7 @@ def test_what_to_do_about_each_file_that_is_left_out(study, monkeypatch):
     assert all(f"{name}: " in listed for name in ("a.heic", "b.heic", "c.dcm", *(f"x{n}.png" for n in range(25))))
 
 
-def test_a_study_looked_at_from_outside(study, monkeypatch):
+def test_a_study_checked_from_another_folder(study, monkeypatch):
     monkeypatch.chdir(study.parent)
     [found] = about(doctor("study"), "data", "problem")
     assert found["advice"] == "paths are relative to the current folder, so first: cd study"
@@ -107,7 +107,7 @@ def test_problems(study):
         doctor("nowhere")
 
 
-def test_a_model_that_is_not_here_is_not_fetched(study, monkeypatch, tmp_path):
+def test_a_missing_model_is_not_downloaded(study, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("fedcopl.clip.known_models._download", lambda *_: pytest.fail("fetched"))
@@ -181,7 +181,7 @@ def test_servers(tmp_path, monkeypatch, serve, certificate):
     monkeypatch.chdir(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate.certificate, certificate.key)
-    trusted = doctor("--server", serve(context), "--certificate", certificate.ca)
+    trusted = doctor("--server", serve(context), "--ca", certificate.ca)
     assert trusted["ok"] and "TLS" in about(trusted, "encryption", "ok")[0]["detail"]
     assert "not trusted" in about(doctor("--server", serve(context)), "encryption", "problem")[0]["detail"]
     assert "no TLS" in about(doctor("--server", serve()), "encryption", "problem")[0]["detail"]
@@ -199,7 +199,7 @@ def test_each_site_is_named_with_its_images(study):
     assert about(told, "cost", "ok")[0]["detail"].endswith("for 20 rounds of 10 epochs")
 
 
-def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
+def test_a_long_run_gets_a_smaller_first_run(study, monkeypatch):
     monkeypatch.setattr("fedcopl.doctor.checks._LONG_RUN", 0)
     [cost] = about(doctor(), "cost", "note")
     seconds = r"\(about \d+ seconds?\)"
@@ -209,7 +209,7 @@ def test_what_takes_long_is_told_how_to_be_tried(study, monkeypatch):
     )
 
 
-def test_names_that_are_slips(study):
+def test_misspelled_folder_names(study):
     (study / "images/clients/site-c/train").mkdir(parents=True)
     (study / "images/clients/site-a/tests/zero").mkdir(parents=True)
     (study / "images/clients/site-a/tests/zero/1.png").write_bytes(
@@ -237,7 +237,7 @@ def test_an_estimate_on_a_busy_machine_says_so(study, monkeypatch, load, is_busy
     assert ("(measured now on a busy machine: may be less)" in cost["detail"]) == is_busy
 
 
-def test_fix_renames_what_is_safe_to_rename(study):
+def test_fix_renames_misspelled_folders(study):
     a, b = study / "images/clients/site-a", study / "images/clients/site-b"
     for folder in (a / "Tests", b / "tests", b / "test"):
         folder.mkdir()

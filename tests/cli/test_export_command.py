@@ -2,9 +2,11 @@
 
 import json
 import sys
+import textwrap
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from classifier.small import SITES, small_run
@@ -41,7 +43,19 @@ def test_one_client(run, tmp_path):
     assert Classifier.load(out, device="cpu").threshold == told["abstain"]["below"]
 
 
-def test_everyone(run, tmp_path):
+def test_the_printed_lines_of_python_load_the_classifier(run, tmp_path, monkeypatch):
+    image = np.zeros((8, 8), np.uint8)
+    monkeypatch.chdir(tmp_path)
+    said = fedcopl("export", run, "--client", "client-0", "-o", "it's mine").stderr
+    lines = said.split("in Python:\n")[1].split("\nnext:")[0]
+    (tmp_path / "PHOTOS").mkdir()
+    Image.fromarray(image).save(tmp_path / "PHOTOS" / "a.png")
+    names = {}
+    exec(textwrap.dedent(lines), names)
+    assert list(names["labels"]) == list(Classifier.load("it's mine", device="cpu").predict(image[None]))
+
+
+def test_export_of_all_clients(run, tmp_path):
     said = fedcopl("export", run, "--all", "-o", tmp_path / "all").stdout
     assert said.splitlines() == [str(tmp_path / "all" / name) for name in ("client-0", "client-1")]
 
@@ -57,10 +71,10 @@ def test_mistakes_are_found_before_the_model_is_loaded(run, tmp_path, monkeypatc
     assert not (tmp_path / "client-0").exists()
 
 
-def test_images_that_are_gone_leave_no_threshold_but_a_note(tmp_path):
+def test_without_images_no_threshold_is_exported(tmp_path):
     run = small_run(tmp_path / "run")
     said = fedcopl("export", run, "--all", "-o", tmp_path / "all")
-    assert "no threshold is measured" in said.stderr
+    assert "no threshold, because the images of the run cannot be read" in said.stderr
     folders = sorted(path.name for path in (tmp_path / "all").iterdir())
     assert len(folders) == len(SITES) and not any("/" in name for name in folders)
     assert Classifier.load(tmp_path / "all" / "north", device="cpu").threshold is None
@@ -86,7 +100,7 @@ def test_the_class_prior_of_its_predictions(run, tmp_path):
     assert "estimated without labels at its site" in card and "with the class prior of its site" not in card
 
 
-def test_what_is_missing_is_said_before_the_work(tmp_path, monkeypatch):
+def test_a_missing_package_is_reported_first(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ModelError, match="ONNX needs onnxscript"):
         fedcopl("export", tmp_path / "no-run", "-o", tmp_path / "x", "--onnx")

@@ -1,4 +1,4 @@
-"""`fedcopl server`, `join`, `status` and `stop` as a person types them; whole federations are in `engines/flower`."""
+"""`fedcopl server`, `join`, `status` and `stop`, as a user types them."""
 
 import json
 import os
@@ -14,10 +14,11 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.cli import main
-from fedcopl.cli.federation import without_prototypes
+from fedcopl.cli.server import _without_prototypes
 from fedcopl.cli.show import print_outcome, print_status
 from fedcopl.config import RunConfig
-from fedcopl.deployment.status import status_of
+from fedcopl.deployment.certificates import issue_certificates
+from fedcopl.deployment.monitoring import status_of
 from fedcopl.privacy.accountant import Release, epsilon_of, statement
 from fedcopl.run.record import Outcome, RoundRecord, round_to_plain
 from free_ports import free_port
@@ -29,6 +30,7 @@ from waiting import PATIENCE, until
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("federation")
     digit_sites(root / "data", 1, 12)
+    issue_certificates(root / "certificates", {"localhost"})
     return root
 
 
@@ -39,13 +41,23 @@ MISTAKES = {
     "a folder that is not there": (
         ["join", *SITE[:2], "--folder", "hospitl"],
         2,
-        "hospitl: there is no such folder; name the site's own with --folder, or its package, or --server, --ca and",
+        "hospitl: there is no such folder; name the site's folder with --folder, or its package, or --server, --ca and",
     ),
-    "a folder of something else": (["join", *SITE[:2], "--folder", "data"], 2, "data: no package was taken in there;"),
+    "a folder of something else": (
+        ["join", *SITE[:2], "--folder", "data"],
+        2,
+        "data: no package is installed in this folder;",
+    ),
     "no such settings to agree to": (["join", *SITE, "--accept", "no.toml"], 2, "--accept no.toml: there is no such"),
-    "no server": (["join", *SITE[:6]], 2, "--server: say where the server listens"),
+    "no server": (["join", *SITE[:6]], 2, "--server: name the address of the server"),
+    "a server without a port": (
+        ["join", *SITE[:6], "--server", "x", "--images", "no"],
+        10,
+        "x: is not an address; write",
+    ),
+    "no such certificate of a server": (["join", *SITE, "--ca", "no.pem"], 10, "no.pem: is not the certificate of a"),
     "a name of nothing": (["join", *SITE, "--name", " "], 2, "--name: ' ' must be 1 to 60"),
-    "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is the server's to say"),
+    "the server's setting": (["join", *SITE, "rounds=3"], 2, "rounds: is set by the server"),
     "the method's setting": (["join", *SITE, "model.text_prompts=3"], 2, "model.text_prompts: is set by the server"),
     "no such images": (["join", *SITE, "--images", "no"], 3, "no: there is no such folder"),
     "no such model": (["join", *SITE, "model.backbone=glyph"], 4, "glyph: no such file or folder"),
@@ -69,6 +81,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("words", "code", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_line_and_a_code(place, tmp_path, monkeypatch, capsys, words, code, message):
     (tmp_path / "data").symlink_to(place / "data")
+    (tmp_path / "ca.pem").symlink_to(place / "certificates/ca.pem")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["fedcopl", *words])
     with pytest.raises(SystemExit) as left:
@@ -84,7 +97,7 @@ def checked(place):
     return ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
 
 
-def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
+def test_check_prints_what_leaves_and_does_not_connect(checked, place):
     assert checked.returncode == 0, checked.stderr
     for words in (
         "site                  site-a",
@@ -100,7 +113,7 @@ def test_check_says_what_leaves_and_connects_to_nobody(checked, place):
     assert not (place / "home/working.json").exists()
 
 
-def test_check_names_the_command_that_lists_what_is_left_out(checked, place, monkeypatch, capsys):
+def test_check_prints_the_command_that_lists_skipped_files(checked, place, monkeypatch, capsys):
     broken = place / "data/clients/site-a/train/broken.png"
     broken.write_bytes(b"?")
     process = ready_run("join", "--check", *SITE, "--folder", "home", "model.threads=1", cwd=place)
@@ -113,7 +126,7 @@ def test_check_names_the_command_that_lists_what_is_left_out(checked, place, mon
     assert "1 skipped:\n  train/broken.png: not an image of a known format" in capsys.readouterr().out
 
 
-def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
+def test_an_invalid_certificate_ends_a_join(checked, place):
     (place / "wrong.pem").write_text("hello")
     process = ready_run("join", *SITE, "--folder", "home", "--ca", "wrong.pem", cwd=place)
     assert process.returncode == 10
@@ -121,7 +134,7 @@ def test_a_wrong_certificate_ends_a_join_at_once(checked, place):
 
 
 @pytest.mark.slow
-def test_a_waiting_server_can_be_asked_and_stopped(place, monkeypatch, capsys):
+def test_status_and_stop_of_a_waiting_server(place, monkeypatch, capsys):
     def told(*words):
         monkeypatch.setattr(sys, "argv", ["fedcopl", *words])
         with pytest.raises(SystemExit):
@@ -164,7 +177,7 @@ def link_of(server):
 
 
 @pytest.mark.slow
-def test_a_server_whose_link_dies_ends_with_one_line(place):
+def test_a_server_ends_with_one_line_if_its_superlink_dies(place):
     words = [*SERVER, "--host", "127.0.0.1", "--port", str(free_port()), "--folder", "orphan", "--out", "orphan-run"]
     with (place / "orphan.log").open("w") as log:
         server = subprocess.Popen([sys.executable, "-m", "fedcopl", *words], cwd=place, stderr=log)
@@ -207,7 +220,7 @@ def private_run(place):
     return config, folder
 
 
-def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path, capsys):
+def test_epsilon_is_printed_at_the_end_and_in_the_status(tmp_path, capsys):
     config, folder = private_run(tmp_path)
     account = f"epsilon {epsilon_of([2.0] * 3, config.privacy.delta):.3g}, delta {config.privacy.delta:g} for one site"
     outcome = Outcome(
@@ -223,7 +236,7 @@ def test_a_private_run_states_its_epsilon_at_the_end_and_in_the_status(tmp_path,
     assert "privacy" not in capsys.readouterr().out.replace(str(tmp_path), "")
 
 
-def test_a_site_tells_its_conditions(tmp_path, capsys):
+def test_status_prints_the_conditions_of_a_site(tmp_path, capsys):
     about = {"role": "site", "name": "a", "server": "x:1", "conditions": "it shares", "pid": 0, "running": False}
     (tmp_path / "working.json").write_text(json.dumps(about))
     print_status(status_of(tmp_path))
@@ -231,7 +244,7 @@ def test_a_site_tells_its_conditions(tmp_path, capsys):
 
 
 def test_without_secure_aggregation_the_server_starts_without_prototypes(capsys):
-    assert not without_prototypes(RunConfig()).priors.prototypes
+    assert not _without_prototypes(RunConfig()).priors.prototypes
     assert "note: priors.prototypes is off: sites send class feature sums only with" in capsys.readouterr().err
     for settings in (
         {"privacy": {"secure_aggregation": True}},
@@ -239,5 +252,5 @@ def test_without_secure_aggregation_the_server_starts_without_prototypes(capsys)
         {"method": "zeroshot"},
     ):
         config = RunConfig.from_mapping(settings, "test")
-        assert without_prototypes(config) is config
+        assert _without_prototypes(config) is config
     assert capsys.readouterr().err == ""

@@ -15,7 +15,7 @@ def fedcopl(*words):
     return result.stdout
 
 
-def test_list_says_which_load():
+def test_list_has_whether_a_model_loads():
     lines = fedcopl("models", "list").splitlines()
     assert any("google/siglip2-base-patch16-224" in line and "Apache-2.0" in line and " yes" in line for line in lines)
     assert any("apple/MobileCLIP-B-OpenCLIP" in line and " no" in line for line in lines)
@@ -27,13 +27,13 @@ def test_show_prints_the_revision():
     assert "fetch       yes" in seen
 
 
-def test_check_says_what_a_checkpoint_is():
+def test_check_prints_the_format_of_a_checkpoint():
     seen = fedcopl("models", "check", "glyph-clip")
     assert "is          a Hugging Face folder of a CLIP\nloads       yes\n" in seen
     assert "images      32 x 32" in seen
 
 
-def test_check_says_why_not(tmp_path):
+def test_check_prints_why_a_checkpoint_does_not_load(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "siglip2"}))
     (tmp_path / "model.safetensors").write_bytes(b"")
     result = CliRunner().invoke(app, ["models", "check", str(tmp_path)])
@@ -42,15 +42,15 @@ def test_check_says_why_not(tmp_path):
     assert "the nearest that loads is google/siglip2-base-patch16-224" in str(result.exception)
 
 
-def test_fetch_of_what_is_inside_is_its_folder():
+def test_fetch_of_the_embedded_model_prints_its_folder():
     assert fedcopl("models", "fetch", "glyph-clip").strip().endswith("glyph_clip")
 
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    [("apple/MobileCLIP-B-OpenCLIP", "cannot be loaded"), ("Zilun/GeoRSCLIP", "by hand, then give its path")],
+    [("apple/MobileCLIP-B-OpenCLIP", "cannot be loaded"), ("Zilun/GeoRSCLIP", "download it yourself and use its path")],
 )
-def test_fetch_of_what_is_not_pinned_says_so(name, why):
+def test_fetch_of_a_model_without_a_release_is_an_error(name, why):
     result = CliRunner().invoke(app, ["models", "fetch", name])
     assert isinstance(result.exception, ConfigError)
     assert why in str(result.exception)

@@ -19,7 +19,7 @@ def fedcopl(*words):
     return result.stdout
 
 
-def test_the_folder(tmp_path):
+def test_new_writes_the_folder(tmp_path):
     study = tmp_path / "my study!"
     said = fedcopl("new", study, "--sites", "3")
     config = load(study / "settings.toml")
@@ -46,7 +46,7 @@ def test_nothing_is_overwritten(tmp_path):
     fedcopl("new", tmp_path / "empty")
 
 
-def test_a_model_beside_is_found_from_inside_the_folder(tmp_path, monkeypatch):
+def test_a_relative_model_path_is_valid_inside_the_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     fedcopl("new", "study", "--backbone", "model")

@@ -1,4 +1,4 @@
-"""`fedcopl run` as a person types it, in a process of its own: the first from nothing, the others from a ready one."""
+"""`fedcopl run`, as a user types it, in a process of its own."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_the_table_shows_the_numbers_of_the_results(told):
         assert f"{100 * results[key]['macro']:.1f}" in process.stdout
 
 
-def test_a_baseline_with_priors_is_called_so_before_and_after(tmp_path):
+def test_a_baseline_with_priors_is_named_so(tmp_path):
     words = ["rounds=1", "clients=2", "epochs=1", "method=promptfl", "labeler=fpl", "--out", "run"]
     process = ready_run("run", *words, *SITE_ALONE, cwd=tmp_path)
     title = "PromptFL + FPL + priors (label shift)"
@@ -85,7 +85,7 @@ def test_the_settings_of_a_run_can_be_run_and_json_is_one_object_and_equals_the_
     assert wanted <= set(results)
 
 
-def test_a_dry_run_says_what_it_would_take_and_leaves_nothing_behind(tmp_path):
+def test_a_dry_run_prints_an_estimate_and_writes_nothing(tmp_path):
     process = ready_run("run", "--dry-run", *QUICK, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     takes, computes = process.stdout.splitlines()
@@ -105,13 +105,17 @@ MISTAKES = {
     "a wrong setting": (["run", "round=3"], 2, "fedcopl: round: unknown setting; did you mean rounds?"),
     "a wrong value": (["run", "rounds=many"], 2, "fedcopl: command line: rounds: "),
     "no such file": (["run", "nothing.toml"], 2, "fedcopl: nothing.toml: there is no such settings file"),
-    "a folder": (["run", "."], 2, "is a folder; for images in it say data.source=folder"),
+    "a folder": (["run", "."], 2, "is a folder; for the images in it use data.source=folder"),
     "no such data": (["run", "source=digit"], 2, "data.source: unknown data set 'digit' (known: digits"),
     "no such model": (["run", "backbone=glyph"], 4, "glyph"),
-    "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: holds no run to resume"),
-    "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: holds no run to resume"),
+    "nothing to resume": (["run", "--resume"], 7, "fedcopl: runs: has no run to resume"),
+    "no such run": (["run", "--resume", "--out", "nope"], 7, "fedcopl: nope: has no run to resume"),
     "no workers": (["run", "--workers", "0"], 2, "fedcopl: --workers: should be auto or a number from 1 on, not '0'"),
-    "Flower's own": (["run", "--engine", "flower", "--workers", "2"], 2, "--workers: Flower's simulation has its own"),
+    "Flower's own": (
+        ["run", "--engine", "flower", "--workers", "2"],
+        2,
+        "--workers: Flower's simulation has workers of its own",
+    ),
     "no earlier run": (["run", "--from", "."], 7, "has no run to continue: there is no settings.toml in it"),
     "no such option": (["run", "--outt", "x"], 2, "--outt"),
     "no such command": (["rum"], 2, "rum"),
@@ -128,7 +132,7 @@ def test_a_mistake_is_one_line_and_a_code(tmp_path, words, code, message):
     assert not list(tmp_path.glob("runs/*"))  # a mistake leaves no folder behind
 
 
-def test_ctrl_c_says_how_to_go_on(tmp_path):
+def test_ctrl_c_prints_how_to_continue(tmp_path):
     words = ["rounds=500", "clients=2", "epochs=1", *SITE_ALONE, "--out", "run"]
     process = ReadyProcess(["run", *words], tmp_path)
     while not (tmp_path / "run" / "rounds.jsonl").exists():
@@ -137,12 +141,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     messages = process.stdout.read().decode()
     assert process.wait() == 130
-    assert "fedcopl: stopped; go on with: fedcopl run --out run --resume" in messages
+    assert "fedcopl: stopped; continue with: fedcopl run --out run --resume" in messages
     assert "Traceback" not in messages
 
 
 def test_help_and_version():
     shown = ready_run("run", "--help").stdout
     assert "CONFIG.toml" in shown
-    assert "on top of it" in " ".join(shown.split())  # the help of an argument
+    assert "settings that override it" in " ".join(shown.split())  # the help of an argument
     assert from_nothing("--version").stdout.startswith("fedcopl 0.")

@@ -1,4 +1,4 @@
-"""A site that takes part in the labelling, and then answers every training with another kind of rubbish."""
+"""A site that takes part in the labelling and sends an invalid reply to every training request."""
 
 from dataclasses import replace
 

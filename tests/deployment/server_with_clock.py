@@ -1,4 +1,4 @@
-"""A server whose clock the test puts forward: nobody has to wait until time is up, and nobody is too slow by chance."""
+"""A server with a clock that the test moves, so that no test waits for a timeout."""
 
 import time
 from pathlib import Path

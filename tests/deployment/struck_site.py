@@ -1,4 +1,4 @@
-"""A site that sends itself a signal as soon as it is asked certain questions: STRUCK is `SIGSTOP 3 train, 4 train`."""
+"""A site that sends itself a signal at certain requests: STRUCK is `SIGSTOP 3 train, 4 train`."""
 
 import os
 import signal

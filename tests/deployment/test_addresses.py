@@ -1,4 +1,4 @@
-"""By which address a server reaches itself, and who is on its machine."""
+"""Addresses: how a server reaches itself, and which requests come from its own machine."""
 
 from ipaddress import ip_address
 
@@ -6,7 +6,7 @@ import pytest
 from cryptography import x509
 
 from fedcopl.deployment.certificates import given_certificates, server_certificates
-from fedcopl.deployment.flower_internals.superlink import is_let_in
+from fedcopl.deployment.flower_internals.superlink import _LocalOnly
 from fedcopl.deployment.wire.addresses import is_this_machine, own_address, own_numbers, with_port
 from fedcopl.errors import ConfigError, FederationError
 
@@ -23,7 +23,7 @@ from fedcopl.errors import ConfigError, FederationError
         ("server.example", "server.example:9092"),
     ],
 )
-def test_a_server_reaches_itself_where_it_listens(host, reached):
+def test_own_address_of_a_listening_address(host, reached):
     assert with_port(own_address(host), 9092) == reached
 
 
@@ -44,11 +44,12 @@ def test_a_server_reaches_itself_where_it_listens(host, reached):
         ("127.0.0.2", "not an address", False),
     ],
 )
-def test_only_this_machine_gets_beyond_the_door_for_sites(host, client, here):
+def test_only_this_machine_reaches_control_and_runtime(host, client, here):
     own = own_numbers(host)
     assert is_this_machine(client, own) is here
-    assert is_let_in({"path": "/v1/control/list-nodes", "client": (client, 5000)}, own) is here
-    assert is_let_in({"path": "/v1/fleet/pull-messages", "client": (client, 5000)}, own) is True
+    guard = _LocalOnly(None, own)
+    assert guard.allows({"path": "/v1/runtime/acquire-task", "client": (client, 5000)}) is here
+    assert guard.allows({"path": "/v1/fleet/pull-messages", "client": (client, 5000)}) is True
 
 
 def names_in(certificate):
@@ -56,7 +57,7 @@ def names_in(certificate):
     return made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
 
 
-def test_a_certificate_takes_names_of_all_languages(tmp_path):
+def test_a_certificate_may_have_internationalised_names(tmp_path):
     made = server_certificates(tmp_path, ["bücher.example", "2001:db8::5"])
     named = names_in(made.certificate)
     assert "xn--bcher-kva.example" in named.get_values_for_type(x509.DNSName)  # as registered, RFC 3492
@@ -68,7 +69,7 @@ def test_a_certificate_takes_names_of_all_languages(tmp_path):
 @pytest.mark.parametrize(
     "address", ["server.example:9092", "https://server.example", "a..b", "", "x" * 64, "two words"]
 )
-def test_what_is_no_address_is_a_mistake_before_anything_is_made(tmp_path, address):
+def test_an_invalid_address_is_refused_before_anything_is_written(tmp_path, address):
     with pytest.raises(ConfigError, match=r"--address: .* is not a host name or IP address"):
         server_certificates(tmp_path / "new", [address])
     assert not (tmp_path / "new").exists()

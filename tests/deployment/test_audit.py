@@ -1,4 +1,4 @@
-"""The record of everything that crossed the wire: nothing is missing from it, and nothing in it can be changed."""
+"""The audit log: every message is in it, and tampering is detected."""
 
 import csv
 import json
@@ -59,7 +59,7 @@ def played(tmp_path):
     return wire, tmp_path
 
 
-def test_every_byte_that_crossed_the_wire_is_in_the_record(played):
+def test_every_message_is_in_the_audit_log(played):
     wire, folder = played
     for name, crossed in wire.crossed.items():
         lines = [line.message for line in read_audit(folder / name)]
@@ -88,7 +88,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_what_was_tampered_with_is_found(tmp_path, change):
+def test_tampering_is_detected(tmp_path, change):
     log = AuditLog(tmp_path, lambda: 1.0)
     for number in range(8):
         log.write(
@@ -101,7 +101,7 @@ def test_what_was_tampered_with_is_found(tmp_path, change):
         read_audit(tmp_path)
 
 
-def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
+def test_an_incomplete_line_is_skipped(tmp_path):
     log, one = AuditLog(tmp_path), AuditMessage("in", "server", "run", "1", "train", 1, "0", "received")
     log.write(one)
     with (tmp_path / AUDIT).open("ab") as file:
@@ -111,7 +111,7 @@ def test_a_stop_while_a_line_is_written_costs_that_line_and_no_other(tmp_path):
     assert (tmp_path / AUDIT).stat().st_mode & 0o777 == 0o600 == (tmp_path / HEAD).stat().st_mode & 0o777
 
 
-def test_what_cannot_be_logged_is_refused(tmp_path):
+def test_a_request_that_cannot_be_logged_is_refused(tmp_path):
     (tmp_path / "home" / AUDIT).mkdir(parents=True)  # nothing can be added to a folder
     site = FakeSite("client-0", clients(CONFIG)["client-0"], tmp_path)
     wire = LoopGrid({"client-0": lambda message: reply_to(message, lambda: site, AuditLog(tmp_path / "home"), "s")})
@@ -127,7 +127,7 @@ def test_the_command_shows_verifies_and_exports(played, tmp_path):
     count = len(read_audit(site))
     assert f"verified: {count} lines, none changed; the head is " in shown.output
     assert f"{count // 2} in, " in shown.output and "0 refused or dropped" in shown.output
-    exported = CliRunner().invoke(app, ["audit", str(site), "--export", str(tmp_path / "out.csv")])
+    exported = CliRunner().invoke(app, ["audit", str(site), "--out", str(tmp_path / "out.csv")])
     assert f"{count} messages written" in exported.output
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert len(rows) == count and rows[0]["kind"] == "setupkeys" and len(rows[0]["digest"]) == 64

@@ -1,4 +1,4 @@
-"""Certificates and keys: made once, renewed when needed, and refused when they make no sense."""
+"""Certificates and keys: made once, renewed when needed, refused when invalid."""
 
 import asyncio
 import resource
@@ -14,7 +14,7 @@ from fedcopl.deployment import certificates
 from fedcopl.deployment.certificates import check_not_expired, given_certificates, server_certificates
 from fedcopl.deployment.flower_internals import superlink as link
 from fedcopl.deployment.site.site_process import ServerAddress, check_server
-from fedcopl.deployment.site_keys import public_line, read_site_keys, site_key, site_secret
+from fedcopl.deployment.site_keys import _public_line, read_site_keys, site_key, site_secret
 from fedcopl.errors import FederationError, RunFolderError
 
 
@@ -45,7 +45,7 @@ def listening(made):
         door.close()
 
 
-def test_a_site_with_the_right_certificate_is_sure_of_the_server(made, listening):
+def test_a_site_accepts_the_right_certificate(made, listening):
     check_server(ServerAddress(f"127.0.0.1:{listening}", made.ca))
     check_server(ServerAddress(f"localhost:{listening}", made.ca))
 
@@ -63,10 +63,10 @@ def test_a_running_site_reports_a_wrong_certificate(made, listening, tmp_path):
     assert said.endswith("(--address); trying again") and "_ssl" not in said
 
 
-def test_a_server_does_not_begin_with_a_certificate_that_has_ended(tmp_path, monkeypatch):
+def test_a_server_with_an_expired_certificate_does_not_start(tmp_path, monkeypatch):
     files = server_certificates(tmp_path, [])
     check_not_expired(files, "renew it")
-    monkeypatch.setattr(certificates, "VALID", timedelta(minutes=-30))
+    monkeypatch.setattr(certificates, "_VALID", timedelta(minutes=-30))
     certificates._write_server(files, tmp_path / "ca.key", {"a.example"})
     with pytest.raises(FederationError, match=r"server\.pem: expired on \d+-\d\d-\d\d, no site accepts it; renew it"):
         check_not_expired(files, "renew it")
@@ -81,19 +81,19 @@ def test_a_site_waits_for_a_server_that_is_not_running_yet(made, tmp_path):
 
 
 @pytest.mark.parametrize("address", ["server", "server:", "server:x", ":9092"])
-def test_an_address_that_is_none_is_refused(made, address):
+def test_an_invalid_server_address_is_refused(made, address):
     with pytest.raises(FederationError, match="is not an address"):
         check_server(ServerAddress(address, made.ca))
 
 
-def test_a_file_that_is_no_certificate_is_refused(tmp_path):
+def test_an_invalid_certificate_file_is_refused(tmp_path):
     (tmp_path / "ca.pem").write_text("hello")
     for file in (tmp_path / "ca.pem", tmp_path / "nothing.pem"):
         with pytest.raises(FederationError, match=r"\.pem: is not the certificate of a server"):
             check_server(ServerAddress("127.0.0.1:1", file))
 
 
-def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_path, monkeypatch):
+def test_certificates_are_renewed_only_for_a_new_address_or_expiry(tmp_path, monkeypatch):
     first = server_certificates(tmp_path, ["a.example"])
     before = first.certificate.read_bytes(), first.ca.read_bytes()
     again = server_certificates(tmp_path, ["a.example"])
@@ -101,7 +101,7 @@ def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_pat
     other = server_certificates(tmp_path, ["b.example", "192.0.2.7"])
     assert other.certificate.read_bytes() != before[0]
     assert other.ca.read_bytes() == before[1]  # what sites were given stays right
-    monkeypatch.setattr(certificates, "VALID", timedelta(days=3))
+    monkeypatch.setattr(certificates, "_VALID", timedelta(days=3))
     certificates._write_server(other, tmp_path / "ca.key", {"b.example"})
     near = other.certificate.read_bytes()
     assert server_certificates(tmp_path, ["b.example"]).certificate.read_bytes() != near
@@ -109,7 +109,7 @@ def test_certificates_are_made_once_and_again_only_when_something_is_new(tmp_pat
 
 def test_own_certificates_are_taken_if_the_server_can_use_them(made, tmp_path, monkeypatch):
     assert given_certificates(made.ca, made.certificate, made.key) == made
-    monkeypatch.setattr(certificates, "own_addresses", set)
+    monkeypatch.setattr(certificates, "_own_addresses", set)
     elsewhere = server_certificates(tmp_path, ["server.example"])
     with pytest.raises(FederationError, match=r"and include 127\.0\.0\.1"):
         given_certificates(elsewhere.ca, elsewhere.certificate, elsewhere.key)
@@ -146,14 +146,14 @@ def test_a_full_disk_leaves_no_key_and_no_secret(tmp_path):
     assert len(site_secret(tmp_path)) == 32
 
 
-def test_a_secret_is_kept_and_never_guessed(tmp_path):
+def test_the_secret_of_a_site_is_random_and_kept(tmp_path):
     first = site_secret(tmp_path / "a")
     assert site_secret(tmp_path / "a") == first != site_secret(tmp_path / "b")
     assert (tmp_path / "a/site.secret").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
-def test_a_secret_that_is_not_whole_is_refused_with_what_to_do(tmp_path, size):
+def test_an_incomplete_secret_is_refused_with_a_remedy(tmp_path, size):
     (tmp_path / "site.secret").write_bytes(bytes(size))
     with pytest.raises(FederationError, match=rf"site\.secret: has {size} bytes instead of 32.*or delete this one"):
         site_secret(tmp_path)
@@ -164,7 +164,7 @@ def in_memory(folder, *names):
     for number, name in enumerate(names):
         called, _, like = name.partition("/")
         private, _ = site_key(folder / "folders" / (like or called), like or called)
-        (folder / f"{number}.pub").write_bytes(public_line(private, called))
+        (folder / f"{number}.pub").write_bytes(_public_line(private, called))
     return folder
 
 
@@ -182,13 +182,13 @@ def test_one_key_for_two_sites_is_refused(tmp_path):
 def test_one_name_for_two_keys_is_refused(tmp_path):
     in_memory(tmp_path, "a")
     private, _ = site_key(tmp_path / "another", "a")
-    (tmp_path / "9.pub").write_bytes(public_line(private, "a"))
+    (tmp_path / "9.pub").write_bytes(_public_line(private, "a"))
     with pytest.raises(FederationError, match="two keys have the site name 'a'"):
         read_site_keys(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "hello", "ssh-ed25519 AAAA x", "ecdsa-sha2-nistp384 AAAA"])
-def test_what_is_no_key_is_named(tmp_path, text):
+def test_an_invalid_key_file_is_named(tmp_path, text):
     (tmp_path / "x.pub").write_text(text)
     with pytest.raises(FederationError, match=r"x\.pub: is not the public key of a site"):
         read_site_keys(tmp_path)
@@ -208,9 +208,10 @@ def test_what_is_no_key_is_named(tmp_path, text):
         ("/v1/control/start-run", None, False),
     ],
 )
-def test_from_outside_only_sites_get_in(path, client, let_in):
-    scope = {"type": "http", "path": path, "client": client and (client, 5)}
-    assert link.is_let_in(scope) is let_in
+def test_only_fleet_is_open_to_other_machines(path, client, let_in):
+    headers = [(b"x-fedcopl-control", b"key")]
+    scope = {"type": "http", "path": path, "client": client and (client, 5), "headers": headers}
+    assert link._LocalOnly(None, (), "key").allows(scope) is let_in
 
 
 def test_a_rejected_request_gets_404():
@@ -222,7 +223,7 @@ def test_a_rejected_request_gets_404():
     async def send(event):
         sent.append(event)
 
-    guard = link.LocalOnly(app, (), "key")
+    guard = link._LocalOnly(app, (), "key")
     for path in ("/v1/control/start-run", "/v1/fleet/get-run"):
         asyncio.run(guard({"type": "http", "path": path, "client": ("192.0.2.1", 5)}, None, send))
     asyncio.run(guard({"type": "lifespan", "path": "start"}, None, send))
@@ -240,8 +241,8 @@ def test_a_rejected_request_gets_404():
         ("/health", None, True),
     ],
 )
-def test_other_users_of_the_machine_are_no_operators(path, shown, let_in):
+def test_control_needs_the_operators_key(path, shown, let_in):
     headers = [] if shown is None else [(b"x-fedcopl-control", shown)]
     scope = {"type": "http", "path": path, "client": ("127.0.0.1", 5), "headers": headers}
-    assert link.is_operator(scope, "key") is let_in
-    assert link.is_operator({**scope, "path": "/v1/control/x"}, "") is False  # without a key nobody is
+    assert link._LocalOnly(None, (), "key").allows(scope) is let_in
+    assert link._LocalOnly(None).allows({**scope, "path": "/v1/control/x"}) is False  # without a key nobody is

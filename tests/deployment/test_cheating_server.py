@@ -11,7 +11,7 @@ import pytest
 
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig
-from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site.ledger import SiteLedger, release_of
 from fedcopl.deployment.site.policies import (
     Consent,
@@ -104,7 +104,7 @@ SPOILT_PROMPTS = {
 
 
 @pytest.mark.parametrize(("spoil", "words"), SPOILT_PROMPTS.values(), ids=SPOILT_PROMPTS)
-def test_a_prompt_that_is_none_never_becomes_the_sites_own(site, start, spoil, words):
+def test_an_invalid_prompt_is_never_used(site, start, spoil, words):
     bad = {"visual": spoil(start["visual"])}
     for message in (Estimate(0, bad), Train(0, bad), Evaluate(0, bad)):
         with pytest.raises(Refused, match=words):
@@ -140,7 +140,7 @@ def test_a_run_that_costs_too_much_never_begins(site, start, settings, words):
     assert list(site.home.folder.iterdir()) == []
 
 
-def test_an_update_of_one_image_is_not_let_go(site, start):
+def test_an_update_of_one_image_is_not_sent(site, start):
     """Settings of the run that leave one image to train on: the site trains nothing, and says that of 0 images."""
     narrow = {"labels": {"confidence_quantile": 0.9, "entropy_quantile": 0.9, "global_allocation": False}}
     requests = [Estimate(0, start), Select(0, 0, None, 1), Train(0, start)]
@@ -193,7 +193,7 @@ def test_totals_without_the_own_images_in_them_are_refused(site, lie, words):
         client.handle(Adapt(0, 1, (lie(reply.sums),)), state)
 
 
-def test_forty_new_names_are_not_forty_runs(loaded, tmp_path, start):
+def test_renamed_runs_count_towards_the_limit(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, limits=Limits(runs=3))
     clock = [1000.0]
     site.ledger = SiteLedger(tmp_path, lambda: clock[0])
@@ -232,7 +232,7 @@ def test_in_secure_aggregation_only_the_noise_of_the_sites_that_must_remain_is_c
     assert release_of("run", Select(0, 0, None, 5), config, "") is None
 
 
-def test_a_full_house_takes_no_new_run(loaded, tmp_path, start):
+def test_a_new_run_is_refused_beyond_the_disk_limit(loaded, tmp_path, start):
     site = at_home(loaded, tmp_path, limits=Limits(disk=0.0))
     site.handle(Evaluate(0, None), terms(site))
     with pytest.raises(Refused, match="no disk space for another run: this site's limit is 0 GB"):
@@ -260,7 +260,7 @@ def test_a_site_sends_nothing_before_approval(site, start):
     assert len(shown) == 3  # once for the run, not for each question
 
 
-def test_agreed_in_writing_is_agreed_to_these_settings_alone(site, start, tmp_path):
+def test_accepted_settings_accept_only_these_settings(site, start, tmp_path):
     file = tmp_path / "agreed.toml"
     file.write_text(CONFIG.to_toml())
     site.agreement = FileAgreement(file)
@@ -280,7 +280,7 @@ def test_an_unknown_value_of_accept_is_refused(tmp_path):
         choose_agreement(str(tmp_path / "wrong.toml"), tmp_path, lambda run, words: None, print)
 
 
-def test_people_are_shown_what_leaves_in_this_run():
+def test_the_approval_prompt_describes_what_leaves():
     shown = "\n".join(
         describe_run(changed(privacy={"secure_aggregation": True, "min_sites": 4, "noise_multiplier": 1.5}))
     )
@@ -326,7 +326,7 @@ def test_class_feature_sums_leave_only_under_secure_aggregation_of_enough_sites(
         ({"secure_aggregation": False, "min_sites": 3}, "min-sites: needs secure aggregation"),
     ],
 )
-def test_conditions_that_cannot_be_meant_are_refused_at_once(wrong, words):
+def test_contradictory_conditions_are_refused(wrong, words):
     with pytest.raises(ConfigError, match=words):
         Consent(**wrong)
 
@@ -338,12 +338,12 @@ def test_secure_sums_can_be_refused(loaded, tmp_path, start):
 
 
 @pytest.mark.parametrize("pair", ["epoch=3", "epochs", "epochs=many", "epochs=nan", "epochs=-1"])
-def test_a_limit_that_is_none_is_refused(pair):
+def test_an_invalid_limit_is_refused(pair):
     with pytest.raises(ConfigError, match=r"^--limit epoch"):
         Limits.from_pairs([pair])
 
 
-def test_a_damaged_ledger_is_named_and_not_begun_anew(site, start):
+def test_a_damaged_ledger_is_an_error(site, start):
     (site.home.folder / "ledger.json").write_text(json.dumps({"runs": []}))
     with pytest.raises(RunFolderError, match=r"ledger\.json: is damaged"):
         site.handle(Evaluate(0, None), terms(site))
@@ -372,7 +372,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("message", "words"), HOSTILE.values(), ids=HOSTILE)
-def test_a_request_of_no_honest_server_is_detected(message, words):
+def test_a_dishonest_request_is_detected(message, words):
     found = validate_request(message, EXPECTED)
     assert found is not None
     assert re.search(words, found)

@@ -7,11 +7,11 @@ import pytest
 
 from fakes import START, NoisyLearner
 from fedcopl.config import RunConfig
+from fedcopl.deployment.monitoring import status_of
 from fedcopl.deployment.processes import process_of
-from fedcopl.deployment.server.rounds import ServerFile
+from fedcopl.deployment.server.rounds import _ServerFile
 from fedcopl.deployment.site.site_state import SiteState
 from fedcopl.deployment.site_keys import site_key
-from fedcopl.deployment.status import status_of
 from fedcopl.errors import FederationError, RunFolderError
 from fedcopl.federation.client import Client
 from fedcopl.messages import Estimate
@@ -38,10 +38,10 @@ def states(tmp_path):
     return made
 
 
-def test_a_server_goes_on_with_its_name_and_its_sites(tmp_path):
+def test_a_restarted_server_keeps_its_run_and_sites(tmp_path):
     path = tmp_path / "server.json"
     path.write_text(json.dumps(SERVER))
-    file = ServerFile.begin(path, "another")
+    file = _ServerFile.begin(path, "another")
     assert (file.run, file.attempt) == ("fedcopl-5f1c0ffee123", 3)
     file.known.add(["site-c"])
     assert file.known.is_same_folder("site-a", "0123456789abcdef", "fedcba9876543210")
@@ -63,7 +63,7 @@ def test_a_server_goes_on_with_its_name_and_its_sites(tmp_path):
 def test_a_damaged_server_file_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "server.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"server\.json: is damaged: ") as refusal:
-        ServerFile.begin(tmp_path / "server.json", "x")
+        _ServerFile.begin(tmp_path / "server.json", "x")
     assert "\n" not in str(refusal.value)
 
 

@@ -1,4 +1,4 @@
-"""Real processes on loopback, with everything that goes wrong in the field."""
+"""Deployments with real processes on loopback, with failures."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def text(deployment, name):
     return load_file(file)["text"].tobytes()
 
 
-def test_killed_and_cheated_it_ends_with_the_same_bits(deployment):
+def test_a_run_with_kills_and_impostors_ends_with_the_same_bits(deployment):
     deployment.admit(*deployment.names)
     deployment.server("rounds=4")
     for name in deployment.names:
@@ -133,7 +133,7 @@ def test_invalid_replies_are_dropped_and_reported_and_a_flood_is_refused_before_
     assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
 
 
-def test_in_a_secure_sum_a_site_may_get_lost(deployment):
+def test_secure_aggregation_tolerates_a_lost_site(deployment):
     deployment.admit(*deployment.names)
     deployment.server("--start-with", "3", "rounds=2", "secure_aggregation=true", min_sites=2)
     for name in deployment.names[:2]:
@@ -153,7 +153,7 @@ def test_in_a_secure_sum_a_site_may_get_lost(deployment):
     assert text(deployment, "site-a") == states["site-a"].own["text"].tobytes()
 
 
-def test_slow_late_cut_off_and_full(deployment):
+def test_slow_late_and_disconnected_sites_and_a_full_disk(deployment):
     deployment.admit("site-a", "site-b")
     deployment.server("--start-with", "2", "rounds=4", min_sites=1)
     deployment.join_until_struck("site-c", "SIGSTOP 3 train, 4 train")

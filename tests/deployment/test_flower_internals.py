@@ -33,7 +33,6 @@ from fedcopl.deployment.flower_internals import (
     site_connection,
     superlink,
 )
-from fedcopl.deployment.processes import child_environment
 from fedcopl.deployment.server import server_process
 from fedcopl.deployment.wire import message_format
 
@@ -75,7 +74,7 @@ def listed():
 # All of it in one package
 
 
-def test_the_walk_finds_what_it_looks_for():
+def test_the_import_walk_finds_private_imports():
     assert len(SOURCES) > 200 and INTERNALS / "superlink.py" in SOURCES
     assert len(USED) > 40
 
@@ -103,7 +102,7 @@ def test_nothing_of_flowers_is_patched_elsewhere():
 
 
 @pytest.mark.parametrize(("file", "module", "name"), sorted(USED), ids=lambda one: one)
-def test_it_is_there(file, module, name):
+def test_the_private_name_exists(file, module, name):
     assert hasattr(importlib.import_module(module), name)
 
 
@@ -131,7 +130,7 @@ CALLS = {  # of functions and classes of Flower: how they are called
 
 
 @pytest.mark.parametrize(("where", "call"), CALLS.items(), ids=lambda one: one[1] if one in CALLS else "")
-def test_it_is_called_as_we_call_it(where, call):
+def test_the_signature_fits_our_calls(where, call):
     module, name = where
     values, named = call
     inspect.signature(getattr(module, name)).bind(*values, **dict.fromkeys(named))
@@ -155,7 +154,7 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize(("client", "methods"), CLIENTS.items(), ids=lambda one: getattr(one, "__name__", ""))
-def test_a_client_can_be_asked(client, methods):
+def test_the_clients_have_the_methods_we_call(client, methods):
     inspect.signature(client.from_server_address).bind(
         server_address=1, insecure=2, root_certificates=3, interceptors=4
     )
@@ -205,7 +204,7 @@ def test_a_message_has_the_fields_we_use(message, fields):
     assert set(fields.split()) <= {field.name for field in kind.DESCRIPTOR.fields}
 
 
-def test_no_message_is_forgotten_here():
+def test_all_messages_are_stored_in_memory():
     sent = {f"{module.removeprefix('flwr.proto.')}.{name}" for _, module, name in USED if "_pb2" in module}
     assert sent <= set(FIELDS)
 
@@ -214,7 +213,7 @@ def test_a_site_names_its_key_where_its_bytes_are_counted():
     assert "FLEET_HTTP_PUBLIC_KEY_HEADER" in inspect.getsource(site_connection.NodeAuthHttpInterceptor)
 
 
-def test_constants_are_what_we_take_them_for():
+def test_constants_have_the_expected_values():
     codes = ("UNKNOWN", "MESSAGE_UNAVAILABLE", "REPLY_MESSAGE_UNAVAILABLE", "NODE_UNAVAILABLE", "CLIENT_APP_CRASHED")
     assert [getattr(ErrorCode, name) for name in codes] == [0, 3, 4, 5, 8]
     assert (SubStatus.COMPLETED, SubStatus.FAILED) == ("completed", "failed")
@@ -223,23 +222,23 @@ def test_constants_are_what_we_take_them_for():
     # Ten seconds is the least a SuperLink accepts, and it counts a node as gone after twice that.
     assert flower_internals.HEARTBEAT == common_constant.HEARTBEAT_MIN_INTERVAL
     assert common_constant.HEARTBEAT_PATIENCE == 2
-    assert f'"{connections.ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
+    assert f'"{connections._ACQUIRE}"' in inspect.getsource(RuntimeHttpClient)
 
 
-def test_switches_that_keep_flower_offline_are_still_looked_at():
+def test_flower_still_reads_the_offline_variables():
     telemetry = importlib.import_module("flwr.supercore.telemetry")
     sources = "".join(map(inspect.getsource, (common_constant, core_constant, telemetry)))
-    for switch in {*OFFLINE, *child_environment(Path("x"))}:
+    for switch in {*OFFLINE, *server_process._superlink_environment(Path("x"))}:
         assert f'"{switch}"' in sources or not switch.startswith("FLWR_")
 
 
 OPTIONS = {
-    "flwr.superlink.cli.flower_superlink": ("_parse_args_run_superlink", server_process.superlink),
+    "flwr.superlink.cli.flower_superlink": ("_parse_args_run_superlink", server_process._superlink),
 }
 
 
 @pytest.mark.parametrize(("module", "how"), OPTIONS.items(), ids=OPTIONS)
-def test_flowers_commands_know_the_options_we_give(module, how):
+def test_flower_still_has_the_options_we_pass(module, how):
     parser, ours = how
     known = getattr(sys.modules[module], parser)()._option_string_actions
     given = re.findall(r'"(--[a-z-]+)"', inspect.getsource(ours))
@@ -268,31 +267,31 @@ def test_the_paths_of_a_superlink_are_those_of_its_interfaces():
     assert set(PATHS) <= set(paths)
     # Whatever is for others than sites has another beginning.
     fleet = {path for path, about in paths.items() if "Fleet" in str(next(iter(about.values())).get("tags"))}
-    assert fleet == {path for path in paths if path.startswith(superlink.FOR_SITES)}
-    assert {superlink.PULL, *superlink.UPLOADS} <= fleet
+    assert fleet == {path for path in paths if path.startswith(superlink._FOR_SITES)}
+    assert {superlink._PULL, *superlink._UPLOADS} <= fleet
 
 
 @pytest.mark.parametrize(("path", "for_sites"), PATHS.items())
-def test_a_superlink_is_open_for_sites_alone(unpatched, path, for_sites):
+def test_a_patched_superlink_is_open_to_sites_only(unpatched, path, for_sites):
     before = answers("192.0.2.1", path)
     assert before != 404
-    superlink.patch_superlink((), "key", 1000)
+    superlink._patch_superlink((), "key", 1000)
     assert answers("192.0.2.1", path) == (before if for_sites else 404)
     assert answers("127.0.0.1", path) != 404
-    assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink.FOR_OPERATOR)
+    assert (answers("127.0.0.1", path, key="guess") == 404) is path.startswith(superlink._FOR_OPERATOR)
 
 
 def test_a_server_checks_the_health_of_its_superlink():
     assert TestClient(create_app(None)).get("/health").status_code == 200
 
 
-def test_the_grid_is_built_as_we_think():
+def test_the_grid_has_the_attributes_we_use():
     grid = HttpGrid(token="t")
     assert grid.node.node_id == 1
     assert callable(grid.set_run) and callable(grid.close)
 
 
 @pytest.mark.parametrize("module", [connections, flower_internals, message_format], ids=lambda module: module.__name__)
-def test_the_examples_in_its_docstrings_are_right(module):
+def test_doctests_of_flower_internals(module):
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0

@@ -1,4 +1,4 @@
-"""Flower's simulation on Ray gives the bits of one process, also where it goes on with what one process began."""
+"""Flower's simulation on Ray has the bits of a run in one process, also after a resume."""
 
 import json
 import shlex
@@ -8,7 +8,7 @@ import pytest
 from deployment.toolbox import digit_sites
 from fedcopl.config import RunConfig, override
 from fedcopl.errors import ConfigError, RunFolderError
-from fedcopl.flower_app.run_settings import read_run_settings
+from fedcopl.flower_app import read_run_settings
 from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation import on_flower
 from fedcopl.simulation.simulate import simulate
@@ -39,7 +39,7 @@ def without_clock(record):
 
 
 @pytest.mark.slow
-def test_a_run_that_ray_goes_on_with_ends_with_the_bits_of_one_process(tmp_path):
+def test_a_run_resumed_on_ray_has_the_same_bits(tmp_path):
     digit_sites(tmp_path / "data", 3, 40, labelled=10)
     config = on_images_below(tmp_path / "data")
     simulate(config, tmp_path / "alone")
@@ -58,7 +58,7 @@ def test_the_clients_are_counted_before_ray_is_started():
     assert on_flower._how_many(CONFIG.model_copy(update={"method": "central"})) == 1
 
 
-def test_what_flwr_run_says_becomes_a_plan(tmp_path):
+def test_the_run_config_becomes_a_plan(tmp_path):
     (tmp_path / "my.toml").write_text("rounds = 7")
     flat = {
         "settings": f"{shlex.quote(str(tmp_path / 'my.toml'))} train.epochs=2",

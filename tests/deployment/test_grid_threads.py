@@ -1,4 +1,4 @@
-"""No site can block the server with half a reply, or end it with a made-up one; nor can a SuperLink that is gone."""
+"""Neither an incomplete or invalid reply nor a lost SuperLink blocks the server."""
 
 import threading
 from types import SimpleNamespace
@@ -119,7 +119,7 @@ def test_a_reply_whose_pieces_are_gone_is_lost(grid, link):
 
 
 @pytest.mark.parametrize("content", [b"rubbish", b"Message  9\x00{}", b"\x00", b"Array  2\x00{}"])
-def test_made_up_pieces_are_an_error_of_their_sender(grid, link, content):
+def test_invented_pieces_are_an_error_of_their_sender(grid, link, content):
     [request] = sent(grid, "x")
     for piece in link.reply(request, "x"):
         link.pieces[piece] = content
@@ -154,7 +154,7 @@ def grid_to_nobody(should_stop):
     return GridThreads(HttpGrid(f"127.0.0.1:{closed_port()}", True, None, token="t"), should_stop)
 
 
-def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_has_ended():
+def test_a_server_can_be_stopped_while_its_superlink_is_away():
     with pytest.raises(Interrupted, match="stopped; continue with --resume"):
         grid_to_nobody(lambda: True).get_nodes()
 
@@ -166,7 +166,7 @@ def test_while_a_superlink_is_away_the_server_can_be_stopped_and_learns_that_it_
 
 
 def test_a_call_to_a_superlink_that_does_not_respond_times_out(monkeypatch):
-    monkeypatch.setattr(grid_threads, "TIME_LIMIT", 0.1)
+    monkeypatch.setattr(grid_threads, "_TIME_LIMIT", 0.1)
     never = threading.Event()
     grid = GridThreads(SimpleNamespace(get_nodes=never.wait), lambda: False)
     with pytest.raises(FederationError, match="no response from the SuperLink for 0 s; continue with --resume"):

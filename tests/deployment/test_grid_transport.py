@@ -1,4 +1,4 @@
-"""The protocol over a grid: order, timeouts, rubbish, and who is there."""
+"""The protocol over a grid: order, timeouts, invalid replies, connected sites."""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""Whatever a site is doing, it can be stopped, and no answer takes longer than the site's limit."""
+"""A site can be stopped at any time, and no reply exceeds the site's time limit."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Every message of the list survives the way over the wire, and nothing else gets through."""
+"""Serialisation: every message is read back unchanged, and anything else is refused."""
 
 import contextlib
 import io
@@ -85,7 +85,7 @@ def test_every_message_comes_back_as_it_was(message):
 
 
 @given(messages())
-def test_so_it_does_through_flowers_records(message):
+def test_every_message_survives_flowers_records(message):
     config = RunConfig()
     if type(message) in REPLY_TO:
         back, on = read_request(request_records(message, terms(config)), 10**6)
@@ -142,7 +142,7 @@ def test_a_field_of_another_type_is_refused_with_its_name(counts, words):
 
 
 @given(st.text(), st.text())
-def test_no_text_sets_anything_off(kind, tree):
+def test_text_is_never_executed(kind, tree):
     with pytest.raises(Unreadable):
         unpack(Packed(kind, tree, ()))
 
@@ -204,7 +204,7 @@ def test_malformed_arrays_are_refused_and_never_executed(data, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_the_same_place_takes_a_sound_array():
+def test_a_valid_array_is_read():
     assert (read_reply(with_array(saved(VISUAL)), "q", 10**6)[0].shared["visual"] == VISUAL).all()
     for no_bytes in ("text", 3.5, [1, 2]):
         records = with_array(b"")
@@ -214,7 +214,7 @@ def test_the_same_place_takes_a_sound_array():
 
 
 @given(st.binary(max_size=300))
-def test_no_bytes_set_anything_off(data):
+def test_bytes_are_never_executed(data):
     with pytest.raises(Unreadable):
         read_reply(with_array(data), "q", 10**6)
 
@@ -243,7 +243,7 @@ def test_a_shape_that_no_array_has_is_refused(data):
         read_reply(with_array(data), "q", 10**6)
 
 
-def test_a_sound_header_made_by_hand_is_read():
+def test_a_valid_header_is_read():
     assert (read_reply(with_array(headed((2, 3), VISUAL.tobytes())), "q", 10**6)[0].shared["visual"] == VISUAL).all()
 
 
@@ -279,13 +279,13 @@ def hostile_records(draw):
 
 @given(hostile_records())
 @settings(max_examples=300)
-def test_whatever_comes_is_a_message_or_unreadable(records):
+def test_any_input_is_a_message_or_unreadable(records):
     for read in (lambda: read_reply(records, "q", 10**6), lambda: read_request(records, 10**6)):
         with contextlib.suppress(Unreadable):
             read()
 
 
-def test_a_name_is_read_in_one_line_and_none_is_no_name():
+def test_a_name_is_one_line_and_may_be_empty():
     assert read_name(name_records("site\na")) == "site a"
     assert read_name(RecordDict()) == ""
 
@@ -337,7 +337,7 @@ def test_settings_travel_flat_and_only_where_they_differ():
     assert back.model_copy(update={"model": config.model}) == config
 
 
-def test_settings_that_make_no_sense_are_refused_as_those_of_a_file_are():
+def test_invalid_settings_in_terms_are_refused():
     with pytest.raises(ConfigError, match=r"train\.lr"):
         config_from({"train.lr": -1}, "run x")
     with pytest.raises(ConfigError, match="train is a setting and a section"):

@@ -1,4 +1,4 @@
-"""Each question once, in the protocol's order: what honest servers ask is answered, and nothing beside it."""
+"""Order of requests: the requests of an honest server are accepted, and no others."""
 
 from dataclasses import replace
 
@@ -172,20 +172,20 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize(("config", "before", "message", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
-def test_what_the_protocol_does_not_have_is_refused(config, before, message, words):
+def test_requests_outside_the_protocol_are_refused(config, before, message, words):
     *fine, said = objections([*before, message], config)
     assert fine == [None] * len(before)
     assert said is not None and said.startswith(words)
 
 
-def test_a_sum_that_was_spoilt_is_played_again_for_fewer_and_not_for_ever():
+def test_a_failed_aggregation_is_repeated_with_fewer_sites():
     requests = [Estimate(0, SHARED, tuple("abcdefghi"[:many])) for many in range(9, 1, -1)]
     said = objections(requests, SECURE, restarts=0)
     assert said[: 1 + MAX_REPEATS] == [None] * (1 + MAX_REPEATS)
     assert all(why and "th time" in why for why in said[1 + MAX_REPEATS :])
 
 
-def test_sixty_sums_a_round_are_refused():
+def test_too_many_aggregations_per_round_are_refused():
     """With 60 sums over invented sites a server can recover a site's counts. This round has two sums."""
     said = objections([SetupKeys(0, bytes([number])) for number in range(60)], SECURE, restarts=0)
     assert max_aggregations(SECURE, 0) == 2 and max_aggregations(SECURE, 1) == 1
@@ -218,7 +218,7 @@ def test_the_steps_of_the_priors_by_hand():
     assert prior_steps(config_of(priors={"logit_bias": False})) == 0
 
 
-def test_an_estimation_starts_again_when_a_site_is_lost_and_not_for_ever():
+def test_a_prior_estimation_restarts_a_limited_number_of_times():
     requests = [Adapt(0, step, (SUMS * start,) * (step > 0)) for start in range(6) for step in range(2)]
     said = objections(requests, WITH_PRIORS, restarts=0)
     assert said[: 2 * MAX_ESTIMATIONS] == [None] * 2 * MAX_ESTIMATIONS

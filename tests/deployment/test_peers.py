@@ -1,4 +1,4 @@
-"""Secure aggregation among sites that know each other: a server that plays the other sites itself learns nothing."""
+"""Secure aggregation among known sites: a server that plays the other sites learns nothing."""
 
 from types import SimpleNamespace
 
@@ -72,7 +72,7 @@ def invented(three, count=3):
     return {f"site-{number}": identity(three.root / "server", f"invented-{number}") for number in range(count)}
 
 
-def test_a_hundred_invented_sites_are_not_a_sum(three):
+def test_invented_sites_are_refused_in_an_aggregation(three):
     """A server that plays all other sites would learn one site's numbers. It has no known site's key."""
     client = site_of(three, "north")
     message, state = rosters(three, invented(three), client)
@@ -83,7 +83,7 @@ def test_a_hundred_invented_sites_are_not_a_sum(three):
         client.handle(unsigned, state)
 
 
-def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
+def test_vouchers_of_another_aggregation_or_key_are_refused(three):
     client = site_of(three, "north")
     message, state = rosters(three, {"south": three.who["south"], "west": three.who["west"]}, client)
     servers_own = public_keys(setup_keys(SESSION))
@@ -96,7 +96,7 @@ def test_vouchers_of_another_sum_or_for_other_keys_count_for_nothing(three):
         assert vouched_by(rubbish, SESSION, message.keys["south"]) is None
 
 
-def test_one_site_is_not_two(three):
+def test_a_site_cannot_count_twice(three):
     client = site_of(three, "north")
     message, state = rosters(three, {"south": three.who["south"], "again": three.who["south"]}, client)
     with pytest.raises(Refused, match=r"has one site twice"):
@@ -136,7 +136,7 @@ def test_with_min_sites_no_site_is_added_later(three):
         client.handle(message, state)
 
 
-def test_sites_that_know_each_other_play_a_run_as_without(three):
+def test_known_peers_do_not_change_a_run(three):
     sites = {name: site_of(three, name) for name in three.who}
     plain = {name: site.client for name, site in sites.items()}
     shared = {}
@@ -145,7 +145,7 @@ def test_sites_that_know_each_other_play_a_run_as_without(three):
     assert np.array_equal(shared["known"], shared["unknown"]) and not np.array_equal(shared["known"], START["visual"])
 
 
-def test_a_list_of_keys_has_to_be_one(tmp_path):
+def test_an_invalid_folder_of_peers_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"--peers .*: name a folder with the file"):
         check_peers(tmp_path)
     check_peers(None)

@@ -1,4 +1,4 @@
-"""Packages of a study: made, taken in, revoked, renewed; nothing is sent and nothing is started."""
+"""Packages of a study: made, installed, revoked, renewed; nothing is sent or started."""
 
 import io
 import stat
@@ -10,22 +10,21 @@ from cryptography import x509
 
 from fedcopl.deployment.provisioning.expiry import admitted_keys, expiries, key_ends
 from fedcopl.deployment.provisioning.packages import (
-    NOTES,
+    _NOTES,
     Package,
     folder_notes,
     install_server_package,
     install_site_package,
     read_package,
-    write_package,
 )
 from fedcopl.deployment.provisioning.provision import (
     EXAMPLE,
     Register,
     StudyFolder,
+    _read_plan,
     admit_key,
     prepare_study,
     provision,
-    read_plan,
     renew,
     revoke,
 )
@@ -106,12 +105,12 @@ def test_the_servers_certificate_is_for_the_addresses_of_the_study(made, folder)
     certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(files["ca.pem"]))
 
 
-def test_again_gives_the_same_packages(made, written, folder):
+def test_provisioning_again_gives_the_same_packages(made, written, folder):
     again = {one.name: one for one in provision(written, folder, DAY + timedelta(days=9))}
     assert again == made
 
 
-def test_a_package_that_was_handed_over_can_be_made_again_without_its_key(made, written, folder, tmp_path):
+def test_a_deleted_package_is_made_again_without_its_key(made, written, folder, tmp_path):
     home = tmp_path / "home"
     install_site_package(folder.package("hospital"), home)
     kept = (home / "site.key").read_bytes()
@@ -130,7 +129,7 @@ def test_a_site_joins_with_the_key_of_its_package(made, folder, tmp_path):
     assert read_site_keys(tmp_path / "federation" / "sites") == {"hospital": read_site_key(public)}
 
 
-def test_a_site_that_makes_its_own_key_hands_it_in(made, written, folder, tmp_path):
+def test_the_key_that_a_site_made_is_admitted(made, written, folder, tmp_path):
     home, server = tmp_path / "clinic", tmp_path / "federation"
     install_site_package(folder.package("clinic"), home)
     admit_key(written, folder, site_key(home, "clinic")[1], DAY)
@@ -165,7 +164,7 @@ def test_a_revoked_site_is_locked_out_until_it_is_renewed(made, written, folder,
         revoke(written, folder, "nobody", DAY)
 
 
-def test_a_revoked_key_of_its_own_is_not_taken_again(made, written, folder, tmp_path):
+def test_a_revoked_own_key_is_not_admitted_again(made, written, folder, tmp_path):
     _, public = site_key(tmp_path / "clinic", "clinic")
     admit_key(written, folder, public, DAY)
     renew(written, folder, "clinic", DAY)
@@ -208,7 +207,7 @@ def test_certificates_are_renewed_and_old_sites_still_trust_the_server(made, wri
         renew(written, folder, "x", DAY)
 
 
-def test_a_key_lets_in_until_its_last_day(made, folder, tmp_path):
+def test_a_key_is_valid_until_its_last_day(made, folder, tmp_path):
     sites = tmp_path / "federation" / "sites"
     install_server_package(folder.package("server"), sites.parent)
     assert key_ends(sites) == {"hospital": date(2027, 4, 11)}
@@ -233,7 +232,7 @@ def test_doctor_warns_a_month_before_and_finds_what_has_ended(made, folder, tmp_
     assert levels(date(2027, 3, 11)) == {"keys and certificates": "problem"}
 
 
-def test_a_server_shows_the_ends_of_everybodys_keys(made, folder, tmp_path):
+def test_status_shows_when_keys_expire(made, folder, tmp_path):
     install_server_package(folder.package("server"), tmp_path / "federation")
     assert [one.what for one in expiries(tmp_path / "federation")] == [
         "authority",
@@ -267,7 +266,7 @@ BAD = {
     "a way out among keys": archive(**{"sites__.._x.pub": "x"}),
     "a huge file": archive(zipfile.ZIP_DEFLATED, **{"classes.txt": "x" * 5_000_000}),
     "packed in another way": archive(zipfile.ZIP_BZIP2, **{"classes.txt": "x" * 3_000_000}),
-    "notes that are none": archive(**{NOTES: "{}"}),
+    "notes that are none": archive(**{_NOTES: "{}"}),
 }
 
 
@@ -301,16 +300,17 @@ def test_a_small_package_that_unpacks_to_much_is_refused_before_it_is_unpacked(t
     assert str(refused.value) == f"{tmp_path / 'x.fedcopl'}: is not a package of `fedcopl provision`: {words}"
 
 
-def test_a_package_that_is_not_whole_is_named(made, folder, tmp_path):
+def test_an_incomplete_package_is_named(made, folder, tmp_path):
     package = site_package(folder)
-    write_package(tmp_path / "x.fedcopl", Package(package.notes, {NOTES: package.files[NOTES]}))
+    incomplete = Package(package.notes, {_NOTES: package.files[_NOTES]})
+    (tmp_path / "x.fedcopl").write_bytes(incomplete.to_bytes())
     with pytest.raises(FederationError, match=r"is incomplete: ca\.pem is missing"):
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
 def test_the_example_is_a_plan(tmp_path):
     (tmp_path / "study.toml").write_text(EXAMPLE)
-    assert read_plan(tmp_path / "study.toml").sites == {"hospital": "packed", "clinic": "own"}
+    assert _read_plan(tmp_path / "study.toml").sites == {"hospital": "packed", "clinic": "own"}
 
 
 @pytest.mark.parametrize(
@@ -334,22 +334,22 @@ def test_a_mistake_in_a_plan_is_named(tmp_path, line, message):
     plan[line.split()[0]] = line
     (tmp_path / "study.toml").write_text("\n".join(plan.values()))
     with pytest.raises(ConfigError, match=r"study\.toml: ") as error:
-        read_plan(tmp_path / "study.toml")
+        _read_plan(tmp_path / "study.toml")
     assert message in str(error.value)
 
 
-def test_all_that_a_plan_lacks_is_named_at_once(tmp_path):
+def test_all_errors_of_a_plan_are_named_at_once(tmp_path):
     (tmp_path / "study.toml").write_text("port = 1")
     with pytest.raises(ConfigError, match="name: is missing; address: is missing; sites: is missing"):
-        read_plan(tmp_path / "study.toml")
+        _read_plan(tmp_path / "study.toml")
 
 
 def test_a_missing_plan_names_the_command_that_writes_one(tmp_path):
     with pytest.raises(ConfigError, match=r"no such study plan; fedcopl provision .*study\.toml --example writes one"):
-        read_plan(tmp_path / "study.toml")
+        _read_plan(tmp_path / "study.toml")
 
 
-def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_path):
+def test_a_missing_or_incomplete_package_is_named(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"x\.fedcopl: there is no such package"):
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
     half = folder.package("hospital").read_bytes()[:700]
@@ -358,7 +358,7 @@ def test_a_package_that_is_not_there_or_half_of_one_says_so(made, folder, tmp_pa
         install_site_package(tmp_path / "x.fedcopl", tmp_path / "home")
 
 
-def test_a_package_in_the_wrong_hands_names_the_command_that_takes_it(made, folder, tmp_path):
+def test_a_package_of_the_other_kind_names_its_command(made, folder, tmp_path):
     with pytest.raises(FederationError, match=r"package of a site, not of a server; install it with fedcopl join"):
         install_server_package(folder.package("hospital"), tmp_path / "home")
 

@@ -1,4 +1,4 @@
-"""A site behind a proxy: a real tunnel through a small proxy in this process, TLS inside it."""
+"""A site behind a proxy: a real tunnel through a small proxy in this process, with TLS inside."""
 
 import socket
 import ssl
@@ -117,7 +117,7 @@ def test_doctor_says_that_there_is_a_proxy_and_not_its_password(proxy, certifica
     assert "secret" not in found[0].detail
 
 
-def test_a_proxy_that_is_no_proxy_is_an_error_of_the_network(monkeypatch):
+def test_a_proxy_that_does_not_speak_http_is_a_network_error(monkeypatch):
     def talk(caller):
         caller.sendall(b"220 mail.example\r\n")
         caller.close()

@@ -1,4 +1,4 @@
-"""A server's SuperLink and its registry: who is let in, taken out and let in again; and where it listens."""
+"""A server's SuperLink and its registry of sites, and the addresses it listens on."""
 
 import shutil
 import socket
@@ -11,8 +11,8 @@ import pytest
 from deployment.toolbox import NotingWatcher, turned_away
 from fedcopl.deployment.certificates import server_certificates
 from fedcopl.deployment.flower_internals.connections import Control
-from fedcopl.deployment.server.server_process import ServerHome, open_control, superlink
-from fedcopl.deployment.server.site_registry import admit, keep_admitted
+from fedcopl.deployment.server.server_process import ServerHome, _open_control, _superlink
+from fedcopl.deployment.server.site_registry import _admit, keep_admitted
 from fedcopl.deployment.site.site_process import ServerAddress
 from fedcopl.deployment.site_keys import SiteKey, site_key
 from fedcopl.deployment.wire.addresses import own_address
@@ -50,11 +50,11 @@ def control():
 
 
 def test_a_key_that_cannot_be_registered_does_not_stop_the_others(control):
-    change = admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
+    change = _admit(control, [SiteKey("a", b"1"), SiteKey("b", b"2"), SiteKey("c", b"3")])
     assert change.new == ["a", "c"]
     assert change.refused == {"b": "Public key already in use."}
     assert control._client.there == {b"1": "a", b"3": "c"}
-    assert admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
+    assert _admit(control, [SiteKey("a", b"1"), SiteKey("c", b"3")]).new == []
 
 
 @contextmanager
@@ -63,15 +63,15 @@ def open_for_sites(root, host="127.0.0.1"):
     folder, watcher = root / "federation", NotingWatcher()
     home = ServerHome(folder, folder / "sites", server_certificates(folder, [own_address(host)]), host, free_port())
     with (
-        superlink(home, 10**6) as (link, secret),
-        open_control(home, link, secret) as control,
+        _superlink(home, 10**6) as (link, secret),
+        _open_control(home, link, secret) as control,
         keep_admitted(home.sites, control, watcher),
     ):
         yield watcher, ServerAddress(home.local, home.certificates.ca), home
 
 
 @pytest.mark.slow
-def test_a_site_whose_key_was_taken_out_comes_back_with_a_new_one(tmp_path):
+def test_a_removed_site_rejoins_with_a_new_key(tmp_path):
     private, public = site_key(tmp_path / "site", "hospital")
     other, other_public = site_key(tmp_path / "other", "zoo")
     sites = tmp_path / "federation/sites"

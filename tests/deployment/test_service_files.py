@@ -1,4 +1,4 @@
-"""What a machine runs by itself: units, containers, logs that turn over, an end on SIGTERM."""
+"""Service files: units, containers, rotated logs, and the end on SIGTERM."""
 
 import io
 import os
@@ -11,10 +11,9 @@ import pytest
 from typer.main import get_command
 
 from fedcopl.cli import app
-from fedcopl.cli.federation import _unfinished
-from fedcopl.cli.signals import stopping_on_sigterm
+from fedcopl.cli.server import _unfinished
 from fedcopl.config import RunConfig
-from fedcopl.deployment.processes import RotatingLog, holding
+from fedcopl.deployment.processes import holding, stopping_on_sigterm, write_log
 from fedcopl.deployment.service_files import Service
 from fedcopl.deployment.wire.terms import differences, terms_of
 from fedcopl.errors import ConfigError, Interrupted
@@ -54,28 +53,27 @@ def test_a_container_address_is_not_local():
     made = SERVER.containerfile("1.2.3")
     assert re.search(r"^USER \d{5}$", made, re.M)
     assert '"fedcopl[flower,privacy]==1.2.3"' in made
-    assert 'CMD ["server", "--folder", "/home/fedcopl/federation", "--go-on"]' in made
+    assert 'CMD ["server", "--folder", "/home/fedcopl/federation", "--auto-resume"]' in made
     assert "--network=host" in made and " -p " not in made  # a forwarded port would make every caller a local one
 
 
-def test_what_a_unit_cannot_say_is_refused():
+def test_paths_that_a_unit_cannot_contain_are_refused():
     with pytest.raises(ConfigError, match="--images: name the images"):
         Service("site", Path("/srv"))
     with pytest.raises(ConfigError, match="a path without spaces"):
         Service("server", Path("/srv/my folder"))
 
 
-def test_sigterm_is_ctrl_c():
+def test_sigterm_interrupts_like_ctrl_c():
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt), stopping_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_log_turns_over_and_forgets_the_oldest(tmp_path):
-    log = RotatingLog(tmp_path / "log", max_bytes=10, kept=2)
-    log.follow(io.BytesIO(b"".join(b"line %d\n" % number for number in range(7))))  # 7 bytes each: one a file
-    log.join()
+def test_a_log_is_rotated(tmp_path):
+    lines = b"".join(b"line %d\n" % number for number in range(7))  # 7 bytes each: one per file
+    write_log(io.BytesIO(lines), tmp_path / "log", max_bytes=10, kept=2).join()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {
         "log": b"line 6\n",
         "log.1": b"line 5\n",
@@ -83,7 +81,7 @@ def test_a_log_turns_over_and_forgets_the_oldest(tmp_path):
     }
 
 
-def test_a_service_goes_on_with_what_is_not_finished(tmp_path):
+def test_a_service_continues_an_unfinished_run(tmp_path):
     home, out = tmp_path / "federation", tmp_path / "run"
     assert _unfinished(home) is None
     out.mkdir()

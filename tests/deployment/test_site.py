@@ -1,4 +1,4 @@
-"""A real site with the embedded model: what it refuses, what it writes down, and that it is a simulation's client."""
+"""A real site with the embedded model: what it refuses and writes, and that it equals a simulated client."""
 
 import json
 import math
@@ -16,8 +16,7 @@ from fakes import run
 from fedcopl.classifier import load
 from fedcopl.config import RunConfig, override
 from fedcopl.deployment.server.grid_transport import GridTransport, Timeouts
-from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
-from fedcopl.deployment.server.rounds import serve
+from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.server.site_registry import KnownSites
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import ALSO_SENT, Consent, Limits, sent_fields
@@ -33,7 +32,7 @@ from fedcopl.errors import (
     NoClientReplied,
     RunFolderError,
 )
-from fedcopl.flower_app.client_app import home_of
+from fedcopl.flower_app.client_app import _home_of
 from fedcopl.messages import REPLY_TO, Estimate, Evaluate, Select, Train
 from fedcopl.report.run_page import write_report
 from fedcopl.run.record_reader import read_outcome
@@ -69,7 +68,7 @@ def asked(site):
     return server, terms_of("run-1", 1, CONFIG, classes, site.model)
 
 
-def test_a_site_knows_its_own(site):
+def test_a_site_reads_its_images_and_classes(site):
     assert site.name == "site-a"
     assert len(site.prepared.dataset.train) == 30
     assert site.has_test_set
@@ -118,12 +117,12 @@ def test_a_site_has_conditions_of_its_own(site, asked, wanted, run_has, line):
 
 
 @pytest.mark.parametrize("wrong", [{"min_sites": -1}, {"min_noise": -0.5}, {"min_noise": math.nan}, {"share": ()}])
-def test_a_condition_that_means_nothing_is_refused(wrong):
+def test_an_invalid_condition_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"share|min-noise"):
         Consent(**wrong)
 
 
-def test_conditions_that_are_met_are_no_hindrance():
+def test_requests_that_meet_the_conditions_are_accepted():
     private = RunConfig.from_mapping(
         {"privacy": {"secure_aggregation": True, "min_sites": 3, "noise_multiplier": 0.5}}, "test"
     )
@@ -320,7 +319,7 @@ def test_a_server_over_a_grid_can_be_stopped_and_reports_its_results(two, data, 
 
 
 @pytest.mark.parametrize("step", ["estimate", "train"])  # accuracy that nobody tells ends no run
-def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, step):
+def test_the_reason_of_an_early_end_is_written(two, data, tmp_path, step):
     plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Timeouts(60, 2, 0.01))
     good = two["site-b"]
 
@@ -336,7 +335,7 @@ def test_why_a_run_ended_is_written_down_until_it_goes_on(two, data, tmp_path, s
     assert not (tmp_path / "run/ended.txt").exists()
 
 
-def test_a_disk_that_cannot_be_written_ends_a_run_in_words_and_it_goes_on(two, data, tmp_path):
+def test_a_full_disk_ends_a_run_that_can_be_resumed(two, data, tmp_path):
     plan = ServerPlan(PLAIN, data / "classes.txt", tmp_path / "run", Timeouts(60, 2, 0.01))
     good, in_the_way = two["site-b"], tmp_path / "run/checkpoint.safetensors"
 
@@ -379,18 +378,18 @@ def test_zero_shot_needs_no_training(site, asked):
 
 def test_an_incomplete_node_config_is_refused():
     with pytest.raises(ConfigError, match="images: is missing"):
-        home_of({"name": "a", "folder": "site"})
-    home = home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
+        _home_of({"name": "a", "folder": "site"})
+    home = _home_of({"name": "a", "folder": "site", "images": "x", "model.threads": 2})
     assert home.own_model().threads == 2
     assert home.consent == Consent(("visual",), 0, 0.0, 5)
     strict = {"share": "visual,text", "min-sites": 4, "min-noise": 1, "corrections": "said.csv"}
     strict |= {"min-images": 9, "limit": "epochs=7,runs=2"}
-    home = home_of({"name": "a", "folder": "site", "images": "x", **strict})
+    home = _home_of({"name": "a", "folder": "site", "images": "x", **strict})
     assert home.consent == Consent(("visual", "text"), 4, 1.0, 9) and home.limits == Limits(epochs=7, runs=2)
     assert home.corrections == "said.csv"
 
 
-def test_every_field_that_leaves_is_named_to_the_people_at_the_site():
+def test_every_field_that_leaves_has_a_description():
     named = {line.split(":")[0] for line in sent_fields() if "." in line.split(":")[0]}
     assert named == {f"{kind.__name__}.{name}" for kind in REPLY_TO.values() for name in kind.__dataclass_fields__}
     assert set(ALSO_SENT) < set(sent_fields())
@@ -403,7 +402,7 @@ def test_noise_comes_from_a_secret_of_the_sites_own(site):
     assert np.frombuffer(secret.read_bytes(), np.uint8).any()
 
 
-def test_the_people_at_a_site_read_only_what_its_conditions_allow():
+def test_join_prints_only_fields_that_the_conditions_allow():
     def named(consent):
         return {line.split(":")[0] for line in sent_fields(consent) if "." in line.split(":")[0]}
 
@@ -414,7 +413,7 @@ def test_the_people_at_a_site_read_only_what_its_conditions_allow():
     assert named(Consent()) == named(None)
 
 
-def test_a_class_name_that_no_run_could_read_is_refused_before_joining(data, tmp_path):
+def test_a_class_name_too_long_for_any_prompt_is_refused(data, tmp_path):
     (tmp_path / "classes.txt").write_text("cat\n" + "dog " * 300)
     (tmp_path / "images").mkdir()
     shutil.copy(next((data / "clients/site-a").rglob("*.png")), tmp_path / "images/0.png")

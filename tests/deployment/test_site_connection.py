@@ -1,4 +1,4 @@
-"""A site's connection against a SuperLink that is a few dictionaries: what is asked, sent, lost."""
+"""The connection of a site, against a SuperLink made of a few dictionaries."""
 
 import subprocess
 import sys
@@ -105,7 +105,7 @@ def test_an_unknown_connection_is_made_again(link, connection):
 
 
 def test_a_rejected_heartbeat_ends_the_connection(link, connection, monkeypatch):
-    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection.BEAT", 0.0)
+    monkeypatch.setattr("fedcopl.deployment.flower_internals.site_connection._BEAT", 0.0)
     connection.beat(threading.Event())  # returns at the first that is not taken
     with pytest.raises(ConnectionLost, match="no longer knows this connection"):
         connection.next()

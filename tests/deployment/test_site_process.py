@@ -1,4 +1,4 @@
-"""What a site's process tells the people there."""
+"""What the process of a site prints."""
 
 from pathlib import Path
 from types import SimpleNamespace

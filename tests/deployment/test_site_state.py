@@ -1,4 +1,4 @@
-"""What a site keeps: a question is worked out once, however often and in whatever attempt it is asked."""
+"""The state of a site: a request is computed once, however often it is sent."""
 
 import json
 import resource
@@ -81,7 +81,7 @@ def test_an_older_request_is_refused_and_changes_nothing(states):
     assert state_bits(states.state()) == before
 
 
-def test_a_restarted_server_meets_the_same_steps(states):
+def test_a_restarted_server_gets_the_same_replies(states):
     first = answered(states, round_of(0))
     again = [states.handle(message, 2, never) for message in round_of(0)]
     assert bits(again[2]) == bits(first[2])
@@ -154,7 +154,7 @@ def test_a_seeded_site_begins_with_what_it_is_given(states):
     assert answered(states, [Estimate(7, SHARED)])[0].counts is not None
 
 
-def test_what_keys_were_used_for_is_never_taken_back():
+def test_the_use_of_keys_is_never_undone():
     before = ClientState(counts=np.ones(3, np.int64), secrets=Secrets(Session(b"sum", b"private")))
     latest = ClientState(secrets=Secrets(None, (b"x" * 32,), "later", {"Train": NoisyQueries(3, "asked", b"said")}))
     back = taken_back(before, latest)
@@ -190,7 +190,7 @@ def test_noise_cannot_be_averaged_away_by_changed_requests(states):
         assert answered(states, [Estimate(0, SHARED)], attempt, MANY)[0].counts.tolist() == first.counts.tolist()
 
 
-def test_nor_by_training_on_other_labels(states):
+def test_noise_is_the_same_when_training_on_other_labels(states):
     *_, first = answered(states, round_of(0), client=MANY)
     # A server that was restarted may have other totals; what was let out in this round is said again.
     *_, again = answered(states, round_of(0, np.array([9, 0, 1])), 2, MANY)
@@ -202,7 +202,7 @@ def test_nor_by_training_on_other_labels(states):
     assert answered(SiteState(states.folder), [Estimate(5, SHARED)], 3, MANY)[0].counts is not None
 
 
-def test_a_round_that_was_left_is_played_again_with_the_same_bits_and_noise(states, tmp_path):
+def test_a_repeated_round_has_the_same_bits_and_noise(states, tmp_path):
     answered(states, round_of(0)[:2], client=MANY)
     *_, trained = answered(states, round_of(0), 2, MANY)
     assert bits(trained) == bits(answered(SiteState(tmp_path / "whole"), round_of(0), client=MANY)[2])
@@ -247,7 +247,7 @@ def test_no_private_key_is_left_on_disk_after_a_run(tmp_path):
         assert states.state().own["text"].tobytes() == plain.states[name].own["text"].tobytes()
 
 
-def test_nor_by_a_site_that_the_sum_went_on_without(states):
+def test_no_private_key_is_left_by_a_dropped_site(states):
     client = Client(NoisyLearner(1), SECURE)
     answered(states, [SetupKeys(0, b"sum")], client=client)
     assert states.state().secrets.session is not None
@@ -264,14 +264,14 @@ def test_only_its_owner_can_read_the_state_of_a_site(states):
     assert len(rights) == 5 and set(rights.values()) == {0o600}  # three steps, the latest secrets, now.json
 
 
-def test_what_a_stop_left_half_written_is_removed(states):
+def test_incomplete_files_are_removed(states):
     answered(states, round_of(0)[:1])
     (states.folder / ".x.secrets.part").write_bytes(b"half a key")
     answered(states, round_of(0)[1:])
     assert not (states.folder / ".x.secrets.part").exists()
 
 
-def test_damaged_secrets_are_named_and_not_taken_for_none(states):
+def test_damaged_secrets_are_an_error(states):
     answered(states, round_of(0)[:1])
     [file] = states.folder.glob("*.secrets")
     file.write_bytes(b"")

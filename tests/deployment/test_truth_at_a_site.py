@@ -1,4 +1,4 @@
-"""A real site whose images lie in folders by class: what it says and keeps is the same whatever those folders say."""
+"""A real site with images in class folders: replies and files do not depend on the names of the folders."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from fakes import run
 from fedcopl.config import RunConfig
 from fedcopl.data.catalog import load_dataset
-from fedcopl.deployment.server.plan import PreparedServer
+from fedcopl.deployment.server.rounds import PreparedServer
 from fedcopl.deployment.site import running_site
 from fedcopl.deployment.site.policies import Consent
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
@@ -82,7 +82,7 @@ def played(by_class, home, truth, monkeypatch):
     return ({name: value.tobytes() for name, value in last.shared.items()}, heard.said), heard.test_sets
 
 
-def test_a_site_learns_nothing_from_the_names_of_its_folders(by_class, tmp_path, monkeypatch):
+def test_class_folders_of_a_site_do_not_change_the_run(by_class, tmp_path, monkeypatch):
     made, test_sets = zip(*(played(by_class, tmp_path / truth, truth, monkeypatch) for truth in RELABEL), strict=True)
     assert made[0] == made[1] == made[2]
     assert test_sets[0] != test_sets[1] and {test_set.examples for test_set in test_sets[2]} == {

@@ -1,4 +1,4 @@
-"""Requests and replies that are too large, played against the middleware before a SuperLink."""
+"""Requests and replies that are too large, against the middleware of a SuperLink."""
 
 import asyncio
 
@@ -7,8 +7,10 @@ import pytest
 from flwr.proto.fleet_pb2 import PullMessagesResponse
 from flwr.proto.message_pb2 import Message
 
-from fedcopl.deployment.flower_internals.superlink import KEY, PULL, UploadLimit
-from fedcopl.deployment.server.server_process import WRAPPING, largest_reply
+from fedcopl.deployment.flower_internals.superlink import _KEY as KEY
+from fedcopl.deployment.flower_internals.superlink import _PULL as PULL
+from fedcopl.deployment.flower_internals.superlink import _UploadLimit
+from fedcopl.deployment.server.server_process import _OVERHEAD, _largest_reply
 from fedcopl.federation.server import ServerState
 
 PUSH, ANNOUNCE = "/v1/fleet/push-object", "/v1/fleet/push-messages"
@@ -20,7 +22,7 @@ class Link:
     def __init__(self):
         self.status, self.body = 200, b""
         self.got = []  # events of the last request, as the application got them
-        self.limit = UploadLimit(self._app, 10)
+        self.limit = _UploadLimit(self._app, 10)
 
     async def _app(self, scope, receive, send):
         while not self.got or self.got[-1].get("more_body"):
@@ -56,13 +58,13 @@ def link():
     return Link()
 
 
-def test_a_request_that_says_it_is_too_large_is_not_read(link):
+def test_a_request_with_too_large_a_length_is_not_read(link):
     assert link.post([b"x"], [(b"content-length", b"11")]) == 413 and link.got == []
     assert link.post([b"x" * 10], [(b"content-length", b"10")]) == 200 and len(link.got) == 1
 
 
 @pytest.mark.parametrize("path", [PUSH, PULL])
-def test_one_that_does_not_say_is_read_as_far_as_it_may_go(link, path):
+def test_a_request_without_a_length_is_read_up_to_the_limit(link, path):
     assert link.post([b"x" * 6] * 1000, path=path) is None
     assert [event["type"] for event in link.got] == ["http.request", "http.disconnect"]
     assert link.post([b"x" * 6] * 1000, [(b"content-length", b"5")], path=path) is None and len(link.got) == 2
@@ -72,7 +74,7 @@ def test_the_servers_own_requests_may_be_larger(link):
     assert link.post([b"x" * 6] * 3, path="/v1/runtime/push-object") == 200 and len(link.got) == 3
 
 
-def test_of_a_reply_in_many_pieces_no_more_is_accepted_than_one_can_have(link):
+def test_the_pieces_of_a_reply_count_together(link):
     link.pull(Message())
     assert link.post([b"123"], path=ANNOUNCE) == 200
     assert [link.post([b"1234"]) for _ in range(3)] == [200, None, None]
@@ -85,7 +87,7 @@ def test_of_a_reply_in_many_pieces_no_more_is_accepted_than_one_can_have(link):
     assert link.post([b"x" * 10]) == 200
 
 
-def test_json_starts_no_new_count(link):
+def test_json_does_not_reset_the_count(link):
     assert link.post([b"x" * 10]) == 200
     link.body = b'{"messages_list": [{}]}'
     link.post([b""], path=PULL)
@@ -115,9 +117,9 @@ def test_uploads_at_the_same_time_count_together(link):
     assert link.got[-1]["type"] == "http.disconnect"
 
 
-def test_the_largest_reply_is_known_from_the_settings():
+def test_the_largest_reply_follows_from_the_settings():
     # 1,000 prompts of 4 bytes, twice as many under masks; the priors' sums of 10 classes and a width of 4 are fewer.
-    assert largest_reply(ServerState(0, {"visual": np.zeros(1000, np.float32)}, 10, width=4)) == WRAPPING + 8000
+    assert _largest_reply(ServerState(0, {"visual": np.zeros(1000, np.float32)}, 10, width=4)) == _OVERHEAD + 8000
     # The second moments are 1 + 10 + 64 + 64 x 65 / 2 = 2,155 sums of 8 bytes: more than no prompts, and more than
     # the class sums of two models, 2 x 10 x 65.
-    assert largest_reply(ServerState(0, {}, 10, width=64)) == WRAPPING + 8 * 2155
+    assert _largest_reply(ServerState(0, {}, 10, width=64)) == _OVERHEAD + 8 * 2155

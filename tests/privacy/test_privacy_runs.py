@@ -106,19 +106,19 @@ def test_the_command_finds_noise_and_epsilon():
     noise = float(found.split()[1])
     assert noise_for(8, 1e-5, 27) <= noise <= noise_for(8, 1e-5, 27) + 1e-4
     assert "27: prompts in 20 rounds, class counts at 4 refreshes, logit bias in 3 steps" in found
-    back = told_by("--noise", str(noise))
+    back = told_by("--noise-multiplier", str(noise))
     assert back == found
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name either --epsilon or --noise"),
-        (["--epsilon", "1", "--noise", "1"], "name either --epsilon or --noise"),
+        ([], "name either --epsilon or --noise-multiplier"),
+        (["--epsilon", "1", "--noise-multiplier", "1"], "name either --epsilon or --noise-multiplier"),
         (["--epsilon", "0"], "--epsilon: should be above 0"),
-        (["--noise", "nan"], "--noise: should be above 0"),
-        (["--noise", "1", "--rounds", "0"], "rounds: should be at least 1"),
-        (["--noise", "1", "--delta", "1"], "privacy.delta: should be less than 1"),
+        (["--noise-multiplier", "nan"], "--noise-multiplier: should be above 0"),
+        (["--noise-multiplier", "1", "--rounds", "0"], "rounds: should be at least 1"),
+        (["--noise-multiplier", "1", "--delta", "1"], "privacy.delta: should be less than 1"),
     ],
 )
 def test_mistakes_are_named(arguments, message):

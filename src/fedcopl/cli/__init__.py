@@ -1,74 +1,120 @@
 """The command line: a command is a thin layer over one function."""
 
+import platform
 import sys
-from importlib.metadata import version as installed_version
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, entry_points
+from importlib.metadata import version as version_of
 from typing import Annotated, NoReturn
 
 import typer
 
 from ..errors import ConfigError, FedCoPLError, Interrupted
-from . import cache, data, models
-from .audit import audit
-from .classifier import export, predict
-from .command import CommandLine
-from .drift import drift
-from .federation import server, status, stop
-from .federation_join import join
-from .installed import add_commands
+from . import data, models
+from .classifier import drift, export, predict
+from .command import CommandLine, click_errors, missing_extra, usage_line
+from .join import join
 from .local_pages import review, watch
-from .methods import methods, privacy
-from .one_line import click_errors, missing_extra, usage_line
-from .provision import admit, provision
+from .provision import admit, provision, service
 from .report import report
 from .run import run
-from .service import service
-from .study import doctor, new
-from .versions import installed_versions
+from .server import audit, server, status, stop
+from .study import doctor, methods, new, privacy
+
+_PACKAGES = ("torch", "numpy", "pillow", "tokenizers", "safetensors", "pydantic", "scikit-learn")
+_EXTRAS = {  # extra -> the packages that it installs
+    "hub": ("huggingface-hub",),
+    "parquet": ("pyarrow",),
+    "datasets": ("datasets",),
+    "tiff": ("tifffile", "imagecodecs"),
+    "dicom": ("pydicom", "python-gdcm"),
+    "heic": ("pillow-heif",),
+    "flower": ("flwr",),
+    "privacy": ("dp-accounting", "cryptography"),
+    "web": ("starlette", "uvicorn"),
+    "onnx": ("onnx", "onnxruntime"),
+    "experiments": ("fedcopl-experiments",),
+}
+_OTHER_PACKAGE = {  # commands of the package fedcopl-experiments
+    "reproduce": "Make a table or figure of the paper (needs the package fedcopl-experiments).",
+    "results": "List or export stored results (needs the package fedcopl-experiments).",
+}
 
 app = CommandLine("Unsupervised federated classification with CLIP.")
-app.command()(run)
-app.command()(new)
-app.command()(doctor)
-app.command()(predict)
-app.command()(export)
-app.command()(drift)
-app.command()(methods)
-app.command()(privacy)
-app.command()(report)
-app.command()(review)
-app.command()(watch)
-app.command()(provision)
-app.command()(admit)
-app.command()(server)
-app.command()(join)
-app.command()(service)
-app.command()(status)
-app.command()(stop)
-app.command()(audit)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(run, new, doctor, predict, export, drift, methods, privacy, report, review, watch),
+    *(provision, admit, server, join, service, status, stop, audit),
+)
+for _command in _COMMANDS:
+    app.command()(_command)
 app.add_typer(data.app, name="data")
 app.add_typer(models.app, name="models")
-app.add_typer(cache.app, name="cache")
-add_commands(app)
+app.add_typer(data.cache_app, name="cache")
+
+
+def _add_installed_commands() -> None:
+    """Add the commands that installed packages declare as entry points, and a hint for ours that are missing."""
+    found = {point.name: point for point in entry_points(group="fedcopl.commands")}
+    for name in sorted({*_OTHER_PACKAGE, *found}):
+        if name in found:
+            app.command(name)(found[name].load())
+        else:
+            _add_missing(name)
+
+
+def _add_missing(name: str) -> None:
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+    @app.command(name, help=_OTHER_PACKAGE[name], context_settings=anything)
+    def missing() -> None:
+        raise ConfigError(
+            f"{name}: is in a package of its own: pip install 'fedcopl[experiments]', or pip install -e experiments "
+            "in a checkout"
+        )
+
+
+_add_installed_commands()
 
 
 @app.callback(invoke_without_command=True)
-def options(
+def _options(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="With --version: also what is installed, and what can be read.")
+        bool, typer.Option("--verbose", help="With --version: also the installed packages and extras.")
     ] = False,
 ) -> None:
     """Unsupervised federated classification with CLIP."""
     if version:
-        print(f"fedcopl {installed_version('fedcopl')}", *(installed_versions() if verbose else ()), sep="\n")
+        print(f"fedcopl {version_of('fedcopl')}", *(_installed_versions() if verbose else ()), sep="\n")
         raise typer.Exit
     if context.invoked_subcommand is None:
         raise ConfigError("name a command; see fedcopl --help")
 
 
+def _installed_versions() -> Iterator[str]:
+    """Yield Python, the packages, and each extra with its packages, or how to install it."""
+    from ..data.cache import default_folder
+
+    yield f"{'python':<14}{platform.python_version()} on {platform.system()} {platform.machine()}"
+    for package in _PACKAGES:
+        yield f"{package:<14}{_version(package) or 'missing'}"
+    for extra, packages in _EXTRAS.items():
+        found = [f"{package} {_version(package)}" for package in packages if _version(package)]
+        complete = len(found) == len(packages)
+        yield f"{f'[{extra}]':<14}" + (", ".join(found) if complete else f"no: pip install 'fedcopl[{extra}]'")
+    yield f"{'cache':<14}{default_folder()}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version_of(package)
+    except PackageNotFoundError:
+        return None
+
+
 def main() -> None:
-    """Run the command line; an error of ours is one line and an exit code, anything else is a bug."""
+    """Run the command line; a `FedCoPLError` is one line and an exit code, any other exception is a bug."""
     try:
         code = app(prog_name="fedcopl", standalone_mode=False)
     except click_errors.NoArgsIsHelpError as help_text:

@@ -1,9 +1,11 @@
-"""`fedcopl predict` and `fedcopl export`: labels for new images, and classifiers as folders that can be handed on."""
+"""`fedcopl predict`, `export` and `drift`: labels for new images, classifiers as folders, and changes of the images."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,73 +24,77 @@ if TYPE_CHECKING:
     from ..classifier.predict import Classifier
     from ..classifier.prediction_file import Tally
 
-
-EVERY = 10_000  # images between two lines, where nobody looks at a terminal
-
-
-ImagesArgument = Annotated[list[str], typer.Argument(help="Images, and folders of images.", show_default=False)]
-Folder = Annotated[
-    Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export`, or of a run.", show_default=False)
+_PHOTO_MODEL = "ViT-B/32"  # of --zero-shot without --backbone
+_MAX_CLASSES = 20  # whose counts are printed
+_LINE_EVERY = 10_000  # images between two lines where there is no terminal
+_CHANGES = {  # title, and what the number is
+    "mix": ("class prior", "difference of the class priors"),
+    "doubt": ("confidence", "share of unsure images, 5 % before"),
+    "looks": ("features", "difference of the distances to the prototypes"),
+}
+_ClientOption = Annotated[
+    str | None, typer.Option(help="Client whose classifier to use, if the folder is that of a run.")
 ]
-FolderOrNone = Annotated[
-    Path | None,
-    typer.Option(
-        "--classifier", "-c", help="Folder of `fedcopl export`, or of a run; or --zero-shot.", show_default=False
-    ),
+_BackboneOption = Annotated[
+    str | None,
+    typer.Option(help="Name or path of the CLIP model (default: that of the run; with --zero-shot ViT-B/32)."),
 ]
-ZeroShotFlag = Annotated[
-    bool, typer.Option("--zero-shot", help="Plain CLIP with the classes of --classes, without a run.")
-]
-ClassesFile = Annotated[Path | None, typer.Option(help="For --zero-shot: class names, one a line.", show_default=False)]
-PHOTO_MODEL = "ViT-B/32"  # of --zero-shot where --backbone names none
-MOST_CLASSES = 20  # whose counts are printed
-OutOption = Annotated[str, typer.Option("--out", "-o", help="File for the answers, .csv or .jsonl; - prints them.")]
-ClientOption = Annotated[
-    str | None, typer.Option(help="Whose classifier, where the folder is a run's.", show_default=False)
-]
-Top = Annotated[int, typer.Option(min=0, help="How many of the most probable classes to name.")]
-BELOW = "Give no label below this probability; without it, the classifier's own threshold."
-Below = Annotated[float | None, typer.Option("--abstain-below", min=0, max=1, help=BELOW, show_default=False)]
-SHARE = "The same, as a share of the images of the classifier's own site."
-ShareOption = Annotated[float | None, typer.Option("--abstain-share", min=0, max=1, help=SHARE, show_default=False)]
-FormOption = Annotated[
-    str | None, typer.Option("--format", help="csv or jsonl, whatever the file is called.", show_default=False)
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a finished file.")]
-BackboneOption = Annotated[
-    str | None, typer.Option(help="Where the CLIP model lies, if it is not known by name.", show_default=False)
-]
-PRIOR = (
-    "In what mix the classes occur: as at its site (site), as at all sites together (none), as the images to be "
-    "labelled themselves show (images; they are read twice), or a FILE: a table `class,share`, or JSON."
-)
-PriorOption = Annotated[str, typer.Option("--prior", help=PRIOR, metavar="site|none|images|FILE")]
-EXPORTED_PRIOR = (
-    "For what mix of classes it answers: its site's (site), that of all sites together (none; the site's own then "
-    "stays at home), or a FILE: a table `class,share`, or JSON."
-)
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+_DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 
 def predict(
-    images: ImagesArgument,
-    classifier: FolderOrNone = None,
-    zero_shot: ZeroShotFlag = False,
-    classes: ClassesFile = None,
-    out: OutOption = "-",
-    client: ClientOption = None,
-    top: Top = 3,
-    threshold: Below = None,
-    share: ShareOption = None,
-    form: FormOption = None,
-    overwrite: Overwrite = False,
-    prior: PriorOption = "site",
-    backbone: BackboneOption = None,
-    device: Device = "auto",
+    images: Annotated[list[str], typer.Argument(help="Images, and folders of images.")],
+    classifier: Annotated[
+        Path | None,
+        typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run; or use --zero-shot."),
+    ] = None,
+    zero_shot: Annotated[
+        bool, typer.Option("--zero-shot", help="Use plain CLIP with the classes of --classes; needs no run.")
+    ] = False,
+    classes: Annotated[Path | None, typer.Option(help="For --zero-shot: file of class names, one per line.")] = None,
+    out: Annotated[
+        str, typer.Option("--out", "-o", help="File for the predictions, .csv or .jsonl; -: standard output.")
+    ] = "-",
+    client: _ClientOption = None,
+    top: Annotated[int, typer.Option(min=0, help="Number of most probable classes to write per image.")] = 3,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            "--abstain-below",
+            min=0,
+            max=1,
+            help="Give no label below this probability (default: the classifier's own threshold).",
+        ),
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            "--abstain-share", min=0, max=1, help="Threshold as the share of the site's own images that get no label."
+        ),
+    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="csv or jsonl, whatever the file name.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
+    prior: Annotated[
+        str,
+        typer.Option(
+            metavar="site|none|images|FILE",
+            help="Class prior: that of the site (site), of all sites together (none), estimated from the given images "
+            "(images; they are read twice), or from a FILE: a table `class,share`, or JSON.",
+        ),
+    ] = "site",
+    backbone: _BackboneOption = None,
+    device: _DeviceOption = "auto",
     plugin: PluginFiles = None,
 ) -> None:
-    """Label images. A run that was stopped goes on when the same command is given again."""
-    _refuse_sources(classifier, zero_shot, classes)
+    """Label images. If it is interrupted, the same command continues."""
+    if zero_shot and (classes is None or classifier is not None):
+        raise ConfigError("--zero-shot: needs --classes FILE, one name per line, and no --classifier")
+    if not zero_shot and classifier is None:
+        raise ConfigError("--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE")
+    if not zero_shot and classes is not None:
+        raise ConfigError("--classes: is for --zero-shot; a classifier has its own classes")
+    if share is not None and threshold is not None:
+        raise ConfigError("--abstain-share, --abstain-below: both set the threshold; use one of them")
     if out != "-":
         check_output_file(Path(out), overwrite=overwrite)
     from ..classifier.prediction_file import choose_rows, label_to_file, label_to_stream
@@ -99,56 +105,46 @@ def predict(
     refuse_missing(images)  # before the model is loaded
     shares = shares_for(prior, (*CHOICES, IMAGES))
     loaded = _load(classifier, classes, client, backbone, device)
-    limit = threshold if share is None else _threshold_of(share, loaded.recipe.confidence, threshold)
+    if share is not None:
+        threshold = _threshold_of(share, loaded)
     try:
         if prior == IMAGES:
-            print("looking at all images, to find out in what mix the classes occur", file=sys.stderr)
+            print("estimating the class prior of all images", file=sys.stderr)
             loaded = loaded.fitted_to(pictures_at(images, [], loaded.recipe.reading))
-        loaded = _for_mix(loaded, prior, shares)
+        loaded = _with_prior(loaded, prior, shares)
         with _progress() as progress:
             if out == "-":
-                tally = label_to_stream(loaded, images, rows, limit, sys.stdout, progress)
+                tally = label_to_stream(loaded, images, rows, threshold, sys.stdout, progress)
             else:
-                tally = label_to_file(loaded, images, rows, limit, Path(out), progress, overwrite=overwrite)
+                tally = label_to_file(loaded, images, rows, threshold, Path(out), progress, overwrite=overwrite)
     except KeyboardInterrupt as error:
-        how = "" if out == "-" else "; the same command goes on where it was"
+        how = "" if out == "-" else "; the same command continues"
         raise Interrupted(f"stopped{how}") from error
-    print(_summary(tally, out), file=sys.stderr)
-    print_next(("fedcopl", *_next(classifier, loaded, images)))
-
-
-def _next(folder: Path | None, loaded: "Classifier", images: list[str]) -> tuple[object, ...]:
-    """What follows plain CLIP, a classifier of a run, and an exported one."""
-    if folder is None:
-        return "new", "STUDY"
-    if (folder / "settings.toml").is_file():
-        return "export", folder, "--client", loaded.recipe.about["client"], "-o", "classifier"
-    return "drift", "LATER_PHOTOS", "-c", folder, "--before", images[0]
-
-
-def _refuse_sources(classifier: Path | None, zero_shot: bool, classes: Path | None) -> None:
-    if zero_shot and (classes is None or classifier is not None):
-        raise ConfigError("--zero-shot: needs --classes FILE, one name a line, and no --classifier")
-    if not zero_shot and classifier is None:
-        raise ConfigError("--classifier: is missing; name an export or a run, or use --zero-shot --classes FILE")
-    if not zero_shot and classes is not None:
-        raise ConfigError("--classes: is for --zero-shot; a classifier has its own classes")
+    for line in _summary(tally, out):
+        print(line, file=sys.stderr)
+    if classifier is None:
+        print_next(("fedcopl", "new", "STUDY"))
+    elif (classifier / "settings.toml").is_file():
+        owner = loaded.recipe.about["client"]
+        print_next(("fedcopl", "export", classifier, "--client", owner, "-o", "classifier"))
+    else:
+        print_next(("fedcopl", "drift", "LATER_IMAGES", "-c", classifier, "--before", images[0]))
 
 
 def _load(
     folder: Path | None, classes: Path | None, client: str | None, backbone: str | None, device: str
 ) -> "Classifier":
-    """Load the classifier of a folder, or plain CLIP where there is only a list of classes."""
+    """Load the classifier of a folder, or plain CLIP with a list of classes."""
     from ..classifier.loading import load, zero_shot
 
     if folder is not None:
         return load(folder, client=client, backbone=backbone, device=device)
     assert classes is not None
-    return zero_shot(classes, backbone or PHOTO_MODEL, device)
+    return zero_shot(classes, backbone or _PHOTO_MODEL, device)
 
 
-def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
-    """The classifier for the mix that --prior means: by a word, or by the shares of its file."""
+def _with_prior(loaded: "Classifier", prior: str, shares: Mapping[str, object] | None) -> "Classifier":
+    """Return the classifier with the class prior of --prior: a word, or the shares of its file."""
     from ..data.label_files import class_prior_of
 
     if shares is not None:
@@ -156,39 +152,39 @@ def _for_mix(loaded: "Classifier", prior: str, shares: Mapping[str, object] | No
     return loaded.with_prior("none") if prior == "none" else loaded
 
 
-def _threshold_of(share: float, confidence: object, threshold: float | None) -> float:
+def _threshold_of(share: float, loaded: "Classifier") -> float:
     from ..classifier.recipe import Confidence
 
-    if threshold is not None:
-        raise DataError("--abstain-share and --abstain-below say the same thing in two ways: give one of them")
+    confidence = loaded.recipe.confidence
     if not isinstance(confidence, Confidence):
-        raise DataError("--abstain-share: this classifier has not measured its own site's images; export it first")
+        raise DataError("--abstain-share: this classifier has no statistics of its site's images; export it first")
     return confidence.threshold(share)
 
 
-def _summary(tally: "Tally", out: str) -> str:
-    images = tally.resumed + tally.images
-    parts = [counted(images, "image")]
+def _summary(tally: "Tally", out: str) -> Iterator[str]:
+    """Yield the number of images, of those without a usable label, and the counts per class."""
+    parts = [counted(tally.resumed + tally.images, "image")]
     if tally.resumed:
-        parts.append(f"{tally.resumed:,} of them before a stop")
+        parts.append(f"{tally.resumed:,} of them before the interruption")
     if tally.abstained:
         parts.append(f"{tally.abstained:,} without a label")
     if tally.broken:
-        parts.append(f"{tally.broken:,} that cannot be read")
+        parts.append(f"{tally.broken:,} unreadable")
     if tally.first_passed_over:
         name, why = tally.first_passed_over
-        parts.append(f"{counted(tally.passed_over, 'other file')} passed over, for example {name!r}: {why}")
-    if tally.unsure:
-        parts.append(f"{tally.unsure:,} unsure: no class reaches 50 %")
-    classes = [f"{name}: {count:,}" for name, count in tally.labels.most_common(MOST_CLASSES)]
-    if len(tally.labels) > MOST_CLASSES:
-        classes.append(f"and {len(tally.labels) - MOST_CLASSES} more classes")
-    return ", ".join(parts) + ("" if out == "-" else f" -> {out}") + "\n" + ", ".join(classes)
+        parts.append(f"{counted(tally.passed_over, 'other file')} skipped, for example {name!r}: {why}")
+    parts.append(f"{tally.unsure:,} unsure (no class reaches 50 %)")
+    yield ", ".join(parts) + ("" if out == "-" else f" -> {out}")
+    classes = [f"{name}: {count:,}" for name, count in tally.labels.most_common(_MAX_CLASSES)]
+    if len(tally.labels) > _MAX_CLASSES:
+        classes.append(f"and {len(tally.labels) - _MAX_CLASSES} more classes")
+    if classes:
+        yield ", ".join(classes)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[["Tally"], None]]:
-    """A count that moves on a terminal, a line now and then anywhere else."""
+    """Show a count on a terminal, and a line every ten thousand images elsewhere."""
     console, began = Console(stderr=True), time.monotonic()
 
     def summary(tally: "Tally") -> str:
@@ -204,34 +200,41 @@ def _progress() -> Iterator[Callable[["Tally"], None]]:
 
     def line(tally: "Tally") -> None:
         nonlocal lines
-        if tally.images // EVERY > lines:
-            lines = tally.images // EVERY
+        if tally.images // _LINE_EVERY > lines:
+            lines = tally.images // _LINE_EVERY
             print(summary(tally), file=sys.stderr)
 
     yield line
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.", show_default=False)],
-    client: Annotated[str | None, typer.Option(help="Whose classifier.", show_default=False)] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="Every client's, each in a folder of its own.")] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also as ONNX, checked against torch.")] = False,
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; it must be new.")],
+    client: Annotated[str | None, typer.Option(help="Client whose classifier to export.")] = None,
+    everyone: Annotated[
+        bool, typer.Option("--all", help="Export the classifiers of all clients, each to a folder of its own.")
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write ONNX, checked against torch.")] = False,
     with_backbone: Annotated[
-        bool, typer.Option("--with-backbone", help="Put the CLIP model's files into the folder.")
+        bool, typer.Option("--with-backbone", help="Include the files of the CLIP model.")
     ] = False,
     share: Annotated[
-        float, typer.Option("--abstain-share", min=0, max=1, help="Share of the site's own images to get no label.")
+        float, typer.Option("--abstain-share", min=0, max=1, help="Share of the site's own images that get no label.")
     ] = 0.05,
-    backbone: Annotated[
-        str | None, typer.Option(help="Where the CLIP model lies now, if not where the run had it.", show_default=False)
-    ] = None,
-    prior: Annotated[str, typer.Option("--prior", help=EXPORTED_PRIOR, metavar="site|none|FILE")] = "site",
+    backbone: _BackboneOption = None,
+    prior: Annotated[
+        str,
+        typer.Option(
+            metavar="site|none|FILE",
+            help="Class prior: that of the site (site), of all sites together (none; the site's own is not exported), "
+            "or from a FILE: a table `class,share`, or JSON.",
+        ),
+    ] = "site",
     plugin: PluginFiles = None,
 ) -> None:
-    """Write classifiers as safetensors with a model card, and their thresholds from each site's own images."""
+    """Write classifiers as safetensors with a model card, and thresholds from each site's own images."""
     if everyone and client is not None:
-        raise ConfigError("--all exports every client; leave out --client")
+        raise ConfigError("--all: exports all clients; leave out --client")
     check_output_folder(out, new=not everyone)
     from ..classifier.export import export as write
     from ..classifier.loading import FinishedRun
@@ -250,7 +253,7 @@ def export(
     classifiers = _measured(opened, names, share)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for classifier, folder in zip(classifiers, folders, strict=True):
-        meant = _for_mix(classifier, prior, shares)
+        meant = _with_prior(classifier, prior, shares)
         written = write(meant, folder, onnx=onnx, with_backbone=with_backbone)
         console.print(str(written.folder))
         if written.onnx:
@@ -258,18 +261,56 @@ def export(
                 f"  ONNX agrees with torch: logits differ by at most {written.onnx.logits:.1e}, "
                 f"probabilities by {written.onnx.probabilities:.1e}"
             )
-    print_next(("fedcopl", "predict", "PHOTOS", "-c", folders[0], "-o", "answers.csv"))
+    load = ("from fedcopl import Classifier", f"classifier = Classifier.load({str(folders[0])!r})")
+    print("in Python:", *load, 'labels = classifier.predict("PHOTOS")', sep="\n  ", file=sys.stderr)
+    print_next(("fedcopl", "predict", "PHOTOS", "-c", folders[0], "-o", "predictions.csv"))
 
 
 def _measured(opened: "FinishedRun", names: list[str], share: float) -> Iterator["Classifier"]:
-    """With each one's threshold, where the run's images can still be read."""
+    """Return the classifiers, with thresholds if the images of the run can still be read."""
     from ..classifier.loading import OwnImages
 
-    opened.classifier(names[0])  # what is wrong with the classifier itself is no matter of images
+    opened.classifier(names[0])  # raises if the classifier itself cannot be loaded
     try:
         images = OwnImages(opened)
     except FedCoPLError as error:
-        note = f"note: no threshold is measured, because the images of the run cannot be read: {error}"
+        note = f"note: no threshold, because the images of the run cannot be read: {error}"
         Console(stderr=True).print(note, highlight=False, markup=False, soft_wrap=True)
         return (opened.classifier(name) for name in names)
     return (images.classifier(name, share) for name in names)
+
+
+def drift(
+    recent: Annotated[list[str], typer.Argument(help="Recent images, and folders of them.")],
+    classifier: Annotated[Path, typer.Option("--classifier", "-c", help="Folder of `fedcopl export` or of a run.")],
+    before: Annotated[
+        list[str], typer.Option(help="Images of the time of the run, or a folder of them; may be repeated.")
+    ],
+    client: _ClientOption = None,
+    backbone: _BackboneOption = None,
+    device: _DeviceOption = "auto",
+    plugin: PluginFiles = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Test without labels whether recent images differ from earlier ones; exit code 1 if they do."""
+    from ..classifier.drift import compare_streams
+    from ..classifier.loading import load
+    from ..classifier.predictions import pictures_at, refuse_missing
+
+    refuse_missing([*before, *recent])  # before the model is loaded
+    loaded = load(classifier, client=client, backbone=backbone, device=device)
+    earlier, later = (pictures_at(paths, [], loaded.recipe.reading) for paths in (before, recent))
+    report = compare_streams(loaded, earlier, later)
+    if as_json:
+        print(json.dumps({**asdict(report), "advice": report.advice}))
+    else:
+        print(f"{'images':<12}{report.before:,} before, {report.recent:,} recent")
+        for one in report.changes:
+            (title, number), result = _CHANGES[one.what], "CHANGED" if one.is_change else "unchanged"
+            print(f"{title:<12}{result:<10} {number}: {one.size:.0%} (p = {one.chance:.3f})")
+        if any(one.what == "mix" and one.is_change for one in report.changes):
+            for name, moved in report.moved:
+                print(f"{'':<12}{name}: {moved:+.0%} of the images")
+        print(report.advice)
+    if report.has_changed:
+        raise typer.Exit(1)

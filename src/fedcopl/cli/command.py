@@ -1,13 +1,15 @@
-"""The application class of the command line, and the help pages of its commands.
+"""The application class of the command line, its help pages, and its error lines.
 
 Newer versions of typer contain a private copy of click and format types differently (`<bool>`, `<list[str]>`). Help
-pages and error messages are therefore made from the annotations of our own functions: they are the same with all
-versions.
+pages and error lines are therefore made from the annotations of our own functions: they are the same with all versions.
 """
 
+import difflib
 import os
+import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -16,14 +18,25 @@ from rich.console import Console
 from rich.table import Table
 from typer.core import TyperCommand, TyperGroup
 
+from ..config import setting_names
 from ..registry import PLUGINS_VARIABLE
 
-PLACEHOLDERS = {Path: "PATH", int: "N", float: "X"}
-Function = TypeVar("Function", bound=Callable[..., Any])
-WIDEST = 32  # characters of the first column of a help page
+click_errors: Any = import_module(typer.BadParameter.__module__)  # of click, or of the copy of it inside typer
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_PLACEHOLDERS = {Path: "PATH", int: "N", float: "X"}
+_TYPE_NAMES = {int: "a whole number", float: "a number"}
+_COLUMN = 32  # characters of the first column of a help page
+_EXTRA_OF = {  # module: the extra that installs it
+    "flwr": "flower",
+    "httpx": "flower",
+    "grpc": "flower",
+    "cryptography": "flower",
+    "starlette": "web",
+    "uvicorn": "web",
+}
 
 
-def load_plugin_files(files: list[Path] | None) -> list[Path] | None:
+def _load_plugin_files(files: list[Path] | None) -> list[Path] | None:
     """Load the files of the option --plugin, after those of the environment."""
     if files or os.environ.get(PLUGINS_VARIABLE):
         from ..plugins import load_plugins  # brings torch
@@ -39,20 +52,20 @@ PluginFiles = Annotated[  # loaded while the command line is read
         metavar="FILE.py",
         help="File with methods or labelers of your own, see docs/methods.md; may be repeated. It is executed.",
         show_default=False,
-        callback=load_plugin_files,
+        callback=_load_plugin_files,
     ),
 ]
 
 
-class Command(TyperCommand):
-    """A command with a help page of ours."""
+class _Command(TyperCommand):
+    """A command whose help page is made by this module."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help_page(self, ctx))
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands with a help page of ours."""
+class _CommandGroup(TyperGroup):
+    """A group of commands whose help page is made by this module."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write(_help_page(self, ctx))
@@ -63,16 +76,16 @@ class CommandLine(typer.Typer):
 
     def __init__(self, help: str):
         super().__init__(
-            cls=CommandGroup, help=help, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
+            cls=_CommandGroup, help=help, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False
         )
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[_Function], _Function]:
         """Decorator that adds a function as a command."""
-        return super().command(name, cls=Command, **options)
+        return super().command(name, cls=_Command, **options)
 
 
 class Parameter(NamedTuple):
-    """An option or argument of a command, whatever typer's objects look like."""
+    """An option or argument of a command, independent of the version of typer."""
 
     name: str  # an option's longest name, an argument as in the usage line
     shown: str  # an option's names and a placeholder for its value
@@ -80,48 +93,42 @@ class Parameter(NamedTuple):
     kind: type  # of one value
     choices: tuple[str, ...]
     limits: str  # of a number: `at least 0 and at most 1`
-    default: str  # empty where it says nothing
+    default: str  # empty if there is none to show
     required: bool
     is_option: bool
 
 
 def parameter_of(command: Any, found: Any) -> Parameter:
-    """Describe one of typer's parameter objects by the annotation of the command's function."""
+    """Describe one of typer's parameter objects from the annotation of the command's function."""
     hints = get_type_hints(command.callback, include_extras=True) if command.callback else {}
     hint = hints.get(found.name, bool)  # bool: the flag --help
     annotation, info = (hint.__origin__, hint.__metadata__[0]) if hasattr(hint, "__metadata__") else (hint, None)
     kind, choices = _kind_and_choices(annotation)
     bounds = (("at least", getattr(info, "min", None)), ("at most", getattr(info, "max", None)))
-    limits = " and ".join(f"{words} {bound:g}" for words, bound in bounds if bound is not None)
+    limits = " and ".join(f"{relation} {bound:g}" for relation, bound in bounds if bound is not None)
     names, value = [*found.opts, *found.secondary_opts], found.metavar
     if value is None and kind is not bool:
-        value = "|".join(choices) or PLACEHOLDERS.get(kind, "TEXT")
+        value = "|".join(choices) or _PLACEHOLDERS.get(kind, "TEXT")
     is_option = found.param_type_name == "option"
-    name = max(names, key=len) if is_option else _argument_name(found)
-    shown = " ".join([", ".join(names), *([value] if value else [])]) if is_option else name
+    if is_option:
+        name, shown = max(names, key=len), " ".join([", ".join(names), *([value] if value else [])])
+    else:
+        name = found.metavar or found.name.upper() + ("..." if found.nargs != 1 else "")
+        name = shown = name if found.required or name.startswith("[") else f"[{name}]"
     about = getattr(info, "help", None) or getattr(found, "help", None) or ""  # typer 0.20 with click 8.5 loses it
-    return Parameter(name, shown, about, kind, choices, limits, _default(found), found.required, is_option)
+    without = found.default is None or found.default is False or found.default == "" or callable(found.default)
+    default = "" if without or not found.show_default else str(found.default)
+    return Parameter(name, shown, about, kind, choices, limits, default, found.required, is_option)
 
 
 def _kind_and_choices(annotation: Any) -> tuple[type, tuple[str, ...]]:
-    """The type of one value, without None and of a list that of its items, and the words that it may be."""
+    """Return the type of one value, that of the items for a list, and the choices if there are only a few."""
     if get_origin(annotation) is Literal:
         return str, get_args(annotation)
     inner = [kind for kind in get_args(annotation) if kind is not type(None)]
     if inner:
         return _kind_and_choices(inner[0])
     return annotation, tuple(one.value for one in annotation) if issubclass(annotation, Enum) else ()
-
-
-def _argument_name(argument: Any) -> str:
-    name = argument.metavar or argument.name.upper() + ("..." if argument.nargs != 1 else "")
-    return name if argument.required or name.startswith("[") else f"[{name}]"
-
-
-def _default(found: Any) -> str:
-    value = found.default
-    says_nothing = value is None or value is False or value == "" or callable(value)
-    return "" if says_nothing or not found.show_default else str(value)
 
 
 def _help_page(command: Any, context: Any) -> str:
@@ -140,7 +147,7 @@ def _help_page(command: Any, context: Any) -> str:
 
 
 def _paragraphs(command: Any) -> str:
-    """The help text with each paragraph on one line: the terminal's width wraps it."""
+    """Return the help text with one line per paragraph; the terminal wraps it."""
     return "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
 
 
@@ -152,10 +159,64 @@ def _explained(one: Parameter) -> str:
 
 def _print_rows(console: Console, title: str, rows: Iterable[tuple[str, str]]) -> None:
     table = Table(box=None, show_header=False, padding=(0, 2))
-    table.add_column(max_width=WIDEST, overflow="fold")
+    table.add_column(max_width=_COLUMN, overflow="fold")
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
     if table.row_count:
         console.print(f"\n{title}")
         console.print(table)
+
+
+def usage_line(error: Any) -> str:
+    """Return the error in one line, with the command whose help page has the options."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "fedcopl"
+    match error:
+        case click_errors.NoSuchOption():
+            line = f"{error.option_name}: there is no such option of {command}{_nearest_option(error, context)}"
+        case click_errors.BadParameter() if error.param is not None and context is not None:
+            line = _bad_parameter(error)
+        case click_errors.UsageError() if context is not None and error.message.startswith("No such command"):
+            typed = error.message.split("'")[1]
+            near = difflib.get_close_matches(typed, context.command.commands, n=1)
+            line = f"{typed}: there is no such command" + (f"; did you mean {near[0]}?" if near else "")
+        case _:
+            text = " ".join(error.format_message().split()).rstrip(".")
+            line = text[:1].lower() + text[1:]
+    return line if line.endswith("?") else f"{line}; see {command} --help"
+
+
+def missing_extra(error: ModuleNotFoundError) -> str:
+    """Return which extra to install; raise the error again if no extra has the module."""
+    module = (error.name or "").partition(".")[0]
+    if module not in _EXTRA_OF:
+        raise error
+    command = " ".join(["fedcopl", *sys.argv[1:2]])
+    return f"{command} needs {module}, which is not installed: pip install 'fedcopl[{_EXTRA_OF[module]}]'"
+
+
+def _nearest_option(error: Any, context: Any) -> str:
+    """Suggest the nearest option, or the setting of this name if the command takes settings."""
+    typed = error.option_name.lstrip("-")
+    parameters = context.command.params if context else []
+    takes_settings = any("key=value" in (one.metavar or "") for one in parameters)
+    paths = setting_names() if takes_settings else ()
+    known = {name: f"{'.'.join(path)}=VALUE" for path in paths for name in (path[-1], ".".join(path))}
+    known |= {name.lstrip("-"): name for one in parameters for name in one.opts if name.startswith("--")}
+    near = difflib.get_close_matches(typed.replace("-", "_"), known, n=1)
+    return f"; did you mean {known[near[0]]}?" if near else ""
+
+
+def _bad_parameter(error: Any) -> str:
+    parameter = parameter_of(error.ctx.command, error.param)
+    name = parameter.name.strip("[]")
+    if isinstance(error, click_errors.MissingParameter):
+        return f"{name}: is missing"
+    choices = " or ".join(filter(None, [", ".join(parameter.choices[:-1]), *parameter.choices[-1:]]))
+    expected = choices or parameter.limits or _TYPE_NAMES.get(parameter.kind, "")
+    if error.__cause__ is not None and hasattr(error.__cause__, "errors"):  # of pydantic, in newer versions of typer
+        given = error.__cause__.errors()[0]["input"]
+    else:
+        given = error.message.split(" is not ")[0].strip("'")
+    return f"{name}: should be {expected}, not {given}"

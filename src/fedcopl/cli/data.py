@@ -1,9 +1,10 @@
-"""`fedcopl data`: which data sets there are, what is in one, what it looks like."""
+"""`fedcopl data` and `fedcopl cache`: data sets, and the cache of decoded images."""
 
 import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,7 @@ from rich.table import Table
 
 from ..algorithm.partition import counts_by_client
 from ..config import Data, RunConfig, load, with_typed
+from ..data.cache import PixelCache
 from ..data.catalog import SOURCES, load_dataset
 from ..data.dataset import CLASSES_FILE, Dataset
 from ..data.overview import DatasetSurvey, survey
@@ -30,70 +32,73 @@ from ..errors import ConfigError, DataError
 from ..files import check_output_folder
 from ..plurals import counted
 from .command import CommandLine
+from .show import print_next, size
 
-MOST_LISTED = 20  # skipped images that are listed; --all lists all
-TABLES = (".csv", ".parquet", ".pq")
+_MAX_LISTED = 20  # skipped images that are listed; --all lists all
+_TABLES = (".csv", ".parquet", ".pq")
 
-app = CommandLine("List, check, show and fetch data sets.")
+app = CommandLine("List, check, show and download data sets.")
+cache_app = CommandLine("Show or clear the cache of decoded images.")
 
-Name = Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.", show_default=False)]
-NameOrPath = Annotated[
-    str,
-    typer.Argument(
-        help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.",
-        show_default=False,
-    ),
+_NameOrPath = Annotated[
+    str, typer.Argument(help="A folder of images, a CSV or Parquet table, a settings file, or the name of a data set.")
 ]
-Where = Annotated[str, typer.Argument(help="Its folder, manifest or hub name; the digits need none.")]
-Pairs = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key=value ...]", help="Settings, as data.clients=5.", show_default=False),
+_Location = Annotated[
+    str, typer.Argument(help="Folder, manifest or hub name of a named data set; not needed for digits.")
+]
+_SettingPairs = Annotated[
+    list[str] | None, typer.Argument(metavar="[key=value ...]", help="Settings, as data.clients=5.")
 ]
 
 
 @app.command("list")
-def list_sources() -> None:
+def _list_sources() -> None:
     """Print the data sets that can be read."""
     from ..data.download import DOWNLOADS
 
     table = Table(box=None, pad_edge=False)
-    for title in ("name", "what it is", "get"):
+    for title in ("name", "description", "download"):
         table.add_column(title)
     for name, source in SOURCES.items():
         table.add_row(name, source.about, "yes" if name in DOWNLOADS else "")
     Console(highlight=False).print(table)
 
 
-@app.command()
-def check(
-    name: NameOrPath,
-    folder: Where = "",
-    settings: Pairs = None,
+@app.command("check")
+def _check(
+    name: _NameOrPath,
+    folder: _Location = "",
+    settings: _SettingPairs = None,
     list_all: Annotated[
-        bool, typer.Option("--all", help=f"List every skipped file, not only the first {MOST_LISTED}.")
+        bool, typer.Option("--all", help=f"List every skipped file, not only the first {_MAX_LISTED}.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Open every image and print counts per class and split, skipped files, and the zero-shot sentences."""
     config = _config(name, folder, settings)
     dataset = _listed(config.data, name)
-    sentences = _sentences(dataset, config)
+    from ..clip.wording import Wording  # the sentences of a run
+
+    wordings = Wording.of(dataset.wording(config.model.template)).sentences(dataset.classes)
+    sentences = [" | ".join(one) for one in wordings]
     with progress_bar("opening the images") as progress:
         found = survey(dataset, progress)
     if as_json:
         print(json.dumps(_as_json(found, sentences)))
     else:
-        _print(found, sentences, None if list_all else MOST_LISTED)
+        _print(found, sentences, None if list_all else _MAX_LISTED)
+        is_study = name.endswith(".toml")
+        print_next(("fedcopl", "run", name, "method=priors") if is_study else ("fedcopl", "new", "STUDY"))
 
 
-@app.command()
-def show(
-    name: NameOrPath,
-    folder: Where = "",
-    settings: Pairs = None,
+@app.command("show")
+def _show(
+    name: _NameOrPath,
+    folder: _Location = "",
+    settings: _SettingPairs = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("pictures"),
 ) -> None:
-    """Write a contact sheet, and who holds how many images of each class, as pictures."""
+    """Write two pictures: a contact sheet, and the number of images per client and class."""
     from ..data.overview import contact_sheet, heat_map
 
     check_output_folder(out)
@@ -103,7 +108,7 @@ def show(
     contact_sheet(dataset, sheet)
     print(sheet)
     if dataset.train.labels is None:
-        Console(stderr=True).print(f"{name} has no labels, so nobody knows who holds what", highlight=False)
+        Console(stderr=True).print(f"{name} has no labels: no picture of the classes per client", highlight=False)
         return
     parts = partition_dataset(dataset, config.data, config.seed)
     counts = counts_by_client(dataset.train.labels, parts.train, len(dataset.classes))
@@ -111,20 +116,21 @@ def show(
     print(heat)
 
 
-@app.command()
-def get(name: Name, folder: Annotated[Path, typer.Argument(help="Where to put it.", show_default=False)]) -> None:
-    """Download a data set, where its publisher allows it; a stopped download goes on where it was."""
+@app.command("get")
+def _get(
+    name: Annotated[str, typer.Argument(help="Name of the data set, see `fedcopl data list`.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to download to.")],
+) -> None:
+    """Download a data set whose publisher allows it; an interrupted download continues."""
     from ..data.download import get as download
 
-    with progress_bar(f"fetching {name}", DownloadColumn()) as progress:
+    with progress_bar(f"downloading {name}", DownloadColumn()) as progress:
         print(download(name, folder, progress))
+    print_next(("fedcopl", "data", "check", name, folder))
 
 
 def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
-    """The defaults with these on top; a DIR that is a key=value belongs to the settings.
-
-    A name that no data set has, but a file or folder, is that: settings, a table, or a folder of images.
-    """
+    """Return the settings for a named data set, a settings file, a table, or a folder of images."""
     pairs = [*([folder] if "=" in folder and not Path(folder).exists() else []), *(settings or [])]
     path, here = "" if folder in pairs else folder, Path(name).expanduser()
     if name not in SOURCES and not here.exists() and (here.suffix or {"/", os.sep} & set(name)):
@@ -132,22 +138,22 @@ def _config(name: str, folder: str, settings: list[str] | None) -> RunConfig:
     if name in SOURCES or not here.exists():
         return with_typed({"data": {"source": name, "path": path}}, pairs, "settings")
     if path:
-        raise ConfigError(f"{name}: is a path itself, so no second one can follow ({path}); name one of them")
-    if here.is_dir() or here.suffix.lower() in TABLES:
+        raise ConfigError(f"{name}: is a path already; leave out {path}")
+    if here.is_dir() or here.suffix.lower() in _TABLES:
         source = "folder" if here.is_dir() else "manifest"
         return with_typed({"data": {"source": source, "path": name}}, pairs, "settings")
     if here.suffix.lower() != ".toml":
-        raise ConfigError(f"{name}: is neither a folder nor a table ({', '.join(TABLES)}) nor settings (.toml)")
+        raise ConfigError(f"{name}: is neither a folder nor a table ({', '.join(_TABLES)}) nor settings (.toml)")
     config = load(here, pairs)
     if not Path(config.data.path).expanduser().exists() and (here.parent / config.data.path).exists():
         raise DataError(
-            f"{config.data.path}: is not here; paths in settings count from where you are: cd {here.parent}"
+            f"{config.data.path}: there is no such path; paths are relative to the current folder: cd {here.parent}"
         )
     return config
 
 
 def _listed(data: Data, name: str) -> Dataset:
-    """The data set, not opened yet. A folder that names no class itself has the list beside it, as in a study."""
+    """List the data set. A folder without class names uses the classes.txt next to it, as in a study."""
     try:
         return load_dataset(data)
     except DataError:
@@ -156,13 +162,6 @@ def _listed(data: Data, name: str) -> Dataset:
             raise
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"classes: {beside}")
         return load_dataset(data.model_copy(update={"classes_file": str(beside)}))
-
-
-def _sentences(dataset: Dataset, config: RunConfig) -> list[str]:
-    from ..clip.wording import Wording  # these are the very sentences of a run
-
-    wordings = Wording.of(dataset.wording(config.model.template)).sentences(dataset.classes)
-    return [" | ".join(sentences) for sentences in wordings]
 
 
 def _print(found: DatasetSurvey, sentences: list[str], most: int | None) -> None:
@@ -191,7 +190,7 @@ def _print(found: DatasetSurvey, sentences: list[str], most: int | None) -> None
 
 
 def _plain(text: str) -> str:
-    """Square brackets are markup to rich, and a line break in a name would look like another name."""
+    """Escape square brackets, which are markup to rich, and line breaks."""
     return text.replace("[", r"\[").replace("\n", "\\n")
 
 
@@ -213,9 +212,38 @@ def _as_json(found: DatasetSurvey, sentences: list[str]) -> dict[str, object]:
 
 @contextmanager
 def progress_bar(what: str, counter: ProgressColumn | None = None) -> Iterator[Callable[[int, int | None], None]]:
-    """A moving bar on a terminal, nothing anywhere else."""
+    """Show a progress bar on a terminal, and nothing elsewhere."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), counter or MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@cache_app.command("info")
+def _info() -> None:
+    """Print the folder and the entries of the cache, the last used first."""
+    cache, console = PixelCache(), Console(highlight=False, soft_wrap=True)
+    entries = cache.entries()
+    if entries:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("last used")
+        table.add_column("images", justify="right")
+        table.add_column("size", justify="right")
+        table.add_column("transform")
+        for entry in entries:
+            used = f"{datetime.fromtimestamp(entry.last_used):%Y-%m-%d %H:%M}"
+            table.add_row(used, f"{entry.shape[0]:,}", size(entry.size), entry.transform)
+        console.print(table)
+    console.print(
+        f"{cache.folder}: {counted(len(entries), 'entry', 'entries')}, {size(sum(entry.size for entry in entries))}"
+    )
+
+
+@cache_app.command("clear")
+def _clear() -> None:
+    """Delete the cache; runs that use it are not affected."""
+    cache = PixelCache()
+    freed = sum(entry.size for entry in cache.entries())
+    cache.clear()
+    print(f"{cache.folder}: {size(freed)} freed")

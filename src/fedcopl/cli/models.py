@@ -1,4 +1,4 @@
-"""`fedcopl models`: which models there are, what a checkpoint is, whether it loads."""
+"""`fedcopl models`: known CLIP models, and checks of checkpoints."""
 
 from typing import Annotated
 
@@ -8,15 +8,16 @@ from rich.table import Table
 
 from ..errors import ConfigError, ModelError
 from .command import CommandLine
+from .show import print_next
 
-app = CommandLine("List, show, check and fetch CLIP models.")
+app = CommandLine("List, show, check and download CLIP models.")
 
-ModelName = Annotated[str, typer.Argument(help="Name of the model, see `fedcopl models list`.", show_default=False)]
+_ModelName = Annotated[str, typer.Argument(help="Name of the model, see `fedcopl models list`.")]
 
 
 @app.command("list")
-def list_models() -> None:
-    """Print the models that people use, and whether they load here."""
+def _list_models() -> None:
+    """Print the known models, and whether they can be loaded."""
     from ..clip.known_models import KNOWN_MODELS, measured
 
     table = Table(box=None, pad_edge=False)
@@ -30,21 +31,23 @@ def list_models() -> None:
     Console(highlight=False).print(table)
 
 
-@app.command()
-def show(name: ModelName) -> None:
-    """Print all that is known of one model."""
+@app.command("show")
+def _show(name: _ModelName) -> None:
+    """Print the details of one model."""
     from ..clip.known_models import about, known_model
 
     for title, text in about(known_model(name)):
         print(f"{title:<12}{text}")
 
 
-@app.command()
-def check(
-    path: Annotated[str, typer.Argument(help="A folder or file of weights, or a known name.", show_default=False)],
-    activation: Annotated[str, typer.Option(help="Of a bare file, which does not say: quick_gelu or gelu.")] = "",
+@app.command("check")
+def _check(
+    path: Annotated[str, typer.Argument(help="Folder or file of weights, or the name of a known model.")],
+    activation: Annotated[
+        str, typer.Option(help="Activation of a file that does not contain it: quick_gelu or gelu.")
+    ] = "",
 ) -> None:
-    """Say what a checkpoint is and whether it loads; if not, why not (exit code 4)."""
+    """Print the format of a checkpoint and whether it loads; if not, the reason (exit code 4)."""
     from ..clip.frozen_clip import describe, kind_of, load_clip
     from ..clip.known_models import locate
 
@@ -60,11 +63,12 @@ def check(
     print(f"{'loads':<12}yes")
     for title, text in describe(clip):
         print(f"{title:<12}{text}")
+    print_next(("fedcopl", "run", "STUDY.toml", f"model.backbone={path}", "method=priors"))
 
 
-@app.command()
-def fetch(name: ModelName) -> None:
-    """Fetch a model into the hub's cache, or say which files to put where."""
+@app.command("fetch")
+def _fetch(name: _ModelName) -> None:
+    """Download a model into the hub's cache, or print which files to put where."""
     from ..clip.known_models import BUILT_IN, RELEASES, find_or_download, known_model
 
     if name in BUILT_IN:
@@ -72,10 +76,7 @@ def fetch(name: ModelName) -> None:
         return
     if name not in RELEASES:
         model = known_model(name)
-        why = (
-            "cannot be loaded"
-            if not model.loads
-            else "has no pinned release here: fetch it by hand, then give its path"
-        )
+        why = "has no pinned release: download it yourself and use its path" if model.loads else "cannot be loaded"
         raise ConfigError(f"{name}: {why}")
     print(find_or_download(name))
+    print_next(("fedcopl", "run", "STUDY.toml", f"model.backbone={name}", "method=priors"))

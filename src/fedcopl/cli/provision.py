@@ -1,97 +1,143 @@
-"""`fedcopl provision` and `fedcopl admit`: packages for the sites and the server of a study."""
+"""`fedcopl provision`, `admit` and `service`: packages and service files for the sites and the server of a study."""
 
+import shlex
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ..errors import ConfigError
+from ..errors import ConfigError, FederationError
 from ..files import check_output_folder
+from .show import print_next
 
 if TYPE_CHECKING:
-    from ..deployment.provisioning.provision import Handover, PreparedStudy, StudyFolder
+    from ..deployment.provisioning.packages import PackageNotes
 
-PROVISIONED = Path("provisioned")
+SERVER_FOLDER = Path("federation")
+MetricsPort = Annotated[
+    int, typer.Option(min=0, max=65535, help="Local port that serves /health and /metrics (0: none).")
+]
 
 
 def provision(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study; see docs/study.md.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")
-    ] = PROVISIONED,
-    revoke: Annotated[
-        str, typer.Option(metavar="SITE", help="Take a site's key back: it cannot join any more.", show_default=False)
-    ] = "",
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="Plan of the study; --example writes one.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")] = Path(
+        "provisioned"
+    ),
+    revoke: Annotated[str, typer.Option(metavar="SITE", help="Revoke the key of a site: it can no longer join.")] = "",
     renew: Annotated[
         str,
         typer.Option(
-            metavar="SITE|server|authority", help="Another key for a site, or a certificate anew.", show_default=False
+            metavar="SITE|server|authority",
+            help="Renew the key of a site, or the certificate of the server or of the authority.",
         ),
     ] = "",
     admit: Annotated[
-        Path | None,
-        typer.Option(metavar="SITE.pub", help="Take in the key that a site made itself.", show_default=False),
+        Path | None, typer.Option(metavar="SITE.pub", help="Admit the public key that a site made itself.")
     ] = None,
-    example: Annotated[bool, typer.Option("--example", help="Write a commented STUDY.toml and leave.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Write a commented STUDY.toml and exit.")] = False,
 ) -> None:
-    """Make one package for each site of a study and one for the server, each a single file to hand over."""
+    """Make one package for each site of a study and one for the server, each a single file to send."""
     if sum(map(bool, (revoke, renew, admit, example))) > 1:
-        raise ConfigError("--revoke, --renew, --admit, --example: one at a time")
-    if example:
-        _write_example(study)
-        return
-    check_output_folder(out)
-    from ..deployment.provisioning.provision import StudyFolder, prepare_study
-
-    made = _do(prepare_study(study), StudyFolder(out), revoke, renew, admit)
-    _tell(made)
-
-
-def _write_example(file: Path) -> None:
-    from ..deployment.provisioning.provision import EXAMPLE
+        raise ConfigError("--revoke, --renew, --admit, --example: use one at a time")
+    from ..deployment.provisioning import provision as provisioning
+    from ..deployment.provisioning.expiry import today_utc
     from ..files import publish_text
 
-    if file.exists():
-        raise ConfigError(f"{file}: is there already")
-    publish_text(file, EXAMPLE)
-    print(file)
-
-
-def _do(
-    study: "PreparedStudy", folder: "StudyFolder", revoked: str, renewed: str, admitted: Path | None
-) -> list["Handover"]:
-    from ..deployment.provisioning.expiry import today_utc
-    from ..deployment.provisioning.provision import admit_key, provision, renew, revoke
-
-    today = today_utc()
-    if revoked:
-        return revoke(study, folder, revoked, today)
-    if renewed:
-        return renew(study, folder, renewed, today)
-    return admit_key(study, folder, admitted, today) if admitted else provision(study, folder, today)
-
-
-def _tell(made: list["Handover"]) -> None:
+    if example:
+        if study.exists():
+            raise ConfigError(f"{study}: already exists")
+        publish_text(study, provisioning.EXAMPLE)
+        print(study)
+        print_next(f"edit {shlex.quote(str(study))}", ("fedcopl", "provision", study))
+        return
+    check_output_folder(out)
+    prepared, folder, today = provisioning.prepare_study(study), provisioning.StudyFolder(out), today_utc()
+    if revoke:
+        made = provisioning.revoke(prepared, folder, revoke, today)
+    elif renew:
+        made = provisioning.renew(prepared, folder, renew, today)
+    elif admit:
+        made = provisioning.admit_key(prepared, folder, admit, today)
+    else:
+        made = provisioning.provision(prepared, folder, today)
     for one in made:
-        secret = ", holds a key: keep it secret on its way" if one.has_key or one.name == "server" else ""
+        secret = ", contains a key: keep it secret" if one.has_key or one.name == "server" else ""
         typer.echo(f"{one.name:<16}{one.path}   {one.digest}{secret}")
-    typer.echo("\nEach is for its owner alone; let him compare the digest over another channel. Then:")
-    typer.echo("  fedcopl server server.fedcopl                 on the server; fedcopl admit for one that runs")
-    typer.echo("  fedcopl join SITE.fedcopl --images FOLDER     at a site")
+    typer.echo("\nSend each file to its owner only, and compare the digests over another channel. Then:")
+    typer.echo("  fedcopl server server.fedcopl                 on the server (fedcopl admit if it is running)")
+    typer.echo("  fedcopl join SITE.fedcopl --images FOLDER     at each site")
 
 
 def admit(
     package: Annotated[Path, typer.Argument(metavar="PACKAGE", help="The server's new package.")],
-    folder: Annotated[Path, typer.Option(help="The folder of the server.")] = Path("federation"),
+    folder: Annotated[Path, typer.Option(help="Folder of the server.")] = SERVER_FOLDER,
 ) -> None:
-    """Take a package into a server's folder, also while it runs: who is new may join, who is gone may not."""
+    """Add or revoke sites on a server, also while it runs: exactly the sites in the package may join."""
     from ..deployment.provisioning.packages import install_server_package
     from ..deployment.site_keys import read_site_keys
 
     before = set(read_site_keys(folder / "sites"))
-    taken = install_server_package(package, folder)
+    installed = install_server_package(package, folder)
     now = set(read_site_keys(folder / "sites"))
-    typer.echo(f"{taken.notes.study}: {', '.join(sorted(now)) or 'nobody'} may join")
+    typer.echo(f"{installed.notes.study}: sites that may join: {', '.join(sorted(now)) or 'none'}")
     if before - now:
-        typer.echo(f"not any more: {', '.join(sorted(before - now))}")
-    typer.echo("settings and a certificate that changed are for the server's next start")
+        typer.echo(f"revoked: {', '.join(sorted(before - now))}")
+    typer.echo("New settings and a new certificate are used from the next start of the server.")
+
+
+def install_package(given: list[str], folder: Path, kind: Literal["site", "server"]) -> "PackageNotes | None":
+    """Install the package that is named first, if any, and warn of keys and certificates that expire soon.
+
+    Args:
+        given: arguments of the command; a package is removed from the list.
+        folder: folder of the site or server.
+
+    Returns:
+        The notes of the package that is installed in the folder; None if there is none.
+    """
+    from ..deployment.provisioning import packages
+    from ..deployment.provisioning.expiry import expiries, today_utc
+
+    # The first argument of a server may also be a settings file.
+    if given and "=" not in given[0] and (kind == "site" or given[0].endswith(packages.SUFFIX)):
+        install = packages.install_site_package if kind == "site" else packages.install_server_package
+        package = install(Path(given.pop(0)), folder)
+        about = f"{package.notes.study}: {package.notes.name}, {package.notes.address}; digest {package.digest}"
+        typer.echo(f"{'package':<23}{about}", err=True)
+    for one in expiries(folder) if folder.is_dir() else ():
+        if one.is_near(today_utc()):
+            typer.echo(f"note: {one.what}: {one.text(today_utc())}; {one.renewal}", err=True)
+    notes = packages.folder_notes(folder)
+    if notes is not None and notes.kind != kind:
+        raise FederationError(f"{folder}: is the folder of a {notes.kind}, not of a {kind}; name another with --folder")
+    return notes
+
+
+def service(
+    role: Annotated[Literal["site", "server"], typer.Argument(help="site or server.")],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[key=value ...]", help="Additional settings and options.")
+    ] = None,
+    home: Annotated[Path, typer.Option(help="The only folder in which it may write.")] = Path("/var/lib/fedcopl"),
+    images: Annotated[Path | None, typer.Option(help="Images of a site; read-only.")] = None,
+    user: Annotated[str, typer.Option(help="Account that runs it.")] = "fedcopl",
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the two files.")] = Path(),
+) -> None:
+    """Write a systemd unit and a Containerfile for a site or a server; nothing is installed or started."""
+    from ..deployment.service_files import Service
+    from ..files import publish_text
+
+    made = Service(role, home.absolute(), images.absolute() if images else None, user, tuple(words or ()))
+    unit, container = out / f"fedcopl-{role}.service", out / f"Containerfile.{role}"
+    publish_text(unit, made.unit())
+    publish_text(container, made.containerfile(version("fedcopl")))
+    folder = made.home / ("federation" if role == "server" else "site")
+    first = "fedcopl admit PACKAGE" if role == "server" else f"fedcopl join PACKAGE --images {made.images} --check"
+    typer.echo(f"{unit}\n{container}\n")
+    typer.echo("Once, as root; the second line installs the operator's package:")
+    typer.echo(f"  useradd --system --home-dir {made.home} {user}; install -d -m 700 -o {user} {made.home}")
+    typer.echo(f"  cd {made.home} && runuser -u {user} -- {first} --folder {folder}")
+    typer.echo(f"  install -m 644 {unit.name} /etc/systemd/system/ && systemctl enable --now {unit.stem}")
+    typer.echo(f"Then: systemctl stop|restart {unit.stem}, journalctl -u {unit.stem}, fedcopl status --folder {folder}")

@@ -1,4 +1,4 @@
-"""Results of a run and status of a federation on the terminal."""
+"""Terminal output: results of a run, status of a federation, and the next commands."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ from ..run.record import Accuracies, Outcome
 WORTH_A_WORD = 1.0  # points
 
 if TYPE_CHECKING:
-    from ..deployment.status import Status
+    from ..deployment.monitoring import Status
     from ..simulation.time_estimate import TimeEstimate
 
 
@@ -61,27 +61,21 @@ def _accuracy_table(outcome: Outcome) -> Table:
     table = Table(title=f"{outcome.method}\n{outcome.name}, seed {outcome.seed}: accuracy in %")
     for name in ("", "macro", "weighted", "global"):
         table.add_column(name, justify="left" if not name else "right")
-    rows: dict[str, Accuracies] = {
-        "zero-shot CLIP": outcome.zero_shot,
-        **({} if outcome.untrained is None else {"priors, no training": outcome.untrained}),
-        **_rounds(outcome),
-    }
+    rows: dict[str, Accuracies] = {"zero-shot CLIP": outcome.zero_shot}
+    if outcome.untrained is not None:
+        rows["priors, no training"] = outcome.untrained
+    if outcome.trains:
+        rows[f"last round ({outcome.final.number})"] = outcome.final
+        rows[f"best round ({outcome.best.number})"] = outcome.best
+    elif outcome.setting("method") != "zeroshot":
+        rows[outcome.method] = outcome.final
     for title, row in rows.items():
         table.add_row(title, *(percent(share, sign="") for share in (row.macro, row.weighted, row.everywhere)))
     return table
 
 
-def _rounds(outcome: Outcome) -> dict[str, Accuracies]:
-    """The last and the best round; without training one row."""
-    if not outcome.trains:
-        return {outcome.method: outcome.final} if outcome.setting("method") != "zeroshot" else {}
-    return {
-        f"last round ({outcome.final.number})": outcome.final,
-        f"best round ({outcome.best.number})": outcome.best,
-    }
-
-
 def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """Yield title and value of each line below the accuracies of a run."""
     right = outcome.pseudo_label_accuracy
     if any(share is not None for share in right):
         title = "labels right" if outcome.setting("options", "labels") == "truth" else "pseudo labels right"
@@ -105,8 +99,10 @@ def _points_lost(outcome: Outcome) -> float:
     return 0.0 if before is None or after is None else 100 * (before - after)
 
 
-def _privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
-    """What the server sees, and the privacy budget spent where noise is added."""
+def _privacy_facts(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
+    """Yield what the server sees, and the privacy budget spent if noise is added."""
+    if privacy is None:
+        return
     seen = "sums over the clients only" if privacy.secure_aggregation else "each client's own numbers"
     yield "the server sees", seen if privacy.epsilon is None else f"{seen}, with noise"
     if privacy.epsilon is not None:
@@ -115,6 +111,7 @@ def _privacy_facts(privacy: PrivacyStatement) -> Iterator[tuple[str, str]]:
 
 
 def size(count: float) -> str:
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -127,41 +124,41 @@ def print_outcome(outcome: Outcome, folder: Path) -> None:
     console = _console()
     rounds = counted(len(outcome.rounds), "round")
     console.print(f"{outcome.method}, {outcome.name}, seed {outcome.seed}: {rounds}")
-    for title, value in (*_about_rounds(outcome), ("report", str(folder / "report.html"))):
+    last, traffic, accuracy = outcome.rounds[-1], outcome.traffic, "not measured: no site has labelled test images"
+    training = {"training": f"none: {outcome.method} trains nothing"}
+    if outcome.trains:
+        training = {
+            "images trained on": f"{last.examples:,} in the last round" if last.examples else "not reported",
+            "loss": "not reported" if last.loss is None else f"{last.loss:.3f} in the last round",
+        }
+    if outcome.final.macro is not None:
+        accuracy = f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
+    lines = {
+        "sites": ", ".join(outcome.sites or ()),
+        "accuracy": accuracy,
+        **training,
+        "replies not used": str(sum(len(record.dropped) for record in outcome.rounds)),
+        "sent to the server": f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})",
+        **(
+            {"on the wire": f"{size(traffic['received'])} (back: {size(traffic['sent'])}), this start"}
+            if traffic
+            else {}
+        ),
+        **dict(_privacy_facts(outcome.privacy)),
+        "time": f"{outcome.seconds:.0f} s",
+        "report": str(folder / "report.html"),
+    }
+    for title, value in lines.items():
         console.print(f"{title:<22}{value}", soft_wrap=True)
-
-
-def _about_rounds(outcome: Outcome) -> Iterator[tuple[str, str]]:
-    last = outcome.rounds[-1]
-    yield "sites", ", ".join(outcome.sites or ())
-    yield "accuracy", _accuracy(outcome)
-    yield "images trained on", f"{last.examples:,} in the last round" if last.examples else "not reported"
-    yield "loss", "unknown" if last.loss is None else f"{last.loss:.3f} in the last round"
-    yield "replies not used", str(sum(len(record.dropped) for record in outcome.rounds))
-    yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
-    if outcome.traffic:
-        yield "on the wire", f"{size(outcome.traffic['received'])} (back: {size(outcome.traffic['sent'])}), this start"
-    yield from _privacy(outcome.privacy)
-    yield "time", f"{outcome.seconds:.0f} s"
-
-
-def _accuracy(outcome: Outcome) -> str:
-    if outcome.final.macro is None:
-        return "unknown: no site has labelled test images"
-    return f"{percent(outcome.final.macro)} (zero-shot: {percent(outcome.zero_shot.macro)})"
-
-
-def _privacy(privacy: PrivacyStatement | None) -> Iterator[tuple[str, str]]:
-    if privacy:
-        yield from _privacy_facts(privacy)
 
 
 def print_status(status: "Status") -> None:
+    """Print the state of a server or a site."""
     console = _console()
-    for title, value in (*status.facts.items(), *_privacy(status.privacy)):
+    for title, value in (*status.facts.items(), *_privacy_facts(status.privacy)):
         console.print(f"{title:<22}{value}", soft_wrap=True)
     if status.sites:
-        console.print(_table(("site", "now", "since", "last trained", "its key"), status.sites))
+        console.print(_table(("site", "connection", "since", "last trained", "key"), status.sites))
     if status.rounds:
         console.print(_table(("round", "sites", "images", "loss", "left out"), status.rounds))
 

@@ -1,30 +1,35 @@
-"""`fedcopl new` and `fedcopl doctor`: a folder to start from, and whether everything is there."""
+"""`fedcopl new`, `doctor`, `methods` and `privacy`: commands that prepare a study."""
 
 import json
+import math
 import shlex
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
+from ..config import RunConfig
+from ..errors import ConfigError
 from ..plurals import counted
 from .command import PluginFiles
 from .data import progress_bar
 from .show import print_next
 
-if TYPE_CHECKING:
-    from ..doctor import Finding
+_SIGNS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
+_NOISE_STEP = 1e-4  # noise is rounded up to a multiple of it, so that the epsilon holds
+_LARGEST = 1e6  # epsilon or noise
 
 
 def new(
-    folder: Annotated[Path, typer.Argument(help="Folder to write; it must be new or empty.", show_default=False)],
-    sites: Annotated[int, typer.Option(help="How many sites to make folders for.")] = 2,
-    backbone: Annotated[str, typer.Option(help="The CLIP model to begin with.")] = "ViT-B/32",
+    folder: Annotated[Path, typer.Argument(help="Folder to write; it must be new or empty.")],
+    sites: Annotated[int, typer.Option(help="Number of sites; each gets a folder for its images.")] = 2,
+    backbone: Annotated[str, typer.Option(help="Name or path of the CLIP model.")] = "ViT-B/32",
 ) -> None:
-    """Write a commented starting folder: settings, classes.txt, places for images, and the next commands."""
+    """Write the folder of a new study: commented settings, classes.txt, folders for images, and the next commands."""
     from ..doctor.new_study import start_study
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -34,42 +39,40 @@ def new(
     print_next(f"cd {shlex.quote(str(folder))} && fedcopl doctor")
 
 
-SIGNS = {"ok": "ok     ", "note": "note   ", "problem": "PROBLEM"}
-
-
 def doctor(
     where: Annotated[
         Path | None,
         typer.Argument(
             metavar="[DIR|settings.toml]",
-            help="A study's folder or settings, or the folder of a site or server, whose keys and certificates may end "
-            "soon; without it, settings.toml here if there is one.",
-            show_default=False,
+            help="Folder or settings of a study, or the folder of a site or server (default: settings.toml in the "
+            "current folder, if it exists).",
         ),
     ] = None,
-    server: Annotated[str | None, typer.Option(help="HOST:PORT of a server to reach.", show_default=False)] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="The server's certificate, where it made its own.", show_default=False)
-    ] = None,
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Server to connect to.")] = None,
+    ca: Annotated[Path | None, typer.Option(help="Certificate of the server's authority, ca.pem.")] = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="First do what is safe: rename folders whose names are slips.")
+        bool, typer.Option("--fix", help="First apply safe fixes: rename folders with misspelled names.")
     ] = False,
     plugin: PluginFiles = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Check machine, packages, device, disk, model, images and server, and say what to do about each finding."""
+    """Check machine, packages, device, disk, model, images and server, and print what to do about each finding."""
     from ..doctor import diagnose, settings_file
     from ..doctor import fix as apply_fixes
 
     for done in apply_fixes(where) if fix else ():
-        print(f"fixed: {_plain(done)}", file=sys.stderr)
+        print(f"fixed: {_printable(done)}", file=sys.stderr)
     with progress_bar("opening the images") as progress:
-        found = list(diagnose(where, server=server, certificate=certificate, progress=progress))
+        found = list(diagnose(where, server=server, certificate=ca, progress=progress))
     levels = Counter(finding.level for finding in found)
     if as_json:
         print(json.dumps({"ok": not levels["problem"], "findings": [finding._asdict() for finding in found]}))
     else:
-        _print(found)
+        console = Console(highlight=False, markup=False, soft_wrap=True)
+        for finding in found:
+            console.print(f"{_SIGNS[finding.level]} {finding.subject}: {_printable(finding.detail)}")
+            if finding.advice:
+                console.print(f"        -> {finding.advice}")
         print(f"\n{counted(levels['problem'], 'problem')}, {counted(levels['note'], 'note')}")
         file = settings_file(where)
         if levels["problem"]:
@@ -82,14 +85,49 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _print(found: list["Finding"]) -> None:
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    for finding in found:
-        console.print(f"{SIGNS[finding.level]} {finding.subject}: {_plain(finding.detail)}")
-        if finding.advice:
-            console.print(f"        -> {finding.advice}")
+def _printable(text: str) -> str:
+    """Escape control characters: file names may contain any."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
-def _plain(text: str) -> str:
-    """File names may hold anything, also what steers a terminal."""
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+def methods(plugin: PluginFiles = None) -> None:
+    """List the methods and their options; run one with `fedcopl run method=NAME options.KEY=VALUE`."""
+    from ..methods import METHODS, choose_method  # brings torch
+
+    table = Table("method", "what it does", "options and their defaults")
+    for name, build in METHODS.items():
+        kind = choose_method(RunConfig(method=name)).Options
+        options = ", ".join(f"{key}={field.default}" for key, field in kind.model_fields.items())
+        table.add_row(name, (build.__doc__ or "").partition("\n")[0].rstrip("."), options)
+    Console().print(table)
+
+
+def privacy(
+    epsilon: Annotated[float | None, typer.Option(help="Compute the noise multiplier for this epsilon.")] = None,
+    noise: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="Compute the epsilon of this noise multiplier.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of the run.")] = 20,
+    refresh_every: Annotated[int, typer.Option(help="Rounds between two refreshes of the pseudo labels.")] = 5,
+    delta: Annotated[float, typer.Option(help="Probability that the epsilon does not hold.")] = 1e-5,
+) -> None:
+    """Convert between noise multiplier and epsilon of a whole run (differential privacy of one site's data)."""
+    from ..privacy.accountant import UNIT, epsilon_of, noise_for, planned_releases  # brings dp-accounting: seconds
+
+    settings = {"rounds": rounds, "labels": {"refresh_every": refresh_every}, "privacy": {"delta": delta}}
+    releases = planned_releases(RunConfig.from_mapping(settings, "privacy"))
+    if (epsilon is None) == (noise is None):
+        raise ConfigError("name either --epsilon or --noise-multiplier; the other one is computed")
+    for option, value in (("--epsilon", epsilon), ("--noise-multiplier", noise)):
+        if value is not None and not 0 < value <= _LARGEST:
+            raise ConfigError(f"{option}: should be above 0 and at most {_LARGEST:g}, not {value}")
+    if epsilon is not None:
+        noise = round(math.ceil(noise_for(epsilon, delta, releases) / _NOISE_STEP) * _NOISE_STEP, 4)
+    assert noise is not None
+    stated = epsilon_of([noise] * releases, delta)
+    print(f"{'privacy.noise_multiplier':<26}{noise:g}")
+    print(f"{'epsilon':<26}{stated:.3g} at delta {delta:g}, for the data of {UNIT}")
+    refreshes = -(-rounds // refresh_every)
+    counts = f"class counts at {counted(refreshes, 'refresh')}"
+    print(f"{'releases':<26}{releases}: prompts in {counted(rounds, 'round')}, {counts}, logit bias in 3 steps")
+    print_next(("fedcopl", "run", "STUDY.toml", f"privacy.noise_multiplier={noise:g}", f"privacy.delta={delta:g}"))

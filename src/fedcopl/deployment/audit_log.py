@@ -42,7 +42,7 @@ class AuditMessage:
 
 
 @dataclass(frozen=True)
-class AuditLine:
+class _AuditLine:
     """One line of the log."""
 
     number: int  # counted from 1
@@ -70,7 +70,7 @@ class AuditLog:
 
     def _write(self, message: AuditMessage) -> None:
         number, before, is_torn = self._end()
-        line = AuditLine(number + 1, self.now(), message, "")
+        line = _AuditLine(number + 1, self.now(), message, "")
         text = json.dumps(line.plain(), sort_keys=True)
         chain = _chained(before, text)
         whole = "\n" * is_torn + json.dumps({**line.plain(), "chain": chain}, sort_keys=True) + "\n"
@@ -101,17 +101,17 @@ def _chained(before: str, text: str) -> str:
     return sha256(f"{before} {text}".encode()).hexdigest()
 
 
-def _parsed(line: bytes) -> AuditLine | None:
+def _parsed(line: bytes) -> _AuditLine | None:
     """Parse a line; None if it is incomplete."""
     try:
         plain = json.loads(line)
         message = AuditMessage(**{part.name: plain[part.name] for part in fields(AuditMessage)})
-        return AuditLine(plain["number"], plain["time"], message, plain["chain"])
+        return _AuditLine(plain["number"], plain["time"], message, plain["chain"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def read_audit(folder: Path) -> list[AuditLine]:
+def read_audit(folder: Path) -> list[_AuditLine]:
     """Read and verify all lines; `RunFolderError` names the first invalid one."""
     file = folder / AUDIT
     try:
@@ -127,7 +127,7 @@ def read_audit(folder: Path) -> list[AuditLine]:
     return lines
 
 
-def _verified(content: bytes, file: Path) -> Iterator[AuditLine]:
+def _verified(content: bytes, file: Path) -> Iterator[_AuditLine]:
     before, expected = _BEGIN, 1
     for text in content.split(b"\n"):
         line = _parsed(text)
@@ -139,7 +139,7 @@ def _verified(content: bytes, file: Path) -> Iterator[AuditLine]:
         yield line
 
 
-def audit_csv(lines: list[AuditLine]) -> str:
+def audit_csv(lines: list[_AuditLine]) -> str:
     """Return the log as CSV."""
     text = io.StringIO()
     table = csv.DictWriter(text, ["number", "time", *(part.name for part in fields(AuditMessage)), "chain"])

@@ -28,7 +28,7 @@ from ..files import publish_bytes, write_private
 
 CURVE = ec.SECP384R1()
 HERE = "127.0.0.1"
-VALID = timedelta(days=825)
+_VALID = timedelta(days=825)
 _HOST_NAME = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 
 
@@ -45,7 +45,7 @@ def server_certificates(folder: Path, addresses: Iterable[str]) -> Certificates:
     """Return the certificates of this machine's server; see `issue_certificates`."""
     given = set(addresses)
     check_addresses(given, "--address")
-    return issue_certificates(folder, given | own_addresses())
+    return issue_certificates(folder, given | _own_addresses())
 
 
 def issue_certificates(folder: Path, addresses: set[str]) -> Certificates:
@@ -113,7 +113,7 @@ def given_certificates(ca: Path, certificate: Path, key: Path, reached_by: str =
     return Certificates(ca, certificate, key)
 
 
-def own_addresses() -> set[str]:
+def _own_addresses() -> set[str]:
     """Return the names and loopback addresses of this machine that a certificate can include."""
     names = {name for name in (socket.gethostname(), socket.getfqdn()) if _HOST_NAME.fullmatch(name)}
     return {"localhost", HERE, "::1"} | names
@@ -122,7 +122,7 @@ def own_addresses() -> set[str]:
 def _authority_certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
     name = _name("fedcopl federation")
     made = (
-        _builder(name, name, key.public_key(), 4 * VALID)
+        _builder(name, name, key.public_key(), 4 * _VALID)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
@@ -146,7 +146,7 @@ def _write_server(files: Certificates, ca_key: Path, addresses: set[str]) -> Non
     authority_key = _authority_key(ca_key)
     key = ec.generate_private_key(CURVE)
     made = (
-        _builder(authority.subject, _name("fedcopl server"), key.public_key(), VALID)
+        _builder(authority.subject, _name("fedcopl server"), key.public_key(), _VALID)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

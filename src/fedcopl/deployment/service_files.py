@@ -104,7 +104,7 @@ class Service:
     def command(self, program: Sequence[str], home: Path, images: Path | None) -> list[str]:
         """Return the command of the service; the same at every start."""
         if self.role == "server":
-            return [*program, "server", "--folder", str(home / "federation"), "--go-on", *self.words]
+            return [*program, "server", "--folder", str(home / "federation"), "--auto-resume", *self.words]
         accepted = ["--accept", str(home / "site" / "settings.toml")]  # without a terminal
         return [*program, "join", "--folder", str(home / "site"), "--images", str(images), *accepted, *self.words]
 

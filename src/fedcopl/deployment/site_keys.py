@@ -28,7 +28,7 @@ def site_key(folder: Path, name: str) -> tuple[Path, Path]:
     private, public = folder / "site.key", folder / "site.pub"
     if not private.exists():
         write_private(private, new_site_key())
-    publish_bytes(public, public_line(private, name))
+    publish_bytes(public, _public_line(private, name))
     return private, public
 
 
@@ -61,7 +61,7 @@ def site_secret(folder: Path) -> bytes:
     return secret
 
 
-def public_line(private: Path, name: str) -> bytes:
+def _public_line(private: Path, name: str) -> bytes:
     """Return the public key of a private key's file in OpenSSH format: kind, key, and name of the site."""
     try:
         return public_half(private.read_bytes(), name)

@@ -132,7 +132,7 @@ def _check_tls(connection: socket.socket, host: str, certificate: Path | None) -
         with context.wrap_socket(connection, server_hostname=host) as secured:
             return ok("encryption", f"{secured.version()}, and the certificate is the one expected")
     except ssl.SSLCertVerificationError as error:
-        advice = "ask the server's owner for its certificate and name it with --certificate"
+        advice = "ask the operator of the server for its certificate ca.pem, and name it with --ca"
         return problem("encryption", f"the certificate is not trusted: {error.verify_message}", advice)
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or error.strerror or type(error).__name__

@@ -47,7 +47,7 @@ fedcopl run settings.toml method=priors -o runs/priors    # no training: done in
 fedcopl run settings.toml -o runs/first
 fedcopl review runs/first --client site-a                 # estimate accuracy from a few confirmed labels
 fedcopl export runs/first --client site-a -o classifier-a
-fedcopl predict FOLDER -c classifier-a -o answers.csv     # label new images
+fedcopl predict FOLDER -c classifier-a -o predictions.csv # label new images
 ```
 
 `runs/first/report.html` shows the results.

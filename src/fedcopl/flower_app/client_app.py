@@ -13,7 +13,7 @@ from ..deployment.site.policies import DEFAULT_SHARE, MIN_IMAGES, Consent, Limit
 from ..deployment.site.running_site import RunningSite, SiteHome
 from ..errors import ConfigError
 from ..simulation.on_flower import PARTITION, SimulatedSite
-from .run_settings import read_run_settings
+from . import read_run_settings
 
 _MODEL = "model."
 
@@ -28,10 +28,10 @@ def _site_of(context: Context) -> RequestHandler:
 
 @lru_cache(maxsize=1)
 def _site(node: tuple[tuple[str, Any], ...]) -> RunningSite:
-    return RunningSite(home_of(dict(node)))
+    return RunningSite(_home_of(dict(node)))
 
 
-def home_of(node: Mapping[str, Any]) -> SiteHome:
+def _home_of(node: Mapping[str, Any]) -> SiteHome:
     """Parse `--node-config 'name="a" images="/data" classes="classes.txt" folder="site" model.threads=1'`.
 
     Further keys are `corrections`, and the conditions of `fedcopl join`: `share` (names with commas), `min-sites`,

@@ -9,13 +9,12 @@ import threading
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..deployment.server.plan import PreparedServer
-from ..deployment.server.rounds import serve
+from ..deployment.server.rounds import PreparedServer, serve
 from ..report.run_page import write_report
 from ..run.progress_reporter import SilentReporter
 from ..run.record import RoundRecord
 from ..simulation.on_flower import simulate_over
-from .run_settings import read_run_settings
+from . import read_run_settings
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -35,7 +34,7 @@ class _LogReporter(SilentReporter):
 
 
 @app.main()
-def main(grid: Grid, context: Context) -> None:
+def _main(grid: Grid, context: Context) -> None:
     plan, watcher = read_run_settings(context.run_config), _LogReporter()
     if plan.classes_file is None:
         over = threading.Event()

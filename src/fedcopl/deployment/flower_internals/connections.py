@@ -42,9 +42,9 @@ from flwr.superlink.grid import HttpGrid
 
 from . import CONTROL_HEADER, act_for, control_key
 
-ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 RUN_GIVEN_UP = RunNotRunningException  # raised by a grid when the SuperLink has ended its run
-APP = """
+_APP = """
 [project]
 name = "fedcopl"
 version = "1.0.0"
@@ -58,7 +58,7 @@ publisher = "fedcopl"
 serverapp = "fedcopl.flower_app.server_app:app"
 clientapp = "fedcopl.flower_app.client_app:app"
 """
-log = logging.getLogger("fedcopl.flower")
+_log = logging.getLogger("fedcopl.flower")
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _app_bundle() -> bytes:
     >>> _app_bundle()[:2]  # a ZIP archive
     b'PK'
     """
-    return build_fab_from_files({"pyproject.toml": APP.encode()})[0]
+    return build_fab_from_files({"pyproject.toml": _APP.encode()})[0]
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Runtime:
 
     def client(self, token: str = "", component: str = "SuperExec") -> RuntimeHttpClient:
         """Return a client for the task with this token, or one that acquires a task."""
-        acquiring = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[ACQUIRE])
+        acquiring = SuperExecAuthHttpInterceptor(master_secret=self.secret, protected_methods=[_ACQUIRE])
         return RuntimeHttpClient.from_server_address(
             server_address=self.address,
             insecure=self.ca is None,
@@ -187,7 +187,7 @@ def server_task(runtime: Runtime, token: str) -> Iterator[HttpGrid]:
             client.PushTaskOutput(PushTaskOutputRequest(sub_status=ended, details=""))
         except httpx.HTTPError as error:
             if ended == SubStatus.COMPLETED:  # otherwise a lost SuperLink may be the error that is reported anyway
-                log.warning("cannot report the end of the run to the SuperLink: %s", error)
+                _log.warning("cannot report the end of the run to the SuperLink: %s", error)
         grid.close()
         client.close()
 

@@ -49,7 +49,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from . import HEARTBEAT, act_for
 
-BEAT = 0.6 * HEARTBEAT  # seconds between two heartbeats
+_BEAT = 0.6 * HEARTBEAT  # seconds between two heartbeats
 _GONE = (502, 503, 504)  # status from a gateway whose server is away
 _PIECES = 60.0  # seconds for the pieces of a request to arrive
 _MAX_BYTES = 10**9  # of a request
@@ -93,7 +93,7 @@ class SiteConnection:
     def beat(self, over: threading.Event) -> None:
         """Send heartbeats until the end, or until the server no longer knows this connection."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=HEARTBEAT)
-        while not over.wait(BEAT):
+        while not over.wait(_BEAT):
             try:
                 self._unknown = not self._client.SendNodeHeartbeat(request).success
             except httpx.HTTPStatusError as error:

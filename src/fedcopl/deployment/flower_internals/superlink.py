@@ -2,11 +2,11 @@
 
 A SuperLink serves three interfaces on one port: Fleet for the sites, which authenticate with their keys; Control, which
 registers keys and starts apps; and Runtime, for its own child processes. The last two do not authenticate, so that
-anyone who reaches the port could register a site. `LocalOnly` opens them to this machine only, and Control only with a
+anyone who reaches the port could register a site. `_LocalOnly` opens them to this machine only, and Control only with a
 key derived from the secret in the server's folder, so not to other users of the machine.
 
 A site sends a reply in pieces, one HTTP request each. Flower stores all of them, and the server validates a reply only
-when it is complete. `UploadLimit` counts the bytes that each key uploads from one request of the server to the next.
+when it is complete. `_UploadLimit` counts the bytes that each key uploads from one request of the server to the next.
 
 What is stored is in memory, which is Flower's own default: everything that has to survive a restart is in files of the
 server, and a database takes three times as long per request.
@@ -29,46 +29,46 @@ from ..processes import end_with_parent
 from ..wire.addresses import AddressNumber, is_this_machine, own_numbers
 from . import CONTROL_HEADER, control_key
 
-Scope = MutableMapping[str, Any]
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-FOR_SITES = "/v1/fleet/"  # prefix of the paths of Fleet
-PULL, UPLOADS = f"{FOR_SITES}pull-messages", (f"{FOR_SITES}push-messages", f"{FOR_SITES}push-object")
-KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.encode()
-FOR_OPERATOR = "/v1/control/"
+_Scope = MutableMapping[str, Any]
+_Event = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[_Event]]
+_Send = Callable[[_Event], Awaitable[None]]
+_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
+_FOR_SITES = "/v1/fleet/"  # prefix of the paths of Fleet
+_PULL, _UPLOADS = f"{_FOR_SITES}pull-messages", (f"{_FOR_SITES}push-messages", f"{_FOR_SITES}push-object")
+_KEY = FLEET_HTTP_PUBLIC_KEY_HEADER.encode()
+_FOR_OPERATOR = "/v1/control/"
 _SECRET_FILE = "--superexec-auth-secret-file"
-log = logging.getLogger("fedcopl.flower")
+_log = logging.getLogger("fedcopl.flower")
 
 
-class UploadLimit:
+class _UploadLimit:
     """Refuses uploads of a site beyond `max_reply` bytes per request of the server, and any larger HTTP request.
 
     An upload counts as soon as it is complete, so that parallel uploads count too, and no longer if the SuperLink
     rejects it: the limit of a key cannot be used up without that key.
     """
 
-    def __init__(self, app: App, max_reply: int):
+    def __init__(self, app: _App, max_reply: int):
         self.app, self.max_reply = app, max_reply
         self._uploaded: Counter[bytes] = Counter()  # key -> bytes since its last request
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         path = str(scope.get("path", ""))
-        if scope["type"] != "http" or not path.startswith(FOR_SITES):
+        if scope["type"] != "http" or not path.startswith(_FOR_SITES):
             await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        key, is_upload = headers.get(KEY, b""), path.startswith(UPLOADS)
+        key, is_upload = headers.get(_KEY, b""), path.startswith(_UPLOADS)
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._room(key, is_upload):
-            log.warning("refused a request of %s bytes", f"{int(declared):,}")
+            _log.warning("refused a request of %s bytes", f"{int(declared):,}")
             await send({"type": "http.response.start", "status": 413, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
         read, counted, status, response = 0, 0, 0, b""
 
-        async def limited() -> Event:
+        async def limited() -> _Event:
             nonlocal read, counted
             event = await receive()
             read += len(event.get("body", b""))
@@ -79,10 +79,10 @@ class UploadLimit:
                 self._uploaded[key] += counted
             return event
 
-        async def observed(event: Event) -> None:
+        async def observed(event: _Event) -> None:
             nonlocal status, response
             status = event.get("status", status)
-            if path == PULL:
+            if path == _PULL:
                 response += event.get("body", b"")
             await send(event)
 
@@ -91,7 +91,7 @@ class UploadLimit:
         finally:
             if status != 200:
                 self._uploaded[key] -= counted
-            elif path == PULL and _has_request(response):
+            elif path == _PULL and _has_request(response):
                 self._uploaded[key] = 0
             if not self._uploaded[key]:
                 del self._uploaded[key]
@@ -108,51 +108,46 @@ def _has_request(response: bytes) -> bool:
         return False
 
 
-class LocalOnly:
+class _LocalOnly:
     """Passes requests of sites, and requests from this machine; those to Control need the operator's key."""
 
-    def __init__(self, app: App, own: Collection[AddressNumber] = (), key: str = ""):
+    def __init__(self, app: _App, own: Collection[AddressNumber] = (), key: str = ""):
         self.app, self.own, self.key = app, own, key
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (is_let_in(scope, self.own) and is_operator(scope, self.key)):
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        if scope["type"] != "http" or self.allows(scope):
             await self.app(scope, receive, send)
             return
         print(f"refused: {scope['path']!r:.80} from {scope.get('client')}", flush=True)
         await send({"type": "http.response.start", "status": 404, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-
-def is_let_in(scope: Scope, own: Collection[AddressNumber] = ()) -> bool:
-    path = str(scope["path"])
-    if path.startswith(FOR_SITES) and ".." not in path:
-        return True
-    client = scope.get("client")
-    return client is not None and is_this_machine(client[0], own)
-
-
-def is_operator(scope: Scope, key: str) -> bool:
-    """Return whether a request is not for Control, or has the operator's key."""
-    if not str(scope["path"]).startswith(FOR_OPERATOR):
-        return True
-    shown = dict(scope.get("headers") or ()).get(CONTROL_HEADER.encode(), b"")
-    return bool(key) and compare_digest(shown, key.encode())
+    def allows(self, scope: _Scope) -> bool:
+        path, client = str(scope["path"]), scope.get("client")
+        if path.startswith(_FOR_SITES) and ".." not in path:
+            return True
+        if client is None or not is_this_machine(client[0], self.own):
+            return False
+        if not path.startswith(_FOR_OPERATOR):
+            return True
+        shown = dict(scope.get("headers") or ()).get(CONTROL_HEADER.encode(), b"")
+        return bool(self.key) and compare_digest(shown, self.key.encode())
 
 
-def patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -> None:
+def _patch_superlink(own: Collection[AddressNumber], key: str, max_reply: int) -> None:
     """Add the middlewares to the SuperLink that this process is about to start."""
     # The three attributes of Starlette's `Middleware`.
     nothing: dict[str, object] = {}
-    before = ((LocalOnly, (own, key), nothing), (UploadLimit, (max_reply,), nothing))
+    before = ((_LocalOnly, (own, key), nothing), (_UploadLimit, (max_reply,), nothing))
     setattr(extensions, "get_middleware", lambda: before)  # noqa: B010
 
 
-def main() -> None:
+def _main() -> None:
     end_with_parent(int(sys.argv.pop(1)))
     secret = Path(sys.argv[sys.argv.index(_SECRET_FILE) + 1]).read_bytes()
-    patch_superlink(own_numbers(sys.argv.pop(1)), control_key(secret), int(sys.argv.pop(1)))
+    _patch_superlink(own_numbers(sys.argv.pop(1)), control_key(secret), int(sys.argv.pop(1)))
     flower_superlink()
 
 
 if __name__ == "__main__":
-    main()
+    _main()

@@ -21,12 +21,12 @@ from ...errors import FederationError
 from ...files import make_private_folder, publish_bytes, write_private
 
 SUFFIX = ".fedcopl"
-NOTES, AUTHORITY, CLASSES, SETTINGS = "package.json", "ca.pem", "classes.txt", "settings.toml"
+_NOTES, AUTHORITY, CLASSES, SETTINGS = "package.json", "ca.pem", "classes.txt", "settings.toml"
 SITE_KEY, CERTIFICATE, SERVER_KEY = "site.key", "server.pem", "server.key"
 SITES, _PUBLIC, ENDS = "sites/", ".pub", "sites/ends.json"
 _NEEDED = {
-    "site": {NOTES, AUTHORITY, CLASSES, SETTINGS},
-    "server": {NOTES, AUTHORITY, CLASSES, SETTINGS, CERTIFICATE, SERVER_KEY, ENDS},
+    "site": {_NOTES, AUTHORITY, CLASSES, SETTINGS},
+    "server": {_NOTES, AUTHORITY, CLASSES, SETTINGS, CERTIFICATE, SERVER_KEY, ENDS},
 }
 _COMMANDS = {"site": "fedcopl join", "server": "fedcopl server"}  # that install them
 _MAX_FILE, _MAX_KEY = 4_000_000, 10_000  # bytes of a file, and of one site's public key
@@ -65,7 +65,7 @@ class Package:
 
     @classmethod
     def of(cls, notes: PackageNotes, files: Mapping[str, bytes]) -> "Package":
-        return cls(notes, {NOTES: (notes.model_dump_json(indent=1) + "\n").encode(), **files})
+        return cls(notes, {_NOTES: (notes.model_dump_json(indent=1) + "\n").encode(), **files})
 
     def to_bytes(self) -> bytes:
         buffer = io.BytesIO()
@@ -81,15 +81,6 @@ class Package:
         return " ".join(whole[start : start + 4] for start in range(0, 24, 4))
 
 
-def is_package(path: Path) -> bool:
-    """Return whether this file name is that of a package."""
-    return path.suffix == SUFFIX
-
-
-def write_package(path: Path, package: Package) -> None:
-    write_private(path, package.to_bytes())
-
-
 def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
     """Read a package of this kind; `FederationError` for anything else."""
     try:
@@ -97,7 +88,7 @@ def read_package(path: Path, kind: Literal["site", "server"]) -> Package:
             raise ValueError(f"it is larger than {_MAX_BYTES:,} bytes")
         with zipfile.ZipFile(path) as archive:
             files = _files(archive.infolist(), archive)
-        notes = PackageNotes.model_validate_json(files[NOTES])
+        notes = PackageNotes.model_validate_json(files[_NOTES])
     except FileNotFoundError as error:
         raise FederationError(f"{path}: there is no such package") from error
     except zipfile.BadZipFile as error:
@@ -186,7 +177,7 @@ def _previous_notes(package: Package, folder: Path) -> PackageNotes | None:
 
 def _write_files(package: Package, folder: Path) -> None:
     """Write keys first and the notes last, so that a folder with notes is complete."""
-    order = sorted(package.files, key=lambda name: (name == NOTES, name not in _PRIVATE, name))
+    order = sorted(package.files, key=lambda name: (name == _NOTES, name not in _PRIVATE, name))
     for name in order:
         write = write_private if name in _PRIVATE else publish_bytes
         write(folder / name, package.files[name])
@@ -194,7 +185,7 @@ def _write_files(package: Package, folder: Path) -> None:
 
 def folder_notes(folder: Path) -> PackageNotes | None:
     """Return the notes of the package installed in this folder; None if there is none."""
-    file = folder / NOTES
+    file = folder / _NOTES
     if not file.exists():
         return None
     try:

@@ -33,7 +33,7 @@ from ..site_keys import SiteKey, key_digest, new_site_key, public_half, read_sit
 from ..wire.addresses import check_site_name, with_port
 from ..wire.terms import classes_digest, config_from, flat_settings
 from . import packages as names
-from .packages import Package, PackageNotes, read_package, write_package
+from .packages import Package, PackageNotes, read_package
 
 _REGISTER = "register.json"
 _SERVER, _AUTHORITY = "server", "authority"  # values of --renew other than a site
@@ -71,7 +71,7 @@ class _StudyPlan(Section):
         return with_port(self.address[0], self.port)
 
 
-class PreparedStudy:
+class _PreparedStudy:
     """A plan with its files read: the common content of all packages of the study."""
 
     def __init__(self, plan: _StudyPlan, config: RunConfig, classes: tuple[str, ...], clip: Clip):
@@ -81,7 +81,7 @@ class PreparedStudy:
         self.classes_text = "\n".join(classes) + "\n"
 
 
-def read_plan(file: Path) -> _StudyPlan:
+def _read_plan(file: Path) -> _StudyPlan:
     """Read a plan; all its errors are in one line."""
     if not file.exists():
         raise ConfigError(f"{file}: there is no such study plan; fedcopl provision {file} --example writes one")
@@ -103,12 +103,12 @@ def _unknown(name: str) -> str:
     return "a study has no such setting" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def prepare_study(file: Path) -> PreparedStudy:
+def prepare_study(file: Path) -> _PreparedStudy:
     """Read a plan and the files that it names, relative to its folder."""
-    plan, here = read_plan(file), file.parent
+    plan, here = _read_plan(file), file.parent
     config = settled(load(here / plan.settings) if plan.settings else RunConfig())
     classes = clean_all(read_classes(here / plan.classes), here / plan.classes)
-    return PreparedStudy(plan, config, classes, build_clip(config.model))
+    return _PreparedStudy(plan, config, classes, build_clip(config.model))
 
 
 class _IssuedKey(Section):
@@ -192,7 +192,7 @@ class StudyFolder:
 
 
 @dataclass(frozen=True)
-class Handover:
+class _Handover:
     """A package that was made, for one site or the server."""
 
     path: Path
@@ -201,7 +201,7 @@ class Handover:
     has_key: bool
 
 
-def provision(study: PreparedStudy, folder: StudyFolder, today: date) -> list[Handover]:
+def provision(study: _PreparedStudy, folder: StudyFolder, today: date) -> list[_Handover]:
     """Make all packages. Issued keys stay valid; new sites get a key, revoked sites do not."""
     make_private_folder(folder.path)
     issue_certificates(folder.authority, {*study.plan.address, "localhost", HERE, "::1"})
@@ -219,14 +219,14 @@ def provision(study: PreparedStudy, folder: StudyFolder, today: date) -> list[Ha
     return [*made, _server_package(study, folder, register)]
 
 
-def revoke(study: PreparedStudy, folder: StudyFolder, site: str, today: date) -> list[Handover]:
+def revoke(study: _PreparedStudy, folder: StudyFolder, site: str, today: date) -> list[_Handover]:
     """Revoke a site's key. It takes effect when the server installs its new package."""
     Register.read(folder.path).revoke(site, today, "revoked").write(folder.path)
     folder.package(site).unlink(missing_ok=True)
     return provision(study, folder, today)
 
 
-def renew(study: PreparedStudy, folder: StudyFolder, what: str, today: date) -> list[Handover]:
+def renew(study: _PreparedStudy, folder: StudyFolder, what: str, today: date) -> list[_Handover]:
     """Renew the key of a site, also of a revoked one, or the certificate of the server or of the authority."""
     if what == _AUTHORITY:
         renew_authority(folder.authority)
@@ -245,7 +245,7 @@ def renew(study: PreparedStudy, folder: StudyFolder, what: str, today: date) -> 
 
 
 def _issue(
-    study: PreparedStudy, folder: StudyFolder, register: Register, site: str, today: date
+    study: _PreparedStudy, folder: StudyFolder, register: Register, site: str, today: date
 ) -> tuple[Register, bytes]:
     """Issue a new key if the operator makes it; otherwise the site may send its own."""
     key = new_site_key() if study.plan.sites[site] == "packed" else b""
@@ -256,7 +256,7 @@ def _issue(
     return register.issue(site, digest, today, study.plan.key_days), key
 
 
-def admit_key(study: PreparedStudy, folder: StudyFolder, file: Path, today: date) -> list[Handover]:
+def admit_key(study: _PreparedStudy, folder: StudyFolder, file: Path, today: date) -> list[_Handover]:
     """Admit the public key that a site made itself."""
     key, register = read_site_key(file), Register.read(folder.path)
     if study.plan.sites.get(key.name) != "own":
@@ -288,14 +288,14 @@ def _packed_before(folder: StudyFolder, site: str, issued: _IssuedKey) -> bytes:
     return before.files.get(names.SITE_KEY, b"") if before.notes.key_number == issued.number else b""
 
 
-def _site_package(study: PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes) -> Handover:
+def _site_package(study: _PreparedStudy, folder: StudyFolder, site: str, issued: _IssuedKey, key: bytes) -> _Handover:
     settings = config_from(study.settings, study.plan.name).to_toml()  # to approve: without the operator's paths
     files = {names.SETTINGS: settings.encode(), **({names.SITE_KEY: key} if key else {})}
     about = {"key": study.plan.sites[site], "key_number": issued.number, "key_ends": issued.ends}
     return _write(study, folder, {"kind": "site", "name": site, **about}, files)
 
 
-def _server_package(study: PreparedStudy, folder: StudyFolder, register: Register) -> Handover:
+def _server_package(study: _PreparedStudy, folder: StudyFolder, register: Register) -> _Handover:
     made = folder_certificates(folder.authority)
     known = {site: issued for site, issued in register.keys.items() if issued.digest and site in study.plan.sites}
     ends = {issued.digest: issued.ends.isoformat() for issued in known.values()}
@@ -310,8 +310,8 @@ def _server_package(study: PreparedStudy, folder: StudyFolder, register: Registe
 
 
 def _write(
-    study: PreparedStudy, folder: StudyFolder, about: Mapping[str, object], files: Mapping[str, bytes]
-) -> Handover:
+    study: _PreparedStudy, folder: StudyFolder, about: Mapping[str, object], files: Mapping[str, bytes]
+) -> _Handover:
     """Write a package with these files and those that all packages of the study have."""
     common = {"study": study.plan.name, "address": study.plan.server, "version": version("fedcopl")}
     common |= {"model": study.model, "classes": study.classes}
@@ -319,5 +319,5 @@ def _write(
     ca = folder_certificates(folder.authority).ca.read_bytes()
     package = Package.of(notes, {names.AUTHORITY: ca, names.CLASSES: study.classes_text.encode(), **files})
     path = folder.package(notes.name)
-    write_package(path, package)
-    return Handover(path, notes.name, package.digest, names.SITE_KEY in files)
+    write_private(path, package.to_bytes())
+    return _Handover(path, notes.name, package.digest, names.SITE_KEY in files)

@@ -19,7 +19,7 @@ from ..flower_internals.connections import RUN_GIVEN_UP
 _POLL_WAIT = 0.2  # seconds to wait for replies that are being fetched, before those that are complete are returned
 _POLL_SHARE, _POLL_LATEST = 0.1, 1.0  # poll again after this share of the time since the request, at most after 1 s
 _POLL_BREAK = 10.0  # times what the last poll took: many requests at once must not occupy the SuperLink
-_STOP_CHECK, TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
+_STOP_CHECK, _TIME_LIMIT = 0.5, 600.0  # seconds between two checks whether to stop; for a call to the SuperLink
 _SITE_ERROR = 0  # code of an error after which the request is not sent again
 
 
@@ -82,8 +82,8 @@ class GridThreads:
         while call.is_alive():
             if self._should_stop():
                 raise Interrupted("stopped; continue with --resume")
-            if time.monotonic() > call.began + TIME_LIMIT:
-                raise FederationError(f"no response from the SuperLink for {TIME_LIMIT:.0f} s; continue with --resume")
+            if time.monotonic() > call.began + _TIME_LIMIT:
+                raise FederationError(f"no response from the SuperLink for {_TIME_LIMIT:.0f} s; continue with --resume")
             call.join(_STOP_CHECK)
         if call.error is not None:
             raise call.error

@@ -1,4 +1,4 @@
-"""The rounds of a real federation at the server, over Flower's grid.
+"""The plan of a server, checked before any site may join, and its rounds over Flower's grid.
 
 Nothing here needs an image or a label. In addition to the files of every run's folder (`run.folder`) there is
 `server.json`: the run's id, how often the server was started, and the number of every site.
@@ -9,30 +9,96 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ...algorithm import FloatArray
+from ...clip.frozen_clip import Clip
 from ...config import RunConfig
-from ...errors import NoClientReplied, RunFolderError
+from ...data.dataset import TEMPLATE, clean_all, read_classes, read_other_names
+from ...errors import ConfigError, NoClientReplied, RunFolderError
 from ...federation.client_state import ClientState
-from ...federation.server import ServerState
+from ...federation.server import ServerState, refuse_privacy
 from ...federation.transport import RoundReport
 from ...files import write_text
-from ...run.build import backbone_name
+from ...methods import choose_method, settled
+from ...privacy.accountant import require_accounting
+from ...run.build import backbone_name, build_clip, first_state, known_class_prior
 from ...run.folder import ENDED, RunFolder
 from ...run.loop import complete_outcome, round_record, run_rounds
+from ...run.previous_run import (
+    PreviousRun,
+    adapt_previous_run,
+    read_previous_run,
+    require_previous_run,
+    with_reference,
+)
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import ClientRecord, Measured, Outcome, RefreshRecord, RoundRecord, measured
 from ..audit_log import AuditLog
 from ..wire.terms import terms_of
 from .grid_threads import SiteGrid
-from .grid_transport import GridTransport
-from .plan import PreparedServer
+from .grid_transport import GridTransport, Timeouts
 from .site_registry import KnownSites
 
 
+@dataclass(frozen=True)
+class ServerPlan:
+    """Settings, classes and folders of one run of a server."""
+
+    config: RunConfig
+    classes_file: Path | None  # None in a simulation, where the dataset has its classes
+    out: Path
+    timeouts: Timeouts
+    resume: bool = False
+    earlier: Path | None = None  # folder of a finished run to continue from
+
+
+@dataclass(frozen=True)
+class PreparedServer:
+    """A plan with its classes, model and earlier run loaded."""
+
+    plan: ServerPlan
+    config: RunConfig
+    classes: tuple[str, ...]
+    clip: Clip
+    class_prior: FloatArray | None = None  # over all sites
+    earlier: PreviousRun | None = None  # to continue from; not needed by a run that is resumed after its first round
+
+    @classmethod
+    def prepare(cls, plan: ServerPlan) -> "PreparedServer":
+        """Load everything; errors that can be found before the run are raised here."""
+        if plan.classes_file is None:
+            raise ConfigError("classes: name the file with the class names, one per line; all sites need the same file")
+        earlier = None if plan.earlier is None else read_previous_run(plan.earlier)
+        classes = clean_all(read_classes(plan.classes_file), plan.classes_file)
+        # The prompt templates are written out: sites must not choose their own.
+        template = (plan.config.model.template or TEMPLATE) + read_other_names(plan.classes_file)
+        model = plan.config.model.model_copy(update={"template": template})
+        config = with_reference(settled(plan.config.model_copy(update={"model": model})), earlier)
+        require_accounting(config)
+        refuse_privacy(config, choose_method(config).neighbours())
+        prior = known_class_prior(config, classes)
+        with RunFolder(plan.out) as folder:
+            if folder.open(config, resume=plan.resume) is None:
+                require_previous_run(config, earlier)
+        clip = build_clip(config.model)
+        prepared = cls(plan, config, classes, clip, prior, earlier)
+        prepared.first_state()  # also checks that an earlier run fits
+        return prepared
+
+    def first_state(self) -> ServerState:
+        count = len(self.classes)
+        start = choose_method(self.config).start(self.clip, count)
+        state = replace(first_state(self.config, start, count, self.clip.feature_size), class_prior=self.class_prior)
+        if self.earlier is None:
+            return state
+        fits = adapt_previous_run(self.earlier, self.config, self.clip, self.classes, start)
+        return replace(state, shared=fits.shared)
+
+
 @dataclass
-class ServerFile:
+class _ServerFile:
     """`server.json`: what a restart needs in addition to the checkpoint."""
 
     path: Path
@@ -41,7 +107,7 @@ class ServerFile:
     known: KnownSites
 
     @classmethod
-    def begin(cls, path: Path, name: str) -> "ServerFile":
+    def begin(cls, path: Path, name: str) -> "_ServerFile":
         """Count one more start of this run; the first start gives it a unique id."""
         file = cls._read(path) if path.exists() else cls(path, f"{name}-{secrets.token_hex(6)}", 0, KnownSites({}))
         file.attempt += 1
@@ -50,7 +116,7 @@ class ServerFile:
         return file
 
     @classmethod
-    def _read(cls, path: Path) -> "ServerFile":
+    def _read(cls, path: Path) -> "_ServerFile":
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             numbers = {str(name): int(number) for name, number in kept["sites"].items()}
@@ -73,7 +139,7 @@ def serve(
         checkpoint, server = folder.open(config, resume=plan.resume), prepared.first_state()
         folder.begin(config)
         folder.write_text("classes.txt", "\n".join(classes) + "\n")
-        file = ServerFile.begin(folder.path / "server.json", config.name)
+        file = _ServerFile.begin(folder.path / "server.json", config.name)
         model = backbone_name(config.model.backbone, prepared.clip)
         terms = terms_of(file.run, file.attempt, config, classes, model)
         audit = AuditLog(folder.path)

@@ -1,11 +1,14 @@
 """`fedcopl server`: a SuperLink for the sites, its registry, and the run itself, in this process."""
 
 import math
+import os
+import secrets
 import ssl
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,24 +16,25 @@ import httpx
 
 from ...errors import FederationError, Interrupted
 from ...federation.server import ServerState
-from ...files import make_folders
+from ...files import make_folders, write_private
 from ...priors.estimation import FEATURE_SCALES
 from ...priors.posterior import no_priors
 from ...priors.statistics import Statistic
 from ...run.progress_reporter import ProgressReporter
 from ...run.record import Outcome
+from .. import OFFLINE
 from ..certificates import Certificates
 from ..flower_internals.connections import RUN_GIVEN_UP, Control, Runtime, acquire_task, server_task
-from ..metrics import health, metrics_port, server_metrics
-from ..processes import flower_child, fresh_secret, holding, should_stop
+from ..monitoring import health, metrics_port, server_metrics
+from ..processes import GRACE, SECRET, holding, should_stop, write_log
 from ..wire.addresses import own_address, with_port
 from .grid_threads import GridThreads
-from .plan import PreparedServer
-from .rounds import serve
+from .rounds import PreparedServer, serve
 from .site_registry import keep_admitted
 
 _WORD = 8  # bytes of a number under masks, and of a sum
-WRAPPING = 2_000_000  # names, headers, keys and shares of some ten thousand sites
+_LOG_END = 2.0  # seconds to wait for the end of a log
+_OVERHEAD = 2_000_000  # names, headers, keys and shares of some ten thousand sites
 _READY = 60.0  # seconds a SuperLink may take to start
 
 
@@ -65,14 +69,14 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
     }
     with (
         holding(home.folder, "server", about),
-        superlink(home, largest_reply(prepared.first_state())) as (link, secret),
+        _superlink(home, _largest_reply(prepared.first_state())) as (link, secret),
         metrics_port(
             home.metrics_port,
             lambda: server_metrics(home.folder),
             lambda: health(home.folder, () if link.poll() is None else ("the SuperLink has ended",)),
         ),
         _superlink_errors(home),
-        open_control(home, link, secret) as control,
+        _open_control(home, link, secret) as control,
         keep_admitted(home.sites, control, watcher),
     ):
 
@@ -88,19 +92,19 @@ def run_server(home: ServerHome, prepared: PreparedServer, watcher: ProgressRepo
         return replace(outcome, traffic=control.traffic(run_id))
 
 
-def largest_reply(state: ServerState) -> int:
+def _largest_reply(state: ServerState) -> int:
     """Return the size limit of a reply in bytes, from the settings of the run.
 
     The largest of the prompts, the same numbers under masks, and the sums for the priors.
 
-    >>> largest_reply(ServerState(0, {}, classes=10, width=64))
+    >>> _largest_reply(ServerState(0, {}, classes=10, width=64))
     2017240
     """
     numbers = sum(prompt.size for prompt in state.shared.values())
     models = (no_priors(state.classes),) * 2 * len(FEATURE_SCALES)
     largest = [Statistic("moments"), Statistic("class_sums", models[:2]), Statistic("view_sums", models)]
     sizes = [math.prod(one.shape(state.classes, state.width)) for one in largest]
-    return WRAPPING + _WORD * max(numbers, *sizes)
+    return _OVERHEAD + _WORD * max(numbers, *sizes)
 
 
 @contextmanager
@@ -117,23 +121,61 @@ def _superlink_errors(home: ServerHome) -> Iterator[None]:
 
 
 @contextmanager
-def superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
+def _superlink(home: ServerHome, max_reply: int) -> Iterator[tuple[subprocess.Popen[bytes], bytes]]:
     """Start a SuperLink as a child process; gives the process and the secret that it shares with this one."""
     files, folder = home.certificates, home.log.parent
     make_folders(folder)
-    secret_file, secret = fresh_secret(folder)
-    arguments = [home.host, str(max_reply), "--host", home.host, "--port", str(home.port)]
-    arguments += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
-    arguments += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
-    arguments += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
-    with flower_child("superlink", arguments, home.log) as child:
+    secret_file, secret = folder / SECRET, secrets.token_bytes(32)
+    write_private(secret_file, secret)
+    module = "fedcopl.deployment.flower_internals.superlink"
+    command = [sys.executable, "-m", module, str(os.getpid()), home.host, str(max_reply)]
+    command += ["--host", home.host, "--port", str(home.port)]
+    command += ["--ssl-certfile", str(files.certificate), "--ssl-keyfile", str(files.key)]
+    command += ["--ssl-ca-certfile", str(files.ca), "--enable-supernode-auth", "--isolation", "process"]
+    command += ["--disable-runtime-dependency-installation", "--superexec-auth-secret-file", str(secret_file)]
+    # A new session: Ctrl-C reaches only the parent, which then ends its children in order.
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=_superlink_environment(folder),
+        start_new_session=True,
+    )
+    assert child.stdout is not None
+    log = write_log(child.stdout, home.log)
+    try:
         yield child, secret
+    finally:
+        if child.poll() is None:
+            child.terminate()
+            try:
+                child.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        child.wait()
+        log.join(_LOG_END)  # limited: another process may hold the pipe open
+
+
+def _superlink_environment(folder: Path) -> Mapping[str, str]:
+    """Return the environment of a SuperLink: its files in a folder, no telemetry, forwarded addresses not trusted."""
+    own = {"FLWR_HOME": str(folder.absolute()), "FORWARDED_ALLOW_IPS": "127.0.0.1", "NO_COLOR": "1"}
+    return {**os.environ, **OFFLINE, **own}
 
 
 @contextmanager
-def open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
+def _open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes) -> Iterator[Control]:
     """Wait until a SuperLink is up; gives its Control interface."""
-    _wait_until_ready(home, link)
+    end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
+    while not _is_healthy(home, trusted):
+        if link.poll() is not None:
+            raise FederationError(
+                f"the SuperLink did not start; is {with_port(home.host, home.port)} in use, "
+                f"or not an address of this machine? see {home.log}"
+            )
+        if time.monotonic() > end:
+            raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
+        time.sleep(0.2)
     control = Control(home.local, home.certificates.ca, secret)
     try:
         yield control
@@ -141,19 +183,11 @@ def open_control(home: ServerHome, link: subprocess.Popen[bytes], secret: bytes)
         control.close()
 
 
-def _wait_until_ready(home: ServerHome, link: subprocess.Popen[bytes]) -> None:
-    end, trusted = time.monotonic() + _READY, ssl.create_default_context(cafile=home.certificates.ca)
-    while time.monotonic() < end:
-        if link.poll() is not None:
-            raise FederationError(
-                f"the SuperLink did not start; is {with_port(home.host, home.port)} in use, "
-                f"or not an address of this machine? see {home.log}"
-            )
-        with suppress(httpx.HTTPError):
-            if httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success:
-                return
-        time.sleep(0.2)
-    raise FederationError(f"the SuperLink did not start within {_READY:.0f} s; see {home.log}")
+def _is_healthy(home: ServerHome, trusted: ssl.SSLContext) -> bool:
+    try:
+        return httpx.get(f"https://{home.local}/health", verify=trusted, timeout=2).is_success
+    except httpx.HTTPError:
+        return False
 
 
 def _first_task(runtime: Runtime, run_id: int, stopped: Callable[[], bool]) -> str:

@@ -45,7 +45,7 @@ class _AdmissionChange:
             )
 
 
-def admit(control: Control, keys: Iterable[SiteKey]) -> _AdmissionChange:
+def _admit(control: Control, keys: Iterable[SiteKey]) -> _AdmissionChange:
     """Register new keys and unregister removed ones. A key that cannot be registered does not stop the others."""
     wanted = {(key.name, key.public) for key in keys}
     registered = {(site.name, site.public): site for site in control.sites()}
@@ -62,7 +62,7 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
     """Keep the registry in step with a folder of keys during the run: a new file adds a site."""
     folder.mkdir(parents=True, exist_ok=True)
     known = admitted_keys(folder, today_utc())
-    _AdmissionChange(refused=admit(control, known.values()).refused).announce(watcher)
+    _AdmissionChange(refused=_admit(control, known.values()).refused).announce(watcher)
     over = threading.Event()
 
     def watch() -> None:
@@ -72,7 +72,7 @@ def keep_admitted(folder: Path, control: Control, watcher: ProgressReporter) -> 
             try:
                 found = admitted_keys(folder, today_utc())
                 if found != known:
-                    admit(control, found.values()).announce(watcher)
+                    _admit(control, found.values()).announce(watcher)
                     known = found
                 trouble = ""
             except (FedCoPLError, httpx.HTTPError) as error:

@@ -16,7 +16,7 @@ from ...run.progress_reporter import ProgressReporter
 from ..audit_log import AuditLog
 from ..flower_internals import HEARTBEAT
 from ..flower_internals.site_connection import ConnectionLost, SiteConnection, site_connection
-from ..metrics import ReplyCounts, health, metrics_port, site_metrics
+from ..monitoring import ReplyCounts, health, metrics_port, site_metrics
 from ..processes import holding, should_stop
 from ..site_keys import private_key, site_key
 from ..wire.addresses import connect, proxy_to, strip_credentials

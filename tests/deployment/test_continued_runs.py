@@ -1,12 +1,11 @@
-"""A real federation that goes on from an earlier run: the server, a site that was in it, and one that was not."""
+"""A federation that continues an earlier run, with a site that was in it and one that was not."""
 
 import pytest
 
 from deployment.toolbox import LoopGrid, NotingWatcher, digit_sites
 from fedcopl.config import RunConfig
 from fedcopl.deployment.server.grid_transport import Timeouts
-from fedcopl.deployment.server.plan import PreparedServer, ServerPlan
-from fedcopl.deployment.server.rounds import serve
+from fedcopl.deployment.server.rounds import PreparedServer, ServerPlan, serve
 from fedcopl.deployment.site.pipeline import reply_to
 from fedcopl.deployment.site.policies import Consent, FileAgreement
 from fedcopl.deployment.site.running_site import RunningSite, SiteHome
@@ -53,7 +52,7 @@ def answering(site):
 
 
 @pytest.mark.slow
-def test_two_runs_of_sites_are_the_two_runs_of_a_simulation(data, tmp_path):
+def test_a_continued_deployment_equals_a_continued_simulation(data, tmp_path):
     watcher = NotingWatcher()
     sites = {name: site_of(name, data, tmp_path / name, watcher) for name in ("site-a", "site-b")}
     grid = LoopGrid({name: answering(site) for name, site in sites.items()})

@@ -1,4 +1,4 @@
-"""Where an output cannot be written, every command says so before its work, not after it."""
+"""Every command reports an output that cannot be written before its work."""
 
 import pytest
 from typer.testing import CliRunner
@@ -12,11 +12,11 @@ WORK = {  # command: the first work that it would do
     "report run --out {}": "fedcopl.run.folder.find_runs",
     "review run --client a --export {}": "fedcopl.review.images.open_gallery",
     "review run --client a --manifest {}": "fedcopl.review.images.open_gallery",
-    "audit run --export {}": "fedcopl.deployment.audit_log.read_audit",
+    "audit run --out {}": "fedcopl.deployment.audit_log.read_audit",
     "data show digits --out {}": "fedcopl.cli.data.load_dataset",
     "provision study.toml --out {}": "fedcopl.deployment.provisioning.provision.prepare_study",
     "run --out {}": "fedcopl.simulation.simulate.assemble",
-    "server --classes classes.txt --out {}": "fedcopl.deployment.server.plan.build_clip",
+    "server --classes classes.txt --out {}": "fedcopl.deployment.server.rounds.build_clip",
     "reproduce table1 --out {}": "fedcopl_experiments.grid_runner.run_grid",
 }
 FOLDERS = ("export", "data", "provision", "run", "server", "reproduce")
@@ -33,7 +33,7 @@ def refused(command, out, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("command", WORK)
-def test_below_a_file(command, monkeypatch, tmp_path):
+def test_output_below_a_file_is_refused(command, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     said = refused(command, "file/answers.csv", monkeypatch, tmp_path)
     assert said == f"file/answers.csv: cannot be written: {tmp_path / 'file'} is a file, not a folder"
@@ -48,20 +48,20 @@ def test_a_file_for_a_folder_and_a_folder_for_a_file(command, monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize("command", [words for words in WORK if words.startswith(("export", "run", "server"))])
-def test_a_folder_that_is_in_use(command, monkeypatch, tmp_path):
+def test_output_to_a_folder_in_use_is_refused(command, monkeypatch, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").touch()
     assert "choose another" in refused(command, "out", monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("command", [words for words in WORK if words.startswith(("predict", "review"))])
-def test_a_finished_file(command, monkeypatch, tmp_path):
+def test_an_existing_output_file_is_kept(command, monkeypatch, tmp_path):
     (tmp_path / "out.csv").touch()
     assert "is there already" in refused(command, "out.csv", monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("command", WORK)
-def test_where_nothing_may_be_written(command, monkeypatch, tmp_path):
+def test_output_to_a_read_only_folder_is_refused(command, monkeypatch, tmp_path):
     """Asked of the system, which may answer that everything is allowed to whoever runs the tests."""
     monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path / "locked")
     (tmp_path / "locked").mkdir()

@@ -1,4 +1,4 @@
-"""What is typed wrongly is answered in one line of our words, whoever finds the mistake."""
+"""An error on the command line is one line, whichever part finds it; and the help pages."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ from typer.main import get_command
 
 import fedcopl
 from fedcopl.cli import app, main
-from fedcopl.cli.one_line import missing_extra
+from fedcopl.cli.command import missing_extra
 from fedcopl.data.cache import PixelCache
 
 
@@ -67,7 +67,7 @@ def test_one_line(typed, arguments, line):
     assert said.err.count("\n") == 1
 
 
-def test_a_mistake_is_blamed_on_where_it_stands(typed, tmp_path):
+def test_an_error_names_its_file_or_the_command_line(typed, tmp_path):
     file = tmp_path / "settings.toml"
     file.write_text("rounds = 0\n[trian]\nlr = 1\n")
     assert typed("run", file, "labels.capacity=y", "seed=-1")[1].err == (
@@ -80,7 +80,7 @@ def test_a_missing_extra(typed, monkeypatch):
     def status(*_):
         raise ModuleNotFoundError("No module named 'grpc.aio'", name="grpc.aio")
 
-    monkeypatch.setattr("fedcopl.deployment.status.status_of", status)
+    monkeypatch.setattr("fedcopl.deployment.monitoring.status_of", status)
     assert typed("status") == (
         2,
         ("", "fedcopl: fedcopl status needs grpc, which is not installed: pip install 'fedcopl[flower]'\n"),
@@ -100,7 +100,7 @@ def test_the_version(typed):
 
 
 @pytest.mark.parametrize("group", [[], ["data"], ["models"], ["cache"]])
-def test_without_a_command_the_help(typed, group):
+def test_help_is_printed_without_a_command(typed, group):
     code, said = typed(*group)
     assert code == 2
     assert said.err.startswith(f"Usage: {' '.join(['fedcopl', *group])} [OPTIONS] COMMAND ...\n")
@@ -119,16 +119,15 @@ Write a systemd unit and a Containerfile for a site or a server;
 nothing is installed or started.
 
 Arguments
-  ROLE               What is to run: a site, or the server.
-  [key=value ...]    Settings of its own.
+  ROLE               site or server.
+  [key=value ...]    Additional settings and options.
 
 Options
-  --home PATH       The one folder it may write in. [default:
+  --home PATH       The only folder in which it may write. [default:
                     /var/lib/fedcopl]
-  --images PATH     A site's images, which it only reads.
-  --user TEXT       Who runs it; an account of its own. [default:
-                    fedcopl]
-  --out, -o PATH    Where to write the files. [default: .]
+  --images PATH     Images of a site; read-only.
+  --user TEXT       Account that runs it. [default: fedcopl]
+  --out, -o PATH    Folder for the two files. [default: .]
   --help            Show this message and exit.
 """
 

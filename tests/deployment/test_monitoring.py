@@ -1,4 +1,4 @@
-"""What a monitoring agent reads of a server's and a site's folder; no Flower is started."""
+"""Metrics and health of the folders of a server and a site; no Flower is started."""
 
 import json
 import urllib.request
@@ -6,13 +6,13 @@ from urllib.error import HTTPError
 
 import pytest
 
-from fedcopl.deployment.metrics import (
-    Metric,
+from fedcopl.deployment.monitoring import (
     ReplyCounts,
+    _Metric,
+    _prometheus_text,
+    _respond,
     health,
     metrics_port,
-    prometheus_text,
-    respond_to,
     server_metrics,
     site_metrics,
 )
@@ -41,8 +41,8 @@ def server(tmp_path, monkeypatch):
     out = tmp_path / "run"
     out.mkdir()
     (out / "rounds.jsonl").write_text("".join(json.dumps(round_to_plain(one)) + "\n" for one in ROUNDS))
-    monkeypatch.setattr("fedcopl.deployment.metrics.read_site_keys", lambda folder: {"a": None, "b": None})
-    monkeypatch.setattr("fedcopl.deployment.metrics.connected_sites", lambda process: {"a": ("connected", "")})
+    monkeypatch.setattr("fedcopl.deployment.monitoring.read_site_keys", lambda folder: {"a": None, "b": None})
+    monkeypatch.setattr("fedcopl.deployment.monitoring._connected_sites", lambda process: {"a": ("connected", "")})
     with holding(tmp_path / "federation", "server", {"out": str(out), "local": "x", "address": "x"}):
         yield tmp_path / "federation"
 
@@ -52,7 +52,7 @@ def numbers(metrics):
 
 
 def lines(metrics):
-    return [line for line in prometheus_text(metrics).splitlines() if not line.startswith("#")]
+    return [line for line in _prometheus_text(metrics).splitlines() if not line.startswith("#")]
 
 
 def test_a_server_counts_its_run(server):
@@ -77,7 +77,7 @@ def test_without_a_superlink_no_site_is_connected(server, monkeypatch):
     def silent(process):
         raise FederationError("the server does not answer")
 
-    monkeypatch.setattr("fedcopl.deployment.metrics.connected_sites", silent)
+    monkeypatch.setattr("fedcopl.deployment.monitoring._connected_sites", silent)
     assert numbers(server_metrics(server))['fedcopl_site_connected{site="a"}'] == 0
 
 
@@ -97,12 +97,12 @@ def test_a_site_counts_its_replies(tmp_path):
 
 
 def test_a_name_cannot_break_out_of_its_label():
-    assert lines([Metric.by("site", "up", "", {'a"} 9\nfedcopl_x 1': 1})]) == [
+    assert lines([_Metric("up", "", {'a"} 9\nfedcopl_x 1': 1}, "site")]) == [
         'fedcopl_up{site="a\\"} 9\\nfedcopl_x 1"} 1'
     ]
 
 
-def test_health_is_trouble_when_something_has_ended(server):
+def test_health_reports_errors(server):
     assert health(server) == {"status": "ok", "role": "server", "errors": []}
     (server / "ca.pem").write_text("no certificate")
     assert health(server)["status"] == "error"
@@ -116,7 +116,7 @@ def well():
 def test_the_metrics_port_serves_this_machine_and_no_other_origin():
     with metrics_port(0, list, well) as port:
         assert port == 0  # none was asked for
-    with metrics_port(free_port(), lambda: [Metric.plain("x", "An x.", 1)], well) as port:
+    with metrics_port(free_port(), lambda: [_Metric("x", "An x.", 1)], well) as port:
         assert get(port, "/metrics") == (200, "# HELP fedcopl_x An x.\n# TYPE fedcopl_x gauge\nfedcopl_x 1\n")
         assert get(port, "/health") == (200, '{"status": "ok"}\n')
         assert get(port, "/")[0] == 404
@@ -125,13 +125,13 @@ def test_the_metrics_port_serves_this_machine_and_no_other_origin():
             pass
 
 
-def test_trouble_is_a_status_of_its_own():
-    assert respond_to("/health", list, lambda: {"status": "error"})[0] == 503
+def test_errors_have_status_503():
+    assert _respond("/health", list, lambda: {"status": "error"})[0] == 503
 
     def broken():
         raise FederationError("the folder is gone")
 
-    assert respond_to("/metrics", broken, well)[0] == 503
+    assert _respond("/metrics", broken, well)[0] == 503
 
 
 def get(port, path, host=None):

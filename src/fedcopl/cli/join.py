@@ -1,0 +1,201 @@
+"""`fedcopl join`: one site of a real federation."""
+
+import select
+import shlex
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..config import override
+from ..deployment.wire.addresses import check_site_name
+from ..errors import ConfigError, Interrupted
+from ..plurals import counted
+from ..progress import watch_site
+from ..run.progress_reporter import ProgressReporter
+from .command import PluginFiles
+from .provision import MetricsPort, install_package
+from .show import print_next
+
+if TYPE_CHECKING:
+    from ..deployment.site.policies import ApprovalPrompt
+    from ..deployment.site.running_site import RunningSite
+    from ..deployment.site.site_process import ServerAddress
+
+_STOP_CHECK = 0.5  # seconds between two checks whether the site is to stop
+
+
+def join(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PACKAGE] [key=value ...]",
+            help="The operator's package for this site, and settings of this site: model.backbone, device, threads, "
+            "memory, activation; and how its files are read: data.window, bands, pages.",
+        ),
+    ] = None,
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")] = "",
+    images: Annotated[Path | None, typer.Option(help="Folder of images, or a table that lists them.")] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="File of class names, one per line: the same file as the server's.")
+    ] = None,
+    ca: Annotated[Path, typer.Option(help="Certificate of the server's authority, ca.pem.")] = Path("ca.pem"),
+    name: Annotated[str, typer.Option(help="Name of this site (default: the host name).")] = "",
+    folder: Annotated[Path, typer.Option(help="Folder for the keys, states and models of this site.")] = Path("site"),
+    corrections: Annotated[
+        Path | None, typer.Option(help="Labels of an expert, exported by `fedcopl review`, to train on.")
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What may leave this site; may be repeated: prompts by name, and 'features' (class feature sums, only "
+            "under secure aggregation over at least 3 sites, or --min-sites) (default: visual)."
+        ),
+    ] = None,
+    min_sites: Annotated[
+        int, typer.Option(min=0, help="Require secure aggregation over at least N sites (0: not required).")
+    ] = 0,
+    min_noise: Annotated[float, typer.Option(min=0, help="Require at least this privacy.noise_multiplier.")] = 0.0,
+    min_images: Annotated[
+        int,
+        typer.Option(min=0, help="Minimum number of images behind any update, prior statistic or class feature sum."),
+    ] = 5,
+    no_secure_aggregation: Annotated[
+        bool, typer.Option("--no-secure-aggregation", help="Refuse runs with secure aggregation.")
+    ] = False,
+    peers: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with the site.pub of each site allowed in secure aggregation (default: those of the first)."
+        ),
+    ] = None,
+    accept: Annotated[
+        str,
+        typer.Option(
+            metavar="ask|always|FILE",
+            help="Which runs to accept: ask at this terminal, always, or those with the settings in FILE.",
+        ),
+    ] = "ask",
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="A limit of this site: rounds, epochs, batch, prompts, template, runs, restarts, seconds, disk, "
+            "epsilon; may be repeated.",
+        ),
+    ] = None,
+    metrics_port: MetricsPort = 0,
+    plugin: PluginFiles = None,
+    check: Annotated[
+        bool, typer.Option("--check", "--dry-run", help="Check everything and make the key, but do not connect.")
+    ] = False,
+) -> None:
+    """Take part in a federation with the images of this machine.
+
+    A package contains the server's address and certificate, the name of this site and the classes, also for later
+    starts.
+    """
+    given = list(settings or [])
+    package = install_package(given, folder, "site")
+    if package is not None:
+        server, name, ca, classes = package.address, package.name, folder / "ca.pem", folder / "classes.txt"
+    if images is None:
+        raise ConfigError("--images: name the images of this site, a folder or a table that lists them")
+    if classes is None:
+        why = "no package is installed in this folder" if folder.is_dir() else "there is no such folder"
+        raise ConfigError(
+            f"{folder}: {why}; name the site's folder with --folder, or its package, or --server, --ca and --classes"
+        )
+    if not server and not check:
+        raise ConfigError("--server: name the address of the server, as in --server server.example:9092")
+    name = name or socket.gethostname()
+    check_site_name(name, "--name")
+    own = override({}, given)
+    foreign = sorted(set(own) - {"model", "data"})
+    if foreign:
+        raise ConfigError(f"{foreign[0]}: is set by the server; a site sets model.* and data.* for its own files")
+    from ..deployment.site.policies import DEFAULT_SHARE, Consent, Limits, choose_agreement
+    from ..deployment.site.running_site import RunningSite, SiteHome
+    from ..deployment.site.site_process import ServerAddress, check_server
+    from ..deployment.site_keys import site_key
+
+    consent = Consent(tuple(share or DEFAULT_SHARE), min_sites, min_noise, min_images, not no_secure_aggregation)
+    limits, files = Limits.from_pairs(limit or ()), own.get("data", {})
+    model, expert = own.get("model", {}), str(corrections or "")
+    home = SiteHome(name, images, str(classes), folder, model, expert, consent, files, limits, peers)
+    address = ServerAddress(server, ca)
+    if not check:
+        check_server(address)  # before the images are read
+    with watch_site() as watcher:
+        site = RunningSite(
+            home, watcher, choose_agreement(accept, folder, _approval_at_terminal(folder), watcher.noticed)
+        )
+        site_key(folder, name)
+        _print_site(site, server)
+        if check and package is not None and package.key == "packed":
+            print_next("the same command without --check")
+        elif check:
+            public = shlex.quote(str(folder / "site.pub"))
+            print_next(f"send {public} to the operator of the server; then the same command without --check")
+        else:
+            _run(site, address, watcher, metrics_port)
+
+
+def _print_site(site: "RunningSite", server: str) -> None:
+    """Print what was read, what leaves this machine and what never does."""
+    from ..deployment.site.policies import NEVER_SENT, sent_fields
+
+    home, dataset, skipped = site.home, site.prepared.dataset, ""
+    if dataset.skipped:
+        settings = {**({"classes_file": home.classes_file} if home.classes_file else {}), **home.files}
+        pairs = [f"data.{key}={value}" for key, value in settings.items()]
+        skipped = f": {shlex.join(['fedcopl', 'data', 'check', str(home.images), *pairs, '--all'])} lists them"
+    expert = len(site.corrections.index)
+    facts = {
+        "site": site.name,
+        "images": f"{len(dataset.train):,}, {len(dataset.skipped):,} skipped{skipped}",
+        "test images": f"{len(dataset.test):,} with labels" if site.has_test_set else "none: accuracy is not measured",
+        "labelled by an expert": counted(expert, "image") if expert else "none",
+        "classes": site.classes,
+        "model": site.model,
+        "key for the server": str(home.folder / "site.pub"),
+    }
+    for title, value in facts.items():
+        typer.echo(f"{title:<22}{value}")
+    typer.echo(f"\nWhat leaves this machine, sent to {server or 'the server'} only:")
+    for line in sent_fields(home.consent):
+        typer.echo(f"  - {line}")
+    typer.echo(f"What never leaves it: {NEVER_SENT}.")
+    typer.echo(f"Conditions of this site: {home.consent}.\n")
+
+
+def _run(site: "RunningSite", address: "ServerAddress", watcher: ProgressReporter, metrics_port: int) -> None:
+    from ..deployment.processes import stopping_on_sigterm
+    from ..deployment.site.site_process import run_site
+
+    try:
+        with stopping_on_sigterm():
+            run_site(site, address, watcher, metrics_port)
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"stopped; the same command joins again with the state in {site.home.folder}") from error
+
+
+def _approval_at_terminal(folder: Path) -> "ApprovalPrompt":
+    """Return a function that asks for approval of a run; its result is None if there is no terminal."""
+    from ..deployment.processes import should_stop
+
+    def approve(run: str, description: list[str]) -> bool | None:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return None
+        typer.echo(f"\nThe server starts the run {run}:", err=True)
+        for line in description:
+            typer.echo(f"  - {line}", err=True)
+        typer.echo("Take part? Nothing has been sent yet. [y/N] ", err=True, nl=False)
+        while not select.select([sys.stdin], [], [], _STOP_CHECK)[0]:
+            if should_stop(folder):  # `fedcopl stop` does not wait for an answer
+                raise KeyboardInterrupt
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+    return approve

@@ -1,0 +1,256 @@
+"""`fedcopl server`, `status`, `stop` and `audit`: the operator's side of a real federation."""
+
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..config import RunConfig, load, read_settings, with_typed
+from ..errors import ConfigError, FedCoPLError, FederationError, Interrupted, NoClientReplied
+from ..files import check_output_file, write_text
+from ..plurals import counted
+from ..progress import watch
+from ..report.run_page import write_report
+from ..run.folder import file_name
+from ..run.record import Outcome, to_plain
+from .command import PluginFiles
+from .provision import SERVER_FOLDER, MetricsPort, install_package
+from .run import RUNS, EarlierRun
+from .show import print_next, print_outcome, print_status
+
+if TYPE_CHECKING:
+    from ..deployment.certificates import Certificates
+    from ..deployment.provisioning.packages import PackageNotes
+    from ..deployment.server.rounds import PreparedServer
+    from ..deployment.server.server_process import ServerHome
+
+_DEFAULT_PORT = 9092
+_SHOWN_DIGEST = 12  # characters
+
+
+def server(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PACKAGE|CONFIG.toml] [key=value ...]",
+            help="The server's package or a settings file, and single settings that override it. Without a file: the "
+            "default settings.",
+        ),
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(help="File of class names, one per line; every site needs the same file.")
+    ] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the server's keys, certificates and logs.")] = SERVER_FOLDER,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the results (default: runs/<time>-<name>).")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Network address to listen on.")] = "0.0.0.0",
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port to listen on (default: that of the package, or 9092).")
+    ] = None,
+    address: Annotated[
+        list[str] | None,
+        typer.Option(help="Host name or IP address by which sites reach this machine, for the certificate."),
+    ] = None,
+    certificates: Annotated[
+        tuple[Path, Path, Path] | None,
+        typer.Option(metavar="CA CERT KEY", help="Your own certificate files instead of generated ones."),
+    ] = None,
+    min_sites: Annotated[int, typer.Option(min=1, help="Minimum number of sites: with fewer, the server waits.")] = 2,
+    start_with: Annotated[
+        int, typer.Option(min=0, help="Number of sites to wait for at the start (0: --min-sites).")
+    ] = 0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a site has for a reply.")] = 600.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was stopped.")] = False,
+    auto_resume: Annotated[
+        bool, typer.Option("--auto-resume", help="Continue the last run if it is not finished, else start a new one.")
+    ] = False,
+    earlier: EarlierRun = None,
+    metrics_port: MetricsPort = 0,
+    plugin: PluginFiles = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end.")] = False,
+) -> None:
+    """Wait for the sites whose public keys are in FOLDER/sites, and train with them.
+
+    A package of `fedcopl provision` contains the settings, the sites' keys, the classes and the certificate.
+    """
+    given = list(settings or [])
+    package = install_package(given, folder, "server")
+    unfinished = _unfinished(folder)
+    resume = resume or (auto_resume and unfinished is not None)
+    if resume:
+        from ..deployment.processes import process_of
+
+        out = out or process_of(folder).results
+    elif unfinished:
+        typer.echo(f"note: {unfinished} is not finished; --resume continues it. This is a new run.", err=True)
+    config = _without_prototypes(_read(given, out if resume else None, folder / "settings.toml" if package else None))
+    out = out or RUNS / f"{datetime.now():%Y%m%d-%H%M%S}-{config.name}"
+    if classes is None:
+        classes = (folder if package else out) / "classes.txt"
+        if not classes.exists():
+            raise ConfigError("--classes: name the file of class names, one per line; the sites need the same file")
+    from ..deployment.server.grid_transport import Timeouts
+    from ..deployment.server.rounds import PreparedServer, ServerPlan
+    from ..deployment.server.server_process import ServerHome
+
+    plan = ServerPlan(config, classes, out, Timeouts(timeout, min_sites, start_with=start_with), resume, earlier)
+    prepared = PreparedServer.prepare(plan)
+    made = _certificates(folder, address or [], certificates, host, package)
+    port = port or (package.port if package else _DEFAULT_PORT)
+    outcome = _run(ServerHome(folder, folder / "sites", made, host, port, metrics_port), prepared)
+    write_report(out)
+    if as_json:
+        print(json.dumps(to_plain(outcome)))
+    else:
+        print_outcome(outcome, out)
+        own = f"at each site: fedcopl predict PHOTOS -c FOLDER/runs/{file_name(outcome.run_id)} -o predictions.csv"
+        print_next(own, ("fedcopl", "report", out, "--open"))
+
+
+def _unfinished(folder: Path) -> Path | None:
+    """Return the folder of this server's last run if that has started and not ended."""
+    from ..deployment.processes import process_of
+
+    with suppress(FedCoPLError):
+        last = process_of(folder).results
+        return last if (last / "checkpoint.safetensors").exists() and not (last / "results.json").exists() else None
+    return None
+
+
+def _read(given: list[str], resumed: Path | None, packed: Path | None) -> RunConfig:
+    """Read the settings from the file that is named, else of the resumed run, else of the package."""
+    file = Path(given.pop(0)) if given and "=" not in given[0] else None
+    if file is None and resumed is not None and (resumed / "settings.toml").exists():
+        return load(resumed / "settings.toml", given)
+    file = file or packed
+    return with_typed(read_settings(file) if file else {}, given, str(file or "settings"))
+
+
+def _without_prototypes(config: RunConfig) -> RunConfig:
+    """Switch prototypes off without secure aggregation: no site sends class feature sums then."""
+    needs_sums = config.adapts and config.priors.logit_bias and config.priors.prototypes
+    if not needs_sums or config.privacy.secure_aggregation or config.privacy.noise_multiplier:
+        return config
+    typer.echo(
+        "note: priors.prototypes is off: sites send class feature sums only with --share features and under "
+        "privacy.secure_aggregation=true privacy.min_sites=3",
+        err=True,
+    )
+    return config.model_copy(update={"priors": config.priors.model_copy(update={"prototypes": False})})
+
+
+def _certificates(
+    folder: Path, addresses: list[str], own: tuple[Path, Path, Path] | None, host: str, package: "PackageNotes | None"
+) -> "Certificates":
+    from ..deployment.certificates import (
+        check_not_expired,
+        folder_certificates,
+        given_certificates,
+        server_certificates,
+    )
+    from ..deployment.wire.addresses import own_address
+
+    here = own_address(host)
+    if package and not own:  # made by the study's authority, whose key is not on this machine
+        made = folder_certificates(folder)
+        check_not_expired(
+            made, "renew it (fedcopl provision STUDY --renew server, or authority) and install the new package"
+        )
+        return made
+    return given_certificates(*own, here) if own else server_certificates(folder, [*addresses, here])
+
+
+def _run(home: "ServerHome", prepared: "PreparedServer") -> Outcome:
+    """Print which files to exchange with the sites, and run the server until the end of the run."""
+    from ..deployment.processes import stopping_on_sigterm
+    from ..deployment.server.server_process import run_server
+    from ..deployment.wire.addresses import with_port
+
+    plan = prepared.plan
+    facts = {"listening on": with_port(home.host, home.port), "results": str(plan.out)}
+    if (home.folder / "package.json").exists():
+        facts["sites that may join"] = f"{home.sites}; change them with: fedcopl admit PACKAGE"
+    else:
+        facts["send to every site"] = f"{home.certificates.ca} and {plan.classes_file}"
+        facts["put their keys into"] = f"{home.sites} (each site's site.pub, under any name that ends in .pub)"
+    for title, value in facts.items():
+        typer.echo(f"{title:<23}{value}", err=True)
+    try:
+        with stopping_on_sigterm(), watch(prepared.config.rounds) as watcher:
+            return run_server(home, prepared, watcher)
+    except KeyboardInterrupt as error:
+        raise Interrupted("stopped; continue with the same command and --resume") from error
+    except NoClientReplied as error:
+        raise NoClientReplied(
+            f"{error}. Finished rounds are kept: continue with the same command and --resume"
+        ) from error
+
+
+def status(
+    folder: Annotated[Path, typer.Option(help="Folder of the server, or of a site.")] = SERVER_FOLDER,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the connected sites and the progress of the run; at a site, the progress of the site."""
+    from ..deployment.monitoring import status_of
+
+    status = status_of(folder)
+    print(json.dumps(asdict(status))) if as_json else print_status(status)
+
+
+def stop(
+    folder: Annotated[Path, typer.Option(help="Folder of the server, or of a site.")] = SERVER_FOLDER,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait until it has stopped.")] = 60.0,
+) -> None:
+    """Stop a server or a site. Finished rounds are kept: continue with --resume."""
+    from ..deployment.processes import process_of, request_stop
+
+    if not process_of(folder).running:
+        print(f"nothing is running in {folder}")
+    elif request_stop(folder, timeout):
+        print("stopped")
+    else:
+        raise FederationError(f"{folder}: did not stop within {timeout:.0f} s")
+
+
+def audit(
+    folder: Annotated[Path, typer.Argument(help="Folder of a site, of a server, or of a server's run.")],
+    run: Annotated[str, typer.Option(help="Only messages of this run.")] = "",
+    last: Annotated[int, typer.Option(min=0, help="Number of messages to print, the latest (0: all).")] = 20,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write all messages to this CSV file.")] = None,
+) -> None:
+    """Verify and print the log of all messages in and out; an error if it was tampered with."""
+    from ..deployment.audit_log import audit_csv, read_audit
+
+    if out is not None:
+        check_output_file(out)
+    lines = read_audit(_folder_of_log(folder))
+    chosen = [line for line in lines if run in ("", line.message.run)]
+    if out is not None:
+        write_text(out, audit_csv(chosen))
+        typer.echo(f"{counted(len(chosen), 'message')} written to {out}")
+    else:
+        for line in chosen[-last:] if last else chosen:
+            one, when = line.message, datetime.fromtimestamp(line.time)
+            what = f"{one.run} round {one.round} {one.kind}, {one.bytes:,} bytes, sha256 {one.digest[:_SHOWN_DIGEST]}"
+            typer.echo(f"{when:%Y-%m-%d %H:%M:%S}  {one.way:<4}{one.peer}  {what}: {one.decision}")
+    sizes = {way: [line.message.bytes for line in chosen if line.message.way == way] for way in ("in", "out")}
+    totals = [f"{len(found)} {way}, {sum(found):,} bytes" for way, found in sizes.items()]
+    refused = sum(line.message.decision.startswith(("refused", "dropped")) for line in chosen)
+    typer.echo("; ".join([*totals, f"{refused} refused or dropped"]))
+    typer.echo(f"verified: {counted(len(lines), 'line')}, none changed; the head is {lines[-1].chain}")
+
+
+def _folder_of_log(folder: Path) -> Path:
+    """Return the folder of the audit log: a server has it in the folder of its run."""
+    from ..deployment.audit_log import AUDIT
+    from ..deployment.processes import WORKING, process_of
+
+    if not (folder / AUDIT).exists() and (folder / WORKING).exists():
+        process = process_of(folder)
+        return process.results if process.role == "server" else folder
+    return folder

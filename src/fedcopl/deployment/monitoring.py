@@ -1,0 +1,314 @@
+"""Monitoring of a server or a site: `fedcopl status`, and `/metrics` for Prometheus and `/health` on a local port.
+
+The numbers are read from the folder at each request, except for the counters of a running site. They contain nothing
+about an image or a label.
+"""
+
+import json
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from ..config import RunConfig, read_settings
+from ..errors import ConfigError, FedCoPLError, FederationError
+from ..files import parse_json
+from ..privacy.accountant import PrivacyStatement, statement
+from ..run.folder import ENDED, ROUNDS, SETTINGS
+from ..run.record import RoundRecord
+from ..run.record_reader import read_rounds
+from .processes import SECRET, FolderProcess, process_of
+from .provisioning.expiry import Expiry, expiries, key_ends, today_utc
+from .site.site_state import NOW, SiteState
+from .site_keys import read_site_keys
+
+_REFUSED = "refused: "  # prefix of a refusal
+_HOST = "127.0.0.1"
+_TEXT, _JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"
+_SHOWN = 10  # rounds
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a server or a site."""
+
+    running: bool
+    facts: Mapping[str, str]
+    privacy: PrivacyStatement | None = None
+    sites: list[list[str]] = field(default_factory=list)  # name, now, since, last trained, its key
+    rounds: list[list[str]] = field(default_factory=list)  # round, sites, images, loss, sites left out
+
+
+def status_of(folder: Path) -> Status:
+    """Read the state of the server or site in this folder."""
+    process = process_of(folder)
+    return _server(process) if process.role == "server" else _site(process)
+
+
+def _server(process: FolderProcess) -> Status:
+    out = process.results
+    rounds = _rounds_so_far(out)
+    facts = {
+        "server": f"running on {process.about['address']}" if process.running else "not running",
+        "results": str(out),
+        "finished rounds": str(len(rounds)),
+    }
+    if (out / ENDED).exists() and not process.running:
+        facts["reason for its end"] = (out / ENDED).read_text(encoding="utf-8").strip()
+    totals = next((record.totals for record in reversed(rounds) if record.totals), None)
+    if totals:
+        facts["confident per class"] = ", ".join(map(str, totals))
+    counts = next((record.labelling for record in reversed(rounds) if record.labelling), None)
+    if counts:
+        share = 100 * counts.chosen / max(counts.images, 1)
+        facts["images selected"] = f"{counts.chosen:,} of {counts.images:,} ({share:.0f} %)"
+    if counts and counts.compared:
+        same = 100 * counts.unchanged / counts.compared
+        facts["labels unchanged"] = f"{counts.unchanged:,} of {counts.compared:,} ({same:.0f} %)"
+    facts |= _ends(process.folder)
+    trained = {site: record.number for record in rounds for site in record.sites or ()}
+    privacy, sites = _privacy_so_far(out, rounds), _sites(process, trained)
+    return Status(process.running, facts, privacy, sites, [_row(record) for record in rounds[-_SHOWN:]])
+
+
+def _privacy_so_far(out: Path, rounds: tuple[RoundRecord, ...]) -> PrivacyStatement | None:
+    """Return the privacy spent so far; None if the run has no noise, or has not started."""
+    if not (out / SETTINGS).exists():
+        return None
+    config = RunConfig.from_mapping(read_settings(out / SETTINGS), str(out / SETTINGS))
+    return statement(config, (release for record in rounds for release in record.releases))
+
+
+def _rounds_so_far(out: Path) -> tuple[RoundRecord, ...]:
+    """Read the finished rounds of a run."""
+    file = out / ROUNDS
+    return read_rounds([parse_json(line) for line in file.read_bytes().splitlines()]) if file.exists() else ()
+
+
+def _row(record: RoundRecord) -> list[str]:
+    loss = "-" if record.loss is None else f"{record.loss:.3f}"
+    dropped = "; ".join(f"{site}: {why}" for site, why in (*record.dropped.items(), *record.site_notes()))
+    images = str(record.examples or "-")  # unknown where the run is private
+    return [str(record.number), str(record.participants), images, loss, dropped]
+
+
+def _sites(process: FolderProcess, trained: Mapping[str, int]) -> list[list[str]]:
+    """Return a row for each site that may join: its connection, and the last round it trained in."""
+    now, folder = _connected_sites(process) if process.running else {}, process.folder / "sites"
+    names, ends = (read_site_keys(folder), key_ends(folder)) if folder.is_dir() else ({}, {})
+
+    def row(name: str) -> list[str]:
+        last = f"round {trained[name]}" if name in trained else "never"
+        key = Expiry("", ends[name], "").text(today_utc()) if name in ends else "does not expire"
+        return [name, *now.get(name, ("not connected", "")), last, key]
+
+    return [row(name) for name in sorted(names)]
+
+
+def _ends(folder: Path) -> dict[str, str]:
+    """Return the expiry of certificates and a site's own key; those of a server's sites are in their rows."""
+    of_sites = {f"key of {name}" for name in key_ends(folder / "sites")}
+    return {end.what: end.text(today_utc()) for end in expiries(folder) if end.what not in of_sites}
+
+
+def _connected_sites(process: FolderProcess) -> dict[str, tuple[str, str]]:
+    """Return name -> ("connected", since) of the sites connected to a running server."""
+    # Imported here: a site imports this module too, and the client of a SuperLink would cost it 40 MB.
+    from .flower_internals.connections import Control
+
+    address, ca = process.about["local"], process.about["ca"]
+    try:
+        secret = (process.folder / "flower" / SECRET).read_bytes()
+        sites = Control(address, Path(ca), secret).sites()
+    except (httpx.HTTPError, OSError, ssl.SSLError) as error:
+        raise FederationError(f"the server does not respond at {address}: {error}") from error
+    return {site.name: ("connected", site.since[:19]) for site in sites if site.online}
+
+
+def _site(process: FolderProcess) -> Status:
+    about = process.about
+    facts = {
+        "site": f"{about['name']}, {'running' if process.running else 'not running'}",
+        "server": about["server"],
+        "conditions": about["conditions"],
+        **_ends(process.folder),
+    }
+    steps = sorted((process.folder / "runs").glob(f"*/state/{NOW}"), key=lambda file: file.stat().st_mtime)
+    if steps:
+        state = steps[-1].parent
+        facts |= {"last run": str(state.parent), "last round": str(SiteState(state).step().round + 1)}
+    return Status(process.running, facts)
+
+
+class _Metric(NamedTuple):
+    """A metric with one value, or one for each value of its label."""
+
+    name: str
+    help: str
+    values: float | Mapping[str, float]
+    label: str = ""
+    kind: str = "gauge"
+
+
+def _prometheus_text(metrics: Iterable[_Metric]) -> str:
+    """Return metrics in the text format of Prometheus.
+
+    >>> print(_prometheus_text([_Metric("up", "Connected sites.", {"north": 1}, "site")]), end="")
+    # HELP fedcopl_up Connected sites.
+    # TYPE fedcopl_up gauge
+    fedcopl_up{site="north"} 1
+    """
+    lines, escapes = [], str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+    for name, about, values, label, kind in metrics:
+        lines += [f"# HELP fedcopl_{name} {about}", f"# TYPE fedcopl_{name} {kind}"]
+        if not isinstance(values, Mapping):
+            lines.append(f"fedcopl_{name} {values:.10g}")
+            continue
+        for key, value in values.items():
+            lines.append(f'fedcopl_{name}{{{label}="{key.translate(escapes)}"}} {value:.10g}')
+    return "\n".join(lines) + "\n"
+
+
+@dataclass
+class ReplyCounts:
+    """Counters of a site since its start, by kind of request."""
+
+    replied: Counter[str] = field(default_factory=Counter)
+    refused: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    connected: bool = False
+
+    def add(self, kind: str, seconds: float, *, refused: bool) -> None:
+        (self.refused if refused else self.replied)[kind] += 1
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
+
+
+def server_metrics(folder: Path) -> list[_Metric]:
+    """Return the metrics of the server's current or last run."""
+    process = process_of(folder)
+    rounds = _rounds_so_far(process.results)
+    connected: Iterable[str] = ()
+    with suppress(FederationError):  # the SuperLink may not be running
+        connected = _connected_sites(process) if process.running else ()
+    here = {name: float(name in connected) for name in sorted(read_site_keys(folder / "sites"))}
+    last = rounds[-1] if rounds else RoundRecord(round=-1)
+    size = {"up": sum(one.bytes_up for one in rounds), "down": sum(one.bytes_down for one in rounds)}
+    drops = Counter(site for record in rounds for site in record.dropped)
+    refusals = Counter(site for record in rounds for site, why in record.dropped.items() if _REFUSED in why)
+    checks = [record.holdout for record in rounds if record.holdout]
+    rollbacks = {
+        "training": sum(int(one.trainings_rolled_back) for one in checks),
+        "uncertain": sum(int(one.low_confidence) for one in checks),
+        "average": sum(bool(one.server_rolled_back) for one in checks),
+    }
+    found = [
+        _Metric("rounds", "Finished rounds of this run.", last.number, kind="counter"),
+        _Metric("site_connected", "1 if the site is connected.", here, "site"),
+        _Metric("participants", "Sites that trained in the last round.", last.participants),
+        _Metric("run_seconds", "Wall time of this run in seconds.", last.seconds, kind="counter"),
+        _Metric("message_bytes", "Payload of the messages in bytes.", size, "direction", "counter"),
+        _Metric("dropped_replies", "Rounds with a reply that was not used.", drops, "site", "counter"),
+        _Metric("refusals", "Rounds with a request that the site refused.", refusals, "site", "counter"),
+        _Metric("rollbacks", "Rollbacks by the hold-out check.", rollbacks, "event", "counter"),
+    ]
+    privacy = _privacy_so_far(process.results, rounds)
+    if privacy and privacy.epsilon is not None:
+        found.append(_Metric("epsilon", "Largest epsilon spent by a site.", privacy.epsilon))
+    return [*found, _days_left(folder)]
+
+
+def site_metrics(folder: Path, counts: ReplyCounts) -> list[_Metric]:
+    """Return the metrics of a running site."""
+    return [
+        _Metric("connected", "1 if this site is connected to the server.", float(counts.connected)),
+        _Metric("replies", "Replies since the start.", counts.replied, "request", "counter"),
+        _Metric("refusals", "Refused requests since the start.", counts.refused, "request", "counter"),
+        _Metric("reply_seconds", "Seconds of computation for them.", counts.seconds, "request", "counter"),
+        _days_left(folder),
+    ]
+
+
+def _days_left(folder: Path) -> _Metric:
+    days = {ending.what: float(ending.days_left(today_utc())) for ending in expiries(folder)}
+    return _Metric("days_left", "Days until a key or certificate expires.", days, "what")
+
+
+def health(folder: Path, errors: Iterable[str] = ()) -> dict[str, object]:
+    """Return the health of a process: its errors, and expired keys and certificates."""
+    wrong = list(errors)
+    try:
+        wrong += [f"{one.what}: {one.text(today_utc())}" for one in expiries(folder) if one.days_left(today_utc()) < 0]
+        role = process_of(folder).role
+    except FedCoPLError as error:
+        role, wrong = "unknown", [*wrong, str(error)]
+    return {"status": "error" if wrong else "ok", "role": role, "errors": wrong}
+
+
+@contextmanager
+def metrics_port(
+    port: int, metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
+) -> Iterator[int]:
+    """Serve both paths inside the block, on the port that is given; with port 0, nothing."""
+    if not port:
+        yield 0
+        return
+    try:
+        server = ThreadingHTTPServer((_HOST, port), _handler(metrics, health))
+    except OSError as error:
+        raise ConfigError(f"--metrics-port {port}: cannot be used: {error.strerror or error}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _respond(
+    path: str, metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
+) -> tuple[int, str, str]:
+    """Return the status, content type and content for a path."""
+    if path == "/health":
+        report = health()
+        return 200 if report["status"] == "ok" else 503, _JSON, json.dumps(report) + "\n"
+    if path != "/metrics":
+        return 404, _TEXT, "there are /health and /metrics\n"
+    try:
+        return 200, _TEXT, _prometheus_text(metrics())
+    except (FedCoPLError, OSError) as error:
+        return 503, _TEXT, f"{error}\n"
+
+
+def _handler(
+    metrics: Callable[[], Sequence[_Metric]], health: Callable[[], dict[str, object]]
+) -> type[BaseHTTPRequestHandler]:
+    class _LocalHandler(BaseHTTPRequestHandler):
+        """Serves requests with a local Host header only: web pages of other origins have another one."""
+
+        timeout = 10
+        server_version, sys_version = "fedcopl", ""
+
+        def do_GET(self) -> None:
+            own = self.headers.get("Host", "").rpartition(":")[0] in (_HOST, "localhost")
+            refused = (403, _TEXT, "only for this machine\n")
+            status, kind, text = _respond(self.path, metrics, health) if own else refused
+            content = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Log nothing: a monitoring agent polls every few seconds."""
+
+    return _LocalHandler
