@@ -42,9 +42,13 @@ class ReviewedClient:
 
 
 def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
-    """Write the estimate of a review into the run's folder, where the report reads it."""
+    """Write the estimate of a review into the run's folder, where the report reads it; without answers remove it."""
+    file = folder / "review" / f"{file_name(client)}.json"
+    if not estimate.looked_at:
+        file.unlink(missing_ok=True)
+        return
     kept = ReviewedClient(client, estimate.share, estimate.low, estimate.high, estimate.looked_at)
-    write_text(folder / "review" / f"{file_name(client)}.json", json.dumps(asdict(kept)) + "\n")
+    write_text(file, json.dumps(asdict(kept)) + "\n")
 
 
 def read_reviews(folder: Path) -> list[ReviewedClient]:
