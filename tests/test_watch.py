@@ -7,7 +7,9 @@ import shutil
 import pytest
 from starlette.testclient import TestClient
 
+from fedcopl.algorithm.accuracy_from_sample import AccuracyEstimate
 from fedcopl.local_page.access import Keys
+from fedcopl.report.label_free import write_review
 from fedcopl.watch import LONGER, PATIENCE, LivePage, runs_folder
 from report.sample_results import sample_results, so_far, write_run
 
@@ -47,7 +49,23 @@ def test_before_during_and_after_a_run(folder):
     assert '<progress max="4" value="1"' in page and "<svg" in page
     (folder / "progress.json").unlink()
     (folder / "results.json").write_text(json.dumps(sample_results(rounds=4)))
-    assert "Finished: 4 rounds done in 16 s." in text_of(browser)
+    assert "Finished: 4 rounds done, 16 s." in text_of(browser)
+
+
+def test_a_run_that_stopped_because_it_no_longer_gained_is_finished(folder):
+    results = so_far(sample_results(rounds=4), 3)
+    results["rounds"][-1]["converged"] = True
+    (folder / "results.json").write_text(json.dumps(results))
+    page = text_of(browser_of(folder))
+    assert "Finished: 3 rounds of 4; training no longer gained" in page and '<progress max="3" value="3"' in page
+
+
+def test_a_review_appears_on_the_page(folder):
+    (folder / "results.json").write_text(json.dumps(sample_results(rounds=4, labelled=False)))
+    browser = browser_of(folder)
+    assert "reviewed" not in text_of(browser)
+    write_review(folder, "client-1", AccuracyEstimate(0.9, 0.71, 0.97, 20, 18))
+    assert "20 images reviewed" in text_of(browser)
 
 
 def test_only_a_new_version_is_sent(folder):

@@ -3,6 +3,7 @@
 import statistics
 import time
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +25,7 @@ from .report.run_page import LiveStatus, render_folder, render_waiting
 from .run.folder import ENDED, EXAMPLES, PROGRESS, RESULTS, ROUNDS, SETTINGS, NothingYet, find_runs, read_so_far
 from .run.record import Outcome
 
-FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED)
+FILES = (SETTINGS, PROGRESS, RESULTS, EXAMPLES, ENDED, "review")
 PATIENCE = 60.0  # seconds without a new round before the page reports silence,
 LONGER = 4  # or this many times the median round
 MISSING = 5  # missing clients that the status names
@@ -67,16 +68,19 @@ class LivePage:
         signature = repr((state, text, [_stat(folder / name) for folder in folders for name in FILES]))
         version = sha256(signature.encode()).hexdigest()[:16]
         if version != self._version:
-            done, planned = _rounds(self._shown[0].outcome) if len(self._shown) == 1 else (0, None)
-            self._page, self._version = self._render(LiveStatus(version, state, text, done, planned)), version
+            self._page, self._version = self._render(LiveStatus(version, state, text)), version
 
     def _render(self, live: LiveStatus) -> str:
         if not self._shown:
             return render_waiting(printable(self._folder.resolve().name), live)
         if len(self._shown) == 1:
             run = self._shown[0]
-            return _valid(render_folder(run.folder, run.outcome, live))
-        return _valid(render_comparison(self._shown, live))
+            done = len(run.outcome.rounds)
+            planned = done if run.outcome.is_complete else run.outcome.planned_rounds
+            page = render_folder(run.folder, run.outcome, replace(live, done=done, planned=planned))
+        else:
+            page = render_comparison(self._shown, live)
+        return page.encode("utf-8", "backslashreplace").decode("utf-8")  # invalid bytes of file names cannot be sent
 
 
 def runs_folder(folder: Path) -> Path:
@@ -100,19 +104,24 @@ def _read(folders: list[Path]) -> list[ComparedRun]:
 
 def _status(run: ComparedRun) -> tuple[str, str]:
     """State and text: finished, stopped early, silent for too long, or running."""
-    done, planned = _rounds(run.outcome)
-    if (run.folder / RESULTS).is_file() and (planned is None or done >= planned):
-        return "finished", f"Finished: {counted(done, 'round')} done in {duration(run.outcome.seconds)}."
+    done, planned = len(run.outcome.rounds), run.outcome.planned_rounds
+    if (run.folder / RESULTS).is_file() and run.outcome.is_complete:
+        early = f" of {planned}; training no longer gained" if done < planned else " done"
+        return "finished", f"Finished: {counted(done, 'round')}{early}, {duration(run.outcome.seconds)}."
     stopped = _interrupted(run.folder)
     if stopped:
         return stopped
-    of_all = f" of {planned}" if planned else ""
-    changed, usual = _changed(run.folder), _seconds_per_round(run.outcome)
+    changed = _changed(run.folder)
+    ends = [0.0, *(record.seconds for record in run.outcome.rounds)]
+    usual = statistics.median(max(0.0, after - before) for before, after in pairwise(ends))
     at = time.strftime("%H:%M:%S", time.localtime(changed))
     if time.time() - changed > max(PATIENCE, LONGER * usual):
-        return "silent", f"Round {done}{of_all} ended at {at}; no news since then. Check that the run is still alive."
-    left = f", about {duration(usual * (planned - done))} left" if planned and planned > done else ""
-    return "running", f"Running: round {done}{of_all} is done{left}. Last round at {at}.{_missing(run.outcome)}"
+        return (
+            "silent",
+            f"Round {done} of {planned} ended at {at}; no news since then. Check that the run is still alive.",
+        )
+    left = f", about {duration(usual * (planned - done))} left" if planned > done else ""
+    return "running", f"Running: round {done} of {planned} is done{left}. Last round at {at}.{_missing(run.outcome)}"
 
 
 def _missing(outcome: Outcome) -> str:
@@ -137,16 +146,6 @@ def _interrupted(folder: Path) -> tuple[str, str] | None:
     return None
 
 
-def _rounds(outcome: Outcome) -> tuple[int, int | None]:
-    planned = outcome.setting("rounds")
-    return len(outcome.rounds), planned if isinstance(planned, int) else None
-
-
-def _seconds_per_round(outcome: Outcome) -> float:
-    ends = [0.0, *(record.seconds for record in outcome.rounds)]
-    return statistics.median(max(0.0, after - before) for before, after in pairwise(ends))
-
-
 def _changed(folder: Path) -> float:
     """When a round was last written, in seconds since 1970."""
     found = [_stat(folder / name) for name in (PROGRESS, RESULTS, ROUNDS)]
@@ -159,8 +158,3 @@ def _stat(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size
-
-
-def _valid(page: str) -> str:
-    """Escape invalid bytes of file names, which cannot be sent."""
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")

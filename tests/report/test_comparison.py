@@ -6,6 +6,7 @@ import re
 from html import unescape
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedcopl.report.comparison import (
@@ -19,6 +20,7 @@ from fedcopl.report.comparison import (
     write_comparison,
 )
 from fedcopl.report.numbers import NOTHING, SPACE
+from fedcopl.run.pseudo_labels import write_labels
 from report.parsed_page import parse
 from report.sample_results import outcome_of, sample_results, so_far
 
@@ -102,6 +104,19 @@ def test_experiments_of_one_method_are_told_apart_by_settings_or_names():
     assert column(page(unnamed), "what ran") == ["FedCoPL", "FedCoPL"]
 
 
+def test_a_title_has_only_settings_that_tell_runs_of_its_method_apart():
+    one, two = (outcome(rounds=2, data={"clients": n}) | {"method": "FedCoPL"} for n in (2, 9))
+    other = outcome(rounds=1) | {"method": "CLIP + priors"}
+    runs = [run("a", one), run("b", two), run("c", other)]
+    labels = ["FedCoPL, clients 2", "FedCoPL, clients 9", "CLIP + priors"]
+    assert [group.label for group in grouped(runs)] == labels
+
+
+def test_a_long_title_names_each_method_once():
+    runs = [run(str(n), outcome(data={"clients": n}) | {"method": "FedCoPL"}) for n in range(2, 9)]
+    assert text_of(page(runs).one("h1")) == "FedCoPL"
+
+
 def test_the_results_as_latex():
     code = re.search(r"<code>(\\begin.*?)</code>", render_comparison(pair()), re.DOTALL)
     lines = unescape(code[1]).splitlines()
@@ -169,7 +184,7 @@ def test_half_a_run_is_not_averaged_with_a_whole_one_nor_ranked():
     half["rounds"][0]["macro"] = 0.95
     tree = page([run("whole", whole), run("half", half), run("other", outcome(macro=0.7, method="fedvpt"))])
     assert column(tree, "macro") == ["80.0 % (best)", "95.0 %", "70.0 %"]
-    assert column(tree, "rounds", "experiments") == ["2", "1 of 2, not finished", "2"]
+    assert column(tree, "rounds done", "experiments") == ["2", "1 of 2, not finished", "2"]
     assert "Not finished: half (1 of 2 rounds)" in text_of(tree.one("p", class_="unfinished"))
 
 
@@ -188,7 +203,7 @@ def test_of_two_only_the_better_is_marked_and_less_is_better_for_cost():
     assert column(tree, "macro") == ["80.0 %", "85.0 % (best)"]
     assert column(tree, "sent up") == ["2.0 kB", "1.0 kB (best)"]
     assert column(tree, "time") == ["10 s", "10 s"]  # the same: nobody is best
-    assert column(tree, "global") == [NOTHING, NOTHING]
+    assert "global" not in rows(tree.one("section", id="result").one("table"))[0]  # nobody measured it
     assert column(tree, "zero-shot macro") == ["70.0 %", "70.0 %"]
 
 
@@ -220,7 +235,7 @@ def test_folders_are_named_as_shortly_as_tells_them_apart():
 
 def test_what_differs_is_a_table():
     head, *body = rows(page(pair()).one("section", id="experiments").one("table"))
-    assert head == ["experiment", "method", "rounds", "runs", "seeds"]
+    assert head == ["experiment", "method", "rounds done", "runs", "seeds"]
     assert body == [["fedcopl", "fedcopl", "2", "1", "1"], ["promptfl", "promptfl", "2", "1", "1"]]
 
 
@@ -318,10 +333,14 @@ def test_every_run_has_its_row():
     assert column(tree, "gain in points", "runs") == ["+10.0", f"{MINUS}10.0"]
 
 
-def test_without_labels():
-    runs = [run(name, sample_results(name=name, labelled=False)) for name in ("a", "b")]
+def test_without_labels(tmp_path):
+    runs = [run(tmp_path / name, sample_results(name=name, labelled=False)) for name in ("a", "b")]
+    runs[1].outcome.settings["rounds"] = 11
+    write_labels(tmp_path / "a", 0, {"site": np.log([[0.9, 0.1], [0.3, 0.7]])})
     tree = page(runs)
-    assert column(tree, "macro") == [NOTHING] * len(column(tree, "macro"))
+    assert "macro" not in rows(tree.one("section", id="result").one("table"))[0]
+    assert column(tree, "mean confidence") == ["80.0 %", NOTHING]
+    assert "Accuracy is not measured" in text_of(tree.one("section", id="result"))
     assert not tree.all("section", id="classes")
     assert "None" not in text_of(tree.one("body"))
 

@@ -346,7 +346,7 @@ def test_a_client_without_a_prior_and_a_run_without_labels():
     tree = page(results).one("section", id="priors")
     assert [figure.one("h3").text for figure in tree.all("figure")] == ["Estimated class prior"]
     assert rows(tree.one("table"))[1:] == [
-        ["client-0", "no reply"],
+        ["client-0", "not estimated"],
         ["client-1", "20", "80"],
         ["all clients", "20", "80"],
     ]
@@ -618,10 +618,18 @@ def test_what_went_wrong_is_told():
     results["rounds"][4] |= {"kept_old_prompt": True, "loss": None}
     tree = page(results)
     assert [line.text for line in tree.one("div", class_="troubles").all("li")] == [
-        "round 4, client-2: prompt visual is not finite; not used",
+        "round 4: client-2: prompt visual is not finite; not used",
         "round 5: nothing to average; the prompts stayed as they were",
     ]
     assert points(charts(tree)["Training loss"]) == {"line macro": 9}  # a gap
+
+
+def test_a_problem_of_several_rounds_is_listed_once():
+    results = sample_results()
+    for number in (1, 2, 3, 6):
+        results["rounds"][number]["holdout"] = {"trainings_rolled_back": 1.0}
+    (line,) = page(results).one("div", class_="troubles").all("li")
+    assert line.text.startswith("rounds 2 to 4, 7: 1 site rolled training back")
 
 
 def test_many_troubles_are_counted():
@@ -658,36 +666,69 @@ def test_without_labels_the_result_is_priors_confidence_rollbacks_and_the_next_s
     section = parse(render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
     shown = tiles(section)
     assert shown["Mean confidence"].startswith("Mean confidence 65.0 % ")
-    assert shown["Unsure images"] == "Unsure images 1 with a confidence below 50 %"
+    assert shown["Unsure images"] == "Unsure images 50 with a confidence below 50 %"
     assert shown["Text and prototypes agree"].startswith("Text and prototypes agree 75.0 % ")
-    assert shown["Rolled back"].startswith("Rolled back 1 time round 2: 1 site ")
+    assert shown["Rolled back"].startswith("Rolled back 1 round round 2: 1 site ")
     assert section.one("pre").text == "fedcopl review . --client client-1"
     assert rows(section.one("table"))[1:] == [
-        ["client-0", "cat 70.0 %, dog 30.0 %", "80.0 %", "0", "100.0 %", "30"],
-        ["client-1", "dog 80.0 %, cat 20.0 %", "50.0 %", "1", "50.0 %", "20"],
-    ]
+        ["client-0", "cat 60 % (31 to 89), dog 40 % (11 to 69)", "80.0 %", "0", "100.0 %", "30"],
+        ["client-1", "dog 80 % (70 to 90), cat 20 % (10 to 30)", "50.0 %", "50", "50.0 %", "20"],
+    ]  # 100 images: 0.2 + 2 sqrt((0.2 + 0.01) / 100) = 0.29, 0.05 + 2 sqrt((0.05 + 0.01) / 100) = 0.10
+
+
+def last_labels(labels, confidence, *others):
+    return LastLabels(np.repeat(labels, 50), np.log(np.repeat(confidence, 50)), *others)
 
 
 LAST_LABELS = {
-    "client-0": LastLabels(np.array([0, 1]), np.log([0.9, 0.7]), 1.0),
-    "client-1": LastLabels(np.array([1, 1]), np.log([0.4, 0.6]), 0.5),
+    "client-0": last_labels([0, 1], [0.9, 0.7], 1.0, np.array([0.6, 0.4]), np.array([0.2, 0.2])),
+    "client-1": last_labels([1, 1], [0.4, 0.6], 0.5, np.array([0.2, 0.8]), np.array([0.05, 0.05])),
 }
+
+
+def test_a_client_that_refused_the_priors_has_no_prior_and_is_in_no_estimate():
+    results = with_priors(labelled=False)
+    results["rounds"][0]["bounded"] = {"client-1": "Adapt: refused the priors, which contradict its images"}
+    tree = parse(render(outcome_of(results), [], LAST_LABELS))
+    section = tree.one("section", id="result")
+    assert rows(section.one("table"))[2][:2] == ["client-1", "it refused the priors"]
+    assert rows(tree.one("section", id="priors").one("table"))[2] == ["client-1", "not estimated"]
+    assert words_of(section.one("ul", class_="ranges")).startswith("estimate without labels 80 %")
+    assert "without 1 client that refused the priors" in words_of(section)
+
+
+def test_the_client_to_review_has_enough_images():
+    results = with_priors(labelled=False)
+    results["clients"][1]["train"] = 5
+    section = parse(render(outcome_of(results), [], LAST_LABELS)).one("section", id="result")
+    assert section.one("pre").text == "fedcopl review . --client client-0"
+
+
+def test_equal_priors_are_no_evidence_of_a_difference():
+    results = with_priors(labelled=False)
+    results["refreshes"][-1]["class_prior"] = [[0.5, 0.5], [0.5, 0.5]]
+    assert "no clear evidence that they differ" in words_of(page(results).one("section", id="priors"))
 
 
 def test_the_accuracy_is_estimated_without_labels_and_named_so():
     section = parse(render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS)).one("section", id="result")
-    (estimate,) = section.one("ul", class_="moments").all("li")
+    (estimate,) = section.one("ul", class_="ranges").all("li")
     assert words_of(estimate) == "estimate without labels 65 % 30 % to 82 %"  # 65 - 35, 65 + 35 / 2
     assert "it is no measurement on this data" in words_of(section)
 
 
-def test_answers_of_a_review_replace_the_estimate_without_labels():
+def test_answers_of_a_review_come_before_the_estimate_without_labels():
     reviews = [ReviewedClient("client-1", 0.9, 0.71, 0.97, 20)]
     page_of = render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
-    section = parse(page_of).one("section", id="result")
-    (estimate,) = section.one("ul", class_="moments").all("li")
-    assert words_of(estimate) == "client-1 20 images 90 % 71 % to 97 %"
-    assert "without labels" not in words_of(section)
+    by_review, label_free = parse(page_of).one("section", id="result").all("ul", class_="ranges")
+    assert words_of(by_review) == "client-1 20 images reviewed 90 % 71 % to 97 %"
+    assert words_of(label_free).startswith("estimate without labels")
+
+
+def test_answers_of_a_review_of_every_client_replace_the_estimate_without_labels():
+    reviews = [ReviewedClient(f"client-{k}", 0.9, 0.71, 0.97, 20) for k in range(2)]
+    page_of = render(outcome_of(with_priors(labelled=False)), [], LAST_LABELS, reviews)
+    assert "estimate without labels" not in words_of(parse(page_of).one("section", id="result"))
 
 
 @pytest.mark.parametrize(("confidence", "low", "high"), [(1.0, 1.0, 1.0), (0.98, 0.86, 0.99), (0.2, 0.0, 0.6)])
@@ -707,6 +748,13 @@ def test_nobody_ever_trained():
     tree = page(results)
     assert "Training loss" not in charts(tree)
     assert "No client trained in any round" in tree.one("div", id="rounds").text
+
+
+def test_a_run_in_which_nobody_trained_does_not_claim_a_trained_classifier():
+    results = sample_results(labelled=False)
+    for record in results["rounds"]:
+        record |= {"loss": None, "kept_old_prompt": True}
+    assert "nothing was trained" in words_of(page(results).one("p", class_="lead"))
 
 
 @pytest.mark.parametrize("labelled", [True, False])

@@ -13,7 +13,7 @@ from fedcopl.review.images import NOT_TRAINED, open_gallery, with_final_labels
 from fedcopl.review.page import _history
 from fedcopl.run.build import partition_dataset
 from fedcopl.run.checkpoint import load_checkpoint
-from fedcopl.run.pseudo_labels import read_images, read_labels, write_labels
+from fedcopl.run.pseudo_labels import read_images, read_labels, read_last_labels, write_labels
 from fedcopl.simulation.simulate import simulate
 from local_page.run_folder import CLASSES, log_probs, make_run
 
@@ -32,6 +32,16 @@ def test_many_images_are_ranked_as_by_sorting(tmp_path):
     write_labels(tmp_path, 0, {"a": log_p})
     [labels] = read_labels(tmp_path, "a")
     assert np.array_equal(labels.classes, np.argsort(-log_p, axis=1, kind="stable")[:, :5])
+
+
+def test_the_last_labels_have_the_share_of_each_class_and_its_expected_error(tmp_path):
+    probabilities = [[0.9, 0.1, 0.0], [0.3, 0.6, 0.1]]
+    write_labels(tmp_path, 0, {"a": np.log(np.maximum(probabilities, 1e-30)), "empty": np.zeros((0, 3))}, {"a": 0.5})
+    last = read_last_labels(tmp_path)
+    assert last["a"].agreement == 0.5
+    np.testing.assert_allclose(last["a"].class_share, [0.6, 0.35, 0.05], atol=1e-6)
+    np.testing.assert_allclose(last["a"].class_error, [(0.1 + 0.3) / 2, (0.1 + 0.4) / 2, 0.1 / 2], atol=1e-6)
+    assert not last["empty"].class_share.any()
 
 
 def test_fewer_classes_than_are_kept(tmp_path):

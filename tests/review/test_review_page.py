@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from fedcopl.errors import printable
 from fedcopl.local_page.access import Keys
+from fedcopl.report.label_free import read_reviews
 from fedcopl.review.expert_answers import Answers
 from fedcopl.review.images import open_gallery
 from fedcopl.review.page import PER_PAGE, ReviewPage, find_class
@@ -163,6 +164,15 @@ def test_undo_goes_back_to_the_image(browser, survey):
     assert survey.answers.current() == {}
     assert [attrs for attrs in page.all("button") if "disabled" in attrs] == [{"disabled": None}]
     browser.post("/undo")  # nothing left: nothing happens
+
+
+def test_the_report_can_read_the_estimate_after_every_answer(browser, survey, tmp_path):
+    first = survey.views.numbers(SAMPLE)[0]
+    browser.say(first, "0")
+    (kept,) = read_reviews(tmp_path)
+    assert (kept.client, kept.looked_at) == (survey.gallery.client, 1)
+    browser.post("/undo", order=SAMPLE)
+    assert read_reviews(tmp_path) == []
 
 
 def test_two_tabs_do_not_undo_each_other(browser, survey):

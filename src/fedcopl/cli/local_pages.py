@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import FedCoPLError, Interrupted, RunFolderError
+from ..errors import FedCoPLError, Interrupted, RunFolderError, printable
 from ..files import check_output_file, no_folder
 from ..plurals import counted
 from .command import PluginFiles
@@ -91,22 +91,12 @@ def review(
     if manifest is not None:
         _manifest(survey, manifest, run / "settings.toml")
     if score:
-        outcome = _keep_estimate(survey, run)
+        outcome = survey.keep_outcome()
         print(json.dumps(_as_json(survey, outcome)) if as_json else _in_words(survey, outcome))
         if not as_json:
             _print_next(survey, outcome, run)
     if shows:
         _serve(survey, run, port, open_it)
-
-
-def _keep_estimate(survey: "SampleSurvey", run: Path) -> "SampleOutcome":
-    """Compute the estimate from the answers so far, and write it where the report reads it."""
-    from ..report.label_free import write_review
-
-    outcome = survey.outcome(survey.answers.current())
-    if outcome.known:
-        write_review(run, survey.gallery.client, outcome.estimate)
-    return outcome
 
 
 def _print_next(survey: "SampleSurvey", outcome: "SampleOutcome", run: Path) -> None:
@@ -147,7 +137,7 @@ def _serve(survey: "SampleSurvey", run: Path, port: int, open_it: bool) -> None:
             open_it=open_it,
         )
     except KeyboardInterrupt as error:
-        outcome, answered = _keep_estimate(survey, run), len(survey.answers.current())
+        outcome, answered = survey.keep_outcome(), len(survey.answers.current())
         if not answered:
             raise Interrupted("stopped; nothing was answered") from error
         print(_in_words(survey, outcome), file=sys.stderr)
@@ -176,9 +166,9 @@ def _merge(survey: "SampleSurvey", path: Path) -> None:
         f"{differ:,} differ and are left as they are"
     )
     for image, here, there in merged.disagreements:
-        print(f"  {image}: {here} here, {there} there")
+        print(f"  {printable(image)}: {here} here, {printable(there)} there")
     for image, why in merged.passed_over:
-        print(f"  {image}: passed over: {why}")
+        print(f"  {printable(image)}: passed over: {why}")
 
 
 def _manifest(survey: "SampleSurvey", path: Path, settings: Path) -> None:

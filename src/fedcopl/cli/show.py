@@ -85,11 +85,25 @@ def facts(outcome: Outcome) -> Iterator[tuple[str, str]]:
         yield "training", f"none: {outcome.method} trains nothing"
     elif (lost := _points_lost(outcome)) > WORTH_A_WORD:
         yield "training", f"lost {lost:.1f} points against priors alone: method=priors is better on this data"
-    yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {counted(clients, 'client')}"
+    if outcome.trains:
+        yield from _rollbacks(outcome)
+        yield "images used", f"{outcome.images_used:,} of {outcome.images_held:,}, {counted(clients, 'client')}"
+    else:
+        yield "images", f"{outcome.images_held:,}, {counted(clients, 'client')}"
     yield "sent to the server", f"{size(outcome.bytes_up)} (back: {size(outcome.bytes_down)})"
     if outcome.privacy:
         yield from _privacy_facts(outcome.privacy)
     yield "time", f"{outcome.seconds:.0f} s"
+
+
+def _rollbacks(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    from ..report.narrative import by_rounds
+
+    lines = by_rounds((record.number, text) for record in outcome.rounds for text in record.rollbacks())
+    if not lines and outcome.final.macro is None:
+        checked = any(record.holdout and record.holdout.images for record in outcome.rounds)
+        lines = ["nothing" if checked else "nothing: no hold-out check was made"]
+    yield from (("rolled back", line) for line in lines)
 
 
 def _points_lost(outcome: Outcome) -> float:

@@ -11,11 +11,13 @@ from typing import Any
 
 from ..config import by_full_name
 from ..files import write_text
+from ..run.pseudo_labels import read_last_labels
 from ..run.record import Outcome
 from . import curves
 from . import numbers as words
 from .charts import ChartLine, LineChart, Unit, line_chart
 from .curves import ACCURACIES, BYTES, COUNT, PERCENT, SERIES, AccuracyKind, ByRound, drift_unit, hundred
+from .label_free import mean_confidence
 from .narrative import label_story
 from .run_page import LiveStatus, by_section, template, written
 from .tables import last_recall
@@ -41,6 +43,11 @@ class ComparedRun:
 
     folder: Path
     outcome: Outcome
+
+    @cached_property
+    def confidence(self) -> float | None:
+        """Mean probability of the labels in per cent, where accuracy is not measured."""
+        return None if self.outcome.final.macro is not None else hundred(mean_confidence(read_last_labels(self.folder)))
 
 
 @dataclass(frozen=True)
@@ -74,24 +81,33 @@ class _Measure:
     """A headline number: what it is, how it is written, and which way is better."""
 
     name: str
-    of: Callable[[Outcome], float | None]
+    of: Callable[[ComparedRun], float | None]
     write: Callable[[float], str]
     better: int = 0  # +1: the higher; -1: the lower; 0: neither
 
 
-def _final_accuracy(kind: AccuracyKind) -> Callable[[Outcome], float | None]:
-    return lambda outcome: hundred(kind.of(outcome.final))
+def _final_accuracy(kind: AccuracyKind) -> Callable[[ComparedRun], float | None]:
+    return lambda run: hundred(kind.of(run.outcome.final))
+
+
+def _gain(run: ComparedRun) -> float | None:
+    return words.difference(run.outcome.final.macro, run.outcome.zero_shot.macro)
+
+
+def _labels_right(run: ComparedRun) -> float | None:
+    return hundred((run.outcome.pseudo_label_accuracy or (None,))[-1])
 
 
 MEASURES = (
     *(_Measure(kind.name, _final_accuracy(kind), PERCENT.write, 1) for kind in ACCURACIES),
-    _Measure("zero-shot macro", lambda run: hundred(run.zero_shot.macro), PERCENT.write),
-    _Measure("gain in points", lambda run: words.difference(run.final.macro, run.zero_shot.macro), words.points, 1),
-    _Measure("pseudo labels right", lambda run: hundred((run.pseudo_label_accuracy or (None,))[-1]), PERCENT.write, 1),
-    _Measure("images used", lambda run: run.images_used, COUNT.write),
-    _Measure("sent up", lambda run: run.bytes_up, BYTES.write, -1),
-    _Measure("sent down", lambda run: run.bytes_down, BYTES.write, -1),
-    _Measure("time", lambda run: run.seconds, words.duration, -1),
+    _Measure("zero-shot macro", lambda run: hundred(run.outcome.zero_shot.macro), PERCENT.write),
+    _Measure("gain in points", _gain, words.points, 1),
+    _Measure("mean confidence", attrgetter("confidence"), PERCENT.write),
+    _Measure("pseudo labels right", _labels_right, PERCENT.write, 1),
+    _Measure("images used", attrgetter("outcome.images_used"), COUNT.write),
+    _Measure("sent up", attrgetter("outcome.bytes_up"), BYTES.write, -1),
+    _Measure("sent down", attrgetter("outcome.bytes_down"), BYTES.write, -1),
+    _Measure("time", attrgetter("outcome.seconds"), words.duration, -1),
 )
 
 
@@ -124,7 +140,7 @@ class _RunGroup:
 
     @cached_property
     def numbers(self) -> dict[str, Spread | None]:
-        return {measure.name: spread([measure.of(run.outcome) for run in self.runs]) for measure in MEASURES}
+        return {measure.name: spread([measure.of(run) for run in self.runs]) for measure in MEASURES}
 
 
 def differing(runs: Sequence[ComparedRun]) -> list[str]:
@@ -153,7 +169,7 @@ def grouped(runs: Sequence[ComparedRun]) -> list[_RunGroup]:
     keys = [_key(run) for run in runs]
     order = sorted(range(len(runs)), key=lambda n: (keys.index(keys[n]), n))
     together = [[runs[n] for n in members] for _, members in groupby(order, key=lambda n: keys.index(keys[n]))]
-    names = _labels(together, differing(runs))
+    names = _labels(together)
     groups = []
     for label, members in zip(names, together, strict=True):
         outcome = members[0].outcome
@@ -170,18 +186,21 @@ def _key(run: ComparedRun) -> tuple[dict[str, Any], tuple[str, ...], int]:
     return settings, run.outcome.classes, run.outcome.planned_rounds if run.outcome.is_complete else done
 
 
-def _labels(groups: Sequence[Sequence[ComparedRun]], differ: Sequence[str]) -> list[str]:
-    """Return a title for each group: what ran, with the settings that differ or the name where that is not unique."""
-
-    def joined(parts: Sequence[str]) -> list[str]:
-        return [", ".join(filter(None, both)) for both in zip(methods, parts, strict=True)]
-
-    methods, names = ([getattr(runs[0].outcome, key) for runs in groups] for key in ("method", "name"))
-    settings = [_by_settings(runs[0], differ) for runs in groups]
-    for candidate in (methods, joined(settings), joined(names), names):
+def _labels(groups: Sequence[Sequence[ComparedRun]]) -> list[str]:
+    """Return a title for each group: what ran, with settings that differ or the name where that is not unique."""
+    first = [runs[0] for runs in groups]
+    methods, names = ([getattr(run.outcome, key) for run in first] for key in ("method", "name"))
+    settings = [
+        _by_settings(run, differing([other for other in first if other.outcome.method == run.outcome.method]))
+        for run in first
+    ]
+    by_settings, by_name = (
+        [", ".join(filter(None, both)) for both in zip(methods, parts, strict=True)] for parts in (settings, names)
+    )
+    for candidate in (methods, by_settings, by_name, names):
         if all(candidate) and len(set(candidate)) == len(candidate) and max(map(len, candidate)) <= LONG_LABEL:
             return candidate
-    return _short_folders([runs[0].folder for runs in groups])
+    return _short_folders([run.folder for run in first])
 
 
 def _by_settings(run: ComparedRun, differ: Sequence[str]) -> str:
@@ -210,12 +229,6 @@ class _RankedCell:
     rank: int = 0  # 1: the best, 2: the second best
 
 
-def _ranked(groups: Sequence[_RunGroup]) -> list[list[_RankedCell]]:
-    """For each group one cell per measure; of runs with the same classes the best and the second best are marked."""
-    columns = [list(_column(groups, measure)) for measure in MEASURES]
-    return [list(row) for row in zip(*columns, strict=True)]
-
-
 def _column(groups: Sequence[_RunGroup], measure: _Measure) -> Iterator[_RankedCell]:
     """Yield the cells of one measure. Unfinished and supervised runs have no rank; equal texts have equal ranks."""
     able = [group.finished and not group.supervised and _same_classes(groups) for group in groups]
@@ -241,18 +254,17 @@ LATEX = str.maketrans(
 )
 
 
-def _latex_table(groups: Sequence[_RunGroup], cells: Sequence[Sequence[_RankedCell]]) -> str:
+def _latex_table(
+    groups: Sequence[_RunGroup], measures: Sequence[_Measure], cells: Sequence[Sequence[_RankedCell]]
+) -> str:
     """The results as a LaTeX table (booktabs), the best of each column bold, the second best underlined."""
     marks = {1: r"\textbf{%s}", 2: r"\underline{%s}"}
-    used = [n for n, measure in enumerate(MEASURES) if any(group.numbers[measure.name] for group in groups)]
-    head = " & ".join(["", *(MEASURES[n].name.translate(LATEX) for n in used)])
+    head = " & ".join(["", *(measure.name.translate(LATEX) for measure in measures)])
     rows = [
-        " & ".join(
-            [group.label.translate(LATEX), *(marks.get(row[n].rank, "%s") % row[n].text.translate(LATEX) for n in used)]
-        )
+        " & ".join([group.label.translate(LATEX), *(marks.get(c.rank, "%s") % c.text.translate(LATEX) for c in row)])
         for group, row in zip(groups, cells, strict=True)
     ]
-    begin = [rf"\begin{{tabular}}{{l{'r' * len(used)}}}", r"\toprule", head + r" \\", r"\midrule"]
+    begin = [rf"\begin{{tabular}}{{l{'r' * len(measures)}}}", r"\toprule", head + r" \\", r"\midrule"]
     return "\n".join([*begin, *(row + r" \\" for row in rows), r"\bottomrule", r"\end{tabular}"])
 
 
@@ -305,12 +317,16 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
     """Render the page that compares these runs."""
     runs, repeats = _once_each(runs)
     groups = grouped(runs)
-    recall, differ, cells = _recall_table(groups), differing(runs), _ranked(groups)
+    recall, differ = _recall_table(groups), differing(runs)
+    measures = [measure for measure in MEASURES if any(group.numbers[measure.name] for group in groups)]
+    cells = list(zip(*(_column(groups, measure) for measure in measures), strict=True))
     best = sorted(groups, key=lambda group: -(group.numbers["macro"] or Spread(0)).mean)[:OVERLAID]
     shown = [group for group in groups if group in best]
     titles = [group.label for group in groups]
     if len(" · ".join(titles)) > LONG_TITLE:
-        titles = [words.several(len(titles), "experiment", "experiments")]
+        titles = list(dict.fromkeys(filter(None, (group.method for group in groups))))
+    if not titles or len(" · ".join(titles)) > LONG_TITLE:
+        titles = [words.several(len(groups), "experiment", "experiments")]
     return template("comparison.html.jinja").render(
         live=live,
         title=f"{' · '.join(titles)} · FedCoPL comparison",
@@ -319,16 +335,16 @@ def render_comparison(runs: Sequence[ComparedRun], live: LiveStatus | None = Non
         repeats=[(str(again.folder), str(first.folder)) for again, first in repeats],
         groups=groups,
         differ=differ,
-        measures=MEASURES,
+        measures=measures,
         named=any(group.method not in group.label for group in groups),
         cells=cells,
-        latex=_latex_table(groups, cells),
+        latex=_latex_table(groups, measures, cells),
         comparable=_same_classes(groups),
         charts=_charts(shown),
         left_out=len(groups) - len(shown),
         recall=recall,
         values=[[_value(group, name) for name in differ] for group in groups],
-        rows=_rows(groups),
+        rows=_rows(groups, measures),
         versions=_versions(runs),
         common=_common(runs),
         sections=[(anchor, title) for anchor, title in SECTIONS.items() if anchor != "classes" or recall],
@@ -403,13 +419,13 @@ class _ComparisonRow:
     epsilon: float | None
 
 
-def _rows(groups: Sequence[_RunGroup]) -> list[_ComparisonRow]:
+def _rows(groups: Sequence[_RunGroup], measures: Sequence[_Measure]) -> list[_ComparisonRow]:
     """Return every run, experiment by experiment."""
     members = [(group, run) for group in groups for run in group.runs]
     rows = []
     for folder, (group, run) in zip(_short_folders([run.folder for _, run in members]), members, strict=True):
         outcome = run.outcome
-        numbers = [(measure.of(outcome), measure.write) for measure in MEASURES]
+        numbers = [(measure.of(run), measure.write) for measure in measures]
         rows.append(
             _ComparisonRow(
                 folder,

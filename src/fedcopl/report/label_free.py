@@ -1,8 +1,9 @@
 """The results of a run without labelled test images: class priors, confidence, estimated accuracy and rollbacks."""
 
 import json
+import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,17 +12,21 @@ import numpy as np
 from ..algorithm.accuracy_from_sample import AccuracyEstimate
 from ..errors import RunFolderError
 from ..files import write_text
+from ..plurals import counted
 from ..run.folder import file_name
 from ..run.pseudo_labels import LastLabels
-from ..run.record import Outcome
-from .narrative import has_priors
-from .tables import estimated_priors
+from ..run.record import ClientRecord, Outcome
+from .narrative import by_rounds, has_priors, refused_priors
+from .numbers import SPACE, shortened
+from .tables import largest_clients
 
 UNSURE = 0.5  # probability of the predicted class below which an image counts as unsure
 REVIEWED = 20  # images to confirm for a first estimate of the accuracy
-_NAMED = 3  # largest classes of a prior that are named
+LOW_AGREEMENT = 0.5  # of text and prototypes, below which class names may describe the images poorly
+_NAMED = 3  # largest classes of a client that are named
 _LEAST = 0.005  # share of a class that is named
-_LISTED = 10  # clients whose prior is printed on the terminal
+_LISTED = 10  # clients whose class shares are printed on the terminal
+_LETTERS = 30  # of a class name on the terminal
 _WORSE, _MOST, _BETTER = 6.0, 0.35, 0.5  # error of calibrated confidence, see `label_free_accuracy`
 
 
@@ -37,9 +42,13 @@ class ReviewedClient:
 
 
 def write_review(folder: Path, client: str, estimate: AccuracyEstimate) -> None:
-    """Write the estimate of a review into the run's folder, where the report reads it."""
+    """Write the estimate of a review into the run's folder, where the report reads it; without answers remove it."""
+    file = folder / "review" / f"{file_name(client)}.json"
+    if not estimate.looked_at:
+        file.unlink(missing_ok=True)
+        return
     kept = ReviewedClient(client, estimate.share, estimate.low, estimate.high, estimate.looked_at)
-    write_text(folder / "review" / f"{file_name(client)}.json", json.dumps(asdict(kept)) + "\n")
+    write_text(file, json.dumps(asdict(kept)) + "\n")
 
 
 def read_reviews(folder: Path) -> list[ReviewedClient]:
@@ -69,13 +78,39 @@ def label_free_accuracy(confidence: float) -> tuple[float, float, float]:
     return confidence, max(0.0, confidence - min(_WORSE * error, _MOST)), confidence + _BETTER * error
 
 
+def _margin(error: float, images: int) -> float:
+    """Return how far a class's share among a client's images may be from its mean probability.
+
+    All expected errors on one side, and two standard deviations of their number. Checked on frozen CLIP features of
+    three public data sets (docs/results-and-review.md).
+    """
+    return error + 2 * math.sqrt((error + 1 / images) / images)
+
+
+@dataclass(frozen=True)
+class _EstimatedShare:
+    """The estimated share of a class among a client's images, with its range."""
+
+    name: str
+    share: float
+    low: float
+    high: float
+
+    @property
+    def text(self) -> str:
+        """In whole per cent: decimals mean nothing here."""
+        share, low, high = (f"{100 * value:.0f}" for value in (self.share, self.low, self.high))
+        return f"{share}{SPACE}% ({low} to {high})"
+
+
 @dataclass(frozen=True)
 class _LabelFreeClient:
-    """A client's estimated class prior and confidence."""
+    """What a client estimates about its own images."""
 
     name: str
     images: int | None
-    prior: Sequence[tuple[str, float]]  # the largest classes and their shares
+    shares: Sequence[_EstimatedShare]  # of its largest classes; empty without priors
+    refused: bool  # the priors, which contradict its most confident images
     confidence: float | None  # mean probability of the predicted class
     unsure: int | None  # images below UNSURE
     agreement: float | None  # share of images to which text and prototypes give the same class
@@ -83,60 +118,85 @@ class _LabelFreeClient:
 
 @dataclass(frozen=True)
 class _LabelFree:
-    """Class priors and confidence of all clients, the estimated accuracy, and what was rolled back."""
+    """Class shares and confidence of all clients, the estimated accuracy, and what was rolled back."""
 
     clients: Sequence[_LabelFreeClient]
     confidence: float | None
     images: int  # whose confidence is known
     unsure: int
     agreement: float | None  # of text and prototypes, over all images
-    accuracy: tuple[float, float, float] | None  # expected from calibrated confidence: share, low, high
+    accuracy: tuple[float, float, float] | None  # by calibrated confidence: share, low, high; None if all are reviewed
+    refused: int  # clients that refused the priors, and are not in the expected accuracy
     reviews: Sequence[ReviewedClient]
-    rolled_back: Sequence[str]
+    rounds_rolled_back: int
+    rolled_back: Sequence[str]  # trainings and averages that were rolled back or skipped, and why
     checked: bool  # on held-out images, at least once
     unchanged: float | None  # share of labels that the last refresh left as they were
 
+    @property
+    def least_confident(self) -> str:
+        """The client to review: the least confident one with enough images; empty where no labels are known."""
+        known = [client for client in self.clients if client.confidence is not None]
+        enough = [client for client in known if (client.images or 0) >= REVIEWED]
+        return min(enough or known, key=lambda client: client.confidence or 0.0).name if known else ""
+
     def review_command(self, run: str) -> str:
         """The command that reviews the least confident client; empty where the labels are not in the run's folder."""
-        known = [(client.confidence, client.name) for client in self.clients if client.confidence is not None]
-        return shlex.join(["fedcopl", "review", run, "--client", min(known)[1]]) if known else ""
+        client = self.least_confident
+        return shlex.join(["fedcopl", "review", run, "--client", client]) if client else ""
+
+
+def mean_confidence(labels: Mapping[str, LastLabels], left_out: Collection[str] = ()) -> float | None:
+    """Return the mean probability of the labels of all clients; None where no labels are known."""
+    each = [own.confidence for name, own in labels.items() if name not in left_out and len(own.label)]
+    return float(np.concatenate(each).mean()) if each else None
 
 
 def label_free(
     outcome: Outcome, labels: Mapping[str, LastLabels], reviews: Sequence[ReviewedClient] = ()
 ) -> _LabelFree:
     """Summarise a run from its record, the pseudo labels of its last refresh by client, and the reviews of them."""
-    priors = estimated_priors(outcome)
-    clients = []
-    for number, client in enumerate(outcome.clients):
-        prior, own = None if priors is None else priors[number], labels.get(client.name)
-        largest = [] if prior is None else np.argsort(-prior, kind="stable")[:_NAMED].tolist()
-        clients.append(
-            _LabelFreeClient(
-                client.name,
-                client.train,
-                [(outcome.classes[k], float(prior[k])) for k in largest if prior is not None and prior[k] >= _LEAST],
-                None if own is None or not len(own.confidence) else float(own.confidence.mean()),
-                None if own is None else int((own.confidence < UNSURE).sum()),
-                None if own is None else own.agreement,
-            )
-        )
-    every = np.concatenate([np.zeros(0), *(own.confidence for own in labels.values())])
-    confidence = float(every.mean()) if len(every) else None
+    refused, with_priors = refused_priors(outcome), has_priors(outcome)
+    clients = [
+        _label_free_client(client, labels.get(client.name), outcome.classes, with_priors, client.name in refused)
+        for client in (outcome.clients[k] for k in largest_clients(outcome, len(outcome.clients)))
+    ]
+    calibrated = mean_confidence(labels, refused) if with_priors else None
+    not_reviewed = {client.name for client in clients} - {review.client for review in reviews}
     agreeing = [(own.agreement, len(own.label)) for own in labels.values() if own.agreement is not None]
     compared = [record.labelling for record in outcome.rounds if record.labelling and record.labelling.compared]
     return _LabelFree(
         clients,
-        confidence,
-        len(every),
-        int((every < UNSURE).sum()),
+        mean_confidence(labels),
+        sum(len(own.label) for own in labels.values()),
+        sum(client.unsure or 0 for client in clients),
         sum(share * images for share, images in agreeing) / sum(images for _, images in agreeing) if agreeing else None,
-        label_free_accuracy(confidence) if confidence is not None and has_priors(outcome) else None,
+        label_free_accuracy(calibrated) if calibrated is not None and not_reviewed else None,
+        len(refused),
         reviews,
-        [f"round {record.number}: {text}" for record in outcome.rounds for text in record.rollbacks()],
+        sum(
+            bool(checks and (checks.trainings_rolled_back or checks.server_rolled_back))
+            for checks in (record.holdout for record in outcome.rounds)
+        ),
+        by_rounds((record.number, text) for record in outcome.rounds for text in record.rollbacks()),
         any(record.holdout and record.holdout.images for record in outcome.rounds),
         min(1.0, compared[-1].unchanged / compared[-1].compared) if compared else None,
     )
+
+
+def _label_free_client(
+    client: ClientRecord, own: LastLabels | None, classes: Sequence[str], with_priors: bool, refused: bool
+) -> _LabelFreeClient:
+    if own is None or not len(own.label):
+        return _LabelFreeClient(client.name, client.train, (), refused, None, None, None)
+    shares: list[_EstimatedShare] = []
+    if with_priors and not refused and own.class_share is not None and own.class_error is not None:
+        largest = np.argsort(-own.class_share, kind="stable")[:_NAMED].tolist()
+        for k in (k for k in largest if own.class_share[k] >= _LEAST):
+            share, margin = float(own.class_share[k]), _margin(float(own.class_error[k]), len(own.label))
+            shares.append(_EstimatedShare(classes[k], share, max(0.0, share - margin), min(1.0, share + margin)))
+    confidence, unsure = float(own.confidence.mean()), int((own.confidence < UNSURE).sum())
+    return _LabelFreeClient(client.name, client.train, shares, refused, confidence, unsure, own.agreement)
 
 
 def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
@@ -145,16 +205,22 @@ def label_free_facts(summary: _LabelFree) -> Iterator[tuple[str, str]]:
         share, low, high = (f"{100 * value:.0f}" for value in (review.share, review.low, review.high))
         by = f"by review of {review.looked_at:,} images of {review.client}"
         yield "estimated accuracy", f"{share} %, 95 % interval {low} to {high} %, {by}"
-    if summary.accuracy is not None and not summary.reviews:
+    if summary.accuracy is not None:
         share, low, high = (f"{100 * value:.0f}" for value in summary.accuracy)
-        yield "estimated accuracy", f"{share} %, plausible {low} to {high} %; label-free, from calibrated confidence"
+        without = f", without {counted(summary.refused, 'client')} that refused the priors" if summary.refused else ""
+        yield (
+            "estimated accuracy",
+            f"{share} %, plausible {low} to {high} %; label-free, from calibrated confidence{without}",
+        )
     if summary.confidence is not None:
         unsure = f"{summary.unsure:,} of {summary.images:,} images below {100 * UNSURE:.0f} %"
         yield "mean confidence", f"{100 * summary.confidence:.1f} %; {unsure}"
     if summary.agreement is not None:
-        yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images"
-    for client in [client for client in summary.clients if client.prior][:_LISTED]:
-        named = ", ".join(f"{name} {100 * share:.0f} %" for name, share in client.prior)
-        yield "class prior", f"{client.name}: {named}"
-    nothing = "nothing" if summary.checked else "nothing: no hold-out check was made"
-    yield "rolled back", "; ".join(summary.rolled_back) or nothing
+        low = ": the class names may describe the images poorly" if summary.agreement < LOW_AGREEMENT else ""
+        yield "text and prototypes", f"agree on {100 * summary.agreement:.0f} % of the images{low}"
+    known = [client for client in summary.clients if client.shares or client.refused]
+    for client in known[:_LISTED]:
+        named = ", ".join(f"{shortened(one.name, _LETTERS)} {one.text}".replace(SPACE, " ") for one in client.shares)
+        yield "class prior", f"{client.name}: {named or 'none, it refused the priors'}"
+    if len(known) > _LISTED:
+        yield "class prior", f"{counted(len(known) - _LISTED, 'more client')}: see the report"

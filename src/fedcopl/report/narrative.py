@@ -1,5 +1,6 @@
 """Sentences of the report that hold for every method and labeler."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ..labelers import LABELERS
@@ -83,6 +84,11 @@ def has_priors(outcome: Outcome) -> bool:
     return any(any(refresh.class_prior) for refresh in outcome.refreshes)
 
 
+def refused_priors(outcome: Outcome) -> set[str]:
+    """The clients that refused the priors, as the server noted it."""
+    return {name for record in outcome.rounds for name, note in record.bounded.items() if "refused the priors" in note}
+
+
 def lead(outcome: Outcome) -> str:
     """The run in one sentence."""
     held = outcome.images_held
@@ -97,6 +103,8 @@ def lead(outcome: Outcome) -> str:
         return f"Supervised training on all {images} in one place, {classes}: an upper bound for a federation."
     if outcome.pools:
         return f"Training without labels on all {images} in one place, {classes}: a reference, not a federation."
+    if all(record.loss is None and record.kept_old_prompt for record in outcome.rounds):
+        return f"{clients} labelled {images} of {classes} without labels; nothing was trained, see the warnings."
     server = f"the server {'balances the classes and ' if how.cooperative else ''}{averages(outcome)}"
     return (
         f"{clients} trained a classifier of {classes} on {images} without labels: {_client_part(outcome)}, "
@@ -122,3 +130,21 @@ def averages(outcome: Outcome) -> str:
     if outcome.averaged is None:
         return f"averages the arrays that {outcome.method or outcome.setting('method') or 'the method'} shares"
     return f"averages their {' and '.join(outcome.averaged)}" if outcome.averaged else "averages nothing"
+
+
+def by_rounds(lines: Iterable[tuple[int, str]]) -> list[str]:
+    """Return each text once, after the rounds in which it occurred.
+
+    >>> by_rounds([(1, "one"), (1, "other"), (2, "one"), (3, "one"), (6, "one")])
+    ['rounds 1 to 3, 6: one', 'round 1: other']
+    """
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for number, text in lines:
+        known = spans.setdefault(text, [])
+        first = known.pop()[0] if known and known[-1][1] == number - 1 else number
+        known.append((first, number))
+    found = []
+    for text, known in spans.items():
+        named = ", ".join(f"{first} to {last}" if last > first else f"{first}" for first, last in known)
+        found.append(f"round{'' if named.isdecimal() else 's'} {named}: {text}")
+    return found

@@ -1,6 +1,7 @@
 """The report of a run: results.json and some example images as one HTML page, also while the run goes on."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,8 +19,8 @@ from . import curves
 from . import numbers as words
 from .charts import BarChart, Bars, bar_chart
 from .gallery import Example, read_examples
-from .label_free import REVIEWED, UNSURE, ReviewedClient, label_free, read_reviews
-from .narrative import LabelStory, label_story, lead
+from .label_free import LOW_AGREEMENT, REVIEWED, UNSURE, ReviewedClient, label_free, read_reviews
+from .narrative import LabelStory, by_rounds, label_story, lead
 from .tables import (
     SHOWN,
     ClassRow,
@@ -28,6 +29,7 @@ from .tables import (
     changed_clients,
     class_rows,
     counted,
+    has_common_prior,
     heat_tables,
     prior_overlap,
     prior_tables,
@@ -36,6 +38,7 @@ from .tables import (
 )
 
 SIDE_BY_SIDE = 12  # heat maps with more classes are stacked
+MANY_CLASSES = 40  # heat maps with more are folded
 LONG_NAME = 6  # letters of a class name that is written upright
 UNNAMED = 20  # classes named as those without any image
 PROBLEMS = 20  # lines about replies that were not used and rounds that were rolled back
@@ -91,9 +94,8 @@ def render(
     live: LiveStatus | None = None,
 ) -> str:
     """Render the report; `labels` are the pseudo labels of the last refresh by client."""
-    how, numbers, recall = label_story(outcome), counted(outcome), recall_rows(outcome)
-    clients, priors = reported_clients(outcome, numbers), prior_tables(outcome)
-    labelled = outcome.final.macro is not None
+    how, numbers, recall, priors = label_story(outcome), counted(outcome), recall_rows(outcome), prior_tables(outcome)
+    clients = reported_clients(outcome, numbers)
     sections = {
         "result": "Result",
         "priors": "Class priors" if priors else "",
@@ -102,6 +104,26 @@ def render(
         "research": "For researchers",
         "repeat": "Repeat",
     }
+    result = {
+        "labelled": outcome.final.macro is not None,
+        "moments": _moments(outcome),
+        "label_free": label_free(outcome, labels or {}, reviews),
+        "problems": _problems(outcome),
+        "clients": clients,
+        "changed": changed_clients(clients),
+        "taking_part": {row.name: row for row in clients},
+        "participation": any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
+    }
+    shown = {
+        "priors": priors,
+        "common": has_common_prior(outcome),
+        "overlap": prior_overlap(outcome),
+        "recall": recall,
+        "recall_chart": _recall_chart(recall) if recall else None,
+        "doubted": [example for example in examples if example.doubted],
+        "groups": _groups([example for example in examples if not example.doubted]),
+        "chosen": by_section(outcome.settings),
+    }
     return template("report.html.jinja").render(
         outcome=outcome,
         live=live,
@@ -109,32 +131,20 @@ def render(
         how=how,
         lead=lead(outcome),
         unfinished=None if outcome.is_complete else outcome.planned_rounds,
-        labelled=labelled,
-        moments=_moments(outcome),
-        label_free=label_free(outcome, labels or {}, reviews),
-        clients=clients,
-        changed=changed_clients(clients),
-        taking_part={row.name: row for row in clients},
-        participation=any(row.rounds not in (None, len(outcome.rounds)) for row in clients),
-        priors=priors,
-        overlap=prior_overlap(outcome),
-        recall=recall,
-        recall_chart=_recall_chart(recall) if recall else None,
-        doubted=[example for example in examples if example.doubted],
-        groups=_groups([example for example in examples if not example.doubted]),
-        classes=[] if numbers is None else class_rows(outcome, numbers),
-        chosen=by_section(outcome.settings),
-        problems=_problems(outcome),
         sections=[(anchor, heading) for anchor, heading in sections.items() if heading],
+        **result,
+        **shown,
         **_for_researchers(outcome, numbers, how),
     )
 
 
 def _for_researchers(outcome: Outcome, numbers: Counted | None, how: LabelStory) -> dict[str, Any]:
     """What the folded section of the page shows."""
+    classes = [] if numbers is None else class_rows(outcome, numbers)
     return {
         "tiles": _tiles(outcome),
-        "balance": None if numbers is None else _balance_chart(class_rows(outcome, numbers), how),
+        "classes": classes,
+        "balance": _balance_chart(classes, how) if classes else None,
         "heat_tables": [] if numbers is None else heat_tables(outcome, numbers, how),
         **curves.run_charts(outcome),
         "steps": curves.time_by_step(outcome),
@@ -150,7 +160,7 @@ def template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {name: getattr(words, name) for name in FILTERS}
+    environment.filters |= {name: getattr(words, name) for name in FILTERS} | {"quote": shlex.quote}
     environment.globals |= {
         "LONG_NAME": LONG_NAME,
         "SHOWN": SHOWN,
@@ -158,6 +168,8 @@ def template(name: str) -> Template:
         "UNNAMED": UNNAMED,
         "REVIEWED": REVIEWED,
         "UNSURE": UNSURE,
+        "LOW_AGREEMENT": LOW_AGREEMENT,
+        "MANY_CLASSES": MANY_CLASSES,
     }
     return environment.get_template(name)
 
@@ -235,14 +247,14 @@ def written(value: object) -> str:
 
 
 def _problems(outcome: Outcome) -> list[str]:
-    """Return replies that were not used, clipped weights, rounds without an average, and rollbacks, by round."""
-    lines = [f"before the first round, {client}: {why}; not used" for client, why in outcome.dropped_before.items()]
+    """Return replies that were not used, clipped weights, rounds without an average, and rollbacks."""
+    lines: list[tuple[int, str]] = []
     for record in outcome.rounds:
-        at = f"round {record.number}"
-        lines += [f"{at}, {client}: {why}; not used" for client, why in record.dropped.items()]
-        lines += [f"{at}, {who}: {text}" for who, text in record.site_notes()]
-        if record.kept_old_prompt:
-            lines.append(f"{at}: nothing to average; the prompts stayed as they were")
-        lines += [f"{at}: {text}" for text in record.rollbacks()]
-    more = len(lines) - PROBLEMS
-    return lines if more <= 0 else [*lines[:PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]
+        texts = [f"{client}: {why}; not used" for client, why in record.dropped.items()]
+        texts += [f"{who}: {text}" for who, text in record.site_notes()]
+        texts += ["nothing to average; the prompts stayed as they were"] * record.kept_old_prompt
+        lines += [(record.number, text) for text in (*texts, *record.rollbacks())]
+    before = [f"before the first round: {who}: {why}; not used" for who, why in outcome.dropped_before.items()]
+    problems = [*before, *by_rounds(lines)]
+    more = len(problems) - PROBLEMS
+    return problems if more <= 0 else [*problems[:PROBLEMS], f"and {words.count(more)} more: see {ROUNDS}"]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..run.record import ClientRecord, Counts, Outcome, RoundRecord
-from .narrative import LabelStory
+from .narrative import LabelStory, refused_priors
 from .numbers import difference
 
 SHOWN = 30  # clients in a table; the others are summed up or folded
@@ -57,6 +57,7 @@ class _HeatTable:
     totals: list[int]
     signed: bool = False
     unit: str = "counts"
+    missing: str = "no reply"  # stands for a row without numbers
 
 
 def heat_tables(outcome: Outcome, numbers: Counted, how: LabelStory) -> list[_HeatTable]:
@@ -84,7 +85,7 @@ def _summed_table(
     outcome: Outcome, title: str, note: str, table: Table, largest: int, *, signed: bool = False
 ) -> _HeatTable:
     numbers, _ = table
-    shown = _largest_clients(outcome)
+    shown = largest_clients(outcome)
     rest = np.setdiff1d(np.arange(len(outcome.clients)), shown)
     others = numbers[rest].sum(axis=0).tolist() if len(rest) else None
     rows = _rows(outcome, table, largest, signed)
@@ -103,7 +104,7 @@ def _rows(
 
     return [
         (outcome.clients[k].name, [(n, look(n)) for n in numbers[k].tolist()] if present[k] else [])
-        for k in _largest_clients(outcome)
+        for k in largest_clients(outcome)
     ]
 
 
@@ -115,9 +116,13 @@ def _shares(rows: Sequence[Sequence[float] | None], classes: int) -> NDArray[np.
 
 
 def estimated_priors(outcome: Outcome) -> NDArray[np.float64] | None:
-    """The clients' class priors of the last refresh, (clients, classes); None without priors."""
+    """The clients' class priors of the last refresh, (clients, classes); None without priors, 0 where one refused."""
     last = outcome.refreshes[-1].class_prior if outcome.refreshes else ()
-    return _shares(last, len(outcome.classes)) if any(last) else None
+    if not any(last):
+        return None
+    refused = refused_priors(outcome)
+    known = [None if client.name in refused else own for client, own in zip(outcome.clients, last, strict=True)]
+    return _shares(known, len(outcome.classes))
 
 
 def _true_priors(outcome: Outcome) -> NDArray[np.float64]:
@@ -138,7 +143,7 @@ def prior_tables(outcome: Outcome) -> list[_HeatTable]:
 
 def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.float64]) -> _HeatTable:
     present = np.asarray(shares.any(axis=1))
-    shown, images = _largest_clients(outcome), np.array([client.train or 0 for client in outcome.clients], np.int64)
+    shown, images = largest_clients(outcome), np.array([client.train or 0 for client in outcome.clients], np.int64)
 
     def together(clients: NDArray[np.int64]) -> list[int]:
         """The prior of all their images; every client counts alike where their number is not known."""
@@ -150,7 +155,22 @@ def _prior_table(outcome: Outcome, title: str, note: str, shares: NDArray[np.flo
     rest = np.setdiff1d(everyone, shown)
     percents = np.rint(100 * shares).astype(np.int64), present
     rows = _rows(outcome, percents, 100)
-    return _HeatTable(title, note, rows, together(rest) if len(rest) else None, together(everyone), unit="per cent")
+    return _HeatTable(
+        title,
+        note,
+        rows,
+        together(rest) if len(rest) else None,
+        together(everyone),
+        unit="per cent",
+        missing="not estimated",
+    )
+
+
+def has_common_prior(outcome: Outcome) -> bool:
+    """Whether all clients that have a class prior have the same one."""
+    estimated = estimated_priors(outcome)
+    known = None if estimated is None else estimated[estimated.any(axis=1)]
+    return known is not None and len(known) > 0 and bool(np.ptp(known, axis=0).max() < 1e-9)
 
 
 def prior_overlap(outcome: Outcome) -> float | None:
@@ -167,12 +187,12 @@ def _shade(number: int, largest: int, levels: int) -> int:
     return math.ceil(levels * math.sqrt(number / largest)) if number else 0
 
 
-def _largest_clients(outcome: Outcome) -> list[int]:
+def largest_clients(outcome: Outcome, most: int = SHOWN) -> list[int]:
     """All clients in their order, or of many those with the most training images, the largest first."""
     sizes = np.array([client.train or 0 for client in outcome.clients])
     if len(sizes) <= SHOWN:
         return list(range(len(sizes)))
-    return [int(k) for k in np.argsort(-sizes, kind="stable")[:SHOWN]]
+    return [int(k) for k in np.argsort(-sizes, kind="stable")[:most]]
 
 
 @dataclass(frozen=True)
@@ -224,7 +244,7 @@ def reported_clients(outcome: Outcome, numbers: Counted | None) -> list[_Reporte
     tables = (numbers.estimated, numbers.allocated, numbers.selected) if numbers else ()
     sums = [table[0].sum(axis=1).tolist() for table in tables]
     rows = [_ReportedClient(*row) for row in zip(clients, priors, taken, last, *sums, strict=True)]
-    return rows if len(rows) <= SHOWN else sorted(rows, key=lambda row: -(row.client.train or 0))
+    return [rows[k] for k in largest_clients(outcome, len(rows))]
 
 
 def _last_part(name: str, record: RoundRecord) -> str:

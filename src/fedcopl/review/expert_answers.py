@@ -82,6 +82,7 @@ class Answers:
     """The answers about one client's images."""
 
     def __init__(self, folder: Path, client: str):
+        self.folder = folder
         self.path = folder / "review" / f"{file_name(client)}.sqlite"
 
     def add(self, given: Given) -> int:

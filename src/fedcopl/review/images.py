@@ -113,7 +113,7 @@ def open_gallery(folder: Path, client: str | None) -> Gallery:
     predictions = predictions_of(refreshes, _trained_as(folder, name, len(held.names)))
     if max(int(labels.classes.max()) for labels in refreshes) >= len(classes):
         raise RunFolderError(f"{folder}: its labels do not fit its {counted(len(classes), 'class')}")
-    shown = [printable(image) for image in held.names]
+    shown = [image.encode("utf-8", "backslashreplace").decode() for image in held.names]  # answers need valid text
     return Gallery(printable(name), [printable(name) for name in classes], shown, predictions, _images(folder, held))
 
 

@@ -177,12 +177,14 @@ class ReviewPage:
 
     def _record(self, given: Given, position: _Position) -> Response:
         number = self.survey.answers.add(given)
+        self.survey.keep_outcome()
         following = None if position.order == SAMPLE or position.at is None else position.at + 1
         return RedirectResponse(f"{position.link(at=following)}&did={number}", 303)
 
     def _undo(self, fields: Mapping[str, str]) -> Response:
         position = _Position.read(fields, len(self.survey.gallery.classes))
         taken = self.survey.answers.undo(position.tab)
+        self.survey.keep_outcome()
         return RedirectResponse(f"/?{taken[1]}" if taken else position.link(), 303)
 
 

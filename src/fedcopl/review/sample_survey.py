@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..algorithm.accuracy_from_sample import AccuracyEstimate, drawn_order, estimate_share, images_needed, strata_of
+from ..report.label_free import write_review
 from ..rng import stream
 from .expert_answers import Answers, ExpertAnswer
 from .images import Gallery, LabelHistory
@@ -126,6 +127,12 @@ class SampleSurvey:
             corrected=sum(not self.is_right(number, answer) for number, answer in self._decided(current)),
             images=len(self.gallery.names),
         )
+
+    def keep_outcome(self) -> SampleOutcome:
+        """Compute the outcome of the answers so far, and write its estimate where the report reads it."""
+        outcome = self.outcome(self.answers.current())
+        write_review(self.answers.folder, self.gallery.client, outcome.estimate)
+        return outcome
 
     def _decided(self, current: Mapping[str, ExpertAnswer]) -> Iterator[tuple[int, ExpertAnswer]]:
         """The answers that say something, about images that are still there."""

@@ -37,6 +37,8 @@ class LastLabels(NamedTuple):
     label: NDArray[np.int64]  # (n,)
     log_probability: NDArray[np.float64]  # (n,) of each label
     agreement: float | None = None  # share of images to which text and prototypes give the same class
+    class_share: NDArray[np.float64] | None = None  # (C,) mean probability of each class
+    class_error: NDArray[np.float64] | None = None  # (C,) expected share of images wrongly given or denied each label
 
     @property
     def confidence(self) -> NDArray[np.float64]:
@@ -92,6 +94,7 @@ def _write(path: Path, about: dict[str, Any], log_probs: Mapping[str, NDArray[np
     tensors: Tensors = {}
     for number, own in enumerate(log_probs.values()):
         tensors[f"client/{number}/classes"], tensors[f"client/{number}/log_probability"] = _top_classes(own)
+        tensors[f"client/{number}/class_share"] = _class_share(own)
     write_bytes(path, save(tensors, {"about": json.dumps({**about, "clients": list(log_probs)})}))
 
 
@@ -131,6 +134,18 @@ def _top_classes(log_probs: NDArray[np.float64]) -> tuple[NDArray[np.int32], NDA
     return classes, values
 
 
+def _class_share(log_probs: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the mean probability of each class, and the expected share of images wrongly given or denied its label."""
+    sums = np.zeros((2, log_probs.shape[1]))
+    for start in range(0, len(log_probs), _CHUNK):
+        wrong = np.exp(log_probs[start : start + _CHUNK])
+        sums[0] += wrong.sum(axis=0)
+        labelled = np.arange(len(wrong)), wrong.argmax(axis=1)
+        wrong[labelled] = 1 - wrong[labelled]
+        sums[1] += wrong.sum(axis=0)
+    return (sums / max(len(log_probs), 1)).astype(np.float32)
+
+
 def read_images(folder: Path) -> tuple[tuple[str, ...], dict[str, HeldImages]]:
     """Return the class names and the images of each client.
 
@@ -163,9 +178,14 @@ def read_last_labels(folder: Path) -> dict[str, LastLabels]:
             about = json.loads(stored.metadata()["about"])
             agreement, last = about.get("agreement", {}), {}
             for number, client in enumerate(about["clients"]):
-                classes, log = (stored.get_tensor(f"client/{number}/{name}") for name in ("classes", "log_probability"))
-                log_probability = log[:, 0].astype(np.float64).clip(max=0)
-                last[client] = LastLabels(classes[:, 0].astype(np.int64), log_probability, agreement.get(client))
+                names = ("classes", "log_probability", "class_share")
+                classes, log, shares = (stored.get_tensor(f"client/{number}/{name}") for name in names)
+                last[client] = LastLabels(
+                    classes[:, 0].astype(np.int64),
+                    log[:, 0].astype(np.float64).clip(max=0),
+                    agreement.get(client),
+                    *shares.astype(np.float64).clip(0, 1),
+                )
             return last
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
         raise RunFolderError(f"{file}: is damaged: {error}") from error
