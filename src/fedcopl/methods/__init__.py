@@ -11,6 +11,7 @@ from ..labelers import choose_labeler
 from ..published import is_as_published
 from ..registry import Registry
 from .base import Method
+from .bca import BCA
 from .fedclip import FedCLIP
 from .fedcopl import Central, FedCoPL, FedVPT, Local, PriorsOnly, ZeroShot
 from .fedotp import FedOTP
@@ -21,6 +22,7 @@ from .pfedmoap import PFedMoAP
 from .pfedprompt import pfedprompt
 from .promptfl import promptfl, promptprox
 from .promptfolio import PromptFolio
+from .stata import StatA
 from .transclip import TransCLIP
 
 METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
@@ -44,6 +46,8 @@ METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
         "promptfolio": PromptFolio,
         "fst": FST,
         "transclip": TransCLIP,
+        "stata": StatA,
+        "bca": BCA,
     },
 )
 

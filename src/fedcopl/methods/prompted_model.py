@@ -183,6 +183,10 @@ class ImageSide:
             self._plain = encoded if kept is None else [kept]
         return self._plain
 
+    def plain_part(self, index: NDArray[np.int64]) -> Tensor:
+        """Return the image features of zero-shot CLIP of some images, (m, d), on the device, for use in a loss."""
+        return torch.cat(self.plain_features())[torch.from_numpy(index)]
+
     def plain_rows(self) -> NDArray[np.float64]:
         """Return the image features of zero-shot CLIP as one float64 array, (n, d)."""
         if not len(self):
