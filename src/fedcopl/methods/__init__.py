@@ -14,8 +14,10 @@ from .base import Method
 from .bca import BCA
 from .fedclip import FedCLIP
 from .fedcopl import Central, FedCoPL, FedVPT, Local, PriorsOnly, ZeroShot
+from .fedmvp import FedMVP
 from .fedotp import FedOTP
 from .fedpgp import FedPGP
+from .fedpha import FedPHA
 from .fedtpg import FedTPG
 from .fst import FST
 from .pfedmoap import PFedMoAP
@@ -44,6 +46,8 @@ METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
         "fedtpg": FedTPG,
         "fedpgp": FedPGP,
         "promptfolio": PromptFolio,
+        "fedpha": FedPHA,
+        "fedmvp": FedMVP,
         "fst": FST,
         "transclip": TransCLIP,
         "stata": StatA,

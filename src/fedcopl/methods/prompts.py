@@ -55,6 +55,19 @@ def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[
     }
 
 
+def initial_layers(shapes: Mapping[str, Shape], seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return values uniform in +- 1 / sqrt(inputs), torch's default for linear layers, each from its own stream.
+
+    The inputs of a bias are those of the array of its name without " bias".
+    """
+    layers: dict[str, NDArray[np.float32]] = {}
+    for name, shape in shapes.items():
+        inputs = shapes[name.removesuffix(" bias")][-1]
+        values = stream(seed, f"initial {name}").uniform(-1, 1, shape) / np.sqrt(inputs)
+        layers[name] = values.astype(np.float32)
+    return layers
+
+
 def _levels(clip: Clip, model: Model) -> int:
     """Return the number of blocks with prompts, counted from the first."""
     if model.visual_depth == "all":
