@@ -79,13 +79,18 @@ def test_the_shortest_length_is_not_the_longest():
         learner_of("fedpha", "options.longest=3")
 
 
+def test_a_local_prompt_that_leaves_no_room_for_a_class_is_refused():
+    with pytest.raises(ConfigError, match=r"class 'zero': takes \d tokens, with 80 context vectors more than the 40"):
+        learner_of("fedpha", "options.longest=80")
+
+
 @pytest.mark.parametrize("pairs", [[], ["decay_to=init"], ["step=plain", "weight_decay=0.1"]])
 def test_rows_beyond_the_length_stay_zero(pairs):
-    learner = learner_of("fedpha", "options.longest=60", *pairs)
+    learner = learner_of("fedpha", "options.longest=36", *pairs)
     before, after = learner.initial()["local text"], trained(learner)[0]["local text"]
     length = len(used(torch.tensor(before)))
-    assert length < 60
-    assert after.shape == (60, 128)
+    assert length < 36
+    assert after.shape == (36, 128)
     assert (after[length:] == 0).all()
     assert (after[:length] != before[:length]).any()
 

@@ -24,6 +24,11 @@ def text_shape(clip: Clip, model: Model) -> Shape:
     return model.text_prompts, clip.text.shape.width
 
 
+def is_text(name: str) -> bool:
+    """Return whether an array is a text prompt, by the last word of its name: its rows come before each class name."""
+    return name.split()[-1] == "text"
+
+
 def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
     """Return the initial arrays of all clients, by the setting `train.init`; they do not depend on images."""
     random = initial_prompts(shapes, config.train.init_std, config.seed)
