@@ -1,4 +1,4 @@
-"""The two peers that the paper leaves out, on the demo: the table between markers in docs/methods.md.
+"""The peers that the paper leaves out, on the demo: the table between markers in docs/methods.md.
 
 .venv/bin/python tools/peers.py            # seeds 1 to 3, as published, about a minute
 """
@@ -20,6 +20,8 @@ ROWS = {
     "`method=fst`, CoPL's labels": ("fst", {}),
     "the same, classes not filled up": ("fst", {"options.balance": False}),
     "`method=transclip`": ("transclip", {}),
+    "`method=stata`": ("stata", {}),
+    "`method=bca`": ("bca", {}),
 }
 Accuracies = list[tuple[float, float]]  # of each seed: zero-shot, last round
 

@@ -7,9 +7,10 @@ import pytest
 
 from fedcopl.config import RunConfig
 from fedcopl.errors import ConfigError
+from fedcopl.labelers import LABELERS
 from fedcopl.methods import METHODS, choose_method
 from fedcopl.methods.base import Method
-from fedcopl.published import AS_PUBLISHED
+from fedcopl.published import AS_PUBLISHED, is_as_published
 from fedcopl_experiments.experiment_catalog import ALIASES, ENTRIES, EXPERIMENTS, find_experiments, runs_of
 from fedcopl_experiments.flat_settings import flat
 from fedcopl_experiments.grid_methods import grid_methods, lone_methods
@@ -29,7 +30,7 @@ def configs(name, stage, **where):
 def test_there_is_a_name_for_each_table_and_figure():
     tables = {f"table{number}" for number in range(1, 12)}
     figures = {"fig-drift", "fig-clients", "fig-participation", "fig-partition", "fig-allocation"}
-    ours = {"fig-accuracy", "fig-tau", "grid", "grid-priors"}
+    ours = {"fig-accuracy", "fig-tau", "grid"}
     assert set(EXPERIMENTS) == tables | figures | ours
     assert [e.name for e in find_experiments(["all"])] == list(EXPERIMENTS)
     assert [e.name for e in find_experiments(["table10", "sweep-tau"])] == ["table10", "table11", "fig-tau"]
@@ -136,19 +137,27 @@ def test_the_figures_about_clients():
 
 
 def test_the_grid_has_every_method_and_its_bounds():
-    played = {cell.configs[0].method for cell in EXPERIMENTS["grid"].cells(DEMO)}
+    cells = EXPERIMENTS["grid"].cells(DEMO)
     trained = {name for name in METHODS if choose_method(RunConfig(method=name)).trains}
     alone = {method.name: method.title for method in lone_methods()}
-    assert played == trained - {"fedopt"} | set(alone)  # another spelling; and what answers alone, untrained
-    untrained = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row[0] in alone.values()]
-    assert {cell.column for cell in untrained} == {("none",)}
-    rows = configs("grid", DEMO, column=("none",))
+    # another spelling; what answers alone, untrained; and priors on zero-shot CLIP
+    assert {cell.configs[0].method for cell in cells} == trained - {"fedopt"} | set(alone) | {"priors"}
+    untrained = [cell for cell in cells if cell.row[0] in alone.values() and cell.column[0] != "cost"]
+    assert {cell.column for cell in untrained} == {("no labeler", "as published"), ("no labeler", "+ priors")}
+    rows = configs("grid", DEMO, column=("no labeler", "as published"))
     assert rows["Central + true labels",].options == {"labels": "truth"}
-    assert {cell.row for cell in EXPERIMENTS["grid"].cells(DEMO) if not cell.ranked} == {
-        ("Central",),
-        ("Central + true labels",),
-        ("zero-shot CLIP",),
-    }
+    unranked = {cell.row for cell in cells if not cell.ranked and cell.column[0] != "cost"}
+    assert unranked == {("Central",), ("Central + true labels",)}
+
+
+def test_the_grid_has_every_labeler():
+    columns = {cell.column[0] for cell in EXPERIMENTS["grid"].cells(DEMO)}
+    assert columns == {labeler.title for labeler in LABELERS.values()} | {"no labeler", "cost"}
+
+
+def test_an_interrupted_grid_has_whole_columns():
+    labelers = [config.labeler for config in runs_of([EXPERIMENTS["grid"]], DEMO, [1])]
+    assert labelers == sorted(labelers, key=list(LABELERS).index)
 
 
 class Biased(Method):
@@ -177,19 +186,19 @@ def test_a_new_method_is_in_the_grid_by_itself(monkeypatch):
     rows = list(dict.fromkeys(cell.row[0] for cell in EXPERIMENTS["grid"].cells(DEMO)))
     alone = [method.title for method in lone_methods()]
     assert rows == [
+        "CLIP",
+        *alone,
+        "Central + true labels",
         *before[:-2],
         "FedBias",
         *before[-2:],
         "AllInOne",
-        "Central + true labels",
-        *alone,
-        "zero-shot CLIP",
     ]
     mine = [cell for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("FedBias",)]
     assert {(cell.configs[0].method, cell.configs[0].labeler) for cell in mine} == {
-        ("fedbias", labeler) for labeler in DEMO.scale.labelers
+        ("fedbias", labeler) for labeler in LABELERS
     }
-    assert all(cell.ranked for cell in mine)
+    assert all(cell.ranked for cell in mine if cell.column[0] != "cost")
     assert not any(cell.ranked for cell in EXPERIMENTS["grid"].cells(DEMO) if cell.row == ("AllInOne",))
 
 
@@ -237,7 +246,7 @@ def test_a_whole_seed_comes_before_the_next():
 
 def test_smoke_is_small():
     runs = runs_of(ENTRIES, SMOKE, [1])
-    assert len(runs) <= 50 + 3 * len(grid_methods())  # each method as published and by two of today's defaults
+    assert len(runs) <= 55 + 2 * len(grid_methods())  # each method as published and by today's defaults
     assert {(run.rounds, run.train.epochs) for run in runs} == {(1, 1)}
 
 
@@ -285,18 +294,19 @@ def test_the_document_counts_the_runs(counts):
 
 def test_a_method_more_is_as_many_runs_more_as_documented(counts, monkeypatch):
     monkeypatch.setitem(METHODS, "fedbias", Biased)
-    for name, more in {"grid": (18, 108), "grid-priors": (18, 108), "all": (36, 216)}.items():
+    for name, more in {"grid": (36, 216), "all": (36, 216)}.items():
         now = (count_of(name, stage) for stage in (DEMO, PAPER))
         assert tuple(after - before for after, before in zip(now, counts[name], strict=True)) == more
 
 
-def test_priors_are_a_dimension_of_the_grid_and_nothing_else_differs():
-    off, on = (configs("grid-priors", DEMO, column=("FPL", word)) for word in ("no priors", "+ priors"))
-    assert set(off) == set(on) == {(method.title,) for method in grid_methods()}
-    for row, without in off.items():
-        switches = on[row].priors
-        assert without.model_copy(update={"priors": switches, "name": on[row].name}) == on[row]
-        assert switches.logit_bias and switches.label_shift and switches.prototypes
-        assert not (without.priors.logit_bias or without.priors.label_shift or without.priors.prototypes)
-    whole = on[("FedCoPL",)]
-    assert (whole.train, whole.sharing.bounded) == (RunConfig().train.model_copy(update={"epochs": 4}), True)
+def test_priors_are_todays_defaults_and_the_rest_is_as_published():
+    published, todays = (configs("grid", DEMO, column=("FPL", word)) for word in ("as published", "+ priors"))
+    assert set(published) == set(todays) == {(method.title,) for method in grid_methods()}
+    usual = flat(RunConfig().model_dump())
+    for row, one in published.items():
+        assert is_as_published(one)
+        before, after = flat(one.model_dump()), flat(todays[row].model_dump())
+        changed = {name for name in after if after[name] != before[name]} - {"name"}
+        assert changed <= set(AS_PUBLISHED)
+        assert all(after[name] == usual[name] for name in AS_PUBLISHED)
+        assert after["priors.logit_bias"] and after["priors.label_shift"] and after["priors.prototypes"]

@@ -44,7 +44,10 @@ def test_without_a_name_it_lists_what_there_is(typed):
 
 MISTAKES = {
     "a name": (["tabel1"], "tabel1: there is no such table or figure"),
-    "a scale": (["table1", "--scale", "large"], "--scale: there is no scale 'large' (known: smoke, demo, paper)"),
+    "a scale": (
+        ["table1", "--scale", "large"],
+        "--scale: there is no scale 'large' (known: smoke, short, demo, paper)",
+    ),
     "seeds": (["table1", "--seeds", "many"], "--seeds: should be how many, as 5, or which, as 1,2,3 (given: 'many')"),
     "a data set": (["table1", "--dataset", "birds"], "--dataset: there is no data set 'birds'"),
     "a data set of another table": (

@@ -5,7 +5,7 @@ import pytest
 
 from fedcopl.errors import ConfigError
 from fedcopl.methods import choose_method
-from fedcopl.methods.transclip import FEATURES
+from fedcopl.methods.site_fit import FEATURES
 from methods.toolbox import CHOSEN, config_of, floats_of, learner_of
 
 

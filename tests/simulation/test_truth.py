@@ -24,7 +24,7 @@ from fedcopl.data.partitioning import partition_dataset
 from fedcopl.federation.learner import NO_PRIOR
 from fedcopl.federation.state_arrays import state_tensors
 from fedcopl.messages import Evaluate, Evaluated, digest
-from fedcopl.methods import METHODS, settled
+from fedcopl.methods import METHODS, choose_method, settled
 from fedcopl.methods.learner import ClipTestSet
 from fedcopl.published import AS_PUBLISHED
 from fedcopl.run.progress_reporter import SilentReporter
@@ -99,7 +99,7 @@ ALL = [
     (method, labeler)
     for method in METHODS
     for labeler in ("copl", "fpl", "cpl")
-    if method != "fedopt" and (labeler == "copl" or method not in ("zeroshot", "priors", "transclip"))
+    if method != "fedopt" and (labeler == "copl" or choose_method(RunConfig(method=method)).trains)
 ]
 
 

@@ -122,11 +122,6 @@ def percent(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _gain(outcome: Outcome) -> float | None:
-    final, zero_shot = percent(outcome.final.macro), percent(outcome.zero_shot.macro)
-    return None if final is None or zero_shot is None else final - zero_shot
-
-
 def _first_labels(outcome: Outcome) -> float | None:
     return percent(next(iter(outcome.pseudo_label_accuracy), None))
 
@@ -136,35 +131,13 @@ def _first_coverage(outcome: Outcome) -> float | None:
     return percent(next((refresh.coverage for refresh in outcome.refreshes), None))
 
 
-def _last_labels(outcome: Outcome) -> float | None:
-    return percent(next(reversed(outcome.pseudo_label_accuracy), None))
-
-
-def _shared_drift(kind: str) -> NumberOf:
-    """Of what the clients share, in hundredths, mean over the rounds in which it was measured."""
-
-    def mean(outcome: Outcome) -> float | None:
-        values = [_drift_of(record, name, kind) for record in outcome.rounds for name in outcome.shared or ()]
-        known = [value for value in values if value is not None]
-        return 100 * statistics.fmean(known) if known else None
-
-    return mean
-
-
 def _drift_of(record: RoundRecord, name: str, kind: str) -> float | None:
     drift = (record.drift or {}).get(name, NO_DRIFT)
     return {"diversity": drift.diversity, "cosine": drift.cosine}[kind]
 
 
-def _worst_recall(outcome: Outcome) -> float | None:
-    """Of the class that the clients' own models find least, in the last round that was measured."""
-    measured = [record.recall for record in outcome.rounds if record.recall]
-    known = [share for share in measured[-1] if share is not None] if measured else []
-    return percent(min(known)) if known else None
-
-
 def _kilobytes_up(outcome: Outcome) -> float:
-    return outcome.bytes_up / len(outcome.rounds) / 1000
+    return outcome.bytes_up / max(len(outcome.rounds), 1) / 1000
 
 
 NUMBERS: Mapping[str, NumberOf] = {
@@ -173,15 +146,10 @@ NUMBERS: Mapping[str, NumberOf] = {
     # One model, and every test image at one client: counted by images it is the accuracy on the whole test set,
     # whatever the split. The paper's number is of that kind: 43.24 under all three of its skews.
     "zero_shot_of_all": lambda outcome: percent(outcome.zero_shot.weighted),
-    "gain": _gain,
     "first_labels": _first_labels,
     "first_coverage": _first_coverage,
-    "last_labels": _last_labels,
-    "images_used": lambda outcome: float(outcome.images_used),
-    "shared_diversity": _shared_drift("diversity"),
-    "shared_cosine": _shared_drift("cosine"),
-    "worst_recall": _worst_recall,
     "kilobytes_up": _kilobytes_up,
+    "seconds": lambda outcome: outcome.seconds,
 }
 
 

@@ -14,8 +14,6 @@ from .results_page import new_page, page_sections, update_page
 from .scales import Stage
 from .table_formats import to_csv, to_latex, to_markdown
 
-GRIDS = ("grid", "grid-priors")  # whose tables stand on a page between markers
-
 
 @dataclass
 class Rendering:
@@ -45,19 +43,15 @@ class Renderer:
             else:
                 self._table(experiment, done)
         if update or any(experiment.name == "grid" for experiment in experiments):
-            self._page(experiments, update, done)
+            self._page(update, done)
         return done
 
-    def refuse_page(self, experiments: Sequence[Experiment], update: Path) -> None:
+    def refuse_page(self, update: Path) -> None:
         """Say before the work that a page cannot be filled."""
-        update_page(read_page(update), *self._sections(experiments, update))
+        update_page(read_page(update), self._sections(), str(update))
 
-    def _sections(self, experiments: Sequence[Experiment], update: Path) -> tuple[dict[str, str], str, list[str]]:
-        """For `update_page`: what is made of the grids that are asked for, and what others could be made."""
-        made = {grid: page_sections(self.stage, self.outcomes, self.seeds, self.command, grid) for grid in GRIDS}
-        asked = [experiment.name for experiment in experiments if experiment.name in GRIDS] or ["grid"]
-        now = {name: text for grid in asked for name, text in made[grid].items()}
-        return now, str(update), [name for sections in made.values() for name in sections if name not in now]
+    def _sections(self) -> dict[str, str]:
+        return page_sections(self.stage, self.outcomes, self.seeds, self.command)
 
     def _table(self, experiment: Experiment, done: Rendering) -> None:
         table = build_table(experiment, self.stage, self.outcomes, self.seeds)
@@ -84,13 +78,12 @@ class Renderer:
         if not drawn:
             done.empty.append(experiment.name)
 
-    def _page(self, experiments: Sequence[Experiment], update: Path | None, done: Rendering) -> None:
-        if any(experiment.name == "grid" for experiment in experiments) or not update:
-            sections = page_sections(self.stage, self.outcomes, self.seeds, self.command)
-            done.files.append(self.out / "results.md")
-            publish_text(done.files[-1], new_page(sections, self.stage))
+    def _page(self, update: Path | None, done: Rendering) -> None:
+        sections = self._sections()
+        done.files.append(self.out / "results.md")
+        publish_text(done.files[-1], new_page(sections))
         if update:
-            publish_text(update, update_page(read_page(update), *self._sections(experiments, update)))
+            publish_text(update, update_page(read_page(update), sections, str(update)))
             done.files.append(update)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedcopl.config import RunConfig, read_settings
 from fedcopl.data.catalog import SOURCES
 from fedcopl.errors import ConfigError
+from fedcopl.labelers import LABELERS
 from fedcopl.published import AS_PUBLISHED
 
 from .flat_settings import flat, nested
@@ -29,6 +30,7 @@ SKEWS: Mapping[str, Mapping[str, Any]] = {
     "dirichlet-0.05": {"data.partition": "dirichlet", "data.beta": 0.05},
     "quantity": {"data.partition": "quantity"},
 }
+SHORT = {"rounds": 4, "train.epochs": 2, "labels.refresh_every": 2}
 DRAWN_OVER_ROUNDS = set(LINES.values())
 
 
@@ -43,8 +45,7 @@ class ExperimentScale:
     crowds: tuple[int, ...] = (5, 10, 30, 50)  # numbers of clients, K
     rates: tuple[float, ...] = (0.5, 0.8, 1.0)  # of participation, R
     taus: tuple[float, ...] = TAUS
-    labelers: tuple[str, ...] = ("copl", "fpl", "cpl")  # of our own grid
-    skews: tuple[str, ...] = ("dirichlet-0.1", "quantity")  # of our own grid
+    labelers: tuple[str, ...] = ()  # of our own grid; empty: all there are
     dataset: str = ""  # stands in for all of the paper's; empty where these are used
 
 
@@ -65,18 +66,20 @@ def scales() -> Mapping[str, ExperimentScale]:
             rates=(0.5, 1.0),
             taus=(0.3, 0.5),
             labelers=("copl",),
-            skews=("dirichlet-0.1",),
             dataset=EMBEDDED,
+        ),
+        "short": ExperimentScale(
+            "short", "the same as demo, with four rounds of two epochs", demo | SHORT, trials=1, dataset=EMBEDDED
         ),
         "demo": ExperimentScale("demo", "the embedded model and handwritten digits", demo, dataset=EMBEDDED),
         "paper": ExperimentScale("paper", "the paper's models, data sets and settings", paper),
     }
 
 
-def todays(*, priors: bool) -> dict[str, Any]:
-    """What the program does today where scales follow the paper; without priors, all the rest of it."""
+def todays() -> dict[str, Any]:
+    """What the program does today where scales follow the paper."""
     usual = flat(RunConfig().model_dump())
-    return {name: usual[name] for name in AS_PUBLISHED if priors or not name.startswith("priors.")}
+    return {name: usual[name] for name in AS_PUBLISHED}
 
 
 def find_scale(name: str) -> ExperimentScale:
@@ -113,6 +116,11 @@ class Stage:
     def is_paper(self) -> bool:
         """Whether the paper's numbers may stand beside ours."""
         return self.scale.name == "paper" and not self.backbone
+
+    @property
+    def labelers(self) -> tuple[str, ...]:
+        """The labelers of our own grid, those of plug-ins included."""
+        return self.scale.labelers or tuple(LABELERS)
 
     def columns(self, wanted: Iterable[str]) -> tuple[str, ...]:
         """The data sets of an experiment that are played; where none of the paper's is, those the user named."""

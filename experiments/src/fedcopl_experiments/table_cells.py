@@ -22,7 +22,7 @@ from .paper_names import (
     TITLES,
     title,
 )
-from .scales import TO_THE_LETTER, USUAL_SKEW, Stage, todays
+from .scales import TO_THE_LETTER, Stage, todays
 
 
 def _main_rows(labelers: Sequence[str] = ("fpl", "cpl")) -> Iterator[tuple[tuple[str, ...], tuple[str, str], str]]:
@@ -164,56 +164,53 @@ def sweep(setting: str) -> Cells:
     return cells
 
 
+PUBLISHED, WITH_PRIORS = "as published", "+ priors"
+COSTS = {"seconds": "seconds", "kB up a round": "kilobytes_up"}  # of a run as published, with CoPL if it has a labeler
+NO_LABELER = "no labeler"
+
+
 def grid(stage: Stage) -> list[ExperimentCell]:
+    """Every method with every labeler, as published and by today's defaults with priors, under the usual skew."""
+    datasets = stage.columns(SIX)
     return [
-        replace(cell, block=f"{title(data)}: {BLOCKS[skew]}")
-        for data in stage.columns(SIX)
-        for skew in stage.scale.skews
-        for cell in grid_block(stage, data, skew)
+        replace(cell, block=title(data) if len(datasets) > 1 else "")
+        for data in datasets
+        for cell in _grid_block(stage, data)
     ]
 
 
-def grid_block(stage: Stage, dataset: str, skew: str) -> Iterator[ExperimentCell]:
-    """Every method with every labeler, and what needs none; what is no federation is a bound, not a competitor."""
-    for method in grid_methods():
-        for labeler in stage.scale.labelers:
-            config = stage.config(dataset, method.name, labeler, skew, reading=TO_THE_LETTER)
-            yield ExperimentCell((method.title,), (LABELERS[labeler].title,), (config,), ranked=not method.pools)
-    for method in (method for method in grid_methods() if method.can_know_truth):
-        config = stage.config(dataset, method.name, skew=skew, changes={"options.labels": "truth"})
-        yield ExperimentCell((f"{method.title} + true labels",), ("none",), (config,), ranked=False)
-    for method in lone_methods():
-        yield ExperimentCell((method.title,), ("none",), (stage.config(dataset, method.name, skew=skew),))
-    zero_shot = stage.config(dataset, skew=skew)  # is measured in every run
-    yield ExperimentCell(("zero-shot CLIP",), ("none",), (zero_shot,), "zero_shot", ranked=False)
-
-
-PRIORS = {"no priors": False, "+ priors": True}
-
-
-def grid_priors(stage: Stage) -> list[ExperimentCell]:
-    """The grid by today's defaults, with and without priors: under one skew, for they cost twice the runs."""
-    return [
-        replace(cell, block=f"{title(data)}: {BLOCKS[USUAL_SKEW]}")
-        for data in stage.columns(SIX)
-        for cell in priors_block(stage, data)
-    ]
-
-
-def priors_block(stage: Stage, dataset: str) -> Iterator[ExperimentCell]:
-    """Every method with every labeler, first without and then with priors, and what priors do without training."""
-    for method in grid_methods():
-        for labeler in stage.scale.labelers:
-            for word, priors in PRIORS.items():
-                config = _by_todays(stage, dataset, method.name, labeler, priors)
+def _grid_block(stage: Stage, dataset: str) -> Iterator[ExperimentCell]:
+    """A labeler after the other, so that an interrupted grid has whole columns; the cost of each method last."""
+    costs: dict[str, RunConfig] = {}
+    yield from _without_labeler(stage, dataset, costs)
+    for labeler in stage.labelers:
+        for method in grid_methods():
+            published = stage.config(dataset, method.name, labeler, reading=TO_THE_LETTER)
+            costs.setdefault(method.title, published)
+            for word, config in ((PUBLISHED, published), (WITH_PRIORS, _todays(stage, dataset, method.name, labeler))):
                 column = (LABELERS[labeler].title, word)
                 yield ExperimentCell((method.title,), column, (config,), ranked=not method.pools)
-    alone = _by_todays(stage, dataset, "priors", "copl", priors=True)
-    yield ExperimentCell(("no training",), ("none", "no priors"), (alone,), "zero_shot", ranked=False)
-    yield ExperimentCell(("no training",), ("none", "+ priors"), (alone,), ranked=False)
+    for row, config in costs.items():
+        for cost, measure in COSTS.items():
+            yield ExperimentCell((row,), ("cost", cost), (config,), measure, ranked=False)
 
 
-def _by_todays(stage: Stage, dataset: str, method: str, labeler: str, priors: bool) -> RunConfig:
-    config = stage.config(dataset, method, labeler, reading=TO_THE_LETTER, changes=todays(priors=priors))
-    name = "-".join([method, labeler, dataset, "priors" if priors else "no-priors"])
-    return config.model_copy(update={"name": name})
+def _without_labeler(stage: Stage, dataset: str, costs: dict[str, RunConfig]) -> Iterator[ExperimentCell]:
+    """What needs no labeler; true labels in one place are a bound and not a competitor."""
+    alone = costs["CLIP"] = _todays(stage, dataset, "priors", "copl")
+    yield ExperimentCell(("CLIP",), (NO_LABELER, PUBLISHED), (alone,), "zero_shot")
+    yield ExperimentCell(("CLIP",), (NO_LABELER, WITH_PRIORS), (alone,))
+    for method in lone_methods():
+        published, priors = stage.config(dataset, method.name), _todays(stage, dataset, method.name, "copl")
+        costs[method.title] = published
+        yield ExperimentCell((method.title,), (NO_LABELER, PUBLISHED), (published,))
+        yield ExperimentCell((method.title,), (NO_LABELER, WITH_PRIORS), (priors,))
+    for method in (method for method in grid_methods() if method.can_know_truth):
+        config = stage.config(dataset, method.name, changes={"options.labels": "truth"})
+        yield ExperimentCell((f"{method.title} + true labels",), (NO_LABELER, PUBLISHED), (config,), ranked=False)
+
+
+def _todays(stage: Stage, dataset: str, method: str, labeler: str) -> RunConfig:
+    """The defaults of today, with priors."""
+    config = stage.config(dataset, method, labeler, reading=TO_THE_LETTER, changes=todays())
+    return config.model_copy(update={"name": f"{method}-{labeler}-{dataset}-priors"})

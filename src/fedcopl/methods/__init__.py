@@ -11,16 +11,20 @@ from ..labelers import choose_labeler
 from ..published import is_as_published
 from ..registry import Registry
 from .base import Method
+from .bca import BCA
 from .fedclip import FedCLIP
 from .fedcopl import Central, FedCoPL, FedVPT, Local, PriorsOnly, ZeroShot
+from .fedmvp import FedMVP
 from .fedotp import FedOTP
 from .fedpgp import FedPGP
+from .fedpha import FedPHA
 from .fedtpg import FedTPG
 from .fst import FST
 from .pfedmoap import PFedMoAP
 from .pfedprompt import pfedprompt
 from .promptfl import promptfl, promptprox
 from .promptfolio import PromptFolio
+from .stata import StatA
 from .transclip import TransCLIP
 
 METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
@@ -42,8 +46,12 @@ METHODS: Registry[Callable[[RunConfig], Method]] = Registry(
         "fedtpg": FedTPG,
         "fedpgp": FedPGP,
         "promptfolio": PromptFolio,
+        "fedpha": FedPHA,
+        "fedmvp": FedMVP,
         "fst": FST,
         "transclip": TransCLIP,
+        "stata": StatA,
+        "bca": BCA,
     },
 )
 

@@ -1,12 +1,13 @@
 """The base class of all methods: which arrays are trained and shared, how logits and the loss are computed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..algorithm import IntArray
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
@@ -17,6 +18,15 @@ Named = Mapping[str, Tensor]
 """The arrays of a client's model by name, on the device."""
 Fit = Callable[[Tensor], Tensor]
 """The loss of a batch's logits on its pseudo labels."""
+
+
+class Batch(NamedTuple):
+    """The selected images of one training step, B of them."""
+
+    index: IntArray  # type: ignore[assignment]  # which of the client's images, (B,); hides tuple.index
+    label: IntArray  # pseudo labels, (B,)
+    candidates: NDArray[Any] | None  # candidate sets or soft targets, (B, C), if the labeler makes them
+    plain: Callable[[], Tensor]  # computes zero-shot CLIP's features of these images, (B, d), without gradient
 
 
 class Method:
@@ -80,6 +90,10 @@ class Method:
         """Return the initial values of the trained arrays, the same at every client."""
         return first_prompts(clip, self.config, self.shapes(clip, classes))
 
+    def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
+        """Return the initial values at one client, in the same shapes; shared arrays must be those of `start`."""
+        return start
+
     def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
         """Return arrays to keep of newly selected images, in addition to trained ones; they are never sent.
 
@@ -126,9 +140,7 @@ class Method:
         """Return the maximum learning rate of one trained array."""
         return self.config.train.lr
 
-    def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
-    ) -> Tensor:
+    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
         """Return the loss of a batch.
 
         Args:
@@ -136,8 +148,9 @@ class Method:
             images: The image features of the batch, (B, d).
             classes: The class features, (C, d).
             named: All arrays of the client's model.
-            batch: The indices and pseudo labels of the batch.
-            fit: Computes the loss on the pseudo labels from logits, (B, C).
+            batch: Which images these are, and their pseudo labels.
+            fit: Computes the loss on the pseudo labels from logits, (B, C). A loss that calls it several times calls it
+                last with the logits of the prediction: losses on candidate sets keep the last probabilities.
         """
         return fit(self.logits(encoder, images, classes, named))
 

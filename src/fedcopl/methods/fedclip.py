@@ -7,12 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Fit, Method, Named
+from .base import Batch, Fit, Method, Named
 from .prompts import Shape
 
 
@@ -66,9 +65,7 @@ class FedCLIP(Method):
     def classes(self, encoder: Encoder, named: Named) -> Tensor:
         return encoder.class_features(None)
 
-    def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
-    ) -> Tensor:
+    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
         """Return the loss of `options.loss`; candidate sets always have their own loss."""
         if self.options.loss == "ce" or batch.candidates is not None:
             return super().loss(encoder, images, classes, named, batch, fit)

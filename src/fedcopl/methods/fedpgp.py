@@ -18,11 +18,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..algorithm.select import Selection
 from ..clip.encoder import Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
-from .base import Fit, Named
+from .base import Batch, Fit, Named
 from .promptfl import FrozenImages
 from .prompts import Shape, text_shape
 
@@ -57,9 +56,7 @@ class FedPGP(FrozenImages):
         """Return the class features T by G + U V, (C, d)."""
         return encoder.class_features(named["global text"] + named["low rank left"] @ named["low rank right"])
 
-    def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
-    ) -> Tensor:
+    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
         """Return the loss on the pseudo labels plus mu times the contrastive loss."""
         mean = super().loss(encoder, images, classes, named, batch, fit)
         mu: float = self.options.mu

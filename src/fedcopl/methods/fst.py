@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
 from ..config import Section
 from ..rng import stream
-from .base import Fit, Named
+from .base import Batch, Fit, Named
 from .promptfl import FrozenImages
 from .prompts import Shape
 
@@ -71,9 +70,7 @@ class FST(FrozenImages):
         scaled = torch.from_numpy(noise / np.sqrt(texts.shape[1])).to(texts)
         return {**constants, SYNTHETIC: F.normalize(texts + self.options.spread * scaled, dim=-1)}
 
-    def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
-    ) -> Tensor:
+    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
         """Return the mean loss over the batch and the synthetic features that balance it."""
         mean = super().loss(encoder, images, classes, named, batch, fit)
         if SYNTHETIC not in named:

@@ -24,17 +24,18 @@ class ClipLearner:
     Args:
         model: The method on its frozen CLIP.
         images: The client's images.
-        start: The initial arrays of the run.
+        start: The initial arrays of the run, before those of this client.
         config: The settings.
         number: The number of this client, which selects its random streams.
     """
 
     def __init__(self, model: PromptedModel, images: ClientImages, start: Prompts, config: RunConfig, number: int):
-        self.model, self.images, self.start, self.config, self.number = model, images, start, config, number
+        self.model, self.images, self.config, self.number = model, images, config, number
+        self.start = model.method.start_at(start, number)
         self.side = ImageSide(model, images)
 
     def initial(self) -> Prompts:
-        """Return the initial arrays of the run."""
+        """Return the initial arrays at this client."""
         return self.start
 
     def log_probabilities(self, prompts: Prompts | None) -> NDArray[np.float64]:
@@ -93,7 +94,8 @@ class ClipLearner:
             The arrays after training, and the mean loss of the last epoch.
         """
         shuffle = stream(self.config.seed, "shuffle", self.number, round)
-        job = TrainJob(self.side.frozen, prompts, self.start, selection, round, shuffle, lr_factor, adjustment)
+        side, start = self.side, self.start
+        job = TrainJob(side.frozen, side.plain_part, prompts, start, selection, round, shuffle, lr_factor, adjustment)
         return Trainer(self.model, self.config, job).fit()
 
 

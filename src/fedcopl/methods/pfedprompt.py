@@ -17,7 +17,7 @@ from ..algorithm.image_memory import Memory, build_memory, memory_logits, spatia
 from ..algorithm.select import Selection
 from ..clip.encoder import Array, Encoder
 from ..config import RunConfig, Section
-from .base import Fit, Method, Named, in_double
+from .base import Batch, Fit, Method, Named, in_double
 from .promptfl import FrozenImages
 
 KEYS, VALUES, IMAGES = "memory keys", "memory values", "memory images"
@@ -62,9 +62,7 @@ class PFedPrompt(FrozenImages):
     def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
         return self._with_memory(self.logits(encoder, images, classes, named), images, named, None)
 
-    def loss(
-        self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Selection, fit: Fit
-    ) -> Tensor:
+    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
         logits = self.logits(encoder, images, classes, named)
         return fit(self._with_memory(logits, images, named, batch.index) if self.options.memory_in_training else logits)
 

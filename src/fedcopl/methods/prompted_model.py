@@ -12,6 +12,7 @@ from torch import Tensor
 from ..clip.encoder import ENCODE_BATCH, ClientImages, Encoder
 from ..federation.learner import Prompts as Prompts
 from .base import Method, Named
+from .prompts import is_text
 
 CLASS_SIDES = 128 * 2**20  # bytes of cached class features: those of all clients of a small model, 64 of a large one
 Key = tuple[tuple[str, bytes, tuple[int, ...]], ...]
@@ -43,10 +44,16 @@ class Declared(Mapping[str, Tensor]):
 
 
 class PromptedModel:
-    """A method on a frozen CLIP, shared by all clients of a process, with a cache of class features."""
+    """A method on a frozen CLIP, shared by all clients of a process, with a cache of class features.
+
+    Raises:
+        ConfigError: A class name leaves no room for the longest of the method's text prompts.
+    """
 
     def __init__(self, method: Method, encoder: Encoder):
         self.method, self.encoder = method, encoder
+        shapes = method.shapes(encoder.clip, encoder.classes)
+        encoder.refuse_long_names(max((shape[0] for name, shape in shapes.items() if is_text(name)), default=0))
         self._kept: OrderedDict[Key, Tensor] = OrderedDict()  # class features, least recently used first
         self._bytes = 0  # of the cache
 
@@ -182,6 +189,10 @@ class ImageSide:
             encoded = [encoder.image_features(chunk) for chunk in chunks]
             self._plain = encoded if kept is None else [kept]
         return self._plain
+
+    def plain_part(self, index: NDArray[np.int64]) -> Tensor:
+        """Return the image features of zero-shot CLIP of some images, (m, d), on the device, for use in a loss."""
+        return torch.cat(self.plain_features())[torch.from_numpy(index)]
 
     def plain_rows(self) -> NDArray[np.float64]:
         """Return the image features of zero-shot CLIP as one float64 array, (n, d)."""

@@ -7,9 +7,9 @@ With h_G(c) and h_L(c) the normalised class features by the global and the local
 Both prompts are trained on this loss; the server averages the global one, the local one stays. The paper shows that
 mixing them is like a portfolio of two assets: their noise partly cancels, and the best theta follows from variances.
 
-Choices: theta = 0.2, the paper's usual value as we know it; the mixture is not normalised again, so that theta = 0 and
-theta = 1 are exactly PromptFL and a local prompt; the two prompts begin differently, as in FedOTP. Not built: a theta
-computed from the data. Written from the paper as we know it: of its code only byte code is public.
+Choices: theta = 0.4, as in the example of the authors' README; the mixture is not normalised again, as in a public
+copy of their code (their own repository has byte code only), so that theta = 0 and 1 are exactly PromptFL and a local
+prompt; the two prompts begin differently, as in FedOTP. Not built: a theta computed from the data.
 """
 
 from pydantic import Field
@@ -27,7 +27,7 @@ from .prompts import Shape, text_shape
 class PromptFolioOptions(Section):
     """Settings of PromptFolio."""
 
-    theta: float = Field(0.2, ge=0, le=1)
+    theta: float = Field(0.4, ge=0, le=1)
     """weight of the local prompt's class features; 1 - theta is that of the global prompt's"""
 
 

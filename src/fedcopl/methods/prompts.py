@@ -24,6 +24,11 @@ def text_shape(clip: Clip, model: Model) -> Shape:
     return model.text_prompts, clip.text.shape.width
 
 
+def is_text(name: str) -> bool:
+    """Return whether an array is a text prompt, by the last word of its name: its rows come before each class name."""
+    return name.split()[-1] == "text"
+
+
 def first_prompts(clip: Clip, config: RunConfig, shapes: Mapping[str, Shape]) -> dict[str, NDArray[np.float32]]:
     """Return the initial arrays of all clients, by the setting `train.init`; they do not depend on images."""
     random = initial_prompts(shapes, config.train.init_std, config.seed)
@@ -53,6 +58,19 @@ def initial_prompts(shapes: Mapping[str, Shape], std: float, seed: int) -> dict[
         name: stream(seed, f"initial {name} prompt").normal(0, std, shape).astype(np.float32)
         for name, shape in shapes.items()
     }
+
+
+def initial_layers(shapes: Mapping[str, Shape], seed: int) -> dict[str, NDArray[np.float32]]:
+    """Return values uniform in +- 1 / sqrt(inputs), torch's default for linear layers, each from its own stream.
+
+    The inputs of a bias are those of the array of its name without " bias".
+    """
+    layers: dict[str, NDArray[np.float32]] = {}
+    for name, shape in shapes.items():
+        inputs = shapes[name.removesuffix(" bias")][-1]
+        values = stream(seed, f"initial {name}").uniform(-1, 1, shape) / np.sqrt(inputs)
+        layers[name] = values.astype(np.float32)
+    return layers
 
 
 def _levels(clip: Clip, model: Model) -> int:

@@ -14,7 +14,7 @@ from ..clip.encoder import Rows
 from ..config import RunConfig
 from ..labelers import choose_labeler
 from ..priors.posterior import LogitAdjustment
-from .base import Named, as_numpy
+from .base import Batch, Named, as_numpy
 from .losses import AdjustedLoss, LabelLoss, label_loss
 from .prompted_model import PromptedModel, Prompts
 
@@ -26,6 +26,7 @@ class TrainJob:
     """One client's training in one round: the arrays it starts from, its images and their pseudo labels."""
 
     frozen: Callable[[Rows], Tensor]  # the frozen part of some of its images
+    plain: Callable[[Rows], Tensor]  # zero-shot CLIP's features of some of its images
     prompts: Prompts
     start: Prompts  # the first arrays of the run, for weight decay towards them
     selection: Selection
@@ -83,7 +84,8 @@ class Trainer:
         named = {**self._constants, **self._prompts()}
         images = self._model.images(self._job.frozen(selection.index[rows]), named)
         classes, positions = self._model.classes_of(named), torch.from_numpy(rows).to(encoder.device)
-        batch = part_of(selection, rows)
+        part = part_of(selection, rows)
+        batch = Batch(*part, plain=lambda: self._job.plain(part.index))
         loss = method.loss(encoder, images, classes, named, batch, lambda logits: self._loss(logits, positions))
         objective = loss + method.penalty(self._prompts(), self._begin)
         scale = encoder.arithmetic.loss_scale

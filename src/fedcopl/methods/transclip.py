@@ -1,25 +1,15 @@
 """TransCLIP (Zanella et al., NeurIPS 2024) at each site alone: transductive prediction, nothing is trained.
 
-A Gaussian mixture is fitted to the site's own images and never sent; test images are predicted by it.
+A Gaussian mixture is fitted to the site's own images and never sent; test images are predicted by it. The mathematics
+is in `algorithm/transduction.py`.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
-
-import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from ..algorithm import FloatArray
-from ..algorithm.select import Selection
-from ..algorithm.transduction import Mixture, MixtureWeights, scores_of, transduce
-from ..clip.encoder import Array, Encoder
+from ..algorithm.transduction import MixtureWeights, scores_of, transduce
 from ..config import Section
-from .base import Named, as_numpy, in_double
-from .fedcopl import ZeroShot
-
-FEATURES = "site's features"
+from .site_fit import Scores, SiteFit
 
 
 class TransCLIPOptions(Section):
@@ -37,41 +27,14 @@ class TransCLIPOptions(Section):
     """inner iterations over the assignments"""
 
 
-class TransCLIP(ZeroShot):
+class TransCLIP(SiteFit):
     """Transductive prediction at each site by a mixture, nothing trained or shared (TransCLIP)."""
 
     title = "TransCLIP"
-    single_round = True
-    personal_without_training = True
     Options = TransCLIPOptions
 
-    def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
-        return {FEATURES: as_numpy(frozen())}
-
-    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
-        """Return the scores of the mixture, or of zero-shot CLIP before there is one."""
-        logits = self.logits(encoder, images, classes, named)
-        if FEATURES not in named:
-            return logits
+    def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
         options: TransCLIPOptions = self.options
-        texts, scale = as_numpy(classes), float(encoder.clip.logit_scale)
-        mixture = _mixture(as_numpy(named[FEATURES]).tobytes(), texts.tobytes(), texts.shape, scale, options)
-        scores = scores_of(in_double(images), in_double(logits.log_softmax(-1)), mixture, _weights(options))
-        return torch.from_numpy(scores).to(logits)
-
-
-@lru_cache(maxsize=32)
-def _mixture(seen: bytes, texts: bytes, shape: tuple[int, int], scale: float, options: TransCLIPOptions) -> Mixture:
-    """Fit the mixture of a site once for all batches."""
-    features, classes = _rows(seen, shape[1]), _rows(texts, shape[1])
-    logits = torch.from_numpy(scale * features @ classes.T)
-    log_probs = logits.log_softmax(-1).numpy()
-    return transduce(features, log_probs, _weights(options), turns=options.turns, passes=options.passes)
-
-
-def _weights(options: TransCLIPOptions) -> MixtureWeights:
-    return MixtureWeights(options.text_weight, options.mixture_weight, options.neighbours)
-
-
-def _rows(data: bytes, width: int) -> FloatArray:
-    return np.frombuffer(data, np.float32).reshape(-1, width).astype(np.float64)
+        weights = MixtureWeights(options.text_weight, options.mixture_weight, options.neighbours)
+        mixture = transduce(features, log_probs, weights, turns=options.turns, passes=options.passes)
+        return lambda images, said: scores_of(images, said, mixture, weights)

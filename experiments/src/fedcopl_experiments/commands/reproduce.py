@@ -30,7 +30,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME ...]", help="Tables and figures; without any, their list.", show_default=False),
 ]
-ScaleName = Annotated[str, typer.Option(help="smoke, demo (glyph-clip and digits) or paper.")]
+ScaleName = Annotated[str, typer.Option(help="smoke, short, demo (glyph-clip and digits) or paper.")]
 Datasets = Annotated[list[str] | None, typer.Option(help="Only this data set; may be repeated.", show_default=False)]
 BackboneName = Annotated[str, typer.Option(help="Another model than the experiment's own.", show_default=False)]
 Seeds = Annotated[str, typer.Option(help="How many, as 5, or which, as 1,2,3; else the scale's.", show_default=False)]
@@ -144,7 +144,7 @@ class _Request:
         outcomes = StoredOutcomes(ResultStore(self.folder / FILE_NAME), any_code=draw_only)
         renderer = Renderer(self.stage, outcomes, self.seeds, self.out, command)
         if self.update:
-            renderer.refuse_page(self.experiments, self.update)
+            renderer.refuse_page(self.update)
         outcome = None
         if not draw_only:
             with watch() as watcher:

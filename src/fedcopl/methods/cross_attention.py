@@ -1,0 +1,70 @@
+"""A block of cross-attention and a gated feed-forward layer, with which FedTPG and FedMVP generate prompts."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import Named
+from .prompts import Shape
+
+WIDER = 4  # hidden width of the feed-forward layer, relative to the block's
+
+
+def layer_shapes(width: int, inputs: int) -> dict[str, Shape]:
+    """Return the names and shapes of the block's arrays; the keys have no bias, because it would change nothing.
+
+    Args:
+        width: Of queries and output, w.
+        inputs: Width of keys and values.
+    """
+    hidden = WIDER * width
+    return {
+        "query map": (width, width),
+        "query map bias": (width,),
+        "key map": (width, inputs),
+        "value map": (width, inputs),
+        "value map bias": (width,),
+        "output map": (width, width),
+        "output map bias": (width,),
+        "expand": (2 * hidden, width),
+        "expand bias": (2 * hidden,),
+        "contract": (width, hidden),
+        "contract bias": (width,),
+    }
+
+
+LAYERS = tuple(layer_shapes(1, 1))
+
+
+def cross_attention(queries: Tensor, keys: Tensor, values: Tensor, named: Named, heads: int) -> Tensor:
+    """Return A + W_2 GEGLU(W_1 LN(A)), (..., m, w), where A is the attention of the queries over the keys.
+
+    GEGLU(a, b) = a gelu(b). Scores are over sqrt(w / heads), as in torch's multi-head attention.
+
+    Args:
+        queries: (..., m, w).
+        keys: (n, inputs).
+        values: (n, inputs).
+        named: The arrays of `layer_shapes`.
+        heads: Number of heads, which divides w.
+    """
+    query, key, value = (
+        rows.unflatten(-1, (heads, -1)).transpose(-3, -2)  # (..., heads, rows, w / heads)
+        for rows in (
+            _map(queries, "query map", named),
+            F.linear(keys, named["key map"]),
+            _map(values, "value map", named),
+        )
+    )
+    weights = (query @ key.mT / key.shape[-1] ** 0.5).softmax(-1)
+    attended = _map((weights @ value).transpose(-3, -2).flatten(-2), "output map", named)
+    hidden, gates = _map(standardised(attended), "expand", named).chunk(2, dim=-1)
+    return attended + _map(hidden * F.gelu(gates), "contract", named)
+
+
+def standardised(rows: Tensor) -> Tensor:
+    """Return LN(rows), a layer norm without scale and offset."""
+    return F.layer_norm(rows, rows.shape[-1:])
+
+
+def _map(rows: Tensor, name: str, named: Named) -> Tensor:
+    return F.linear(rows, named[name], named[f"{name} bias"])

@@ -1,0 +1,122 @@
+"""FedPHA (Fang et al., ICML 2025): an averaged text prompt, and a personal one whose length each client may choose.
+
+The global prompt P_g (m, w) is averaged and has the same length everywhere; the local prompt P_l (m_k, w) stays and may
+be shorter or longer, so clients of different means can take part. With the singular value decomposition P_g = U S V^T,
+V (w, r) without its first floor((1 - rho) r) columns is V_2, and
+
+    P' = P_l V_2 V_2^T
+
+is the local prompt without the dominant directions of the global one. With T_l, T_g and T' (C, d) the class features,
+of length one, by P_l, P_g and P', the loss on the pseudo labels adds
+
+    pull = mean over classes and coordinates of (T_l - T')^2,
+    push = mean over classes of max(0, alpha - |T_l - T_g|),
+
+and the same loss on the logits of T_g, which trains the global prompt: local features keep to what does not conflict
+with the global prompt, at a distance alpha from its own features. Predictions are by P_l alone.
+
+Choices, as in the authors' code: rho = 0.8, alpha = 1, weights of one for all four terms, and V_2 from the reduced
+decomposition (w x r), so that P' has only minor directions of P_g and not its whole null space. Ours: no gradient flows
+through the decomposition, which has none where singular values are equal; the prompts begin differently, as in FedOTP;
+all local prompts have the length of the global one unless `options.longest` is given (32, and 4 as the shortest, in the
+authors' code for CIFAR with different lengths). They are stored with as many rows as the longest has; unused rows are
+zero and stay so. Not built: class-specific contexts and other positions of the class name. The paper's text was not at
+hand: this follows its abstract and a public copy of its code, in which nothing slides over prompts.
+"""
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from ..clip.encoder import Array, Encoder
+from ..clip.frozen_clip import Clip
+from ..clip.neutral_init import stretched_words
+from ..config import Section
+from ..errors import ConfigError
+from ..rng import stream
+from .base import Batch, Fit, Named
+from .promptfl import FrozenImages
+from .prompts import Shape, text_shape
+
+
+class FedPHAOptions(Section):
+    """Settings of FedPHA."""
+
+    longest: int = Field(0, ge=0)
+    """most vectors in a client's local prompt; 0: model.text_prompts in everyone's"""
+    shortest: int = Field(4, ge=1)
+    """fewest vectors in a client's local prompt; the number is drawn for each client, if `longest` is given"""
+    ratio: float = Field(0.8, gt=0, le=1)
+    """rho: share of the global prompt's directions, the minor ones, that local features are pulled to"""
+    margin: float = Field(1.0, ge=0)
+    """alpha: distance to the features of the global prompt that local features are pushed to"""
+
+
+class FedPHA(FrozenImages):
+    """An averaged text prompt, and a personal one of any length, pulled and pushed (FedPHA)."""
+
+    title, words = "FedPHA", {"global text": "global text prompts"}
+    Options = FedPHAOptions
+    of_classes = ("local text",)
+
+    def shapes(self, clip: Clip, classes: int) -> dict[str, Shape]:
+        (vectors, width), options = text_shape(clip, self.config.model), self.options
+        if 0 < options.longest < options.shortest:
+            raise ConfigError(f"options.longest: is {options.longest}, and options.shortest is {options.shortest}")
+        return {"global text": (vectors, width), "local text": (options.longest or vectors, width)}
+
+    def shared(self) -> tuple[str, ...]:
+        return ("global text",)
+
+    def start(self, clip: Clip, classes: int) -> dict[str, Array]:
+        """Return different initial values for the two prompts: equal ones would have no distance to push."""
+        first = super().start(clip, classes)
+        if self.config.train.init == "neutral":
+            first["local text"] = stretched_words(clip, self.config.model.template, first["local text"].shape)
+        return first
+
+    def start_at(self, start: Mapping[str, Array], client: int) -> Mapping[str, Array]:
+        """Return the local prompt in the client's own length: rows beyond it are zero."""
+        options = self.options
+        if not options.longest:
+            return start
+        lengths = stream(self.config.seed, "prompt length", client)
+        local = start["local text"].copy()
+        local[lengths.integers(options.shortest, options.longest, endpoint=True) :] = 0
+        return {**start, "local text": local}
+
+    def classes(self, encoder: Encoder, named: Named) -> Tensor:
+        """Return T_l, (C, d)."""
+        return encoder.class_features(used(named["local text"]))
+
+    def loss(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named, batch: Batch, fit: Fit) -> Tensor:
+        """Return the losses of both prompts on the pseudo labels, plus pull and push."""
+        local, shared = used(named["local text"]), named["global text"]
+        projected = encoder.class_features(minor_part(local, shared, self.options.ratio))
+        global_classes = encoder.class_features(shared)
+        both = fit(encoder.logits(images, global_classes)) + fit(encoder.logits(images, classes))
+        return both + F.mse_loss(classes, projected) + push(classes, global_classes, self.options.margin)
+
+
+def used(prompt: Tensor) -> Tensor:
+    """Return the rows of a prompt that are not zero: those within the client's length."""
+    rows: Tensor = prompt[(prompt != 0).any(-1)]
+    return rows
+
+
+def minor_part(local: Tensor, shared: Tensor, ratio: float) -> Tensor:
+    """Return P' = P_l V_2 V_2^T, (m_k, w), for the minor share `ratio` of the right singular vectors of P_g."""
+    rows = torch.linalg.svd(shared.detach().double(), full_matrices=False).Vh  # (r, w), by falling singular value
+    # The first ones are dropped; rounding first, because 5 (1 - 0.8) is a little less than 1.
+    minor = rows[int(round(len(rows) * (1 - ratio), 6)) :].to(local)
+    projected: Tensor = local @ minor.T @ minor
+    return projected
+
+
+def push(local: Tensor, shared: Tensor, margin: float) -> Tensor:
+    """Return the mean over classes of max(0, alpha - |T_l - T_g|) for features, (C, d) each."""
+    distances: Tensor = torch.linalg.vector_norm(local - shared, dim=-1)
+    return F.relu(margin - distances).mean()

@@ -1,0 +1,69 @@
+"""The base class of methods that fit a model to a site's own unlabelled images: nothing is trained, sent or shared."""
+
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..algorithm import FloatArray
+from ..algorithm.select import Selection
+from ..clip.encoder import Array, Encoder
+from ..config import RunConfig
+from .base import Named, as_numpy, in_double
+from .fedcopl import ZeroShot
+from .prompted_model import Key, key_of
+
+FEATURES = "site's features"  # f of the site's images, (n, d), which stay at the site
+SITES = 32  # fitted models in memory: those of all clients of a usual simulation
+
+Scores = Callable[[FloatArray, FloatArray], FloatArray]
+"""Maps features f, (m, d), and zero-shot log-probabilities, (m, C), of any images to unnormalised log p, (m, C)."""
+
+
+class SiteFit(ZeroShot):
+    """Zero-shot CLIP whose predictions a model of the site's own images corrects; a method overrides `fit`.
+
+    The model is fitted when it is first needed and kept, because the batches of a site share it. Test images do not
+    change it: they are predicted one by one, as a site must that is asked later.
+    """
+
+    single_round = True
+    personal_without_training = True
+
+    def __init__(self, config: RunConfig):
+        super().__init__(config)
+        self._fitted: OrderedDict[Key, Scores] = OrderedDict()
+
+    @abstractmethod
+    def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
+        """Return the scores by a model of the site's images.
+
+        Args:
+            features: f of the site's images, (n, d), of length one.
+            log_probs: log p_c(x) of zero-shot CLIP for them, (n, C).
+            texts: The class features w, (C, d), of length one.
+            scale: CLIP's scale s of the logits.
+        """
+
+    def remember(self, frozen: Callable[[], Tensor], selection: Selection, classes: int) -> dict[str, Array]:
+        return {FEATURES: as_numpy(frozen())}
+
+    def personal(self, encoder: Encoder, images: Tensor, classes: Tensor, named: Named) -> Tensor:
+        """Return the scores of the site's model, or zero-shot CLIP's logits before there is one."""
+        logits = self.logits(encoder, images, classes, named)
+        if FEATURES not in named:
+            return logits
+        scores = self._model(encoder, named[FEATURES], classes)(in_double(images), in_double(logits.log_softmax(-1)))
+        return torch.from_numpy(scores).to(logits)
+
+    def _model(self, encoder: Encoder, features: Tensor, classes: Tensor) -> Scores:
+        key = key_of({"features": as_numpy(features), "classes": as_numpy(classes)}, ("features", "classes"))
+        if key not in self._fitted:
+            seen, texts, scale = in_double(features), in_double(classes), float(encoder.clip.logit_scale)
+            log_probs = torch.from_numpy(scale * seen @ texts.T).log_softmax(-1).numpy()
+            self._fitted[key] = self.fit(seen, log_probs, texts, scale)
+            if len(self._fitted) > SITES:
+                self._fitted.popitem(last=False)
+        return self._fitted[key]

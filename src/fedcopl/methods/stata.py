@@ -1,0 +1,124 @@
+"""StatA (Zanella et al., CVPR 2025) at each site alone: TransCLIP's mixture, held at Gaussians known from the texts.
+
+Image features f_i (n, d) have assignments z_i (C,) to classes with a mean mu_k (d,) and a diagonal covariance
+Sigma_k (d,) each. With y_i the text's probabilities and w_ij the affinity of neighbours, it lowers
+
+    sum_i z_i . (log z_i - lambda log y_i - kappa log p_i)  -  1/2 sum_ij w_ij z_i . z_j
+        + kappa alpha sum_k KL(N(mu'_k, Sigma'_k) || N(mu_k, Sigma_k)),
+
+log p_ik = -1/2 sum_d ((f_id - mu_kd)^2 / Sigma_kd + log Sigma_kd). The last term is the statistical anchor: mu' are the
+text features and Sigma', the same for all classes, is sum_ik y_ik (f_i - mu'_k)^2 / n. By turns,
+
+    z_i proportional to y_i^lambda exp(kappa log p_i + sum_j w_ij z_j),
+    mu_k = beta_k E_k f + (1 - beta_k) mu'_k,                                      beta_k = n_k / (n_k + alpha),
+    Sigma_k = beta_k E_k (f - mu_k)^2 + (1 - beta_k) (Sigma'_k + (mu'_k - mu_k)^2),
+
+where E_k is the mean over the images weighted by z_ik. They are exact minimisers if n_k = sum_i z_ik. A class that the
+site lacks has n_k near 0 and stays at its anchor, where TransCLIP's centre would move to the images of other classes.
+
+Choices: as the authors' code, n_k is the number of images assigned to k (`soft_counts=true`: sum_i z_ik, as in the
+paper), alpha = 1, and lambda, kappa, neighbours, turns and passes are TransCLIP's. From the paper and not their code:
+log Sigma is part of log p (their code leaves it out), and means are not made of length one, so that each update lowers
+the sum above. Test images are predicted by the same formula with neighbours among the site's images. Not built: the
+stream of batches that their online experiments fit one after another.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from ..algorithm import FloatArray
+from ..algorithm.transduction import nearest, pulled_both_ways
+from ..config import Section
+from .site_fit import Scores, SiteFit
+
+LEAST_VARIANCE = 1e-8  # of a coordinate in which all images agree
+
+
+class StatAOptions(Section):
+    """Settings of StatA, as in its authors' code."""
+
+    anchor: float = Field(1.0, ge=0)
+    """alpha: weight of the anchor, in images of each class; 0: none"""
+    soft_counts: bool = False
+    """count a class's images by their probabilities instead of by their most probable class"""
+    text_weight: float = Field(1.0, ge=0)
+    """lambda: weight of the text probabilities"""
+    mixture_weight: float = Field(0.02, ge=0)
+    """kappa: weight of the Gaussians"""
+    neighbours: int = Field(3, ge=0)
+    """neighbours of an image in the Laplacian term"""
+    turns: int = Field(10, ge=1)
+    """outer iterations over assignments and Gaussians"""
+    passes: int = Field(5, ge=1)
+    """inner iterations over the assignments"""
+
+
+class Gaussians(NamedTuple):
+    """A Gaussian with a diagonal covariance for each class."""
+
+    means: FloatArray  # mu (C, d)
+    variances: FloatArray  # Sigma (C, d)
+
+    def log_likelihood(self, features: FloatArray) -> FloatArray:
+        """Return log p, (m, C), up to a constant, of features, (m, d)."""
+        precisions = 1 / self.variances
+        squares = features**2 @ precisions.T - 2 * features @ (self.means * precisions).T
+        constant = (self.means**2 * precisions + np.log(self.variances)).sum(axis=1)
+        log_p: FloatArray = -0.5 * (squares + constant)
+        return log_p
+
+
+class StatA(SiteFit):
+    """TransCLIP with Gaussians anchored at the texts, for sites that lack classes (StatA)."""
+
+    title = "StatA"
+    Options = StatAOptions
+
+    def fit(self, features: FloatArray, log_probs: FloatArray, texts: FloatArray, scale: float) -> Scores:
+        options: StatAOptions = self.options
+        text, kappa, count = options.text_weight, options.mixture_weight, options.neighbours
+        z = np.exp(log_probs)
+        anchor = text_anchor(features, z, texts)
+        model = anchor
+        near, pull = nearest(features, features, count, skip_itself=True)
+        for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
+            said = text * log_probs + kappa * model.log_likelihood(features)
+            for _ in range(options.passes):
+                z = _softmax(said + pulled_both_ways(near, pull, z))
+            if turn < options.turns:
+                model = anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
+
+        def scores(images: FloatArray, said: FloatArray) -> FloatArray:
+            around, weights = nearest(images, features, count)
+            neighbours = np.einsum("ik,ikc->ic", weights, z[around])
+            total: FloatArray = text * said + kappa * model.log_likelihood(images) + neighbours
+            return total
+
+        return scores
+
+
+def text_anchor(features: FloatArray, probabilities: FloatArray, texts: FloatArray) -> Gaussians:
+    """Return mu' and Sigma': the text features, and the variance of the images around them, for all classes alike."""
+    shared = np.einsum("ic,icd->d", probabilities, (features[:, None] - texts) ** 2) / len(features)
+    return Gaussians(texts, np.tile(np.maximum(shared, LEAST_VARIANCE), (len(texts), 1)))
+
+
+def anchored(features: FloatArray, z: FloatArray, anchor: Gaussians, alpha: float, *, soft_counts: bool) -> Gaussians:
+    """Return mu and Sigma for assignments z, (n, C); a class without any images is the anchor."""
+    mass = z.sum(axis=0)
+    counts = mass if soft_counts else np.bincount(z.argmax(axis=1), minlength=z.shape[1])
+    beta = np.divide(counts, counts + alpha, where=counts + alpha > 0, out=np.zeros(len(mass)))[:, None]
+    shares = np.divide(z, mass, where=mass > 0, out=np.zeros_like(z))
+    first, second = shares.T @ features, shares.T @ features**2  # E f and E f^2, (C, d)
+    means = beta * first + (1 - beta) * anchor.means
+    around = second - 2 * means * first + means**2  # E (f - mu)^2
+    variances = beta * around + (1 - beta) * (anchor.variances + (anchor.means - means) ** 2)
+    return Gaussians(means, np.maximum(variances, LEAST_VARIANCE))
+
+
+def _softmax(scores: FloatArray) -> FloatArray:
+    shares: FloatArray = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
