@@ -16,7 +16,9 @@ from fedcopl.cli import app
 from fedcopl.methods import METHODS
 from small_digits import small_digits
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    page for folder in ("*.md", "docs/**/*.md", "experiments/*.md", "benchmarks/*.md") for page in ROOT.glob(folder)
+)
 
 
 def named_functions():

@@ -60,7 +60,7 @@ def as_in_docs(text: str) -> str:
 
 def without_files(text: str) -> str:
     """Links to folders of the repository and to notebooks: the one are no pages, the others have become some."""
-    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)?(?:experiments|LICENSE)\)", r"\1", text)
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*(?:experiments|benchmarks|LICENSE)[^)]*\)", r"\1", text)
     text = text.replace("](../README.md)", "](index.md)")
     return re.sub(r"\]\(([\w/.-]+)\.ipynb\)", r"](\1.md)", text)
 

@@ -1,4 +1,4 @@
-"""The page docs/photographs.md, made from the finished runs of `photographs.py` and docs/label-readings.md.
+"""Make experiments/photographs.md from the finished runs of `photographs.py` and experiments/label-readings.md.
 
 No number is typed in.
 """
@@ -65,12 +65,12 @@ drawn anew for each seed, and
 The subset is a hundredth of the data set, so batches are smaller than the paper's 64 in all rows. FPL and CPL label
 up to 16 images of a class at each client, which here are nearly all; CoPL chooses about half. The paper does not say
 how many FPL and CPL label: 16 is what their own authors publish, and this is [one reading of two](label-readings.md).
-All else as [`--as-published`](as-published.md) says, or as the defaults:
+All else as [`--as-published`](../docs/as-published.md) says, or as the defaults:
 
 - *as published*: random first prompts, plain steps of 0.1, no guard, no priors.
-- *neutral initialisation*: initial prompts that change nothing, with the default steps ([training](training.md)); no
-  guard, no priors. The paper's algorithm, with a start that leaves the tower whole. Of a method without prompts in
-  the tower only the steps differ.
+- *neutral initialisation*: initial prompts that change nothing, with the default steps; no guard, no priors
+  ([training](../docs/priors.md)). The paper's algorithm, with a start that leaves the tower whole. Of a method without
+  prompts in the tower only the steps differ.
 
 Accuracy is the mean over the clients of that on their own test images, in %; behind it the number of seeds. Seeds
 differ in images, split and order. One point of one seed is four test images.
@@ -78,7 +78,7 @@ differ in images, split and order. One point of one seed is four test images.
 
 
 def page(runs: Sequence[Run], common: Sequence[str], each: tuple[int, int], readings: str) -> str:
-    """Everything that is known so far; `readings` is the text of docs/label-readings.md."""
+    """Everything that is known so far; `readings` is the text of experiments/label-readings.md."""
     seeds = sorted({run["seed"] for run in runs})
     head = HEAD.format(
         runs=len(runs),
@@ -305,7 +305,7 @@ def _verdicts(runs: Runs, readings: str) -> Iterator[str]:
 
 
 def by_the_other_reading(readings: str) -> str:
-    """What FPL and CPL would be by the reading found, in the numbers of docs/label-readings.md."""
+    """What FPL and CPL would be by the reading found, in the numbers of experiments/label-readings.md."""
     row = next(line for line in readings.splitlines() if line.startswith(f"| {READ_ROW} |"))
     fpl_letter, cpl_letter, fpl, cpl, copl = map(float, row.strip("| ").split("|")[2:])
     return TO_THE_LETTER.format(

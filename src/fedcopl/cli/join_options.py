@@ -63,7 +63,7 @@ LimitOption = Annotated[
     typer.Option(
         metavar="NAME=NUMBER",
         help="A limit of this site: rounds, epochs, batch, prompts, template, runs, restarts, seconds, disk, "
-        "epsilon; see docs/federation.md.",
+        "epsilon; see docs/operations.md.",
         show_default=False,
     ),
 ]
