@@ -97,9 +97,8 @@ MADE_UP = {  # pages that the program writes, that a test makes up, or that are 
 def citations_of_nothing(path):
     text = path.read_text(encoding="utf-8")
     cited = {*CITED_PAGE.findall(text), *CITED_TEST.findall(text)} - MADE_UP
-    missing = [
-        name for name in cited if not any((place / name).exists() for place in (ROOT, ROOT / "docs", path.parent))
-    ]
+    folders = (ROOT, ROOT / "docs", ROOT / "experiments", path.parent)
+    missing = [name for name in cited if not any((folder / name).exists() for folder in folders)]
     return [f"{path.relative_to(ROOT)}: {name}" for name in (*missing, *NOT_IN_THE_REPOSITORY.findall(text))]
 
 
