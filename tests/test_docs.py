@@ -22,7 +22,7 @@ PAGES = sorted(
 
 
 def named_functions():
-    return sorted(set(re.findall(r"`((?:algorithm|methods|federation)\.[\w.]+)`", page("docs/algorithm.md"))))
+    return sorted(set(re.findall(r"`((?:algorithm|methods|federation)\.[\w.]+)`", page("docs/as-published.md"))))
 
 
 def test_the_algorithm_page_names_many_functions():

@@ -15,7 +15,7 @@ PROVISIONED = Path("provisioned")
 
 
 def provision(
-    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study; see docs/study.md.")],
+    study: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="The study; see docs/living-study.md.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The operator's folder of the study; keep it.")
     ] = PROVISIONED,

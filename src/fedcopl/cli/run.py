@@ -52,7 +52,7 @@ Published = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Estimate time and memory on this machine: docs/scale.md. Run nothing.")
+    bool, typer.Option("--dry-run", help="Estimate time and memory on this machine: docs/install.md. Run nothing.")
 ]
 Earlier = Annotated[
     Path | None,
