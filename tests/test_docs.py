@@ -13,7 +13,9 @@ import fedcopl
 from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
+from fedcopl.labelers import LABELERS
 from fedcopl.methods import METHODS
+from figures import FIGURES
 from small_digits import small_digits
 
 PAGES = sorted(
@@ -127,8 +129,32 @@ def test_documents_name_only_commands_that_exist():
     assert known <= named
 
 
-def test_no_page_is_left_out():
-    assert len(PAGES) >= 8
+DOORS = sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_there_are_few_pages():
+    assert 8 <= len(DOORS) <= 25, "merge a page instead, or move a study to experiments/ or docs/decisions/"
+
+
+@pytest.mark.parametrize("path", DOORS, ids=lambda path: path.name)
+def test_a_page_opens_with_who_it_is_for(path):
+    title, _, opening = path.read_text(encoding="utf-8").splitlines()[:3]
+    assert title.startswith("# ")
+    assert opening.startswith("For "), "the first paragraph says who the page is for, and what they can do after it"
+
+
+def test_the_readme_counts_methods_and_labelers():
+    numbers = {
+        kind: int(number) for number, kind in re.findall(r"more than (\d+) (methods|labelers)", page("README.md"))
+    }
+    counts = {"methods": len({id(METHODS[name]) for name in METHODS}), "labelers": len(LABELERS)}
+    assert numbers.keys() == counts.keys()
+    assert all(numbers[kind] < counts[kind] <= numbers[kind] + 10 for kind in counts)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_those_of_the_tool(name):
+    assert page(f"docs/images/{name}.svg") == FIGURES[name](), "run tools/figures.py"
 
 
 @pytest.mark.slow

@@ -8,6 +8,12 @@ import commands_page
 import docs_site
 from documents import ROOT, agree, lines_of, page
 
+SEARCHED = {  # a word that users search, in lower case, and the section that answers
+    "cite": "index.html#cite",
+    "resume": "errors.html#continue-after-an-error",
+    "heic": "install.html#extras",
+    "gpu": "install.html#gpu",
+}
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
@@ -50,7 +56,11 @@ def test_the_site_is_built_and_asks_nobody(tmp_path):
     for fetched in ('src="http', "src=http", 'rel="stylesheet" href="http', "fonts.googleapis", "unpkg.com"):
         assert fetched not in first
     assert (site / "javascripts" / "iframe-worker.js").is_file()
-    assert "Cooperative Pseudo Labeling" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    sections = json.loads(index[index.index("{") : index.rindex("}") + 1])["docs"]
+    for word, expected in SEARCHED.items():
+        found = {section["location"] for section in sections if word in f"{section['title']} {section['text']}".lower()}
+        assert expected in found, word
 
 
 @pytest.mark.slow
