@@ -175,7 +175,7 @@ class Sharing(Section):
     aggregate: Literal["visual", "text", "both", "none"] = "visual"
     """which prompts the server averages; the others never leave their client"""
     robust: Literal["mean", "trimmed", "median", "krum"] = "mean"
-    """how: by images as published, or by a rule that a few lying sites cannot steer, see `docs/robust.md`"""
+    """how: by images as published, or by a rule that a few lying sites cannot steer, see `docs/threat-model.md`"""
     bounded: bool = True
     """no site weighs more, or moves much further, than ten times the median of the others; off: as published"""
 
