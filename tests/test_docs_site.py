@@ -10,7 +10,7 @@ from documents import ROOT, agree, lines_of, page
 
 SEARCHED = {  # a word that users search, in lower case, and the section that answers
     "cite": "index.html#cite",
-    "resume": "errors.html#continue-after-an-error",
+    "resume": "errors.html#resume-after-an-error",
     "heic": "install.html#extras",
     "gpu": "install.html#gpu",
 }
@@ -26,7 +26,7 @@ def test_the_page_of_commands_is_as_the_commands_are():
 def test_every_page_has_its_place_in_the_site():
     named = page("mkdocs.yml")
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob("*.md")]
-    assert [name for name in pages if f"- {name}\n" not in named] == []
+    assert [name for name in pages if f" {name}\n" not in named] == []
 
 
 def test_a_notebook_becomes_a_page():

@@ -50,6 +50,8 @@ def gather(pages: Path) -> None:
         notebook.with_suffix(".md").write_text(
             as_page(json.loads(notebook.read_text(encoding="utf-8"))), encoding="utf-8"
         )
+    for page in pages.glob("decisions/0*.md"):
+        page.write_text(f"---\nsearch:\n  boost: 0.2\n---\n{page.read_text(encoding='utf-8')}", encoding="utf-8")
     (pages / "decisions" / "index.md").write_text(decisions(pages / "decisions"), encoding="utf-8")
 
 
@@ -81,10 +83,8 @@ def printed(output: dict) -> str:
 
 
 def decisions(folder: Path) -> str:
-    titles = (
-        (page.name, page.read_text(encoding="utf-8").splitlines()[0].lstrip("# "))
-        for page in sorted(folder.glob("0*.md"))
-    )
+    texts = ((page.name, page.read_text(encoding="utf-8")) for page in sorted(folder.glob("0*.md")))
+    titles = ((name, text.partition("# ")[2].splitlines()[0]) for name, text in texts)
     return "# Decisions\n\n" + "\n".join(f"- [{title}]({name})" for name, title in titles) + "\n"
 
 

@@ -80,7 +80,7 @@ def method() -> str:
         parts.append(text(30, top + 22, name, "title"))
         parts.append(text(374, top + 22, "frozen CLIP, no labels", "small muted", "end"))
         steps = (["images"], ["posteriors"], ["pseudo labels"], ["prompts"])
-        parts.append(chain(30, top + 34, 34, (64, 78, 94, 66), steps, 14))
+        parts.append(chain(30, top + 34, 34, (58, 78, 102, 64), steps, 14))
         parts.append(arrow(392, top + 30, 606, top + 30))
         parts.append(arrow(606, top + 56, 392, top + 56))
         parts.append(text(499, top + 22, "class counts, sums, visual prompt", "small", "middle"))
