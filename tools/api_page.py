@@ -12,6 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import fedcopl
+from fedcopl.algorithm.select import Selection, select
 from fedcopl.federation.transport import Clients, Labelling, RoundExchange, RoundReport
 from fedcopl.labelers import Labeler
 from fedcopl.methods.base import Method
@@ -71,13 +72,14 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     ),
     (
         "The transport of a federation",
-        "`fedcopl.federation.transport`: whatever carries questions to clients implements `Clients`.",
+        "`fedcopl.federation.transport`: a transport of requests to clients implements `Clients`.",
         [Clients, RoundExchange, RoundReport, Labelling],
     ),
     (
-        "The contract of a method",
-        "`fedcopl.methods.base`; [adding a method](methods.md#adding-and-removing-a-method) is five touches.",
-        [Method, Labeler],
+        "Methods and labelers",
+        "`fedcopl.methods.base`, `fedcopl.labelers` and `fedcopl.algorithm.select`; "
+        "[how to add one](methods.md#adding-and-removing-a-method).",
+        [Method, Labeler, Selection, select],
     ),
 )
 BAR = "\\|"  # in a cell of a table
