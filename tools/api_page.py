@@ -128,7 +128,7 @@ def _fields(kind: type) -> Iterator[str]:
     """What a plain class of data, or a method, has; the meaning of an outcome's keys has a page of its own."""
     if kind in (Outcome, RoundRecord, RefreshRecord, ClientRecord, Measured, Accuracies):
         yield f"\nIts fields: [results.json](results-format.md#{kind.__name__.lower()}).\n"
-    elif kind in (Method, Labeler) or is_dataclass(kind):
+    elif kind in (Method, Labeler, Selection) or is_dataclass(kind):
         yield "\n| attribute | type | |\n|---|---|---|\n"
         for name, (kind_of, meaning) in documented(kind, in_words=ast.unparse).items():
             shown = kind_of.removeprefix("ClassVar[").removesuffix("]") if kind_of.startswith("ClassVar") else kind_of

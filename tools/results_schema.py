@@ -117,7 +117,8 @@ def documented(kind: type, in_words: Callable[[ast.expr], str] | None = None) ->
     lines, found = source.splitlines(), {}
     for node, after in zip(tree.body, [*tree.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            meaning = _docstring(after) or lines[node.lineno - 1].partition("  # ")[2]
+            comment = lines[node.lineno - 1].partition("  # ")[2].removeprefix("type: ignore[assignment]  # ")
+            meaning = _docstring(after) or comment
             found[_alias(node.annotation) or node.target.id] = ((in_words or words_for)(node.annotation), meaning)
     return found
 
