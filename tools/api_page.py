@@ -72,7 +72,7 @@ PARTS: Sequence[tuple[str, str, Sequence[Any]]] = (
     ),
     (
         "The transport of a federation",
-        "`fedcopl.federation.transport`: a transport of requests to clients implements `Clients`.",
+        "`fedcopl.federation.transport`: whatever carries questions to clients implements `Clients`.",
         [Clients, RoundExchange, RoundReport, Labelling],
     ),
     (

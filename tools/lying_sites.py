@@ -1,6 +1,6 @@
 """What lying sites cost the honest ones: the demo with ten sites, none, one and two of them lying, by rule and by lie.
 
-.venv/bin/python tools/lying_sites.py      # writes experiments/byzantine-clients.md; keeps what was measured before
+.venv/bin/python tools/lying_sites.py            # all of it, into a page; what was measured before is kept
 """
 
 import argparse

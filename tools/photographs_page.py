@@ -279,10 +279,10 @@ in the mean and has the same sign at every seed; *the opposite* holds likewise; 
 """
 TO_THE_LETTER = """**Every verdict on Tables 1, 3 and 9 that names FPL or CPL is against their literal rules**:
 each client labels up to 16 images of *each* class, also of classes that it does not hold. The variant
-that `fedcopl reproduce` uses, which labels only the more confident half of a client's images, was not run here. Its first labels are far better, on such
-photographs with this model and ten clients: FPL {fpl} % instead of {fpl_letter} %, CPL {cpl} % (sets that contain the
-truth) instead of {cpl_letter} %, CoPL {copl} %. So with the literal rules CoPL
-leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and by the other reading by
+that `fedcopl reproduce` uses labels only the more confident half of a client's images; it was not run here.
+Its first labels are far better, on such photographs with this model and ten clients: FPL {fpl} % instead of
+{fpl_letter} %, CPL {cpl} % (sets that contain the truth) instead of {cpl_letter} %, CoPL {copl} %. So with the
+literal rules CoPL leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and by the other reading by
 {lead:.1f} and {cpl_lead:.1f}: [how FPL and CPL are applied](label-readings.md).
 """
 READ_ROW = "photo-clip, CIFAR-10, dirichlet-0.1"
