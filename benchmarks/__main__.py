@@ -60,7 +60,7 @@ def main() -> None:
     if arguments.record and run.lines:
         record(run)
         write_page()
-        print(f"{len(run.lines)} of {len(lines)} lines recorded in {FILE.name} and docs/benchmarks.md")
+        print(f"{len(run.lines)} of {len(lines)} lines recorded in {FILE.name} and benchmarks/README.md")
 
 
 def printed(benchmark: Callable[[], Iterator[Line]]) -> Iterator[Line]:

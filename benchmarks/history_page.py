@@ -1,4 +1,4 @@
-"""Write the table of docs/benchmarks.md and docs/images/benchmarks.svg from benchmarks/history.jsonl.
+"""Write the table of benchmarks/README.md and benchmarks/benchmarks.svg from benchmarks/history.jsonl.
 
 .venv/bin/python -m benchmarks.history_page
 """
@@ -12,7 +12,7 @@ from .measure import Line
 
 ROOT = Path(__file__).parents[1]
 
-PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "images" / "benchmarks.svg"
+PAGE, PICTURE = ROOT / "benchmarks" / "README.md", ROOT / "benchmarks" / "benchmarks.svg"
 BEGIN, END = "<!-- made by benchmarks/history_page.py -->\n", "<!-- end -->\n"
 NOTHING = "Nothing was recorded yet on a machine that did nothing else.\n"
 WIDTH, HEIGHT, GAP, COLUMNS = 300, 130, 20, 2  # of a panel, between two, and beside each other

@@ -13,14 +13,18 @@ import fedcopl
 from documents import ROOT, page, thing_called
 from fedcopl import errors, messages
 from fedcopl.cli import app
+from fedcopl.labelers import LABELERS
 from fedcopl.methods import METHODS
+from figures import FIGURES
 from small_digits import small_digits
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    page for folder in ("*.md", "docs/**/*.md", "experiments/*.md", "benchmarks/*.md") for page in ROOT.glob(folder)
+)
 
 
 def named_functions():
-    return sorted(set(re.findall(r"`((?:algorithm|methods|federation)\.[\w.]+)`", page("docs/algorithm.md"))))
+    return sorted(set(re.findall(r"`((?:algorithm|methods|federation)\.[\w.]+)`", page("docs/as-published.md"))))
 
 
 def test_the_algorithm_page_names_many_functions():
@@ -95,9 +99,8 @@ MADE_UP = {  # pages that the program writes, that a test makes up, or that are 
 def citations_of_nothing(path):
     text = path.read_text(encoding="utf-8")
     cited = {*CITED_PAGE.findall(text), *CITED_TEST.findall(text)} - MADE_UP
-    missing = [
-        name for name in cited if not any((place / name).exists() for place in (ROOT, ROOT / "docs", path.parent))
-    ]
+    folders = (ROOT, ROOT / "docs", ROOT / "experiments", path.parent)
+    missing = [name for name in cited if not any((folder / name).exists() for folder in folders)]
     return [f"{path.relative_to(ROOT)}: {name}" for name in (*missing, *NOT_IN_THE_REPOSITORY.findall(text))]
 
 
@@ -126,8 +129,32 @@ def test_documents_name_only_commands_that_exist():
     assert known <= named
 
 
-def test_no_page_is_left_out():
-    assert len(PAGES) >= 8
+DOORS = sorted((ROOT / "docs").glob("*.md"))
+
+
+def test_there_are_few_pages():
+    assert 8 <= len(DOORS) <= 25, "merge a page instead, or move a study to experiments/ or docs/decisions/"
+
+
+@pytest.mark.parametrize("path", DOORS, ids=lambda path: path.name)
+def test_a_page_opens_with_who_it_is_for(path):
+    title, _, opening = path.read_text(encoding="utf-8").splitlines()[:3]
+    assert title.startswith("# ")
+    assert opening.startswith("For "), "the first paragraph says who the page is for, and what they can do after it"
+
+
+def test_the_readme_counts_methods_and_labelers():
+    numbers = {
+        kind: int(number) for number, kind in re.findall(r"more than (\d+) (methods|labelers)", page("README.md"))
+    }
+    counts = {"methods": len({id(METHODS[name]) for name in METHODS}), "labelers": len(LABELERS)}
+    assert numbers.keys() == counts.keys()
+    assert all(numbers[kind] < counts[kind] <= numbers[kind] + 10 for kind in counts)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_those_of_the_tool(name):
+    assert page(f"docs/images/{name}.svg") == FIGURES[name](), "run tools/figures.py"
 
 
 @pytest.mark.slow

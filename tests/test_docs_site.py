@@ -8,6 +8,12 @@ import commands_page
 import docs_site
 from documents import ROOT, agree, lines_of, page
 
+SEARCHED = {  # a word that users search, in lower case, and the section that answers
+    "cite": "index.html#cite",
+    "resume": "errors.html#resume-after-an-error",
+    "heic": "install.html#extras",
+    "gpu": "install.html#gpu",
+}
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
@@ -20,7 +26,7 @@ def test_the_page_of_commands_is_as_the_commands_are():
 def test_every_page_has_its_place_in_the_site():
     named = page("mkdocs.yml")
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").glob("*.md")]
-    assert [name for name in pages if f"- {name}\n" not in named] == []
+    assert [name for name in pages if f" {name}\n" not in named] == []
 
 
 def test_a_notebook_becomes_a_page():
@@ -50,7 +56,11 @@ def test_the_site_is_built_and_asks_nobody(tmp_path):
     for fetched in ('src="http', "src=http", 'rel="stylesheet" href="http', "fonts.googleapis", "unpkg.com"):
         assert fetched not in first
     assert (site / "javascripts" / "iframe-worker.js").is_file()
-    assert "Cooperative Pseudo Labeling" in (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    sections = json.loads(index[index.index("{") : index.rindex("}") + 1])["docs"]
+    for word, expected in SEARCHED.items():
+        found = {section["location"] for section in sections if word in f"{section['title']} {section['text']}".lower()}
+        assert expected in found, word
 
 
 @pytest.mark.slow

@@ -2,8 +2,8 @@
 
 .venv/bin/python tools/docs_site.py            # `make docs`
 
-README.md becomes the first page, notebooks become pages with what they printed when they were last run; every page that
-mkdocs.yml does not name is still there, under what links to it. A link that leads nowhere ends the build.
+docs/index.md is the home page. Notebooks become pages with the output of their last run. Decisions and notebooks are
+not in the navigation; other pages link them. A broken link ends the build.
 """
 
 import json
@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
 FETCHED = "https://unpkg.com/iframe-worker/shim"
-AT_THE_ROOT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
 
 
 def keep_at_home(site: Path) -> None:
-    """The theme fetches one script from the network where pages are files: it lies beside them instead."""
+    """Replace the one script that the theme loads from the network by a local copy."""
     for page in site.rglob("*.html"):
         way = "../" * (len(page.relative_to(site).parts) - 1)
         text = page.read_text(encoding="utf-8")
@@ -38,35 +38,37 @@ def keep_at_home(site: Path) -> None:
 
 
 def gather(pages: Path) -> None:
-    """All pages in one folder, as mkdocs wants them."""
+    """Copy all pages into one folder, as mkdocs requires."""
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages)
     for name in AT_THE_ROOT:
         text = as_in_docs((ROOT / name).read_text(encoding="utf-8"))
-        (pages / ("index.md" if name == "README.md" else name)).write_text(text, encoding="utf-8")
+        (pages / name).write_text(text, encoding="utf-8")
     for page in pages.rglob("*.md"):
         page.write_text(without_files(page.read_text(encoding="utf-8")), encoding="utf-8")
     for notebook in pages.rglob("*.ipynb"):
         notebook.with_suffix(".md").write_text(
             as_page(json.loads(notebook.read_text(encoding="utf-8"))), encoding="utf-8"
         )
+    for page in pages.glob("decisions/0*.md"):
+        page.write_text(f"---\nsearch:\n  boost: 0.2\n---\n{page.read_text(encoding='utf-8')}", encoding="utf-8")
     (pages / "decisions" / "index.md").write_text(decisions(pages / "decisions"), encoding="utf-8")
 
 
 def as_in_docs(text: str) -> str:
-    """A page of the root with its links as they are from within docs/."""
+    """Return a page of the root with links relative to docs/."""
     return text.replace("](docs/decisions)", "](decisions/index.md)").replace("](docs/", "](")
 
 
 def without_files(text: str) -> str:
-    """Links to folders of the repository and to notebooks: the one are no pages, the others have become some."""
-    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)?(?:experiments|LICENSE)\)", r"\1", text)
-    text = text.replace("](../README.md)", "](index.md)")
+    """Return a page without links to files of the repository, and with links to notebooks as links to their pages."""
+    text = re.sub(r"\[([^\]]+)\]\((?:\.\./)*(?:experiments|benchmarks|LICENSE)[^)]*\)", r"\1", text)
+    text = re.sub(r"\]\(\.\./((?:CONTRIBUTING|CHANGELOG)\.md)\)", r"](\1)", text)
     return re.sub(r"\]\(([\w/.-]+)\.ipynb\)", r"](\1.md)", text)
 
 
 def as_page(notebook: dict) -> str:
-    """Its text, its code, and what that printed."""
+    """Return a notebook as Markdown: text, code, and printed output."""
     parts = []
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
@@ -81,10 +83,8 @@ def printed(output: dict) -> str:
 
 
 def decisions(folder: Path) -> str:
-    titles = (
-        (page.name, page.read_text(encoding="utf-8").splitlines()[0].lstrip("# "))
-        for page in sorted(folder.glob("0*.md"))
-    )
+    texts = ((page.name, page.read_text(encoding="utf-8")) for page in sorted(folder.glob("0*.md")))
+    titles = ((name, text.partition("# ")[2].splitlines()[0]) for name, text in texts)
     return "# Decisions\n\n" + "\n".join(f"- [{title}]({name})" for name, title in titles) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Which reading of FPL and CPL gives pseudo labels like those of the paper's table 9? Writes docs/label-readings.md.
+"""Write experiments/label-readings.md: which reading of FPL and CPL gives pseudo labels like the paper's table 9.
 
     .venv/bin/python tools/priors_features.py --photo-clip ../shared/models/photo-clip --cifar /tmp/cifar
     .venv/bin/python tools/label_readings.py --features /tmp/priors
@@ -27,7 +27,7 @@ from fedcopl_experiments.paper_names import BLOCKS, TITLES
 from fedcopl_experiments.paper_numbers import paper_tables
 from fedcopl_experiments.scales import FEW_CLIENTS, SKEWS
 
-PAGE = Path(__file__).parents[1] / "docs" / "label-readings.md"
+PAGE = Path(__file__).parents[1] / "experiments" / "label-readings.md"
 SEEDS = (1, 2, 3)
 TAU = 0.5  # of the sure images
 MANY = 10**9  # a capacity that nothing reaches

@@ -1,6 +1,6 @@
 """What lying sites cost the honest ones: the demo with ten sites, none, one and two of them lying, by rule and by lie.
 
-.venv/bin/python tools/lying_sites.py            # all of it, into docs/robust.md; what was measured before is kept
+.venv/bin/python tools/lying_sites.py            # all of it, into a page; what was measured before is kept
 .venv/bin/python tools/lying_sites.py --priors 21 22 23     # what lies in the sums for the priors cost: prints a table
 """
 
@@ -29,7 +29,7 @@ from fedcopl.run.progress_reporter import SilentReporter
 from fedcopl.simulation.assemble import Simulation, assemble
 from fedcopl.simulation.local_transport import LocalTransport
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "robust.md"
+PAGE = Path(__file__).resolve().parents[1] / "experiments" / "byzantine-clients.md"
 BEGIN, END = "<!-- made by tools/lying_sites.py -->\n", "<!-- end -->\n"
 SHORT = ("clients=10", "rounds=2", "epochs=2", "evaluation.every=2", "evaluation.everywhere=false")
 NOTHING_ELSE = ("logit_bias=false", "label_shift=false", "prototypes=false", "holdout=0")

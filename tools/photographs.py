@@ -1,4 +1,4 @@
-"""Play FedCoPL, what it is made of and what it is compared with on photographs, and write docs/photographs.md.
+"""Play FedCoPL, what it is made of and what it is compared with on photographs, and write experiments/photographs.md.
 
 .venv/bin/python tools/photographs.py --photo-clip DIR --cifar DIR --done photographs.jsonl --seeds 5
 
@@ -31,7 +31,7 @@ from fedcopl.simulation.simulate import simulate
 from fedcopl_experiments.run_key import code_version
 from photographs_page import page
 
-READINGS = Path(__file__).parents[1] / "docs" / "label-readings.md"
+READINGS = Path(__file__).parents[1] / "experiments" / "label-readings.md"
 TRAIN_EACH, TEST_EACH = 30, 40  # images of each class, drawn anew for each seed
 COMMON = (
     "data.clients=5",
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--done", type=Path, required=True, help="file of finished runs, one JSON line each")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=10**6, help="play at most so many now")
-    parser.add_argument("--page", type=Path, default=Path("docs/photographs.md"))
+    parser.add_argument("--page", type=Path, default=Path("experiments/photographs.md"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(1, arguments.seeds + 1)

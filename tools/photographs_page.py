@@ -1,4 +1,4 @@
-"""The page docs/photographs.md, made from the finished runs of `photographs.py` and docs/label-readings.md.
+"""Make experiments/photographs.md from the finished runs of `photographs.py` and experiments/label-readings.md.
 
 No number is typed in.
 """
@@ -26,10 +26,10 @@ BASELINES = ("promptfl", "pfedprompt", "fedotp")  # of the paper's Table 1 that 
 FEDCOPL = "fedcopl copl quiet"
 LADDER = {
     "zeroshot": "zero-shot",
-    "priors": "priors alone, nothing trained",
+    "priors": "priors, no training",
     "fedcopl copl published": "FedCoPL as published",
     "fedcopl copl quiet": "+ neutral initialisation and its steps",
-    "fedcopl copl guard": "+ guard",
+    "fedcopl copl guard": "+ hold-out check",
     "fedcopl copl default": "+ priors: the default",
 }
 TABLE5 = {
@@ -45,40 +45,41 @@ TABLE6 = {
     "table6 text": "✓ | -",
     FEDCOPL: "- | ✓",
 }
-HEAD = """# FedCoPL on photographs
+HEAD = """# Study: FedCoPL on photographs
 
-Made by `tools/photographs.py` from {runs} runs, {seeds}, of code {code}; nothing on this page is typed in by hand. The
-images are CIFAR-10's. The model is photo-clip, a stand-in for CLIP whose image tower is DINOv2 ViT-S/14, a real
-pre-trained transformer, and whose text tower knows few words (`tools/make_photo_clip.py` makes such a model). It is
-far weaker than OpenAI's CLIP: **these numbers say which way things go on a real ViT, not
-what the paper's tables would be.**
+For researchers: which of the paper's claims hold on photographs with a small real vision transformer.
 
-## How it was done
+Made by `tools/photographs.py` from {runs} runs, {seeds}, of code {code}; every number on this page is generated. The
+images are from CIFAR-10. The model is photo-clip, a stand-in for CLIP: its image encoder is DINOv2 ViT-S/14, its text
+encoder knows few words (`tools/make_photo_clip.py` makes such a model). It is far weaker than OpenAI's CLIP: **these
+numbers show directions on a real ViT, not what the paper's tables would be.**
 
-Fixed before the first run, and nothing was changed after looking: {train} training and {test} test images a class,
-drawn anew for each seed, and
+## Settings
+
+Fixed before the first run and not changed afterwards: {train} training and {test} test images per class, sampled for
+each seed, and
 
 ```
 {common}
 ```
 
-The subset is a hundredth of the data set, so batches are smaller than the paper's 64 in all rows. FPL and CPL label
-up to 16 images of a class at each client, which here are nearly all; CoPL chooses about half. The paper does not say
-how many FPL and CPL label: 16 is what their own authors publish, and this is [one reading of two](label-readings.md).
-All else as [`--as-published`](as-published.md) says, or as the defaults:
+The subset is a hundredth of the data set, so batches are smaller than the paper's 64. FPL and CPL label up to 16 images
+of a class at each client, which here are nearly all; CoPL selects about half. The paper does not say how many FPL and
+CPL label; 16 is their authors' number, [applied literally](label-readings.md). The rest is
+[`--as-published`](../docs/as-published.md) or the default:
 
-- *as published*: random first prompts, plain steps of 0.1, no guard, no priors.
-- *neutral initialisation*: initial prompts that change nothing, with the default steps ([training](training.md)); no
-  guard, no priors. The paper's algorithm, with a start that leaves the tower whole. Of a method without prompts in
-  the tower only the steps differ.
+- *as published*: random initial prompts, plain steps of 0.1, no hold-out check, no priors.
+- *neutral initialisation*: initial prompts that do not change predictions, with the default steps
+  ([training](../docs/priors.md)); no hold-out check, no priors. For a method without prompts in the encoder only the
+  steps differ.
 
-Accuracy is the mean over the clients of that on their own test images, in %; behind it the number of seeds. Seeds
-differ in images, split and order. One point of one seed is four test images.
+Accuracy is the mean over clients on their own test images, in %, with the number of seeds in brackets. Seeds differ in
+images, split and order. One point of one seed is four test images.
 """
 
 
 def page(runs: Sequence[Run], common: Sequence[str], each: tuple[int, int], readings: str) -> str:
-    """Everything that is known so far; `readings` is the text of docs/label-readings.md."""
+    """Everything that is known so far; `readings` is the text of experiments/label-readings.md."""
     seeds = sorted({run["seed"] for run in runs})
     head = HEAD.format(
         runs=len(runs),
@@ -148,11 +149,11 @@ def _table(heads: str, lines: Iterable[str]) -> list[str]:
 def _ladder(runs: Runs) -> Iterator[str]:
     yield "## FedCoPL, step by step\n"
     yield from _table(
-        "| accuracy | over zero-shot | seed by seed | labels right, first | last | trainings undone | too doubtful",
+        "| accuracy | over zero-shot | seed by seed | labels right, first | last | rolled back | not trained",
         (" | ".join([title, *_ladder_cells(runs, row)]) for row, title in LADDER.items()),
     )
-    yield "\nLabels: of the images chosen to train on. Undone by the guard, or left out because too few labels are"
-    yield "likely to be right: of 20 trainings (five clients, four rounds)."
+    yield "\nLabels are those of the selected images. Rolled back by the hold-out check, or not trained because too few"
+    yield "labels are likely to be right: of 20 trainings (five clients, four rounds)."
 
 
 def _ladder_cells(runs: Runs, row: str) -> list[str]:
@@ -167,7 +168,7 @@ def _ladder_cells(runs: Runs, row: str) -> list[str]:
 
 def _methods(runs: Runs) -> Iterator[str]:
     yield "## Methods and labels\n"
-    yield "No guard and no priors in any of them. The paper calls FedOTP FedOPT.\n"
+    yield "No hold-out check and no priors in any row. The paper calls FedOTP FedOPT.\n"
     heads = "method | " + " | ".join(f"{label}, {words}" for words in RECIPES.values() for label in LABELERS.values())
     whole = {"fedcopl": "FedCoPL"} | METHODS
     yield from _table(heads, (_method_line(runs, method, title) for method, title in whole.items()))
@@ -209,7 +210,7 @@ def _table6(runs: Runs) -> Iterator[str]:
 
 
 def _drift(runs: Runs) -> Iterator[str]:
-    yield "## How far the clients pull apart (the paper's figure of drift)\n"
+    yield "## Drift of the clients (the paper's figure)\n"
     yield "Mean over the rounds, while both prompts are averaged, from the neutral initialisation.\n"
     lines = (
         " | ".join([f"{array} prompts", *(runs.cell("table6 both", drift_of(array, kind), "{:.2f}") for kind in KINDS)])
@@ -253,7 +254,7 @@ def _claims() -> Iterator[tuple[str, list[Claim]]]:
     yield "Table 5: the whole is better than", list(_against(TABLE5, ABLATED5))
     yield "Table 6: averaging the visual prompts alone is better than", list(_against(TABLE6, ABLATED6))
     yield (
-        "Drift: text prompts pull apart further than visual ones, by",
+        "Drift: text prompts drift further than visual ones, by",
         [
             Claim(words, ("table6 both", drift_of("text", kind)), ("table6 both", drift_of("visual", kind)), 0.0, "")
             for kind, words in (("diversity", "drift diversity"), ("cosine", "cosine distance"))
@@ -273,16 +274,16 @@ def _claims() -> Iterator[tuple[str, list[Claim]]]:
 
 
 RULE = """Decided by a rule, seed against the same seed: a claim *holds* when the difference is at least {least:g} point
-in the mean and has the same sign at every seed; it is *the other way round* likewise; anything else is *not decided*
+in the mean and has the same sign at every seed; *the opposite* holds likewise; anything else is *not decided*
 (of drift the sign alone counts). A verdict of one seed or two is weak.
 """
-TO_THE_LETTER = """**Every verdict on Tables 1, 3 and 9 that names FPL or CPL is against these read to the letter**:
-each client labels up to 16 images of *each* class, also of classes that it does not hold. By the reading that
-`fedcopl reproduce` uses, which labels among a client's surer half only, nothing was played here. Its first labels are
-far better, on photographs of this kind with this model at ten clients: FPL {fpl} % instead of {fpl_letter} %, CPL
-{cpl} % (counted as sets that hold the truth) instead of {cpl_letter} %, beside CoPL's {copl} %. So to the letter CoPL
-leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and by the other reading by
-{lead:.1f} and {cpl_lead:.1f}: [how FPL and CPL are read](label-readings.md).
+TO_THE_LETTER = """**Every verdict on Tables 1, 3 and 9 that names FPL or CPL is against their literal rules**:
+each client labels up to 16 images of *each* class, also of classes that it does not hold. The variant
+that `fedcopl reproduce` uses labels only the more confident half of a client's images; it was not run here.
+Its first labels are far better, on such photographs with this model and ten clients: FPL {fpl} % instead of
+{fpl_letter} %, CPL {cpl} % (sets that contain the truth) instead of {cpl_letter} %, CoPL {copl} %. So with the
+literal rules CoPL leads by {letter_lead:.1f} and {cpl_letter_lead:.1f} points in Table 9, and by the other reading by
+{lead:.1f} and {cpl_lead:.1f}: [how FPL and CPL are applied](label-readings.md).
 """
 READ_ROW = "photo-clip, CIFAR-10, dirichlet-0.1"
 ABLATED5 = ("none of the three", "allocation alone", "allocation and entropy", "allocation and confidence")
@@ -305,7 +306,7 @@ def _verdicts(runs: Runs, readings: str) -> Iterator[str]:
 
 
 def by_the_other_reading(readings: str) -> str:
-    """What FPL and CPL would be by the reading found, in the numbers of docs/label-readings.md."""
+    """What FPL and CPL would be by the reading found, in the numbers of experiments/label-readings.md."""
     row = next(line for line in readings.splitlines() if line.startswith(f"| {READ_ROW} |"))
     fpl_letter, cpl_letter, fpl, cpl, copl = map(float, row.strip("| ").split("|")[2:])
     return TO_THE_LETTER.format(
@@ -328,7 +329,7 @@ def verdict(runs: Runs, claim: Claim) -> tuple[str, str, str]:
         return "not played", "", "0"
     middle = mean(differences)
     is_clear = abs(middle) >= claim.least and all(value * middle > 0 for value in differences)
-    words = ("**holds**" if middle > 0 else "**the other way round**") if is_clear else "not decided"
+    words = ("**holds**" if middle > 0 else "**the opposite**") if is_clear else "not decided"
     form = "{:+.1f}" if claim.unit else "{:+.2f}"
     return words, form.format(middle) + claim.unit, str(len(differences))
 

@@ -20,7 +20,7 @@ from fedcopl.errors import ConfigError, RunFolderError
 from fedcopl_experiments.store import FILE_NAME, ResultStore
 from stored_runs import failed, stored
 
-PAGE = Path(__file__).parents[2] / "docs" / "results-store.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reproduce.md"
 
 
 @pytest.fixture

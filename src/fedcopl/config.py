@@ -34,34 +34,34 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """Which images, and in a simulation: who holds what."""
+    """The images, and in a simulation their partition over clients."""
 
     source: str = "digits"
     """name of the data set, see `fedcopl data list`"""
     path: str = ""
     """folder, manifest or hub name of the images; the embedded digits need none"""
     classes_file: str = ""
-    """class names, one a line; empty takes `classes.txt` beside the images where there is one"""
+    """file of class names, one per line; empty: `classes.txt` next to the images, if there is one"""
     corrections: str = ""
-    """an expert's answers, written by `fedcopl review --export`: these images are always trained on, as told"""
+    """an expert's labels, written by `fedcopl review --export`; these images are always trained on with these labels"""
     label_column: str = ""
-    """for `huggingface`: the column of the labels, where there are several"""
+    """for `huggingface`: the column of labels, if there are several"""
     window: str | float = "file"
-    """of images of more than 8 bits, black to white: `file` by its own range, `type`, `0:4095`, or `1%:99%`"""
+    """intensity window of images of more than 8 bits: `file` (its own range), `type`, `0:4095` or `1%:99%`"""
     bands: str | int = ""
-    """of TIFF files of many bands: the three to be red, green and blue, counted from 1, as in `4,3,2`"""
+    """bands of a multi-band TIFF that become red, green and blue, counted from 1, as in `4,3,2`"""
     pages: Literal["first", "middle", "all"] = "first"
-    """of TIFF and DICOM files of several pages: which one; `all` makes an image of each"""
+    """page of a TIFF or DICOM file with several pages; `all`: one image per page"""
     clients: int = Field(10, ge=1)
     """number of simulated clients, K"""
     partition: Literal["dirichlet", "quantity", "iid", "natural"] = "dirichlet"
-    """how the images are shared out among the clients; `natural`: as the data set says, whatever `clients` is"""
+    """how images are partitioned over clients; `natural`: as in the data set, `clients` is ignored"""
     beta: float = Field(0.1, gt=0)
     """Dirichlet concentration: the lower, the fewer classes a client holds"""
     classes_per_client: int = Field(0, ge=0)
-    """for `quantity`: s, the classes each client holds; 0 takes ceil(0.2 C)"""
+    """for `quantity`: s, number of classes of each client; 0: ceil(0.2 C)"""
     min_train: int = Field(10, ge=1)
-    """for `dirichlet`: no client gets fewer training images, as far as there are enough"""
+    """for `dirichlet`: minimum number of training images of a client, if there are enough"""
 
 
 class Model(Section):
@@ -80,11 +80,11 @@ class Model(Section):
     text_prompts: int = Field(16, ge=0)
     """context vectors before the class name"""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """where to compute; auto takes a GPU when there is one"""
+    """device; auto: a GPU if there is one"""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """of the frozen towers; the lower ones only where the hardware is faster with them"""
+    """precision of the frozen encoders; use the lower ones where the hardware is faster with them"""
     memory: float = Field(4.0, ge=0)
-    """GB of embedded images kept in memory; beyond that they are embedded anew from the cache each time"""
+    """GB of embedded images kept in memory; the others are embedded again from the cache each time"""
     threads: int = Field(0, ge=0)
     """CPU threads; 0: one for the embedded model and in workers, otherwise as torch chooses; above 1: no workers"""
 
@@ -103,19 +103,19 @@ class LabelSettings(Section):
     entropy_quantile: float = Field(0.5, ge=0, lt=1)
     """an image has low entropy below the quantile 1 - this of its client's entropies (tau_2)"""
     global_allocation: bool = True
-    """let the server balance the classes; off: each client trains on as many as it counted"""
+    """let the server balance the classes; off: each client selects as many images as it counted"""
     budget: Literal["exact", "ceil"] = "exact"
     """M = S / C as in the paper, or rounded up first as in the authors' code"""
     unseen: Literal["grow", "none"] = "grow"
-    """how many images of a class nobody is sure of each client may take: growing with the refreshes, or none"""
+    """quota of a class without any confident image: growing with the refreshes, or none"""
     candidates: Literal["argmax", "any"] = "argmax"
-    """choose for a class among the images predicted as it, or among all (the paper to the letter)"""
+    """images that a class selects from: those predicted as it, or all (the paper's wording)"""
     per_class: int = Field(16, ge=1)
     """for `fpl` and `cpl`: images of each class at each client, K"""
     among: Literal["all", "sure"] = "all"
     """for `fpl` and `cpl`: which images may be labelled: all, or those confident by `confidence_quantile`"""
     capacity: Literal["fixed", "grow"] = "fixed"
-    """for `fpl` and `cpl`: K as it is, or growing with the refreshes as in GRIP"""
+    """for `fpl` and `cpl`: K constant, or growing with the refreshes as in GRIP"""
     fpl_rule: Literal["argmax", "column", "leaderboard"] = "argmax"
     """for `fpl`: K among the images predicted as the class, among all, or the authors' leaderboard"""
     cpl_alpha: _Level | Literal["auto"] = "auto"
@@ -123,11 +123,11 @@ class LabelSettings(Section):
     cpl_beta: _Level | Literal["auto"] = "auto"
     """for `cpl`: quantile level within a class; auto as above"""
     cpl_keep_likeliest: bool = False
-    """for `cpl`: an image's likeliest class is a candidate, however the class ranks the image among the client's"""
+    """for `cpl`: an image's most probable class is always a candidate"""
     cpl_loss: Literal["cc", "rc", "lw", "gce"] = "cc"
-    """for `cpl`: -log of the candidates' probability together (cc), or one of its authors' other losses"""
+    """for `cpl`: -log of the summed probability of the candidates (cc), or one of its authors' other losses"""
     cpl_targets: Literal["sets", "soft"] = "sets"
-    """for `cpl`: candidates count alike, or by their probability at the refresh"""
+    """for `cpl`: candidates have equal weights, or their probabilities at the refresh"""
 
 
 class Priors(Section):
@@ -136,7 +136,7 @@ class Priors(Section):
     logit_bias: bool = True
     """estimate the bias of the model towards some classes over all clients, and remove it"""
     class_prior: str = ""
-    """file with the class prior over all clients, where it is known: a table `class,share`, or JSON"""
+    """file with the class prior over all clients, if it is known: a table `class,share`, or JSON"""
     label_shift: bool = True
     """estimate each client's class prior where the evidence supports it; it is never sent"""
     prototypes: bool = True
@@ -151,13 +151,13 @@ class TrainSettings(Section):
     batch: int = Field(32, ge=1)
     """images per step"""
     lr: float = Field(0.3, gt=0)
-    """learning rate at its highest; for prompts in the units of `step`"""
+    """highest learning rate; for prompts in the units of `step`"""
     step: Literal["relative", "plain"] = "relative"
-    """of SGD on a prompt: in units of the prompt's own length, or in plain numbers as published"""
+    """units of SGD steps on a prompt: the prompt's own length, or plain numbers as published"""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """of SGD; the optimiser is new for each client and round"""
+    """momentum of SGD; the optimiser is new for each client and round"""
     weight_decay: float = Field(0.005, ge=0)
-    """of SGD, on the prompts; a step pulls them by lr times this"""
+    """weight decay of the prompts; a step pulls them by lr times this"""
     init: Literal["neutral", "random"] = "neutral"
     """initial prompts: such that predictions do not change, or random as published"""
     init_std: float = Field(0.02, ge=0)
@@ -165,9 +165,9 @@ class TrainSettings(Section):
     decay_to: Literal["init", "zero"] = "init"
     """where weight decay pulls the prompts: to their initial values, or to zero as published"""
     clip_norm: float = Field(1.0, ge=0)
-    """the gradient, in the units of `step`, is made no longer than this; 0: left as it is, as published"""
+    """maximum norm of the gradient, in the units of `step`; 0: no clipping, as published"""
     holdout: float = Field(0.2, ge=0, lt=1)
-    """share of a site's images it never trains on, to notice and undo what harms; 0: no guard, as published"""
+    """share of a client's images kept from training for the hold-out check; 0: no check, as published"""
     patience: int = Field(2, ge=0)
     """with priors: stop training after N rounds in a row without gain on the held-out images; 0: never, as published"""
     schedule: Literal["refresh", "run"] = "refresh"
@@ -175,16 +175,16 @@ class TrainSettings(Section):
 
 
 class Sharing(Section):
-    """What the clients do together."""
+    """Participation of clients, and aggregation."""
 
     participation: float = Field(1.0, gt=0, le=1)
     """share of the clients that train in a round, R"""
     aggregate: Literal["visual", "text", "both", "none"] = "visual"
     """which prompts the server averages; the others never leave their client"""
     robust: Literal["mean", "trimmed", "median", "krum"] = "mean"
-    """how: by images as published, or by a rule that a few lying sites cannot steer, see `docs/robust.md`"""
+    """aggregation rule: mean weighted by images, or robust to a few Byzantine sites, see `docs/threat-model.md`"""
     bounded: bool = True
-    """no site weighs more, or moves much further, than ten times the median of the others; off: as published"""
+    """clip a site's weight and update by ten times the median of the others; off: as published"""
 
 
 class Evaluation(Section):
@@ -208,11 +208,11 @@ class Privacy(Section):
     noise_multiplier: float = Field(0.0, ge=0)
     """differential privacy of a whole site: standard deviation of the noise, in units of the clips; 0: none"""
     count_clip: float = Field(50.0, gt=0)
-    """for `noise`: a site's class counts are scaled down to this length (L2)"""
+    """for `noise_multiplier`: L2 norm to which a site's class counts are clipped"""
     update_clip: float = Field(0.1, gt=0)
-    """for `noise`: what a site changed in the shared prompts is scaled down to this length (L2)"""
+    """for `noise_multiplier`: L2 norm to which a site's update of the shared prompts is clipped"""
     delta: float = Field(1e-5, gt=0, lt=1)
-    """for `noise`: the epsilon of the account holds but for this chance"""
+    """for `noise_multiplier`: delta of (epsilon, delta)-differential privacy"""
 
 
 class RunConfig(Section):
@@ -229,7 +229,7 @@ class RunConfig(Section):
     name: str = Field("run", min_length=1, pattern=r"^[\w.-]+$")
     """names the run's folder"""
     seed: int = Field(1, ge=0)
-    """of every random stream: the partition, the first prompts, the order of images, who takes part"""
+    """seed of every random stream: partition, initial prompts, order of images, participation"""
     rounds: int = Field(20, ge=1)
     """communication rounds, T"""
     previous_run: str = ""
@@ -247,9 +247,9 @@ class RunConfig(Section):
     evaluation: Evaluation = Evaluation()
     privacy: Privacy = Privacy()
     options: dict[str, str | int | float | bool] = Field(default={}, validate_default=False)
-    """settings of the method's own, as `options.mu=0.5`; each method names and checks them"""
+    """options of the method, such as `options.mu=0.5`; each method declares its own"""
     labeler_options: dict[str, str | int | float | bool] = Field(default={}, validate_default=False)
-    """settings of the labeler's own, as `labeler_options.top=16`; each labeler names and checks them"""
+    """options of the labeler, such as `labeler_options.confidence=0.9`; each labeler declares its own"""
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Any], origin: str, typed: Collection[str] = ()) -> Self:

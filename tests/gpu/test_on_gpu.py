@@ -1,4 +1,4 @@
-"""What runs on a GPU, held to the CPU: `make test-gpu`. Bounds are stated here; docs/scale.md names them."""
+"""What runs on a GPU, held to the CPU: `make test-gpu`. Bounds are stated here; docs/install.md names them."""
 
 import numpy as np
 import pytest

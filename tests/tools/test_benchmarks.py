@@ -163,8 +163,8 @@ def test_table_and_picture_by_hand():
 
 def test_the_page_and_the_picture_are_what_the_history_says():
     history = read_history(FILE)
-    assert page("docs/benchmarks.md") == history_page.page(history), "python -m benchmarks.history_page"
-    assert page("docs/images/benchmarks.svg") == history_page.picture(history), "python -m benchmarks.history_page"
+    assert page("benchmarks/README.md") == history_page.page(history), "python -m benchmarks.history_page"
+    assert page("benchmarks/benchmarks.svg") == history_page.picture(history), "python -m benchmarks.history_page"
     assert all(isinstance(past.ratio, Measured) for run in history for past in run.lines.values())
 
 

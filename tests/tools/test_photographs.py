@@ -56,7 +56,7 @@ def test_what_a_stop_cut_off_or_other_code_played_is_played_again(tmp_path):
     ("ours", "theirs", "words", "difference"),
     [
         ((0.62, 0.64), (0.60, 0.61), "**holds**", "+2.5 points"),  # by hand: 2 and 3 points
-        ((0.60, 0.61), (0.62, 0.64), "**the other way round**", "-2.5 points"),
+        ((0.60, 0.61), (0.62, 0.64), "**the opposite**", "-2.5 points"),
         ((0.70, 0.60), (0.60, 0.61), "not decided", "+4.5 points"),  # 10 and -1: no sign of its own
         ((0.605, 0.605), (0.60, 0.60), "not decided", "+0.5 points"),  # two test images
     ],

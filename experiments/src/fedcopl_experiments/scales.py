@@ -22,7 +22,7 @@ PAPER_BACKBONE = "ViT-B/32"
 EMBEDDED = "digits"
 USUAL_SKEW = "dirichlet-0.1"
 NO_CHANGES: Mapping[str, Any] = {}
-# How the paper's baselines are read where its tables are made anew: docs/label-readings.md says why.
+# How the paper's baselines are read where its tables are made anew: experiments/label-readings.md says why.
 SURE_FIRST: Mapping[str, Any] = {"labels.among": "sure", "labels.cpl_keep_likeliest": True}
 TO_THE_LETTER: Mapping[str, Any] = {"labels.among": "all", "labels.cpl_keep_likeliest": False}
 SKEWS: Mapping[str, Mapping[str, Any]] = {

@@ -52,11 +52,11 @@ def transduce(
     """
     assignments, spread = np.exp(text_log_probs), np.full(features.shape[1], 1 / features.shape[1])
     mixture = Mixture(_first_centres(features, assignments), spread, features, assignments)
-    near, pull = _nearest(features, features, weights.neighbours, skip_itself=True)
+    near, pull = nearest(features, features, weights.neighbours, skip_itself=True)
     for _ in range(turns):
         scores = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
         for _ in range(passes):
-            pulled = _neighbour_terms(near, pull, mixture.assignments)
+            pulled = neighbour_terms(near, pull, mixture.assignments)
             mixture = mixture._replace(assignments=_softmax(scores + pulled))
         mixture = _refit(mixture)
     return mixture
@@ -71,7 +71,7 @@ def _first_centres(features: FloatArray, assignments: FloatArray) -> FloatArray:
     return centres
 
 
-def _neighbour_terms(near: IntArray, pull: FloatArray, assignments: FloatArray) -> FloatArray:
+def neighbour_terms(near: IntArray, pull: FloatArray, assignments: FloatArray) -> FloatArray:
     """Return sum_j w_ij z_j, (n, C): half over the nearest of i, half over the images that have i among theirs."""
     pulled: FloatArray = np.einsum("ik,ikc->ic", pull, assignments[near])
     np.add.at(pulled, near, pull[:, :, None] * assignments[:, None, :])
@@ -83,7 +83,7 @@ def scores_of(
     features: FloatArray, text_log_probs: FloatArray, mixture: Mixture, weights: MixtureWeights
 ) -> FloatArray:
     """Return the unnormalised log z of other images, (m, C), with neighbours among the site's own images."""
-    near, pull = _nearest(features, mixture.features, weights.neighbours)
+    near, pull = nearest(features, mixture.features, weights.neighbours)
     pulled = np.einsum("ik,ikc->ic", pull, mixture.assignments[near])
     said = weights.text * text_log_probs + weights.mixture * _log_likelihood(features, mixture)
     scores: FloatArray = said + pulled
@@ -97,7 +97,7 @@ def _log_likelihood(features: FloatArray, mixture: Mixture) -> FloatArray:
     return found
 
 
-def _nearest(
+def nearest(
     features: FloatArray, among: FloatArray, neighbours: int, *, skip_itself: bool = False
 ) -> tuple[IntArray, FloatArray]:
     """Return the nearest of `among` for each row, (m, k), and their weights w (ties: the lower index)."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ..clip.encoder import Array, Encoder
 from ..clip.frozen_clip import Clip
-from ..clip.vision_tower import VisionTower
+from ..clip.vision_towers import VisionTower
 from ..config import Section
 from ..errors import ConfigError
 from .base import Batch, Fit, Method, Named

@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import Field
 
 from ..algorithm import FloatArray
-from ..algorithm.transduction import nearest, pulled_both_ways
+from ..algorithm.transduction import nearest, neighbour_terms
 from ..config import Section
 from .site_fit import Scores, SiteFit
 
@@ -86,7 +86,7 @@ class StatA(SiteFit):
         for turn in range(options.turns + 1):  # the last one only assigns, so that z is of the final Gaussians
             said = text * log_probs + kappa * model.log_likelihood(features)
             for _ in range(options.passes):
-                z = _softmax(said + pulled_both_ways(near, pull, z))
+                z = _softmax(said + neighbour_terms(near, pull, z))
             if turn < options.turns:
                 model = anchored(features, z, anchor, options.anchor, soft_counts=options.soft_counts)
 

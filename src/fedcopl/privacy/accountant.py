@@ -20,11 +20,11 @@ NOISY_STEPS = 3  # exchanges of balance, where each one is paid for with noise
 
 @dataclass(frozen=True)
 class Release:
-    """Numbers of some clients that were let out with noise on them."""
+    """One differentially private release: numbers of some clients, sent with noise."""
 
     of: str  # "counts" or "prompts"
-    noise: float  # its standard deviation, in units of what one client can change
-    clients: tuple[str, ...]  # whose numbers were in it
+    noise: float  # standard deviation, in units of the sensitivity to one client
+    clients: tuple[str, ...]  # the clients in this release
 
 
 def epsilon_of(noises: Iterable[float], delta: float) -> float:
@@ -63,14 +63,14 @@ def planned_releases(config: RunConfig) -> int:
 
 @dataclass(frozen=True)
 class PrivacyStatement:
-    """What a run has given away so far; without noise there is no epsilon to state."""
+    """The privacy account of a run so far; without noise there is no epsilon."""
 
     secure_aggregation: bool  # the server saw sums only
-    epsilon: float | None = None  # of the site that gave away most
+    epsilon: float | None = None  # of the site with the largest loss of privacy
     delta: float | None = None  # as set
-    unit: str | None = None  # who is protected
+    unit: str | None = None  # unit of privacy: whose data is protected
     releases: int | None = None  # with noise on them, of the site that took part most often
-    against: str | None = None  # from whom
+    against: str | None = None  # the adversary that the epsilon holds against
 
 
 def statement(config: RunConfig, releases: Iterable[Release]) -> PrivacyStatement | None:

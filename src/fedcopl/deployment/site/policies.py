@@ -78,7 +78,7 @@ ApprovalPrompt = Callable[[str, list[str]], bool | None]
 
 @dataclass(frozen=True)
 class Limits:
-    """The site's limits on the cost of a run; `docs/federation.md` has the same list."""
+    """The site's limits on the cost of a run; `docs/operations.md` has the same list."""
 
     rounds: float = 1000  # of a run
     epochs: float = 100  # of training in a round
