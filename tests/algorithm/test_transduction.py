@@ -13,8 +13,8 @@ from fedcopl.algorithm.transduction import (
     MixtureWeights,
     _first_centres,
     _log_likelihood,
-    _nearest,
-    _neighbour_terms,
+    nearest,
+    neighbour_terms,
     scores_of,
     transduce,
 )
@@ -57,17 +57,17 @@ def test_first_centres_are_means_of_eight_most_confident_images():
 
 
 def test_nearest_by_hand():
-    near, weights = _nearest(np.array([[1.0, 0], [0.6, 0.8]]), np.array([[0.0, 1], [1, 0], [-1, 0]]), 2)
+    near, weights = nearest(np.array([[1.0, 0], [0.6, 0.8]]), np.array([[0.0, 1], [1, 0], [-1, 0]]), 2)
     assert near.tolist() == [[1, 0], [0, 1]]
     np.testing.assert_allclose(weights, [[1 / 2, 0], [0.8 / 2, 0.6 / 2]])  # two pull, each by half
-    near, _ = _nearest(FEATURES, FEATURES, 3, skip_itself=True)
+    near, _ = nearest(FEATURES, FEATURES, 3, skip_itself=True)
     assert near.tolist() == [[1], [0]]  # there is but one other
 
 
 def test_neighbour_terms_are_symmetric():
     # v_01 = v_10 = 0.8, v_20 = 0.5: w_01 = 0.8 and w_02 = 0.25, both ways.
     near, pull = np.array([[1], [0], [0]]), np.array([[0.8], [0.8], [0.5]])
-    found = _neighbour_terms(near, pull, np.eye(3))
+    found = neighbour_terms(near, pull, np.eye(3))
     np.testing.assert_allclose(found, [[0, 0.8, 0.25], [0.8, 0, 0], [0.25, 0, 0]])
 
 
